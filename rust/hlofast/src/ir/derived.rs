@@ -1,0 +1,192 @@
+//! What is computed from the columns when someone asks, once, and kept in the module.
+
+use super::csr::Csr;
+use super::module::{ComputationId, Module, Row};
+use super::opcode::Opcode;
+use crate::text::{Cursor, Span};
+use std::sync::OnceLock;
+
+/// Lazily filled columns. Every part is computed by Rust only, so that threads may race for it.
+#[derive(Debug, Default)]
+pub struct Derived {
+    users: OnceLock<Csr>,
+    computation_of: OnceLock<Vec<u32>>,
+    shape_bytes: OnceLock<Vec<i64>>,
+    leaf_offsets: OnceLock<Vec<u64>>,
+    names: OnceLock<Vec<u32>>,
+}
+
+impl Derived {
+    /// Bytes held on the heap so far.
+    pub fn heap_bytes(&self) -> usize {
+        self.users.get().map_or(0, Csr::heap_bytes)
+            + self.computation_of.get().map_or(0, |v| v.capacity() * 4)
+            + self.shape_bytes.get().map_or(0, |v| v.capacity() * 8)
+            + self.leaf_offsets.get().map_or(0, |v| v.capacity() * 8)
+            + self.names.get().map_or(0, |v| v.capacity() * 4)
+    }
+}
+
+impl Module {
+    /// The users of each row, ascending, each once.
+    pub fn users(&self) -> &Csr {
+        self.derived.users.get_or_init(|| {
+            Csr::transpose(&self.columns.operand_offsets, &self.columns.operands, self.row_count())
+        })
+    }
+
+    /// The computation of each row.
+    pub fn computation_column(&self) -> &[u32] {
+        self.derived.computation_of.get_or_init(|| {
+            let mut column = Vec::with_capacity(self.row_count());
+            for (index, computation) in self.computations.iter().enumerate() {
+                column.resize(computation.end_row as usize, index as u32);
+            }
+            column
+        })
+    }
+
+    /// The computation of `row`.
+    pub fn computation_of(&self, row: Row) -> ComputationId {
+        let after = self.computations.partition_point(|c| c.first_row <= row.0);
+        ComputationId(after.saturating_sub(1) as u32)
+    }
+
+    /// Unpadded bytes of each row's result; -1 where a dimension has no bound.
+    pub fn shape_bytes_column(&self) -> &[i64] {
+        self.derived.shape_bytes.get_or_init(|| {
+            let by_shape = self.shapes.all_logical_bytes();
+            self.columns.shapes.iter().map(|shape| by_shape[shape.0 as usize]).collect()
+        })
+    }
+
+    /// Numbers all values densely: row `r`'s leaf `k` is value `leaf_offsets()[r] + k`. One
+    /// longer than the rows.
+    pub fn leaf_offsets(&self) -> &[u64] {
+        self.derived.leaf_offsets.get_or_init(|| {
+            let mut offsets = Vec::with_capacity(self.row_count() + 1);
+            let mut sum = 0u64;
+            offsets.push(0);
+            for shape in &self.columns.shapes {
+                sum += u64::from(self.shapes.leaf_count(*shape));
+                offsets.push(sum);
+            }
+            offsets
+        })
+    }
+
+    /// All rows, sorted by the bytes of their names; equal names in text order.
+    pub fn rows_by_name(&self) -> &[u32] {
+        self.derived.names.get_or_init(|| {
+            let mut rows: Vec<u32> = (0..self.row_count() as u32).collect();
+            rows.sort_by(|a, b| self.instruction_name(Row(*a)).cmp(self.instruction_name(Row(*b))));
+            rows
+        })
+    }
+
+    /// The rows called `name` in any computation, in text order.
+    pub fn find_instructions(&self, name: &[u8]) -> &[u32] {
+        let sorted = self.rows_by_name();
+        let start = sorted.partition_point(|row| self.instruction_name(Row(*row)) < name);
+        let length =
+            sorted[start..].partition_point(|row| self.instruction_name(Row(*row)) == name);
+        &sorted[start..start + length]
+    }
+
+    /// The row called `name` in computation `id`.
+    pub fn find_in_computation(&self, id: ComputationId, name: &[u8]) -> Option<Row> {
+        let rows = self.computation(id).rows();
+        self.find_instructions(name).iter().find(|row| rows.contains(row)).map(|row| Row(*row))
+    }
+
+    /// The computation called `name`.
+    pub fn find_computation(&self, name: &[u8]) -> Option<ComputationId> {
+        let found = self.computations.iter().position(|c| self.bytes(c.name) == name);
+        found.map(|index| ComputationId(index as u32))
+    }
+
+    /// What stands between the parentheses after the opcode: the operand list, a parameter's
+    /// number, a constant's literal. Also gives the opcode's text.
+    pub fn opcode_and_payload(&self, row: Row) -> (Span, Span) {
+        let name = self.name_span(row);
+        let limit = self.columns.tail_starts[row.0 as usize];
+        let text = self.text();
+        let base = if limit as usize <= text.len() { 0 } else { text.len() as u32 };
+        let bytes = if base == 0 { text } else { &self.arena[..] };
+        let mut cursor = Cursor::within(bytes, Span { start: name.end - base, end: limit - base });
+        let found = (|| {
+            cursor.eat(b':').ok()?;
+            cursor.eat(b'=').then_some_ok()?;
+            cursor.skip_space().ok()?;
+            let opcode = skip_to_opcode(&mut cursor)?;
+            cursor.skip_space().ok()?;
+            let open = cursor.position();
+            let close = (limit - base) as usize - 1;
+            (open < close + 1).then(|| (opcode, Span::new(open + 1, close.max(open + 1))))
+        })();
+        let (opcode, payload) = found.unwrap_or_default();
+        (opcode.shifted(base), payload.shifted(base))
+    }
+
+    /// The opcode as the text writes it (sugar such as `all-to-all-start` included).
+    pub fn opcode_text(&self, row: Row) -> &[u8] {
+        self.bytes(self.opcode_and_payload(row).0)
+    }
+
+    /// The number of parameter `row`; None if it is none.
+    pub fn parameter_number(&self, row: Row) -> Option<u64> {
+        if self.opcode(row) != Opcode::Parameter {
+            return None;
+        }
+        let payload = self.opcode_and_payload(row).1;
+        std::str::from_utf8(self.bytes(payload)).ok()?.trim().parse().ok()
+    }
+
+    /// The parameter rows of computation `id`, ordered by parameter number.
+    pub fn parameters(&self, id: ComputationId) -> Vec<Row> {
+        let rows = self.computation(id).rows().map(Row);
+        let mut found: Vec<(u64, Row)> =
+            rows.filter_map(|row| Some((self.parameter_number(row)?, row))).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
+/// Helps `?` over `Result<bool>`: Some only for `Ok(true)`.
+trait ThenSomeOk {
+    fn then_some_ok(self) -> Option<()>;
+}
+
+impl ThenSomeOk for crate::error::Result<bool> {
+    fn then_some_ok(self) -> Option<()> {
+        self.ok()?.then_some(())
+    }
+}
+
+/// Skips an optional result shape and reads the opcode after it.
+fn skip_to_opcode(cursor: &mut Cursor<'_>) -> Option<Span> {
+    loop {
+        cursor.skip_space().ok()?;
+        match cursor.peek() {
+            b'(' | b'[' | b'{' => {
+                cursor.balanced().ok()?;
+            }
+            _ => {
+                let start = cursor.position();
+                if cursor.identifier().is_empty() {
+                    return None;
+                }
+                let word = cursor.span_since(start);
+                let after = cursor.position();
+                cursor.skip_space().ok()?;
+                // A shape's element type is followed by its dimensions, `b(` starts a buffer.
+                let is_shape = cursor.peek() == b'['
+                    || (word.len() == 1 && cursor.text()[start] == b'b' && cursor.peek() == b'(');
+                cursor.set_position(after);
+                if !is_shape {
+                    return Some(word);
+                }
+            }
+        }
+    }
+}

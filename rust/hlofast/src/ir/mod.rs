@@ -1,0 +1,16 @@
+//! The frozen intermediate representation: columns over rows, interned shapes, lazy attributes.
+
+pub mod attributes;
+pub mod csr;
+pub mod derived;
+pub mod dtype;
+pub mod module;
+pub mod opcode;
+pub mod shape;
+
+pub use attributes::{Attribute, Attributes};
+pub use csr::Csr;
+pub use dtype::{ElementKind, ElementType};
+pub use module::{Call, CallRole, Columns, Computation, ComputationId, Flags, Header, Module, Row};
+pub use opcode::{Arity, Opcode};
+pub use shape::{ArrayShape, Dimension, Layout, ShapeId, ShapeInterner, ShapeTable, ShapeView};

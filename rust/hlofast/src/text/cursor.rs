@@ -1,0 +1,435 @@
+//! A byte cursor over HLO text: whitespace, comments, identifiers, strings and balanced runs.
+//!
+//! The tolerant reader of everything that is not on the line-based fast path, and of attribute
+//! values. Positions are offsets into the slice the cursor was made with.
+
+use super::Span;
+use crate::error::{ErrorKind, ParseError, Result};
+
+const IDENTIFIER: u8 = 1;
+const IDENTIFIER_START: u8 = 2;
+const SPACE: u8 = 4;
+const BRACKET_OR_QUOTE: u8 = 8;
+const BARE_END: u8 = 16;
+
+const CLASS: [u8; 256] = {
+    let mut table = [0u8; 256];
+    let mut i = 0;
+    while i < 256 {
+        let c = i as u8;
+        if c.is_ascii_alphabetic() || c == b'_' {
+            table[i] |= IDENTIFIER | IDENTIFIER_START;
+        }
+        if c.is_ascii_digit() || c == b'.' || c == b'-' {
+            table[i] |= IDENTIFIER;
+        }
+        if matches!(c, b' ' | b'\t' | b'\n' | b'\r') {
+            table[i] |= SPACE;
+        }
+        if matches!(c, b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'"' | b'\'' | b'/') {
+            table[i] |= BRACKET_OR_QUOTE;
+        }
+        if matches!(c, b',' | b'\n' | b'}' | b')' | b']' | b'{' | b'(' | b'[' | b'"' | b'\'' | b'/')
+        {
+            table[i] |= BARE_END;
+        }
+        i += 1;
+    }
+    table
+};
+
+/// Whether `byte` may stand inside an identifier: `[A-Za-z0-9_.-]`.
+#[inline]
+pub fn is_identifier_byte(byte: u8) -> bool {
+    CLASS[byte as usize] & IDENTIFIER != 0
+}
+
+/// Whether `byte` may start an identifier: `[A-Za-z_]`.
+#[inline]
+pub fn is_identifier_start(byte: u8) -> bool {
+    CLASS[byte as usize] & IDENTIFIER_START != 0
+}
+
+/// A position in a text, with the readers everything above is made of.
+#[derive(Clone, Copy)]
+pub struct Cursor<'a> {
+    text: &'a [u8],
+    position: usize,
+    end: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// A cursor at the start of `text`.
+    #[inline]
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text, position: 0, end: text.len() }
+    }
+
+    /// A cursor over `span` of `text`; positions stay offsets into `text`.
+    #[inline]
+    pub fn within(text: &'a [u8], span: Span) -> Self {
+        let end = (span.end as usize).min(text.len());
+        Self { text, position: (span.start as usize).min(end), end }
+    }
+
+    /// The whole text the positions refer to.
+    #[inline]
+    pub fn text(&self) -> &'a [u8] {
+        self.text
+    }
+
+    /// Where the cursor stands.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Where the cursor's range ends.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// Moves to `position` (clamped to the end).
+    #[inline]
+    pub fn set_position(&mut self, position: usize) {
+        self.position = position.min(self.end);
+    }
+
+    /// Whether nothing is left.
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.position >= self.end
+    }
+
+    /// The byte here, or 0 at the end (a NUL byte is never valid outside strings).
+    #[inline]
+    pub fn peek(&self) -> u8 {
+        if self.position < self.end { self.text[self.position] } else { 0 }
+    }
+
+    /// The byte `ahead` bytes further on, or 0.
+    #[inline]
+    pub fn peek_at(&self, ahead: usize) -> u8 {
+        let at = self.position + ahead;
+        if at < self.end { self.text[at] } else { 0 }
+    }
+
+    /// The rest of the range.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        &self.text[self.position.min(self.end)..self.end]
+    }
+
+    /// The bytes from `start` to here.
+    #[inline]
+    pub fn since(&self, start: usize) -> &'a [u8] {
+        &self.text[start..self.position]
+    }
+
+    /// The span from `start` to here.
+    #[inline]
+    pub fn span_since(&self, start: usize) -> Span {
+        Span::new(start, self.position)
+    }
+
+    /// Moves `count` bytes on.
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        self.position = (self.position + count).min(self.end);
+    }
+
+    /// Skips whitespace and comments.
+    #[inline]
+    pub fn skip_space(&mut self) -> Result<()> {
+        loop {
+            while CLASS[self.peek() as usize] & SPACE != 0 {
+                self.position += 1;
+            }
+            if self.peek() != b'/' {
+                return Ok(());
+            }
+            self.skip_comment()?;
+        }
+    }
+
+    /// Skips one comment; the cursor stands on its slash.
+    fn skip_comment(&mut self) -> Result<()> {
+        let start = self.position;
+        match self.peek_at(1) {
+            b'*' => match memchr::memmem::find(&self.text[start + 2..self.end], b"*/") {
+                Some(length) => {
+                    self.position = start + 2 + length + 2;
+                    Ok(())
+                }
+                None => Err(ParseError::new(
+                    ErrorKind::UnclosedComment,
+                    Span::new(start, start + 2),
+                    "unclosed comment",
+                )),
+            },
+            b'/' => {
+                let rest = &self.text[start..self.end];
+                self.position = start + memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
+                Ok(())
+            }
+            _ => Err(ParseError::new(
+                ErrorKind::UnexpectedCharacter,
+                Span::new(start, start + 1),
+                "a single '/' starts no comment",
+            )),
+        }
+    }
+
+    /// Takes `byte` (after whitespace) if it is next.
+    #[inline]
+    pub fn eat(&mut self, byte: u8) -> Result<bool> {
+        self.skip_space()?;
+        let found = self.peek() == byte && self.position < self.end;
+        self.position += usize::from(found);
+        Ok(found)
+    }
+
+    /// Takes the bytes of `token` if they are next, without skipping whitespace.
+    #[inline]
+    pub fn eat_bytes(&mut self, token: &[u8]) -> bool {
+        let found = self.rest().starts_with(token);
+        if found {
+            self.position += token.len();
+        }
+        found
+    }
+
+    /// Demands `byte` (after whitespace).
+    #[inline]
+    pub fn expect(&mut self, byte: u8, after: &str) -> Result<()> {
+        if self.eat(byte)? {
+            Ok(())
+        } else {
+            Err(self.expected(&(byte as char).to_string(), after))
+        }
+    }
+
+    /// The error "expected X after Y" at this place.
+    #[cold]
+    pub fn expected(&self, what: &str, after: &str) -> ParseError {
+        let at = self.position.min(self.end);
+        let quoted = if what.len() <= 2 { format!("'{what}'") } else { what.to_string() };
+        let mut message = format!("expected {quoted}");
+        if !after.is_empty() {
+            message.push(' ');
+            message.push_str(after);
+        }
+        if at >= self.end {
+            message.push_str(", but the text ends");
+            return ParseError::new(ErrorKind::UnexpectedEnd, Span::at(at), message);
+        }
+        ParseError::new(ErrorKind::ExpectedToken, Span::new(at, at + 1), message)
+    }
+
+    /// The identifier here (possibly empty), without skipping whitespace.
+    #[inline]
+    pub fn identifier(&mut self) -> &'a [u8] {
+        let start = self.position;
+        if CLASS[self.peek() as usize] & IDENTIFIER_START != 0 {
+            while CLASS[self.peek() as usize] & IDENTIFIER != 0 && self.position < self.end {
+                self.position += 1;
+            }
+        }
+        &self.text[start..self.position]
+    }
+
+    /// A name: an identifier with or without `%`, after whitespace; a directly following colon
+    /// belongs to it (`foo:` is the name `foo`). None if there is none.
+    pub fn name(&mut self) -> Result<Option<Span>> {
+        self.skip_space()?;
+        let before = self.position;
+        let percent = self.peek() == b'%';
+        self.position += usize::from(percent);
+        let start = self.position;
+        if self.identifier().is_empty() {
+            self.position = before;
+            return Ok(None);
+        }
+        Ok(Some(self.span_since(start)))
+    }
+
+    /// Skips a string; the cursor stands on its quote. Returns the span with both quotes.
+    pub fn string(&mut self) -> Result<Span> {
+        let start = self.position;
+        let quote = self.peek();
+        let mut at = start + 1;
+        loop {
+            match memchr::memchr2(quote, b'\\', &self.text[at.min(self.end)..self.end]) {
+                Some(skip) if self.text[at + skip] == quote => {
+                    self.position = at + skip + 1;
+                    return Ok(self.span_since(start));
+                }
+                Some(skip) if at + skip + 2 <= self.end => at += skip + 2,
+                _ => {
+                    return Err(ParseError::new(
+                        ErrorKind::UnclosedString,
+                        Span::new(start, start + 1),
+                        "unclosed string",
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Skips a run from an opening bracket to its match, over strings and comments. The cursor
+    /// stands on the bracket; returns the span with both brackets.
+    pub fn balanced(&mut self) -> Result<Span> {
+        let start = self.position;
+        let mut stack: Vec<u32> = Vec::new();
+        loop {
+            while self.position < self.end
+                && CLASS[self.text[self.position] as usize] & BRACKET_OR_QUOTE == 0
+            {
+                self.position += 1;
+            }
+            match self.peek() {
+                b'"' | b'\'' => {
+                    self.string()?;
+                }
+                b'/' => match self.peek_at(1) {
+                    b'*' | b'/' => self.skip_comment()?,
+                    _ => self.position += 1,
+                },
+                b'{' | b'(' | b'[' => {
+                    stack.push(self.position as u32);
+                    self.position += 1;
+                }
+                close @ (b'}' | b')' | b']') => {
+                    let open = stack.pop().map_or(0, |at| self.text[at as usize]);
+                    if !matches!((open, close), (b'{', b'}') | (b'(', b')') | (b'[', b']')) {
+                        return Err(self.mismatched(close));
+                    }
+                    self.position += 1;
+                    if stack.is_empty() {
+                        return Ok(self.span_since(start));
+                    }
+                }
+                _ => {
+                    let open = stack.last().map_or(start, |at| *at as usize);
+                    return Err(ParseError::new(
+                        ErrorKind::UnclosedBracket,
+                        Span::new(open, open + 1),
+                        format!("'{}' is never closed", self.text[open] as char),
+                    ));
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn mismatched(&self, close: u8) -> ParseError {
+        ParseError::new(
+            ErrorKind::MismatchedBracket,
+            Span::new(self.position, self.position + 1),
+            format!("'{}' does not close what is open here", close as char),
+        )
+    }
+
+    /// Skips a brace dictionary (`backend_config={...}`, frontend attribute values): braces are
+    /// counted outside double-quoted strings, everything else is opaque.
+    pub fn dictionary(&mut self) -> Result<Span> {
+        let start = self.position;
+        let mut depth = 0usize;
+        loop {
+            let rest = &self.text[self.position..self.end];
+            let Some(skip) = memchr::memchr3(b'{', b'}', b'"', rest) else {
+                return Err(ParseError::new(
+                    ErrorKind::UnclosedBracket,
+                    Span::new(start, start + 1),
+                    "'{' is never closed",
+                ));
+            };
+            self.position += skip;
+            match self.peek() {
+                b'"' => {
+                    self.string()?;
+                }
+                b'{' => {
+                    depth += 1;
+                    self.position += 1;
+                }
+                _ => {
+                    self.position += 1;
+                    depth -= 1;
+                    if depth == 0 {
+                        return Ok(self.span_since(start));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Skips an attribute value of any form up to the comma, line end or closing bracket at the
+    /// top level that ends it; brackets, strings and comments inside are skipped whole.
+    pub fn bare_value(&mut self) -> Result<Span> {
+        let start = self.position;
+        let mut last = start;
+        loop {
+            while self.position < self.end
+                && CLASS[self.text[self.position] as usize] & BARE_END == 0
+            {
+                if CLASS[self.text[self.position] as usize] & SPACE == 0 {
+                    last = self.position + 1;
+                }
+                self.position += 1;
+            }
+            match self.peek() {
+                b'"' | b'\'' => {
+                    self.string()?;
+                    last = self.position;
+                }
+                b'{' | b'(' | b'[' => {
+                    self.balanced()?;
+                    last = self.position;
+                }
+                b'/' if matches!(self.peek_at(1), b'*' | b'/') => self.skip_comment()?,
+                b'/' => {
+                    self.position += 1;
+                    last = self.position;
+                }
+                _ => {
+                    self.position = last;
+                    return Ok(self.span_since(start));
+                }
+            }
+        }
+    }
+
+    /// An optionally negative decimal integer after whitespace; None if there is none, an error
+    /// if it does not fit 64 bits. Values from 2^63 to 2^64-1 wrap, as in XLA.
+    pub fn integer(&mut self) -> Result<Option<i64>> {
+        self.skip_space()?;
+        let start = self.position;
+        let negative = self.peek() == b'-';
+        self.position += usize::from(negative);
+        let digits = self.position;
+        let mut value: u64 = 0;
+        let mut overflow = false;
+        while self.peek().is_ascii_digit() {
+            let digit = u64::from(self.peek() - b'0');
+            match value.checked_mul(10).and_then(|v| v.checked_add(digit)) {
+                Some(next) => value = next,
+                None => overflow = true,
+            }
+            self.position += 1;
+        }
+        if self.position == digits {
+            self.position = start;
+            return Ok(None);
+        }
+        if overflow || (negative && value > 1 << 63) {
+            return Err(ParseError::new(
+                ErrorKind::InvalidNumber,
+                self.span_since(start),
+                "integer does not fit 64 bits",
+            ));
+        }
+        Ok(Some(if negative { (value as i64).wrapping_neg() } else { value as i64 }))
+    }
+}

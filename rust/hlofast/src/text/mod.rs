@@ -1,0 +1,9 @@
+//! Text: where bytes come from and how they are scanned. Knows nothing of HLO's structure.
+
+mod cursor;
+mod source;
+mod span;
+
+pub use cursor::{Cursor, is_identifier_byte, is_identifier_start};
+pub use source::{SharedBytes, Source};
+pub use span::Span;
