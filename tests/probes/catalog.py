@@ -9,6 +9,11 @@ from .base import Probe
 
 SECTIONS = (
     "lexical",
+    "header",
+    "tables",
+    "structure",
+    "instructions",
+    "shapes",
     "opcodes",
 )
 

@@ -33,7 +33,8 @@ def coverage(probes: list[Probe], verdicts: dict[str, dict]) -> str:
     groups: dict[str, Counter] = defaultdict(Counter)
     for probe in probes:
         counts[probe.row][verdicts[probe.id]["verdict"]] += 1
-        groups[probe.row][probe.id.rpartition("/")[0] + "/"] += 1
+        # Values may hold slashes themselves: two components tell the groups apart.
+        groups[probe.row]["/".join(probe.id.split("/")[:-1][:2]) + "/"] += 1
     total = Counter(row["verdict"] for row in verdicts.values())
     lines = [
         "# Which probe covers which row of the format reference",
