@@ -15,6 +15,7 @@ SECTIONS = (
     "instructions",
     "shapes",
     "opcodes",
+    "attributes",
 )
 
 def all_probes() -> Iterator[Probe]:
