@@ -16,6 +16,9 @@ SECTIONS = (
     "shapes",
     "opcodes",
     "attributes",
+    "structured",
+    "groups",
+    "sharding",
 )
 
 def all_probes() -> Iterator[Probe]:
