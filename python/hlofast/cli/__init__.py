@@ -1,0 +1,82 @@
+"""The command line: one file per verb, imported only when the verb is used.
+
+A verb's file offers `configure(parser)` and `run(arguments) -> int`. Exit codes: 0 done,
+1 findings the caller asked to fail on, 2 usage, 3 some input could not be read, 130 interrupted.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+
+__all__ = ["VERBS", "main"]
+
+DONE, FINDINGS, USAGE, UNREADABLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+VERBS = {
+    "summary": "what a module is: status, signature, opcodes, shapes, fusions, computations",
+    "show": "one instruction or computation in context: operands, users, source line",
+    "fmt": "print modules as canonical HLO text",
+}
+
+EXAMPLES = """\
+examples:
+  hlofast summary module_0042.jit_train_step.after_optimizations.txt
+  hlofast summary --json dumps/*.txt.gz
+  hlofast show step.txt fusion.12
+  xz -dc step.txt.xz | hlofast fmt --no-metadata -
+
+FILE is HLO text, alone or inside a page or a log, plain or compressed with gzip, xz or zstd;
+"-" is standard input. `hlofast VERB --help` describes a verb.
+"""
+
+
+def _top_level() -> argparse.ArgumentParser:
+    verbs = "".join(f"  {verb:<18}{summary}\n" for verb, summary in VERBS.items())
+    parser = argparse.ArgumentParser(
+        prog="hlofast",
+        usage="hlofast [-h] [--version] VERB ...",
+        description="Static, offline performance and memory debugger for XLA training steps.",
+        epilog=f"verbs:\n{verbs}\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    return parser
+
+
+def _run(argv: list[str]) -> int:
+    if argv and argv[0] in VERBS:
+        verb = importlib.import_module(f"hlofast.cli.{argv[0]}")
+        parser = argparse.ArgumentParser(
+            prog=f"hlofast {argv[0]}",
+            description=verb.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.configure(parser)
+        return int(verb.run(parser.parse_args(argv[1:])))
+    parser = _top_level()
+    if not argv:
+        parser.print_help()
+        return USAGE
+    if not argv[0].startswith("-"):
+        parser.error(f"no verb {argv[0]!r}; one of {', '.join(VERBS)}")
+    arguments = parser.parse_args(argv[:1])
+    if arguments.version:
+        import hlofast
+
+        print(f"hlofast {hlofast.__version__}")
+    return DONE
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own) and return the exit code."""
+    try:
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone, which is its right; keep the interpreter from saying so at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code

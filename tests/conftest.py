@@ -1,0 +1,97 @@
+"""What all Python tests share: the seed documents, the rule for skips, the place of the package."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+FIXTURES = CHECKOUT / "tests" / "fixtures"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="count a skipped test as a failure")
+
+
+def seeds_folder() -> Path | None:
+    """The folder HLOFAST_SEEDS names, else shared/seeds next to the checkout if there is one."""
+    named = os.environ.get("HLOFAST_SEEDS")
+    if named:
+        folder = Path(named)
+        if not folder.is_dir():
+            raise pytest.UsageError(f"HLOFAST_SEEDS={named}: no such folder")
+        return folder
+    beside = CHECKOUT.parent / "shared" / "seeds"
+    return beside if beside.is_dir() else None
+
+
+class Seeds:
+    """Access to the seed documents by their number."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, number: str) -> Path:
+        """The one document whose file name starts with `number`."""
+        (found,) = sorted(self.folder.glob(f"{number}_*"))
+        return found
+
+
+@pytest.fixture(scope="session")
+def seeds() -> Seeds:
+    """The seed documents; the test is skipped where they are not available."""
+    folder = seeds_folder()
+    if folder is None:
+        pytest.skip("no seed documents: set HLOFAST_SEEDS or put them in ../shared/seeds")
+    return Seeds(folder)
+
+
+@pytest.fixture(scope="session")
+def train_step() -> Path:
+    """The example dump of the README: an optimised train step, written by XLA."""
+    return FIXTURES / "train_step.after_optimizations.txt"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "seeds" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.seeds)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and --no-skips was given: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    if report.skipped and collector.config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and --no-skips was given: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests really read the seed documents."""
+    ran = skipped = 0
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.getreports(outcome):
+            if "seeds" in report.keywords:
+                ran += outcome != "skipped"
+                skipped += outcome == "skipped"
+    terminalreporter.write_line(f"seed tests: {ran} ran, {skipped} skipped")
+
+
+def pytest_sessionstart() -> None:
+    """The tests are meant for the installed package; the source folder must not shadow it."""
+    import hlofast
+
+    place = Path(hlofast.__file__).resolve()
+    if os.environ.get("HLOFAST_TEST_INSTALLED") and place.is_relative_to(CHECKOUT):
+        raise pytest.UsageError(f"{place} is in the checkout, expected an installed package")
