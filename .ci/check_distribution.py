@@ -71,7 +71,7 @@ def check_flags() -> list[str]:
     command = ["git", "-C", str(CHECKOUT), "grep", "-nE", "target-cpu|target-feature"]
     command += ["--", "*.toml", "*.cargo/*", "build.rs", ".ci/run", "tests/run"]
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    lines = found.splitlines() + [f"RUSTFLAGS={os.environ.get('RUSTFLAGS', '')}"]
+    lines = [*found.splitlines(), f"RUSTFLAGS={os.environ.get('RUSTFLAGS', '')}"]
     return [f"processor-specific build flag: {line}" for line in lines if "target-" in line]
 
 

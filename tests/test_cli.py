@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
-import hlofast
 import pytest
+
+import hlofast
 
 
 def hlofast_command(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
