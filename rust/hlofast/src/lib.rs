@@ -1,6 +1,6 @@
 //! hlofast reads XLA HLO text dumps into a frozen, column-oriented module and analyses them.
 //!
-//! Start at [`parse`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
+//! Start at [`parse()`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
 //! Python and reads no files; the bindings crate hands it bytes.
 
 pub mod error;
