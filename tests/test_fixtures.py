@@ -1,0 +1,96 @@
+"""The committed fixtures are complete and agree with the scripts that made them."""
+
+import gzip
+import importlib
+import json
+import pathlib
+import re
+
+import pytest
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures"
+INDEX = json.loads((FIXTURES / "dumps" / "index.json").read_text())
+
+
+def read(path):
+    data = path.read_bytes()
+    return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+def text_path(name):
+    plain = FIXTURES / f"{name}.txt"
+    return plain if plain.exists() else FIXTURES / "dumps" / f"{name}.txt.gz"
+
+
+def view_of(name):
+    path = text_path(name)
+    return json.loads(read(path.with_name(f"{name}.xla.json.gz")))
+
+
+@pytest.mark.parametrize("row", INDEX["dumps"], ids=lambda row: row["name"])
+def test_index_describes_the_texts(row):
+    data, view = read(text_path(row["name"])), view_of(row["name"])
+    assert len(data) == row["bytes"]
+    assert max(map(len, data.split(b"\n"))) == row["longest_line"]
+    assert data.startswith(b"HloModule " + view["module"].encode())
+    assert (b"\nStackFrames\n1 {" in data) == row["has_stack_frames"]
+    sizes = [len(computation["instructions"]) for computation in view["computations"]]
+    assert (len(sizes), sum(sizes)) == (row["computations"], row["instructions"])
+    optimised = row["stage"] == "after_optimizations"
+    assert ("memory_analysis" in view) == optimised
+    if optimised:
+        assert view["memory_analysis"]["peak_memory_in_bytes"] > 0
+
+
+def test_every_file_is_in_the_index():
+    names = {row["name"] for row in INDEX["dumps"]}
+    found = {path.name.removesuffix(".txt.gz") for path in (FIXTURES / "dumps").glob("*.txt.gz")}
+    assert found | {"train_step.after_optimizations"} == names
+
+
+def test_committed_fixtures_stay_small():
+    sizes = [path.stat().st_size for path in (FIXTURES / "dumps").iterdir()]
+    assert max(sizes) < 400_000
+    assert sum(sizes) < 3_000_000
+
+
+def test_no_text_names_the_machine_that_made_it():
+    paths = [text_path(row["name"]) for row in INDEX["dumps"]]
+    for path in [*paths, *FIXTURES.glob("dumps/*.pb"), *FIXTURES.glob("seedlike/*.gz")]:
+        assert not re.search(rb'"/(?!app/)|/home/|/root/|/tmp/|site-packages', read(path)), path
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "function"),
+    [
+        ("pipeline_stage", "seedlike_pipeline", "pipeline_stage"),
+        ("gpu_train_step", "seedlike_gpu", "gpu_step"),
+    ],
+)
+def test_seedlike_texts_are_what_their_scripts_write(monkeypatch, name, module, function):
+    monkeypatch.syspath_prepend(str(FIXTURES))
+    text, facts = getattr(importlib.import_module(module), function)()
+    assert read(FIXTURES / "seedlike" / f"{name}.txt.gz").decode() == text
+    kept = json.loads((FIXTURES / "seedlike" / f"{name}.facts.json").read_text())
+    assert kept.items() >= facts.items()
+    assert kept["instructions"] == sum(facts["opcodes"].values())
+
+
+@pytest.mark.parametrize("name", ["issue_page", "prefixed_log"])
+def test_places_of_embedded_modules(name):
+    data = read(FIXTURES / "seedlike" / f"{name}.txt.gz")
+    facts = json.loads((FIXTURES / "seedlike" / f"{name}.facts.json").read_text())
+    for line, offset in zip(facts["lines"], facts["offsets"]):
+        assert data[offset:].startswith(b"HloModule " + facts["module"].encode())
+        assert data.count(b"\n", 0, offset) == line - 1
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("row", INDEX["dumps"], ids=lambda row: row["name"])
+def test_views_are_what_xla_says(monkeypatch, row):
+    monkeypatch.syspath_prepend(str(FIXTURES))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    xla_view = importlib.import_module("xla_view")
+    fresh = json.loads(json.dumps(xla_view.view(read(text_path(row["name"])).decode())))
+    kept = view_of(row["name"])
+    assert {name: kept[name] for name in fresh} == fresh
