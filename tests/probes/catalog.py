@@ -19,6 +19,8 @@ SECTIONS = (
     "structured",
     "groups",
     "sharding",
+    "literals",
+    "semantics",
 )
 
 def all_probes() -> Iterator[Probe]:

@@ -50,14 +50,15 @@ def first_message(error: str) -> str:
     return re.sub(r"\b1844\d{16}\b", "?", message)
 
 
-def verdict_of(text: str) -> dict[str, object]:
-    """What XLA says about one text."""
+def verdict_of(text: str) -> Iterator[dict[str, object]]:
+    """What XLA says about one text; the second answer adds the printed form."""
     from jaxlib import _hlo
 
     try:
         parsed = _hlo.hlo_module_from_text(text)
     except Exception as error:
-        return {"verdict": "reject", "message": first_message(str(error))}
+        yield {"verdict": "reject", "message": first_message(str(error))}
+        return
     computations = [
         [
             computation.name,
@@ -68,23 +69,25 @@ def verdict_of(text: str) -> dict[str, object]:
         ]
         for computation in parsed.computations()
     ]
-    out: dict[str, object] = {"verdict": "accept", "computations": computations}
+    # Printing may end the process although parsing did not: what is known by then goes out first.
+    yield {"verdict": "accept", "computations": computations}
     long_form = parsed.to_string()
     if len(long_form) < LONG_FORM_LIMIT:
-        out["long"] = long_form
-    return out
+        yield {"verdict": "accept", "computations": computations, "long": long_form}
 
 
 def child() -> None:
-    """Reads JSON strings from standard input, answers each with one line."""
+    """Reads JSON strings from standard input; answers are lines, an empty one ends each text's."""
     for line in sys.stdin:
-        answer = verdict_of(json.loads(line))
-        sys.stdout.write(json.dumps(answer) + "\n")
+        for answer in verdict_of(json.loads(line)):
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
+        sys.stdout.write("\n")
         sys.stdout.flush()
 
 
 def check_failure(stderr: str) -> str:
-    """The first fatal log line without its time, thread and place in the source."""
+    """The first fatal log line without its time, thread and place in the source, if there is one."""
     for line in stderr.splitlines():
         found = re.match(r"F\d+ [\d:.]+ +\d+ [^\]]*\] (.*)", line)
         if found:
@@ -101,13 +104,15 @@ def judge(texts: list[str]) -> Iterator[dict[str, object]]:
             [sys.executable, "-m", f"{__package__}.judge", "--child"],
             input=asked, capture_output=True, text=True, timeout=600,
         )
-        answers = [json.loads(line) for line in done.stdout.splitlines()]
-        yield from answers
-        start += len(answers)
+        *finished, last = done.stdout.split("\n\n")
+        for answers in finished:
+            yield json.loads(answers.splitlines()[-1])
+        start += len(finished)
         if start < len(texts):
             if done.returncode >= 0:
                 raise RuntimeError(f"the judge itself failed:\n{done.stderr}")
-            yield {"verdict": "abort", "message": check_failure(done.stderr)}
+            message = check_failure(done.stderr) or f"signal {-done.returncode}"
+            yield json.loads(last) if last.strip() else {"verdict": "abort", "message": message}
             start += 1
 
 
