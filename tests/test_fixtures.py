@@ -56,8 +56,19 @@ def test_committed_fixtures_stay_small():
 
 def test_no_text_names_the_machine_that_made_it():
     paths = [text_path(row["name"]) for row in INDEX["dumps"]]
-    for path in [*paths, *FIXTURES.glob("dumps/*.pb"), *FIXTURES.glob("seedlike/*.gz")]:
+    for path in [*paths, *FIXTURES.glob("dumps/*.pb"), *FIXTURES.glob("*/**/*.gz")]:
         assert not re.search(rb'"/(?!app/)|/home/|/root/|/tmp/|site-packages', read(path)), path
+
+
+def test_dump_folders_hold_the_stages_of_the_train_step():
+    (after,) = FIXTURES.glob("dump_folders/cpu/*.cpu_after_optimizations.txt.gz")
+    assert read(after) == read(text_path("cpu_train_step.after"))
+    (partitioned,) = FIXTURES.glob("dump_folders/cpu/*after_spmd-partitioning*.txt.gz")
+    assert read(partitioned) == read(text_path("cpu_train_step.partitioned"))
+    for backend in ("cpu", "tpu"):
+        names = [path.name for path in (FIXTURES / "dump_folders" / backend).iterdir()]
+        for report in ("buffer-assignment", "live-range", "memory-usage-report"):
+            assert any(f"after_optimizations-{report}.txt" in name for name in names)
 
 
 @pytest.mark.parametrize(
