@@ -1,6 +1,7 @@
 //! The attributes of an instruction as raw key and value spans, found when asked for.
 
 use super::module::{Flags, Module, Row};
+use crate::error::Result;
 use crate::text::{Cursor, Span, is_identifier_byte};
 
 /// One attribute: `key=value`.
@@ -70,21 +71,142 @@ impl<'a> Attributes<'a> {
             cursor.advance(1);
         }
         let key = cursor.span_since(start);
+        let word = cursor.since(start);
         if key.is_empty() || !cursor.eat(b'=').ok()? {
             return None;
         }
-        cursor.skip_space().ok()?;
-        let value = read_value(cursor, cursor.text().get(key.range()).unwrap_or_default()).ok()?;
+        skip_to_value(cursor, word).ok()?;
+        let value = read_value(cursor, word).ok()?;
         Some(Attribute { key: key.shifted(self.base), value: value.shifted(self.base) })
     }
 }
 
-/// Skips the value of attribute `key`; shared by loading and lazy reading, so that both agree.
-pub(crate) fn read_value(cursor: &mut Cursor<'_>, key: &[u8]) -> crate::error::Result<Span> {
-    if cursor.peek() == b'{' && key == b"backend_config" {
-        return cursor.dictionary();
+/// Skips whitespace before a value; `padding=` of a scalar has none, and may end its line.
+pub(crate) fn skip_to_value(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<()> {
+    if key == b"padding" {
+        while cursor.peek() == b' ' {
+            cursor.advance(1);
+        }
+        return Ok(());
     }
-    cursor.bare_value()
+    cursor.skip_space()
+}
+
+/// Skips the value of attribute `key`; shared by loading and lazy reading, so that both agree.
+/// The cursor stands on the value's first byte.
+pub(crate) fn read_value(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<Span> {
+    match (cursor.peek(), key) {
+        (b'{', b"backend_config") => cursor.dictionary(),
+        (b'{', b"frontend_attributes") => read_dictionaries(cursor),
+        (b'{', _) => cursor.balanced(),
+        (b'"' | b'\'', _) => cursor.string(),
+        (b'm', _) => read_mesh(cursor),
+        _ => read_run(cursor, key),
+    }
+}
+
+/// `{key="text",key={opaque}}`: the opaque values balance braces only.
+fn read_dictionaries(cursor: &mut Cursor<'_>) -> Result<Span> {
+    let start = cursor.position();
+    let before = *cursor;
+    cursor.advance(1);
+    loop {
+        cursor.skip_space()?;
+        match cursor.peek() {
+            b'}' => {
+                cursor.advance(1);
+                return Ok(cursor.span_since(start));
+            }
+            b',' => cursor.advance(1),
+            b'"' | b'\'' => {
+                cursor.string()?;
+            }
+            b'{' => {
+                cursor.dictionary()?;
+            }
+            byte if is_identifier_byte(byte) || byte == b'=' => cursor.advance(1),
+            _ => {
+                *cursor = before;
+                return cursor.balanced();
+            }
+        }
+    }
+}
+
+/// `mesh['a'=2], device_ids=(..) {'a'}`: the one value with a comma in it.
+fn read_mesh(cursor: &mut Cursor<'_>) -> Result<Span> {
+    let start = cursor.position();
+    let word = cursor.identifier();
+    if !matches!(word, b"mesh" | b"maximal_mesh") || cursor.peek() != b'[' {
+        cursor.set_position(start);
+        return read_run(cursor, b"");
+    }
+    cursor.balanced()?;
+    loop {
+        let end = cursor.position();
+        cursor.skip_space()?;
+        cursor.eat(b',')?;
+        cursor.skip_space()?;
+        if cursor.eat_bytes(b"device_ids=") {
+            cursor.skip_space()?;
+            if cursor.peek() == b'(' {
+                cursor.balanced()?;
+            }
+            continue;
+        }
+        if cursor.peek() == b'{' {
+            cursor.balanced()?;
+            return Ok(cursor.span_since(start));
+        }
+        cursor.set_position(end);
+        return Ok(cursor.span_since(start));
+    }
+}
+
+/// A run of tokens: numbers, words, brackets. It ends at a comma, a closing bracket, or where the
+/// next instruction starts.
+fn read_run(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<Span> {
+    let start = cursor.position();
+    loop {
+        match cursor.peek() {
+            b',' | b')' | b']' | b'}' => break,
+            b'"' | b'\'' => {
+                cursor.string()?;
+            }
+            b'(' | b'[' | b'{' => {
+                cursor.balanced()?;
+            }
+            b' ' | b'\t' | b'\r' | b'\n' | b'/' => {
+                let end = cursor.position();
+                let lines_before = cursor.position();
+                cursor.skip_space()?;
+                if !run_continues(cursor, lines_before, key) {
+                    cursor.set_position(end);
+                    break;
+                }
+            }
+            _ if cursor.is_at_end() => break,
+            _ => cursor.advance(1),
+        }
+    }
+    Ok(cursor.span_since(start))
+}
+
+/// Whether the token after a gap still belongs to the value before it.
+fn run_continues(cursor: &Cursor<'_>, gap: usize, key: &[u8]) -> bool {
+    match cursor.peek() {
+        b'{' | b'[' | b'(' | b'<' | b'"' | b'\'' => true,
+        _ if cursor.is_at_end() => false,
+        byte if is_identifier_byte(byte) => {
+            if cursor.since(gap).contains(&b'\n') {
+                return key == b"replica_groups" && byte == b'T' && cursor.peek_at(1) == b'(';
+            }
+            let mut ahead = *cursor;
+            let word = ahead.identifier();
+            word != b"ROOT" && !ahead.eat(b'=').unwrap_or(true)
+        }
+        _ => false,
+    }
 }
 
 impl Iterator for Attributes<'_> {

@@ -468,6 +468,17 @@ impl ShapeInterner {
         done[&id]
     }
 
+    /// The finished table, without unused capacity.
+    pub fn into_table(self) -> ShapeTable {
+        let mut table = self.table;
+        table.records.shrink_to_fit();
+        table.dimensions.shrink_to_fit();
+        table.children.shrink_to_fit();
+        table.child_leaves.shrink_to_fit();
+        table.layouts.shrink_to_fit();
+        table
+    }
+
     fn layout(&mut self, layout: Layout) -> u32 {
         if let Some(id) = self.layouts.get(&layout) {
             return *id;

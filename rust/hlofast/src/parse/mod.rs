@@ -1,8 +1,22 @@
 //! From text to a frozen module.
 
-use crate::error::Result;
+mod finish;
+pub mod infer;
+mod instruction;
+mod line;
+mod module;
+mod names;
+mod operands;
+mod reader;
+pub mod shape;
+
+use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::Module;
-use crate::text::Source;
+use crate::text::{Source, Span};
+use reader::Reader;
+
+/// Offsets are 32-bit, and the arena needs room behind the text.
+const MAX_TEXT: usize = u32::MAX as usize - (64 << 20);
 
 /// How strictly to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,10 +46,17 @@ pub struct Options {
 
 /// Reads the one module that `source` holds.
 pub fn parse(source: Source, options: &Options) -> Result<Module> {
-    let _ = (source, options);
-    Err(crate::error::ParseError::new(
-        crate::error::ErrorKind::NoModule,
-        crate::text::Span::EMPTY,
-        "not yet",
-    ))
+    let text = source.bytes();
+    if text.len() >= MAX_TEXT {
+        return Err(ParseError::new(
+            ErrorKind::TooLarge,
+            Span::EMPTY,
+            "the text of one module must be below 4 GiB",
+        ));
+    }
+    let mut reader = Reader::new(text, *options);
+    reader.read_module()?;
+    // The reader borrows the source's bytes, which the module then owns.
+    let parts = reader.into_parts()?;
+    Ok(parts.into_module(source))
 }

@@ -10,7 +10,6 @@ const IDENTIFIER: u8 = 1;
 const IDENTIFIER_START: u8 = 2;
 const SPACE: u8 = 4;
 const BRACKET_OR_QUOTE: u8 = 8;
-const BARE_END: u8 = 16;
 
 const CLASS: [u8; 256] = {
     let mut table = [0u8; 256];
@@ -28,10 +27,6 @@ const CLASS: [u8; 256] = {
         }
         if matches!(c, b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'"' | b'\'' | b'/') {
             table[i] |= BRACKET_OR_QUOTE;
-        }
-        if matches!(c, b',' | b'\n' | b'}' | b')' | b']' | b'{' | b'(' | b'[' | b'"' | b'\'' | b'/')
-        {
-            table[i] |= BARE_END;
         }
         i += 1;
     }
@@ -360,42 +355,6 @@ impl<'a> Cursor<'a> {
                     if depth == 0 {
                         return Ok(self.span_since(start));
                     }
-                }
-            }
-        }
-    }
-
-    /// Skips an attribute value of any form up to the comma, line end or closing bracket at the
-    /// top level that ends it; brackets, strings and comments inside are skipped whole.
-    pub fn bare_value(&mut self) -> Result<Span> {
-        let start = self.position;
-        let mut last = start;
-        loop {
-            while self.position < self.end
-                && CLASS[self.text[self.position] as usize] & BARE_END == 0
-            {
-                if CLASS[self.text[self.position] as usize] & SPACE == 0 {
-                    last = self.position + 1;
-                }
-                self.position += 1;
-            }
-            match self.peek() {
-                b'"' | b'\'' => {
-                    self.string()?;
-                    last = self.position;
-                }
-                b'{' | b'(' | b'[' => {
-                    self.balanced()?;
-                    last = self.position;
-                }
-                b'/' if matches!(self.peek_at(1), b'*' | b'/') => self.skip_comment()?,
-                b'/' => {
-                    self.position += 1;
-                    last = self.position;
-                }
-                _ => {
-                    self.position = last;
-                    return Ok(self.span_since(start));
                 }
             }
         }

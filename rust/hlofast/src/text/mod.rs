@@ -1,6 +1,7 @@
 //! Text: where bytes come from and how they are scanned. Knows nothing of HLO's structure.
 
 mod cursor;
+pub(crate) mod kernel;
 mod source;
 mod span;
 

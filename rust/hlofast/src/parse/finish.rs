@@ -1,0 +1,373 @@
+//! What can only be said at the end: of a computation (forward references, root, parameters) and
+//! of the module (called computations, entry).
+
+use super::operands::{Operand, unknown_instruction};
+use super::reader::{Queued, Reader};
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::derived::Derived;
+use crate::ir::{
+    Call, Columns, Computation, ComputationId, Flags, Header, Module, Opcode, Row, ShapeTable,
+};
+use crate::text::{Source, Span};
+
+impl Reader<'_> {
+    /// Resolves what the computation just read left open and appends its record.
+    pub(super) fn finish_computation(
+        &mut self,
+        mut computation: Computation,
+    ) -> Result<ComputationId> {
+        let place =
+            if computation.header.is_empty() { computation.name } else { computation.header };
+        if !self.pending.is_empty() {
+            self.resolve_pending()?;
+        }
+        self.check_parameters()?;
+        let rows = self.first_row..self.next_row();
+        if rows.is_empty() {
+            let error = ParseError::new(
+                ErrorKind::InvalidComputation,
+                place,
+                "a computation needs at least one instruction",
+            );
+            return Err(error);
+        }
+        computation.first_row = rows.start;
+        computation.end_row = rows.end;
+        computation.root = self.root.unwrap_or(rows.end - 1);
+        self.columns.flags[computation.root as usize] |= Flags::ROOT;
+        let id = self.computations.len() as u32;
+        let at = (computation.name.start as usize, computation.name.len());
+        self.computation_names.push((at.0 as u32, at.1 as u32));
+        if at.0 < self.text.len() {
+            let hash = self.keys.hash(self.text, at.0, at.1);
+            self.computation_scope.insert(&self.computation_names[..], self.text, at, hash, id);
+        }
+        if computation.is_marked_entry {
+            self.entry = Some(id);
+        }
+        self.computations.push(computation);
+        Ok(ComputationId(id))
+    }
+
+    /// Resolves operands and control predecessors that were named before their definition.
+    #[cold]
+    fn resolve_pending(&mut self) -> Result<()> {
+        let mut unresolved = Vec::new();
+        for pending in std::mem::take(&mut self.pending) {
+            let name = (pending.name.start as usize, pending.name.len());
+            match (self.lookup(name), pending.slot) {
+                (Some(row), Some(slot)) => self.columns.operands[slot as usize] = row,
+                (Some(row), None) => {
+                    self.control_predecessors.push((Row(pending.row), Row(row)));
+                }
+                (None, slot) => {
+                    let error = unknown_instruction(self.text, pending.name);
+                    if !self.options.collect_errors {
+                        return Err(error);
+                    }
+                    self.errors.push(error);
+                    unresolved.extend(slot);
+                }
+            }
+        }
+        if !unresolved.is_empty() {
+            self.drop_operands();
+        }
+        self.control_predecessors.sort_by_key(|(row, _)| *row);
+        self.check_cycles()
+    }
+
+    /// Removes the operand slots that stayed unresolved (only when errors are collected).
+    fn drop_operands(&mut self) {
+        let columns = &mut self.columns;
+        let first = self.first_row as usize;
+        let start = columns.operand_offsets[first] as usize;
+        let old: Vec<u32> = columns.operands.split_off(start);
+        let offsets: Vec<u32> = columns.operand_offsets.split_off(first);
+        columns.operand_offsets.push(start as u32);
+        for pair in offsets.windows(2) {
+            let range = pair[0] as usize - start..pair[1] as usize - start;
+            columns.operands.extend(old[range].iter().filter(|row| **row != u32::MAX));
+            columns.operand_offsets.push(columns.operands.len() as u32);
+        }
+    }
+
+    /// Forward references may close a cycle, which no program has.
+    fn check_cycles(&mut self) -> Result<()> {
+        let first = self.first_row;
+        let count = (self.next_row() - first) as usize;
+        let offsets = &self.columns.operand_offsets[first as usize..];
+        let operands = &self.columns.operands;
+        let edges = |row: usize| &operands[offsets[row] as usize..offsets[row + 1] as usize];
+        let Some(row) = find_cycle(count, |row, index| {
+            edges(row).get(index).map(|operand| (*operand - first) as usize)
+        }) else {
+            return Ok(());
+        };
+        let start = self.columns.name_starts[first as usize + row] as usize;
+        let error = ParseError::new(
+            ErrorKind::UnknownInstruction,
+            Span::new(start, start + 1),
+            "this instruction depends on itself",
+        );
+        if !self.options.collect_errors {
+            return Err(error);
+        }
+        self.errors.push(error);
+        // The cycle is cut where it was found, so that every analysis sees a graph without one.
+        let slots = self.columns.operand_offsets[first as usize + row] as usize
+            ..self.columns.operand_offsets[first as usize + row + 1] as usize;
+        self.columns.operands[slots].fill(u32::MAX);
+        self.drop_operands();
+        self.check_cycles()
+    }
+
+    /// No two parameters of a computation share a number.
+    fn check_parameters(&mut self) -> Result<()> {
+        let in_order = |p: &[(u64, u32)]| p.windows(2).all(|w| w[0].0 < w[1].0);
+        if in_order(&self.parameters) {
+            return Ok(());
+        }
+        self.parameters.sort_unstable();
+        let pair = self.parameters.windows(2).find(|w| w[0].0 == w[1].0);
+        let Some((first, second)) = pair.map(|w| (w[0], w[1])) else { return Ok(()) };
+        let at = |row: u32| {
+            let start = self.columns.name_starts[row as usize] as usize;
+            Span::new(start, start + 1)
+        };
+        let error = ParseError::new(
+            ErrorKind::DuplicateParameter,
+            at(second.1),
+            format!("two parameters of this computation have number {}", second.0),
+        )
+        .with_related(at(first.1));
+        if !self.options.collect_errors {
+            return Err(error);
+        }
+        self.errors.push(error);
+        Ok(())
+    }
+
+    /// The computation that async sugar wraps: parameters for the operands, and the instruction.
+    pub(super) fn read_wrapped(&mut self, queued: Queued) -> Result<()> {
+        let Queued::Wrapped { call, start, opcode, tail, calls, blocks } = queued else {
+            return Ok(());
+        };
+        let place = {
+            let at = self.columns.name_starts[start.0 as usize] as usize;
+            let length = self.columns.name_lengths[start.0 as usize] as usize;
+            Span::new(at, at + length)
+        };
+        let shapes = &self.shapes.table;
+        let result = shapes.tuple(self.columns.shapes[start.0 as usize]).and_then(|elements| {
+            let inputs = shapes.tuple(*elements.first()?)?;
+            Some((inputs.to_vec(), *elements.get(1)?))
+        });
+        let Some((inputs, result)) = result else {
+            return Err(ParseError::new(
+                ErrorKind::InvalidAsync,
+                place,
+                "the result of an asynchronous start is ((operands), result, ...)",
+            ));
+        };
+        self.start_computation();
+        let mut operands = Vec::with_capacity(inputs.len());
+        for (number, shape) in inputs.into_iter().enumerate() {
+            let name = format!("param_{number}");
+            let payload = number.to_string();
+            let row =
+                self.push_implicit(name.as_bytes(), Opcode::Parameter, shape, &payload, &[])?;
+            operands.push(Operand::Row(row));
+        }
+        let tail = self.text[tail.range()].to_vec();
+        let stem = self.bytes(place).to_vec();
+        let name = [&stem[..], b".wrapped"].concat();
+        self.push_calls(calls, blocks);
+        let row = self.push_implicit_with_tail(&name, opcode, result, "", &operands, &tail)?;
+        self.columns.flags[row as usize] |= Flags::SUGAR;
+        let name = [b"async_wrapped.", &stem[..]].concat();
+        let computation = Computation {
+            name: self.to_arena(&name)?,
+            is_implicit: true,
+            ..Computation::default()
+        };
+        let id = self.finish_computation(computation)?;
+        self.calls[call as usize].computation = id;
+        Ok(())
+    }
+
+    /// Resolves called computations named before their definition; finds the entry.
+    fn finish_calls(&mut self) -> Result<()> {
+        let pending = std::mem::take(&mut self.pending_calls);
+        let mut unresolved = false;
+        for (call, name) in &pending {
+            match self.find_computation(*name) {
+                Some(id) => self.calls[*call as usize].computation = ComputationId(id),
+                None => {
+                    let shown = String::from_utf8_lossy(self.bytes(*name)).into_owned();
+                    let error = ParseError::new(
+                        ErrorKind::UnknownComputation,
+                        *name,
+                        format!("no computation of this module is called {shown}"),
+                    );
+                    if !self.options.collect_errors {
+                        return Err(error);
+                    }
+                    self.errors.push(error);
+                    unresolved = true;
+                }
+            }
+        }
+        let unknown = |call: &Call| call.computation.0 == u32::MAX;
+        if unresolved || self.calls.iter().any(unknown) {
+            self.calls.retain(|call| !unknown(call));
+        }
+        if pending.is_empty() { Ok(()) } else { self.check_recursion() }
+    }
+
+    /// Forward references between computations may make a computation call itself.
+    fn check_recursion(&mut self) -> Result<()> {
+        loop {
+            let calls = &self.calls;
+            let ranges: Vec<(usize, usize)> = self
+                .computations
+                .iter()
+                .map(|c| {
+                    (
+                        calls.partition_point(|call| call.row.0 < c.first_row),
+                        calls.partition_point(|call| call.row.0 < c.end_row),
+                    )
+                })
+                .collect();
+            let Some(found) = find_cycle(ranges.len(), |id, index| {
+                let (start, end) = ranges[id];
+                let call = calls[start..end].get(index)?;
+                Some(call.computation.0 as usize)
+            }) else {
+                return Ok(());
+            };
+            let error = ParseError::new(
+                ErrorKind::InvalidComputation,
+                self.computations[found].name,
+                "this computation calls itself",
+            );
+            if !self.options.collect_errors {
+                return Err(error);
+            }
+            self.errors.push(error);
+            let (start, end) = ranges[found];
+            self.calls.drain(start..end);
+        }
+    }
+
+    /// Everything a module is made of, but its source.
+    pub(super) fn into_parts(mut self) -> Result<Parts> {
+        self.finish_calls()?;
+        let last = self.computations.iter().rposition(|c| !c.is_inline && !c.is_implicit);
+        let Some(entry) = self.entry.or(last.map(|id| id as u32)) else {
+            let error = ParseError::new(
+                ErrorKind::NoModule,
+                Span::at(self.text.len()),
+                "the module has no computation",
+            );
+            return Err(self.errors.into_iter().next().unwrap_or(error));
+        };
+        if self.header.name.is_empty() {
+            let name = self.bytes(self.computations[entry as usize].name);
+            let name = [b"module_", name].concat();
+            self.header.name = self.to_arena(&name)?;
+        }
+        let mut columns = self.columns;
+        columns.opcodes.shrink_to_fit();
+        columns.flags.shrink_to_fit();
+        columns.shapes.shrink_to_fit();
+        columns.name_starts.shrink_to_fit();
+        columns.name_lengths.shrink_to_fit();
+        columns.tail_starts.shrink_to_fit();
+        columns.tail_ends.shrink_to_fit();
+        columns.operand_offsets.shrink_to_fit();
+        columns.operands.shrink_to_fit();
+        self.calls.shrink_to_fit();
+        self.computations.shrink_to_fit();
+        self.control_predecessors.shrink_to_fit();
+        self.arena.shrink_to_fit();
+        Ok(Parts {
+            arena: self.arena,
+            header: self.header,
+            computations: self.computations,
+            entry: ComputationId(entry),
+            columns,
+            calls: self.calls,
+            control_predecessors: self.control_predecessors,
+            shapes: self.shapes.into_table(),
+            errors: self.errors,
+        })
+    }
+}
+
+/// A finished parse.
+pub(super) struct Parts {
+    arena: Vec<u8>,
+    header: Header,
+    computations: Vec<Computation>,
+    entry: ComputationId,
+    columns: Columns,
+    calls: Vec<Call>,
+    control_predecessors: Vec<(Row, Row)>,
+    shapes: ShapeTable,
+    errors: Vec<ParseError>,
+}
+
+impl Parts {
+    /// The frozen module.
+    pub(super) fn into_module(self, source: Source) -> Module {
+        Module {
+            source,
+            arena: self.arena,
+            header: self.header,
+            computations: self.computations,
+            entry: self.entry,
+            columns: self.columns,
+            calls: self.calls,
+            control_predecessors: self.control_predecessors,
+            shapes: self.shapes,
+            errors: self.errors,
+            derived: Derived::default(),
+        }
+    }
+}
+
+/// A node on a cycle of the graph whose node `n` has `edge(n, 0)`, `edge(n, 1)`, ... as targets.
+fn find_cycle(nodes: usize, edge: impl Fn(usize, usize) -> Option<usize>) -> Option<usize> {
+    const NEW: u8 = 0;
+    const OPEN: u8 = 1;
+    const DONE: u8 = 2;
+    let mut state = vec![NEW; nodes];
+    let mut stack: Vec<(usize, usize)> = Vec::new();
+    for root in 0..nodes {
+        if state[root] != NEW {
+            continue;
+        }
+        state[root] = OPEN;
+        stack.push((root, 0));
+        while let Some((node, index)) = stack.last_mut() {
+            let next = edge(*node, *index);
+            *index += 1;
+            match next {
+                None => {
+                    state[*node] = DONE;
+                    stack.pop();
+                }
+                Some(next) => match state.get(next) {
+                    Some(&OPEN) => return Some(*node),
+                    Some(&NEW) => {
+                        state[next] = OPEN;
+                        stack.push((next, 0));
+                    }
+                    _ => {}
+                },
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,337 @@
+//! The general path: one instruction in any form the language allows.
+
+use super::infer::{Request, infer};
+use super::line::call_role;
+use super::operands::{Operand, Operands};
+use super::reader::{Pending, Queued, Reader};
+use super::shape::{parse_shape, starts_shape};
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::attributes::{read_value, skip_to_value};
+use crate::ir::{Call, CallRole, ComputationId, Flags, Opcode, Row, ShapeId};
+use crate::text::{Cursor, Span, is_identifier_byte};
+
+/// How an opcode is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    /// `X-start`, `X-update` or `X-done` of an `X` without such opcodes.
+    Sugar(Opcode),
+}
+
+/// An attribute of the general path.
+pub(super) struct RawAttribute {
+    pub key: Span,
+    pub value: Span,
+}
+
+impl Reader<'_> {
+    /// Reads the instruction at `start`; where it ends.
+    pub(super) fn instruction(&mut self, start: usize) -> Result<usize> {
+        let mut cursor = self.cursor(start);
+        let is_root = self.eat_root(&mut cursor)?;
+        let Some(name) = cursor.name()? else {
+            return Err(ParseError::new(
+                ErrorKind::ExpectedName,
+                Span::new(cursor.position(), (cursor.position() + 1).min(cursor.end())),
+                "expected an instruction's name, or '}'",
+            ));
+        };
+        cursor.eat_bytes(b":");
+        cursor.expect(b'=', "after an instruction's name")?;
+        let row = self.right_hand_side(&mut cursor, Some(name))?;
+        if is_root {
+            self.mark_root(row, Span::new(start, start + 4))?;
+        }
+        Ok(cursor.position())
+    }
+
+    /// Takes `ROOT` if it is the keyword, not a name.
+    fn eat_root(&mut self, cursor: &mut Cursor<'_>) -> Result<bool> {
+        cursor.skip_space()?;
+        let before = *cursor;
+        if cursor.identifier() == b"ROOT" {
+            cursor.skip_space()?;
+            if cursor.peek() != b'=' && cursor.peek() != b':' {
+                return Ok(true);
+            }
+        }
+        *cursor = before;
+        Ok(false)
+    }
+
+    /// Reads `shape? opcode(...)attributes` and appends the row; its number.
+    pub(super) fn right_hand_side(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        name: Option<Span>,
+    ) -> Result<u32> {
+        cursor.skip_space()?;
+        let shape =
+            if starts_shape(cursor) { Some(parse_shape(cursor, &mut self.shapes)?) } else { None };
+        cursor.skip_space()?;
+        let at = cursor.position();
+        let text = cursor.identifier();
+        let word = cursor.span_since(at);
+        if text.is_empty() {
+            return Err(match shape {
+                // What stands here is then more likely a broken shape.
+                None => parse_shape(cursor, &mut self.shapes).map_or_else(
+                    |error| error,
+                    |_| cursor.expected("an opcode", "after the result shape"),
+                ),
+                Some(_) => ParseError::new(
+                    ErrorKind::ExpectedOpcode,
+                    Span::new(at, (at + 1).min(cursor.end())),
+                    "expected an opcode after the result shape",
+                ),
+            });
+        }
+        let (opcode, form) = opcode_of(text);
+        cursor.skip_space()?;
+        let open = cursor.position();
+        if cursor.peek() != b'(' {
+            return Err(cursor.expected("(", "after an opcode"));
+        }
+        let operands = self.payload_or_operands(cursor, opcode)?;
+        let tail_start = cursor.position();
+        let attributes = self.read_attributes(cursor)?;
+        let tail = Span::new(tail_start, cursor.position());
+        self.check_operand_count(opcode, operands.list.len(), word, open)?;
+        let (calls, queued) = self.call_attributes(&attributes)?;
+        let mut flags = if operands.folded { Flags::FOLDED_OPERANDS } else { 0 };
+        let shape = match shape {
+            Some(shape) => shape,
+            None => {
+                flags |= Flags::SHAPE_INFERRED;
+                self.infer_shape(opcode, &operands.list, &attributes, &calls, word)?
+            }
+        };
+        let name = match name {
+            Some(name) => (name.start as usize, name.len()),
+            None => (at, word.len()),
+        };
+        self.define(name)?;
+        self.push_operands(&operands.list);
+        self.control_predecessors(&attributes)?;
+        match form {
+            Form::Plain => self.push_calls(calls, queued),
+            Form::Sugar(stem) => {
+                flags |= Flags::SUGAR;
+                if opcode == Opcode::AsyncStart {
+                    self.queue_wrapped(stem, tail, calls, queued)?;
+                }
+            }
+        }
+        let row = self.next_row();
+        self.push_row(opcode, flags, shape, name, tail);
+        Ok(row)
+    }
+
+    fn payload_or_operands(&mut self, cursor: &mut Cursor<'_>, opcode: Opcode) -> Result<Operands> {
+        match opcode {
+            Opcode::Parameter => {
+                let whole = cursor.balanced()?;
+                let number =
+                    self.parameter_payload(Span { start: whole.start + 1, end: whole.end - 1 })?;
+                self.parameters.push((number, self.next_row()));
+                Ok(Operands::default())
+            }
+            Opcode::Constant => cursor.balanced().map(|_| Operands::default()),
+            _ => self.read_operands(cursor, 0),
+        }
+    }
+
+    /// Reads `, key=value` as often as it comes.
+    fn read_attributes(&mut self, cursor: &mut Cursor<'_>) -> Result<Vec<RawAttribute>> {
+        let mut attributes = Vec::new();
+        loop {
+            let end = cursor.position();
+            cursor.skip_space()?;
+            if cursor.peek() != b',' {
+                cursor.set_position(end);
+                return Ok(attributes);
+            }
+            cursor.advance(1);
+            cursor.skip_space()?;
+            let start = cursor.position();
+            while is_identifier_byte(cursor.peek()) && !cursor.is_at_end() {
+                cursor.advance(1);
+            }
+            let key = cursor.span_since(start);
+            if key.is_empty() {
+                return Err(cursor.expected("an attribute's name", "after ','"));
+            }
+            cursor.expect(b'=', "after an attribute's name")?;
+            let word = &self.text[key.range()];
+            skip_to_value(cursor, word)?;
+            let value = read_value(cursor, word)?;
+            if value.is_empty() && word != b"padding" {
+                return Err(cursor.expected("a value", "after '='"));
+            }
+            attributes.push(RawAttribute { key, value });
+        }
+    }
+
+    /// The computations that attributes name, and the blocks that stand for computations.
+    fn call_attributes(&mut self, attributes: &[RawAttribute]) -> Result<CallsAndBlocks> {
+        let mut calls = Vec::new();
+        let mut blocks = Vec::new();
+        for attribute in attributes {
+            let Some(role) = call_role(&self.text[attribute.key.range()]) else { continue };
+            let mut cursor = Cursor::within(self.text, attribute.value);
+            let list = matches!(role, CallRole::Branch | CallRole::Called);
+            if list {
+                cursor.expect(b'{', "before a list of computations")?;
+            }
+            loop {
+                cursor.skip_space()?;
+                match cursor.peek() {
+                    b'}' if list => break,
+                    b',' if list => {
+                        cursor.advance(1);
+                        continue;
+                    }
+                    b'{' => {
+                        let body = cursor.balanced()?;
+                        blocks.push(calls.len());
+                        calls.push((body, role));
+                    }
+                    _ => match cursor.name()? {
+                        Some(name) => calls.push((name, role)),
+                        None => return Err(cursor.expected("a computation's name", "")),
+                    },
+                }
+                if !list {
+                    break;
+                }
+            }
+        }
+        Ok((calls, blocks))
+    }
+
+    /// Adds the call edges of the row that is pushed next.
+    pub(super) fn push_calls(&mut self, calls: Vec<(Span, CallRole)>, blocks: Vec<usize>) {
+        let row = Row(self.next_row());
+        for (index, (span, role)) in calls.into_iter().enumerate() {
+            if blocks.contains(&index) {
+                let call = self.calls.len() as u32;
+                self.queue.push_back(Queued::Inline { call, body: span });
+                self.calls.push(Call { row, computation: ComputationId(u32::MAX), role });
+            } else {
+                self.push_call(span, role);
+            }
+        }
+    }
+
+    /// Queues the computation that async sugar wraps.
+    fn queue_wrapped(
+        &mut self,
+        opcode: Opcode,
+        tail: Span,
+        calls: Vec<(Span, CallRole)>,
+        blocks: Vec<usize>,
+    ) -> Result<()> {
+        let start = Row(self.next_row());
+        let call = self.calls.len() as u32;
+        self.calls.push(Call {
+            row: start,
+            computation: ComputationId(u32::MAX),
+            role: CallRole::Wrapped,
+        });
+        self.queue.push_back(Queued::Wrapped { call, start, opcode, tail, calls, blocks });
+        Ok(())
+    }
+
+    fn control_predecessors(&mut self, attributes: &[RawAttribute]) -> Result<()> {
+        let row = self.next_row();
+        for attribute in attributes {
+            if &self.text[attribute.key.range()] != b"control-predecessors" {
+                continue;
+            }
+            let mut cursor = Cursor::within(self.text, attribute.value);
+            cursor.expect(b'{', "before control predecessors")?;
+            loop {
+                cursor.skip_space()?;
+                match cursor.peek() {
+                    b'}' => break,
+                    b',' => cursor.advance(1),
+                    _ => {
+                        let Some(name) = cursor.name()? else {
+                            return Err(cursor.expected("an instruction's name", ""));
+                        };
+                        match self.lookup((name.start as usize, name.len())) {
+                            Some(found) if found != row => {
+                                self.control_predecessors.push((Row(row), Row(found)));
+                            }
+                            _ => self.pending.push(Pending { row, slot: None, name }),
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The result shape that the text omits.
+    pub(super) fn infer_shape(
+        &mut self,
+        opcode: Opcode,
+        operands: &[Operand],
+        attributes: &[RawAttribute],
+        calls: &[(Span, CallRole)],
+        word: Span,
+    ) -> Result<ShapeId> {
+        let mut shapes = Vec::with_capacity(operands.len());
+        for operand in operands {
+            match operand {
+                Operand::Row(row) => shapes.push(self.columns.shapes[*row as usize]),
+                Operand::Named(name) => {
+                    return Err(super::operands::unknown_instruction(self.text, *name).with_help(
+                        "an omitted result shape can only be inferred from operands defined before",
+                    ));
+                }
+            }
+        }
+        let attributes: Vec<(&[u8], &[u8])> = attributes
+            .iter()
+            .map(|a| (&self.text[a.key.range()], &self.text[a.value.range()]))
+            .collect();
+        let callees: Vec<Option<ShapeId>> = calls
+            .iter()
+            .map(|(name, _)| {
+                let id = self.find_computation(*name)?;
+                let root = self.computations.get(id as usize)?.root;
+                self.columns.shapes.get(root as usize).copied()
+            })
+            .collect();
+        let request = Request {
+            opcode,
+            operands: &shapes,
+            attributes: &attributes,
+            callee_results: &callees,
+        };
+        infer(&request, &mut self.shapes)
+            .map_err(|error| ParseError::new(error.kind(), word, error.message()))
+    }
+}
+
+type CallsAndBlocks = (Vec<(Span, CallRole)>, Vec<usize>);
+
+/// The opcode that `word` spells, with async sugar undone.
+fn opcode_of(word: &[u8]) -> (Opcode, Form) {
+    if let Some(opcode) = Opcode::from_bytes(word) {
+        return (opcode, Form::Plain);
+    }
+    for (suffix, opcode) in [
+        (&b"-start"[..], Opcode::AsyncStart),
+        (b"-update", Opcode::AsyncUpdate),
+        (b"-done", Opcode::AsyncDone),
+    ] {
+        if let Some(stem) = word.strip_suffix(suffix).and_then(Opcode::from_bytes)
+            && stem.may_be_wrapped()
+        {
+            return (opcode, Form::Sugar(stem));
+        }
+    }
+    (Opcode::Unknown, Form::Plain)
+}

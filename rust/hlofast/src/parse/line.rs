@@ -1,0 +1,401 @@
+//! The fast path: one instruction per line, in the form XLA prints.
+//!
+//! ```text
+//!   ROOT %add.3 = f32[2]{0} add(f32[2]{0} %x, f32[2]{0} %y), metadata={op_name="a"}
+//! ```
+//! The line's masks say where identifiers, strings and brackets end, so that no byte is looked at
+//! twice. Whatever is not in this form is left, untouched, to the general path (`instruction`),
+//! which reads the whole language; both give equal rows.
+
+#![allow(unsafe_code, reason = "calls kernels whose CPU features were detected")]
+
+use super::reader::Reader;
+use crate::error::Result;
+use crate::ir::{CallRole, Opcode};
+use crate::text::Span;
+use crate::text::is_identifier_start;
+use crate::text::kernel::{CLOSE, COMMA, Kernel, LineMasks, NOT_IDENTIFIER, OPEN, SPACE, SPECIAL};
+
+/// Deepest nesting of brackets inside one attribute value or literal on the fast path.
+const MAX_NESTING: usize = 16;
+
+/// What became of a line.
+pub(super) enum Line {
+    /// A row was appended; the next line starts here.
+    Read(usize),
+    /// Not in the printed form; nothing was appended.
+    Other,
+}
+
+/// A line and its masks.
+struct Scan<'m, 'a> {
+    line: &'a [u8],
+    masks: &'m LineMasks,
+}
+
+impl Scan<'_, '_> {
+    /// The byte at `at`, or a newline past the end.
+    #[inline(always)]
+    fn byte(&self, at: usize) -> u8 {
+        self.line.get(at).copied().unwrap_or(b'\n')
+    }
+
+    /// The bracket that closes the one at `open`; None if kinds or counts do not fit.
+    #[inline(always)]
+    fn closing(&self, open: usize) -> Option<usize> {
+        let at = self.masks.next_of::<OPEN, CLOSE>(open + 1);
+        if self.byte(at) == partner(self.byte(open)) {
+            return Some(at);
+        }
+        self.closing_nested(open, at)
+    }
+
+    /// As `closing`, when brackets lie between; `at` is the first of them.
+    #[inline(always)]
+    fn closing_nested(&self, open: usize, at: usize) -> Option<usize> {
+        let mut stack = [0u8; MAX_NESTING];
+        stack[0] = partner(self.byte(open));
+        let mut depth = 1;
+        let mut at = at;
+        loop {
+            let byte = *self.line.get(at)?;
+            let closes = partner(byte);
+            if closes != 0 {
+                *stack.get_mut(depth)? = closes;
+                depth += 1;
+            } else {
+                depth -= 1;
+                if stack[depth] != byte {
+                    return None;
+                }
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            at = self.masks.next_of::<OPEN, CLOSE>(at + 1);
+        }
+    }
+
+    /// Whether every special byte belongs to an index comment, `/*index=5*/`.
+    #[cold]
+    #[inline(never)]
+    fn only_index_comments(&self) -> bool {
+        let mut at = self.masks.next::<SPECIAL>(0);
+        while at < self.line.len() {
+            let rest = &self.line[at..];
+            let Some(digits) = rest.strip_prefix(b"/*index=") else { return false };
+            let count = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+            if count == 0 || !digits[count..].starts_with(b"*/") {
+                return false;
+            }
+            at = self.masks.next::<SPECIAL>(at + 8 + count + 2);
+        }
+        true
+    }
+
+    /// Skips an index comment at `at`.
+    #[inline(always)]
+    fn skip_comment(&self, at: usize) -> usize {
+        if self.byte(at) == b'/' { self.masks.next::<SPECIAL>(at + 1) + 1 } else { at }
+    }
+
+    /// The end of the attribute value at `value`: the comma, or the line's end.
+    #[inline(always)]
+    fn value_end(&self, value: usize) -> Option<usize> {
+        let mut at = value;
+        loop {
+            let comma = self.masks.next::<COMMA>(at);
+            let bracket = self.masks.next_of::<OPEN, CLOSE>(at);
+            if comma <= bracket {
+                return Some(comma);
+            }
+            at = self.closing(bracket)? + 1;
+        }
+    }
+}
+
+/// The bracket that closes `open`; 0 if it opens nothing.
+#[inline(always)]
+fn partner(open: u8) -> u8 {
+    match open {
+        b'(' => b')',
+        b'[' => b']',
+        b'{' => b'}',
+        _ => 0,
+    }
+}
+
+/// The role of an attribute that names computations.
+#[inline(always)]
+pub(super) fn call_role(key: &[u8]) -> Option<CallRole> {
+    Some(match key {
+        b"calls" => CallRole::Calls,
+        b"to_apply" => CallRole::ToApply,
+        b"condition" => CallRole::Condition,
+        b"body" => CallRole::Body,
+        b"select" => CallRole::Select,
+        b"scatter" => CallRole::Scatter,
+        b"true_computation" => CallRole::TrueComputation,
+        b"false_computation" => CallRole::FalseComputation,
+        b"branch_computations" => CallRole::Branch,
+        b"called_computations" => CallRole::Called,
+        _ => return None,
+    })
+}
+
+impl Reader<'_> {
+    /// Reads the instruction that starts at `start` (after indentation).
+    ///
+    /// # Safety
+    /// The CPU must have the features of `K`.
+    #[inline(always)]
+    pub(super) unsafe fn line<K: Kernel>(&mut self, start: usize) -> Result<Line> {
+        let mut masks = std::mem::take(&mut self.masks);
+        // SAFETY: the caller vouches for the features.
+        let closed = unsafe { masks.scan::<K>(self.text, start) };
+        let result = if closed { self.scanned_line(start, &masks) } else { Ok(Line::Other) };
+        if matches!(result, Ok(Line::Other)) {
+            self.general_until = start + masks.length;
+        }
+        self.masks = masks;
+        result
+    }
+
+    #[inline(always)]
+    fn scanned_line(&mut self, start: usize, masks: &LineMasks) -> Result<Line> {
+        let Some(line) = self.text.get(start..start + masks.length) else { return Ok(Line::Other) };
+        let scan = Scan { line, masks };
+        if masks.has_special && !scan.only_index_comments() {
+            return Ok(Line::Other);
+        }
+        // ROOT %name = shape opcode(
+        let mut at = 0;
+        let is_root = line.starts_with(b"ROOT ");
+        at += 5 * usize::from(is_root);
+        at += usize::from(scan.byte(at) == b'%');
+        let name = at;
+        let name_end = masks.next::<NOT_IDENTIFIER>(name);
+        if !is_identifier_start(scan.byte(name)) || line.get(name_end..name_end + 3) != Some(b" = ")
+        {
+            return Ok(Line::Other);
+        }
+        let shape_start = name_end + 3;
+        let shape_end = if scan.byte(shape_start) == b'(' {
+            match scan.closing(shape_start) {
+                Some(end) => end + 1,
+                None => return Ok(Line::Other),
+            }
+        } else {
+            masks.next::<SPACE>(shape_start)
+        };
+        let word = shape_end + 1;
+        let open = masks.next::<NOT_IDENTIFIER>(word.min(line.len()));
+        if scan.byte(shape_end) != b' ' || scan.byte(open) != b'(' {
+            return Ok(Line::Other);
+        }
+        let Some(opcode) = Opcode::from_bytes(&line[word..open]) else { return Ok(Line::Other) };
+        let Some(shape) = self.shape_of_text(start + shape_start, start + shape_end) else {
+            return Ok(Line::Other);
+        };
+        let first_operand = self.columns.operands.len();
+        let first_pending = self.pending.len();
+        let first_call = self.calls.len();
+        let first_pending_call = self.pending_calls.len();
+        let first_parameter = self.parameters.len();
+        let read = self.operands_and_tail(start, &scan, opcode, open);
+        let accepted = match read {
+            Some(_) => opcode.arity().accepts(self.columns.operands.len() - first_operand),
+            None => false,
+        };
+        if !accepted {
+            self.columns.operands.truncate(first_operand);
+            self.pending.truncate(first_pending);
+            self.calls.truncate(first_call);
+            self.pending_calls.truncate(first_pending_call);
+            self.parameters.truncate(first_parameter);
+            return Ok(Line::Other);
+        }
+        let tail = read.unwrap_or(line.len());
+        self.define((start + name, name_end - name))?;
+        let row = self.next_row();
+        let mut end = line.len();
+        while end > tail && matches!(line[end - 1], b' ' | b'\r' | b'\t') {
+            end -= 1;
+        }
+        self.push_row(
+            opcode,
+            0,
+            shape,
+            (start + name, name_end - name),
+            Span::new(start + tail, start + end),
+        );
+        if is_root {
+            self.mark_root(row, Span::new(start, start + 4))?;
+        }
+        Ok(Line::Read(start + masks.length))
+    }
+
+    /// Reads from the opening parenthesis at `open` to the line's end. Returns where the text
+    /// after the closing parenthesis starts.
+    #[inline(always)]
+    fn operands_and_tail(
+        &mut self,
+        start: usize,
+        scan: &Scan<'_, '_>,
+        opcode: Opcode,
+        open: usize,
+    ) -> Option<usize> {
+        let close = match opcode {
+            Opcode::Constant => scan.closing(open)?,
+            Opcode::Parameter => {
+                let end = scan.masks.next::<NOT_IDENTIFIER>(open + 1);
+                let digits = scan.line.get(open + 1..end)?;
+                if digits.is_empty() || digits.len() > 9 || scan.byte(end) != b')' {
+                    return None;
+                }
+                let mut number = 0u64;
+                for digit in digits {
+                    if !digit.is_ascii_digit() {
+                        return None;
+                    }
+                    number = number * 10 + u64::from(digit - b'0');
+                }
+                self.parameters.push((number, self.next_row()));
+                end
+            }
+            _ => self.operand_list(start, scan, open)?,
+        };
+        self.tail(start, scan, opcode, close + 1)?;
+        Some(close + 1)
+    }
+
+    /// Reads the operands after the parenthesis at `open`; where the closing one stands.
+    #[inline(always)]
+    fn operand_list(&mut self, start: usize, scan: &Scan<'_, '_>, open: usize) -> Option<usize> {
+        let masks = scan.masks;
+        let mut at = open + 1;
+        if scan.byte(at) == b')' {
+            return Some(at);
+        }
+        loop {
+            at = scan.skip_comment(at);
+            let first = scan.byte(at);
+            if first == b'%' {
+                at += 1;
+            } else {
+                // A type before the name, or a name without `%`.
+                let type_end = if first == b'(' {
+                    scan.closing(at)? + 1
+                } else {
+                    let word = masks.next::<NOT_IDENTIFIER>(at);
+                    if scan.byte(word) == b'[' { masks.next::<SPACE>(word) } else { at }
+                };
+                if type_end != at {
+                    if !matches!(scan.byte(type_end.wrapping_sub(1)), b']' | b'}' | b')')
+                        || scan.byte(type_end) != b' '
+                    {
+                        return None;
+                    }
+                    at = type_end + 1;
+                    at += usize::from(scan.byte(at) == b'%');
+                }
+            }
+            let end = masks.next::<NOT_IDENTIFIER>(at);
+            if !is_identifier_start(scan.byte(at)) {
+                return None;
+            }
+            self.push_operand((start + at, end - at));
+            match scan.byte(end) {
+                b',' if scan.byte(end + 1) == b' ' => at = end + 2,
+                b')' => return Some(end),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Walks the attributes from `at`; None unless all are `, key=value` with closed brackets.
+    #[inline(always)]
+    fn tail(&mut self, start: usize, scan: &Scan<'_, '_>, opcode: Opcode, at: usize) -> Option<()> {
+        let masks = scan.masks;
+        let length = scan.line.len();
+        let may_call = opcode.may_call();
+        let mut at = at;
+        while at < length {
+            if scan.byte(at) != b',' || scan.byte(at + 1) != b' ' {
+                let rest = scan.line.get(at..)?;
+                return rest.iter().all(|b| matches!(b, b' ' | b'\r' | b'\t')).then_some(());
+            }
+            let key = at + 2;
+            let key_end = masks.next::<NOT_IDENTIFIER>(key);
+            if scan.byte(key_end) != b'=' || !is_identifier_start(scan.byte(key)) {
+                return None;
+            }
+            let value = key_end + 1;
+            let end = match scan.byte(value) {
+                b'{' => scan.closing(value)? + 1,
+                b' ' | b',' | b'\n' => return None,
+                b'"' => {
+                    let end = masks.next::<COMMA>(value);
+                    let last = scan.line.get(value + 1..end)?.trim_ascii_end().last();
+                    if last != Some(&b'"') {
+                        return None;
+                    }
+                    end
+                }
+                _ => scan.value_end(value)?,
+            };
+            match scan.byte(key) {
+                b'c' if key_end - key == 20 => return None, // control-predecessors
+                b'c' | b't' | b'b' | b's' | b'f' if may_call => {
+                    if let Some(role) = call_role(scan.line.get(key..key_end)?) {
+                        self.call_value(start, scan, role, value, end)?;
+                    }
+                }
+                _ => {}
+            }
+            at = end;
+        }
+        Some(())
+    }
+
+    /// Reads `%name` or `{%a, %b}`.
+    #[inline(always)]
+    fn call_value(
+        &mut self,
+        start: usize,
+        scan: &Scan<'_, '_>,
+        role: CallRole,
+        value: usize,
+        end: usize,
+    ) -> Option<()> {
+        let list = matches!(role, CallRole::Branch | CallRole::Called);
+        let mut at = value;
+        let mut stop = end;
+        if list {
+            if scan.byte(value) != b'{' {
+                return None;
+            }
+            at += 1;
+            stop = end - 1;
+            if at == stop {
+                return Some(());
+            }
+        }
+        loop {
+            at = scan.skip_comment(at);
+            at += usize::from(scan.byte(at) == b'%');
+            let name_end = scan.masks.next::<NOT_IDENTIFIER>(at);
+            if !is_identifier_start(scan.byte(at)) || name_end > stop {
+                return None;
+            }
+            self.push_call(Span::new(start + at, start + name_end), role);
+            if name_end == stop {
+                return Some(());
+            }
+            if !list || scan.byte(name_end) != b',' || scan.byte(name_end + 1) != b' ' {
+                return None;
+            }
+            at = name_end + 2;
+        }
+    }
+}

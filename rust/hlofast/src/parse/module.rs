@@ -1,0 +1,473 @@
+//! The module around the instructions: header, stack-frame tables, computations, bodies.
+
+#![allow(unsafe_code, reason = "enters code compiled for CPU features that were detected")]
+
+use super::line::Line;
+use super::reader::{Queued, Reader};
+use super::shape::{parse_shape, starts_shape};
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::Computation;
+use crate::ir::attributes::{read_value, skip_to_value};
+use crate::text::kernel::{Kernel, KernelChoice, Portable};
+use crate::text::{Cursor, Span, is_identifier_byte};
+
+impl Reader<'_> {
+    /// Reads the whole text.
+    pub(super) fn read_module(&mut self) -> Result<()> {
+        let mut cursor = self.cursor(0);
+        self.read_header(&mut cursor)?;
+        self.read_computations(&mut cursor)
+    }
+
+    /// Reads computations from the cursor to the text's end.
+    pub(super) fn read_computations(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        loop {
+            cursor.skip_space()?;
+            if cursor.is_at_end() {
+                return Ok(());
+            }
+            let start = cursor.position();
+            if let Err(error) = self.read_computation(cursor) {
+                self.collect(error)?;
+                let next = self.after_computation(start.max(cursor.position()));
+                cursor.set_position(next);
+            }
+        }
+    }
+
+    /// Keeps `error` and goes on, if the caller asked for that.
+    fn collect(&mut self, error: ParseError) -> Result<()> {
+        if !self.options.collect_errors {
+            return Err(error);
+        }
+        self.errors.push(error);
+        Ok(())
+    }
+
+    /// Past the next line that is only a closing brace.
+    fn after_computation(&self, from: usize) -> usize {
+        let mut at = from;
+        while let Some(skip) = memchr::memmem::find(&self.text[at..], b"\n}") {
+            at += skip + 2;
+            if !matches!(self.text.get(at), Some(b'"' | b'\'' | b'\\')) {
+                break;
+            }
+        }
+        let found = at != from;
+        if found { at } else { self.text.len() }
+    }
+
+    /// `HloModule name, key=value, ...` and the tables; or nothing, for headerless text.
+    pub(super) fn read_header(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        cursor.skip_space()?;
+        let start = cursor.position();
+        if cursor.identifier() != b"HloModule" {
+            cursor.set_position(start);
+            return Ok(());
+        }
+        let Some(name) = cursor.name()? else {
+            return Err(ParseError::new(
+                ErrorKind::InvalidHeader,
+                Span::new(start, cursor.position()),
+                "expected the module's name after HloModule",
+            ));
+        };
+        self.header.name = name;
+        cursor.eat_bytes(b":");
+        loop {
+            let end = cursor.position();
+            cursor.skip_space()?;
+            if cursor.peek() != b',' {
+                cursor.set_position(end);
+                break;
+            }
+            cursor.advance(1);
+            cursor.skip_space()?;
+            let at = cursor.position();
+            while is_identifier_byte(cursor.peek()) && !cursor.is_at_end() {
+                cursor.advance(1);
+            }
+            let key = cursor.span_since(at);
+            if key.is_empty() {
+                return Err(cursor.expected("a header attribute's name", "after ','"));
+            }
+            cursor.expect(b'=', "after a header attribute's name")?;
+            let word = &self.text[key.range()];
+            skip_to_value(cursor, word)?;
+            let value = read_value(cursor, word)?;
+            if value.is_empty() {
+                return Err(cursor.expected("a value", "after '='"));
+            }
+            self.header.attributes.push((key, value));
+        }
+        self.header.span = Span::new(start, cursor.position());
+        self.read_tables(cursor)
+    }
+
+    /// `FileNames`, `FunctionNames`, `FileLocations`, `StackFrames`: all four or none.
+    fn read_tables(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        const KEYWORDS: [&[u8]; 4] =
+            [b"FileNames", b"FunctionNames", b"FileLocations", b"StackFrames"];
+        let mut sections = [Span::EMPTY; 4];
+        for (index, keyword) in KEYWORDS.iter().enumerate() {
+            cursor.skip_space()?;
+            let start = cursor.position();
+            if cursor.identifier() != *keyword {
+                cursor.set_position(start);
+                if index == 0 {
+                    return Ok(());
+                }
+                let shown = String::from_utf8_lossy(keyword);
+                return Err(ParseError::new(
+                    ErrorKind::InvalidHeader,
+                    Span::new(start, (start + 1).min(cursor.end())),
+                    format!("expected the table {shown}: tables come all four or not at all"),
+                ));
+            }
+            let from = cursor.position();
+            let mut end = from;
+            loop {
+                cursor.skip_space()?;
+                if !cursor.peek().is_ascii_digit() {
+                    break;
+                }
+                cursor.integer()?;
+                cursor.skip_space()?;
+                match cursor.peek() {
+                    b'"' | b'\'' => {
+                        cursor.string()?;
+                    }
+                    b'{' => {
+                        cursor.balanced()?;
+                    }
+                    _ => return Err(cursor.expected("a string or '{'", "after a table's number")),
+                }
+                end = cursor.position();
+            }
+            sections[index] = Span::new(from, end);
+        }
+        let header = &mut self.header;
+        [header.file_names, header.function_names, header.file_locations, header.stack_frames] =
+            sections;
+        header.has_tables = true;
+        Ok(())
+    }
+
+    /// `ENTRY? name signature? { instructions }` and what it queues.
+    fn read_computation(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        let start = cursor.position();
+        let mut computation = Computation::default();
+        if cursor.identifier() == b"ENTRY" && cursor.peek() != b':' {
+            computation.is_marked_entry = true;
+        } else {
+            cursor.set_position(start);
+        }
+        let named = cursor.name()?;
+        let Some(name) = named else {
+            return Err(self.trailing_text(cursor));
+        };
+        computation.name = name;
+        cursor.skip_space()?;
+        let at = cursor.position();
+        if cursor.peek() == b'(' {
+            cursor.balanced()?;
+            cursor.skip_space()?;
+            if !cursor.eat_bytes(b"->") {
+                return Err(cursor.expected("'->'", "after a computation's parameters"));
+            }
+            parse_shape(cursor, &mut self.shapes)?;
+            computation.signature = cursor.span_since(at);
+            cursor.skip_space()?;
+        }
+        if cursor.peek() != b'{' || cursor.is_at_end() {
+            if self.computations.is_empty()
+                && self.header.span.is_empty()
+                && computation.signature.is_empty()
+                && !computation.is_marked_entry
+            {
+                cursor.set_position(start);
+                return self.read_single_instruction(cursor);
+            }
+            if !self.computations.is_empty()
+                && computation.signature.is_empty()
+                && !computation.is_marked_entry
+            {
+                cursor.set_position(start);
+                return Err(self.trailing_text(cursor));
+            }
+            return Err(cursor.expected("{", "at the beginning of a computation's body"));
+        }
+        let body = cursor.position();
+        cursor.advance(1);
+        computation.header = Span::new(start, body + 1);
+        self.check_computation(&computation)?;
+        let position = self.read_body(cursor.position(), &mut computation, body)?;
+        cursor.set_position(position);
+        computation.execution_thread = read_execution_thread(cursor)?;
+        self.finish_computation(computation)?;
+        self.read_queue()
+    }
+
+    #[cold]
+    fn trailing_text(&self, cursor: &Cursor<'_>) -> ParseError {
+        let at = cursor.position();
+        let span = Span::new(at, (at + 1).min(cursor.end()));
+        if self.computations.is_empty() {
+            return ParseError::new(
+                ErrorKind::InvalidComputation,
+                span,
+                "expected a computation's name",
+            );
+        }
+        ParseError::new(
+            ErrorKind::TrailingText,
+            span,
+            "expected a computation or the end of the module",
+        )
+    }
+
+    /// Whether the computation's name and entry mark are new.
+    fn check_computation(&mut self, computation: &Computation) -> Result<()> {
+        let name = computation.name;
+        if let Some(known) = self.find_computation(name) {
+            let shown = String::from_utf8_lossy(&self.text[name.range()]).into_owned();
+            return Err(ParseError::new(
+                ErrorKind::DuplicateComputation,
+                name,
+                format!("computation {shown} is defined twice"),
+            )
+            .with_related(self.computations[known as usize].name));
+        }
+        if computation.is_marked_entry
+            && let Some(entry) = self.entry
+        {
+            return Err(ParseError::new(
+                ErrorKind::DuplicateEntry,
+                computation.header,
+                "the module already has an ENTRY",
+            )
+            .with_related(self.computations[entry as usize].header));
+        }
+        Ok(())
+    }
+
+    /// Reads instructions from `position` to the closing brace; what comes after it.
+    fn read_body(
+        &mut self,
+        position: usize,
+        computation: &mut Computation,
+        open: usize,
+    ) -> Result<usize> {
+        self.start_computation();
+        let end = match self.kernel {
+            // SAFETY: `KernelChoice::detect` found the features these functions are compiled for.
+            #[cfg(target_arch = "x86_64")]
+            KernelChoice::Avx512 => unsafe { self.body_avx512(position, open) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            KernelChoice::Avx2 => unsafe { self.body_avx2(position, open) },
+            // SAFETY: the portable kernel needs no features.
+            KernelChoice::Portable => unsafe { self.body::<Portable>(position, open) },
+        }?;
+        computation.body = Span::new(open, end + 1);
+        Ok(end + 1)
+    }
+
+    /// # Safety
+    /// The CPU must have the features named.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    unsafe fn body_avx512(&mut self, position: usize, open: usize) -> Result<usize> {
+        // SAFETY: this function's features are the kernel's.
+        unsafe { self.body::<crate::text::kernel::Avx512>(position, open) }
+    }
+
+    /// # Safety
+    /// The CPU must have the features named.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    unsafe fn body_avx2(&mut self, position: usize, open: usize) -> Result<usize> {
+        // SAFETY: this function's features are the kernel's.
+        unsafe { self.body::<crate::text::kernel::Avx2>(position, open) }
+    }
+
+    /// The loop over instructions; the offset of the closing brace.
+    ///
+    /// # Safety
+    /// The CPU must have the features of `K`.
+    #[inline(always)]
+    unsafe fn body<K: Kernel>(&mut self, position: usize, open: usize) -> Result<usize> {
+        let mut at = position;
+        loop {
+            let byte = loop {
+                match self.text.get(at) {
+                    Some(b' ' | b'\n' | b'\r' | b'\t') => at += 1,
+                    Some(byte) => break *byte,
+                    None => return Err(unclosed_body(open)),
+                }
+            };
+            if byte == b'}' {
+                return Ok(at);
+            }
+            let mark = self.options.collect_errors.then(|| self.mark());
+            let mut read = Ok(Line::Other);
+            if at >= self.general_until && byte != b'/' {
+                // SAFETY: the caller vouches for the features.
+                read = unsafe { self.line::<K>(at) };
+            }
+            match read {
+                Ok(Line::Read(next)) => {
+                    at = next;
+                    continue;
+                }
+                Ok(Line::Other) => match self.general_instruction(at) {
+                    Ok(next) => at = next,
+                    Err(error) => at = self.recover(error, mark, at)?,
+                },
+                Err(error) => at = self.recover(error, mark, at)?,
+            }
+        }
+    }
+
+    /// Skips comments, then reads an instruction unless the body ends after them.
+    #[cold]
+    #[inline(never)]
+    fn general_instruction(&mut self, at: usize) -> Result<usize> {
+        let mut cursor = self.cursor(at);
+        cursor.skip_space()?;
+        if cursor.peek() == b'}' || cursor.is_at_end() {
+            return Ok(cursor.position());
+        }
+        self.instruction(cursor.position())
+    }
+
+    /// Goes on at the next line after a fault, if faults are collected.
+    #[cold]
+    #[inline(never)]
+    fn recover(
+        &mut self,
+        error: ParseError,
+        mark: Option<super::reader::Mark>,
+        at: usize,
+    ) -> Result<usize> {
+        self.collect(error)?;
+        if let Some(mark) = mark {
+            self.take_back(&mark);
+            self.root = self.root.filter(|root| *root < self.next_row());
+        }
+        let rest = &self.text[at..];
+        Ok(memchr::memchr(b'\n', rest).map_or(self.text.len(), |skip| at + skip + 1))
+    }
+
+    pub(super) fn start_computation(&mut self) {
+        self.scope.clear();
+        self.parameters.clear();
+        self.tuple_elements.clear();
+        self.first_row = self.next_row();
+        self.root = None;
+    }
+
+    /// Reads the computations that the last one queued, and what those queue.
+    fn read_queue(&mut self) -> Result<()> {
+        while let Some(queued) = self.queue.pop_front() {
+            match queued {
+                Queued::Inline { call, body } => self.read_inline(call, body)?,
+                Queued::Wrapped { .. } => self.read_wrapped(queued)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A block `{...}` where a computation's name was expected.
+    fn read_inline(&mut self, call: u32, body: Span) -> Result<()> {
+        let edge = self.calls[call as usize];
+        let caller = self.columns.name_starts[edge.row.0 as usize] as usize;
+        let length = self.columns.name_lengths[edge.row.0 as usize] as usize;
+        let mut name = self.bytes(Span::new(caller, caller + length)).to_vec();
+        name.push(b'.');
+        name.extend_from_slice(edge.role.as_str().as_bytes());
+        name.extend_from_slice(format!(".{}", self.computations.len()).as_bytes());
+        let mut computation =
+            Computation { name: self.to_arena(&name)?, is_inline: true, ..Computation::default() };
+        let open = body.start as usize;
+        computation.header = Span::new(open, open + 1);
+        // A nested block starts on a line that may have been given up before; try again.
+        self.general_until = 0;
+        self.read_body(open + 1, &mut computation, open)?;
+        let id = self.finish_computation(computation)?;
+        self.calls[call as usize].computation = id;
+        Ok(())
+    }
+
+    /// Text that is one instruction and nothing else: a module with one computation, in which
+    /// unknown typed operands are parameters.
+    fn read_single_instruction(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        self.start_computation();
+        self.single_instruction = true;
+        let mut ahead = *cursor;
+        let marked = ahead.identifier() == b"ROOT";
+        if !marked {
+            ahead = *cursor;
+        }
+        let named = ahead.name()?.is_some() && {
+            ahead.eat(b':')?;
+            ahead.eat(b'=')?
+        };
+        let start = cursor.position();
+        if named {
+            cursor.set_position(self.instruction(start)?);
+        } else if starts_shape(cursor) {
+            self.right_hand_side(cursor, None)?;
+        } else {
+            return Err(ParseError::new(
+                ErrorKind::NoModule,
+                Span::new(start, (start + 1).min(cursor.end())),
+                "this is no HLO: expected HloModule, a computation or an instruction",
+            ));
+        }
+        let computation = Computation {
+            name: self.to_arena(b"entry")?,
+            header: Span::at(start),
+            body: Span::new(start, cursor.position()),
+            ..Computation::default()
+        };
+        self.finish_computation(computation)?;
+        self.single_instruction = false;
+        self.read_queue()?;
+        cursor.skip_space()?;
+        if !cursor.is_at_end() {
+            return Err(self.trailing_text(cursor));
+        }
+        Ok(())
+    }
+}
+
+/// `, execution_thread="name"` after a computation.
+fn read_execution_thread(cursor: &mut Cursor<'_>) -> Result<Span> {
+    let before = *cursor;
+    cursor.skip_space()?;
+    if cursor.peek() == b',' {
+        cursor.advance(1);
+        cursor.skip_space()?;
+        if cursor.identifier() == b"execution_thread" {
+            cursor.expect(b'=', "after execution_thread")?;
+            cursor.skip_space()?;
+            if !matches!(cursor.peek(), b'"' | b'\'') {
+                return Err(cursor.expected("a string", "after execution_thread="));
+            }
+            return cursor.string();
+        }
+        return Err(cursor.expected("execution_thread", "after a computation"));
+    }
+    *cursor = before;
+    Ok(Span::EMPTY)
+}
+
+#[cold]
+fn unclosed_body(open: usize) -> ParseError {
+    ParseError::new(
+        ErrorKind::UnclosedBracket,
+        Span::new(open, open + 1),
+        "the body of this computation is never closed",
+    )
+}

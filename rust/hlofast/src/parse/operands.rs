@@ -1,0 +1,348 @@
+//! Operand lists in their full generality: typed and untyped names, `%x#0` paths, nested
+//! instructions, empty slots.
+
+use super::reader::{Pending, Reader};
+use super::shape::{parse_shape, starts_shape};
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::{Flags, Opcode, ShapeId};
+use crate::text::{Cursor, Span};
+
+/// Deepest nesting of instructions inside operand lists.
+const MAX_NESTING: usize = 256;
+
+/// An operand, resolved or still to be.
+#[derive(Clone, Copy)]
+pub(super) enum Operand {
+    Row(u32),
+    Named(Span),
+}
+
+/// What an operand list held.
+#[derive(Default)]
+pub(super) struct Operands {
+    pub list: Vec<Operand>,
+    /// Whether something other than plain or typed names stood in it.
+    pub folded: bool,
+}
+
+impl Reader<'_> {
+    /// Reads from the opening to the closing parenthesis.
+    pub(super) fn read_operands(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        depth: usize,
+    ) -> Result<Operands> {
+        let open = cursor.position();
+        let mut operands = Operands::default();
+        cursor.advance(1);
+        loop {
+            cursor.skip_space()?;
+            match cursor.peek() {
+                b')' => {
+                    cursor.advance(1);
+                    return Ok(operands);
+                }
+                b',' => {
+                    operands.folded = true;
+                    cursor.advance(1);
+                    continue;
+                }
+                _ if cursor.is_at_end() => return Err(unclosed(open)),
+                _ => {}
+            }
+            match self.read_operand(cursor, depth, &mut operands.folded)? {
+                Some(operand) => operands.list.push(operand),
+                None => operands.folded = true,
+            }
+            cursor.skip_space()?;
+            match cursor.peek() {
+                b',' => cursor.advance(1),
+                b')' => {}
+                _ if cursor.is_at_end() => return Err(unclosed(open)),
+                _ => {
+                    return Err(ParseError::new(
+                        ErrorKind::InvalidOperand,
+                        Span::new(cursor.position(), cursor.position() + 1),
+                        "expected ',' or ')' after an operand",
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Reads one operand; None for a type without a name, which XLA drops.
+    fn read_operand(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        depth: usize,
+        folded: &mut bool,
+    ) -> Result<Option<Operand>> {
+        let start = cursor.position();
+        let mut shape = None;
+        if starts_shape(cursor) {
+            shape = Some(parse_shape(cursor, &mut self.shapes)?);
+            cursor.skip_space()?;
+            if matches!(cursor.peek(), b',' | b')') {
+                return match (self.single_instruction, shape) {
+                    (true, Some(shape)) => {
+                        let name = format!("parameter.{}", self.next_row());
+                        self.push_parameter(name.as_bytes(), shape).map(|r| Some(Operand::Row(r)))
+                    }
+                    _ => Ok(None),
+                };
+            }
+        }
+        let Some(name) = cursor.name()? else {
+            return Err(ParseError::new(
+                ErrorKind::InvalidOperand,
+                Span::new(start, (cursor.position() + 1).min(cursor.end()).max(start)),
+                "expected an operand: a name, or an instruction",
+            ));
+        };
+        let marked = name.start > 0 && self.text[name.start as usize - 1] == b'%';
+        let after = cursor.position();
+        cursor.skip_space()?;
+        if cursor.peek() == b'(' && !marked {
+            *folded = true;
+            return self.read_nested(cursor, name, shape, depth).map(Some);
+        }
+        cursor.set_position(after);
+        if cursor.peek() == b'#' {
+            *folded = true;
+            return self.read_tuple_path(cursor, name).map(Some);
+        }
+        let at = (name.start as usize, name.len());
+        if let Some(row) = self.lookup(at) {
+            return Ok(Some(Operand::Row(row)));
+        }
+        if self.single_instruction {
+            let key: Box<[u8]> = self.text[name.range()].into();
+            if let Some(row) = self.single_parameters.get(&key) {
+                return Ok(Some(Operand::Row(*row)));
+            }
+            if let Some(shape) = shape {
+                let row = self.push_parameter(&key, shape)?;
+                self.single_parameters.insert(key, row);
+                return Ok(Some(Operand::Row(row)));
+            }
+        }
+        Ok(Some(Operand::Named(name)))
+    }
+
+    /// Appends an implicit parameter (single-instruction text).
+    fn push_parameter(&mut self, name: &[u8], shape: ShapeId) -> Result<u32> {
+        let number = self.parameters.len() as u64;
+        let row = self.next_row();
+        self.parameters.push((number, row));
+        self.push_implicit(name, Opcode::Parameter, shape, &number.to_string(), &[])
+    }
+
+    /// `%x#1#0`: get-tuple-elements, one row per distinct path.
+    fn read_tuple_path(&mut self, cursor: &mut Cursor<'_>, name: Span) -> Result<Operand> {
+        let Some(mut row) = self.lookup((name.start as usize, name.len())) else {
+            return Err(unknown_instruction(self.text, name));
+        };
+        while cursor.peek() == b'#' {
+            cursor.advance(1);
+            let at = cursor.position();
+            let index = cursor.integer()?;
+            let Some(index) = index.and_then(|index| u32::try_from(index).ok()) else {
+                return Err(cursor.expected("a tuple index", "after '#'"));
+            };
+            let shape = self.columns.shapes[row as usize];
+            let Some(elements) = self.shapes.table.tuple(shape) else {
+                return Err(ParseError::new(
+                    ErrorKind::InvalidOperand,
+                    name.to(cursor.span_since(at)),
+                    "'#' takes an element of a tuple, but this is no tuple",
+                ));
+            };
+            let Some(element) = elements.get(index as usize).copied() else {
+                return Err(ParseError::new(
+                    ErrorKind::InvalidOperand,
+                    cursor.span_since(at),
+                    format!("the tuple has {} elements, so no element {index}", elements.len()),
+                ));
+            };
+            row = match self.tuple_elements.get(&(row, index)) {
+                Some(known) => *known,
+                None => {
+                    let spelled = &self.text[name.start as usize..cursor.position()];
+                    let operands = [Operand::Row(row)];
+                    let tail = format!(", index={index}");
+                    let new = self.push_implicit_with_tail(
+                        spelled,
+                        Opcode::GetTupleElement,
+                        element,
+                        "",
+                        &operands,
+                        tail.as_bytes(),
+                    )?;
+                    self.tuple_elements.insert((row, index), new);
+                    new
+                }
+            };
+        }
+        Ok(Operand::Row(row))
+    }
+
+    /// `multiply(a, b)` where an operand is expected; the cursor stands on the parenthesis.
+    fn read_nested(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        word: Span,
+        shape: Option<ShapeId>,
+        depth: usize,
+    ) -> Result<Operand> {
+        if depth >= MAX_NESTING {
+            return Err(ParseError::new(
+                ErrorKind::TooDeep,
+                word,
+                format!("instructions nest deeper than {MAX_NESTING} levels"),
+            ));
+        }
+        let Some(opcode) = Opcode::from_bytes(&self.text[word.range()]) else {
+            return Err(ParseError::new(
+                ErrorKind::InvalidOperand,
+                word,
+                "expected an operand: a name, or an instruction with a known opcode",
+            ));
+        };
+        let open = cursor.position();
+        let mut operands = Operands::default();
+        let mut payload = Span::EMPTY;
+        if matches!(opcode, Opcode::Parameter | Opcode::Constant) {
+            let whole = cursor.balanced()?;
+            payload = Span { start: whole.start + 1, end: whole.end - 1 };
+            if opcode == Opcode::Parameter {
+                let number = self.parameter_payload(payload)?;
+                self.parameters.push((number, self.next_row()));
+            }
+        } else {
+            operands = self.read_operands(cursor, depth + 1)?;
+        }
+        self.check_operand_count(opcode, operands.list.len(), word, open)?;
+        let shape = match shape {
+            Some(shape) => shape,
+            None => self.infer_shape(opcode, &operands.list, &[], &[], word)?,
+        };
+        let name = format!("{}.anon.{}", opcode.as_str(), self.next_row());
+        let payload = String::from_utf8_lossy(&self.text[payload.range()]).into_owned();
+        self.push_implicit(name.as_bytes(), opcode, shape, &payload, &operands.list)
+            .map(Operand::Row)
+    }
+
+    /// Appends a row that the text only implies; its own text goes to the arena.
+    pub(super) fn push_implicit(
+        &mut self,
+        name: &[u8],
+        opcode: Opcode,
+        shape: ShapeId,
+        payload: &str,
+        operands: &[Operand],
+    ) -> Result<u32> {
+        self.push_implicit_with_tail(name, opcode, shape, payload, operands, b"")
+    }
+
+    pub(super) fn push_implicit_with_tail(
+        &mut self,
+        name: &[u8],
+        opcode: Opcode,
+        shape: ShapeId,
+        payload: &str,
+        operands: &[Operand],
+        tail: &[u8],
+    ) -> Result<u32> {
+        let mut line = Vec::with_capacity(name.len() + payload.len() + tail.len() + 32);
+        line.push(b'%');
+        line.extend_from_slice(name);
+        line.extend_from_slice(b" = ");
+        line.extend_from_slice(opcode.as_str().as_bytes());
+        line.push(b'(');
+        line.extend_from_slice(payload.as_bytes());
+        line.push(b')');
+        let tail_at = line.len();
+        line.extend_from_slice(tail);
+        let span = self.to_arena(&line)?;
+        self.push_operands(operands);
+        let row = self.next_row();
+        let tail = Span { start: span.start + tail_at as u32, end: span.end };
+        self.push_row(opcode, Flags::IMPLICIT, shape, (span.start as usize + 1, name.len()), tail);
+        Ok(row)
+    }
+
+    /// Appends the operands of the row that is pushed next.
+    pub(super) fn push_operands(&mut self, operands: &[Operand]) {
+        for operand in operands {
+            let row = match *operand {
+                Operand::Row(row) => row,
+                Operand::Named(name) => match self.lookup((name.start as usize, name.len())) {
+                    Some(row) => row,
+                    None => {
+                        let slot = Some(self.columns.operands.len() as u32);
+                        self.pending.push(Pending { row: self.next_row(), slot, name });
+                        u32::MAX
+                    }
+                },
+            };
+            self.columns.operands.push(row);
+        }
+    }
+
+    /// The number in `parameter(number)`.
+    pub(super) fn parameter_payload(&self, payload: Span) -> Result<u64> {
+        let mut cursor = Cursor::within(self.text, payload);
+        let number = cursor.integer()?;
+        cursor.skip_space()?;
+        match number.and_then(|number| u64::try_from(number).ok()) {
+            Some(number) if cursor.is_at_end() => Ok(number),
+            _ => Err(ParseError::new(
+                ErrorKind::InvalidOperand,
+                payload,
+                "expected a parameter number",
+            )),
+        }
+    }
+
+    pub(super) fn check_operand_count(
+        &self,
+        opcode: Opcode,
+        count: usize,
+        word: Span,
+        open: usize,
+    ) -> Result<()> {
+        use crate::ir::Arity;
+        if opcode.arity().accepts(count) {
+            return Ok(());
+        }
+        let wanted = match opcode.arity() {
+            Arity::Exactly(1) => "1 operand".to_string(),
+            Arity::Exactly(n) => format!("{n} operands"),
+            Arity::AtLeast(n) => format!("at least {n} operands"),
+            Arity::Even => "an even number of operands".to_string(),
+            Arity::Odd => "an odd number of operands".to_string(),
+            Arity::Any | Arity::Payload => "other operands".to_string(),
+        };
+        Err(ParseError::new(
+            ErrorKind::OperandCount,
+            Span::new(word.start as usize, open + 1),
+            format!("{} takes {wanted}, but has {count}", opcode.as_str()),
+        ))
+    }
+}
+
+/// The error for a name that nothing defines.
+#[cold]
+pub(super) fn unknown_instruction(text: &[u8], name: Span) -> ParseError {
+    let shown = String::from_utf8_lossy(&text[name.range()]).into_owned();
+    ParseError::new(
+        ErrorKind::UnknownInstruction,
+        name,
+        format!("no instruction of this computation is called {shown}"),
+    )
+}
+
+#[cold]
+fn unclosed(open: usize) -> ParseError {
+    ParseError::new(ErrorKind::UnclosedBracket, Span::new(open, open + 1), "'(' is never closed")
+}

@@ -1,0 +1,372 @@
+//! The state of a parse: the columns so far, the scopes, and what is still to be resolved.
+
+use super::Options;
+use super::names::{HashKeys, InstructionNames, Scope, equal};
+use super::shape::parse_shape;
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::{
+    Call, CallRole, Columns, Computation, ComputationId, Flags, Header, Opcode, Row, ShapeId,
+    ShapeInterner,
+};
+use crate::text::kernel::{KernelChoice, LineMasks};
+use crate::text::{Cursor, Span};
+use std::collections::VecDeque;
+
+/// An operand or control predecessor named before its definition.
+pub(super) struct Pending {
+    pub row: u32,
+    /// Index into `columns.operands`, or `None` for a control predecessor.
+    pub slot: Option<u32>,
+    pub name: Span,
+}
+
+/// A computation that is read after the one it was found in.
+pub(super) enum Queued {
+    /// A block `{...}` where a name was expected.
+    Inline { call: u32, body: Span },
+    /// What async sugar wraps: `opcode` with the attributes in `tail`. `blocks` are those of
+    /// `calls` that are blocks.
+    Wrapped {
+        call: u32,
+        start: Row,
+        opcode: Opcode,
+        tail: Span,
+        calls: Vec<(Span, CallRole)>,
+        blocks: Vec<usize>,
+    },
+}
+
+/// Distinct shape texts and their ids.
+#[derive(Default)]
+pub(super) struct ShapeTexts {
+    scope: Option<Scope>,
+    spans: Vec<(u32, u32)>,
+    ids: Vec<ShapeId>,
+}
+
+/// Everything a parse builds up.
+pub(super) struct Reader<'a> {
+    pub text: &'a [u8],
+    pub options: Options,
+    pub kernel: KernelChoice,
+    pub keys: HashKeys,
+    pub masks: LineMasks,
+    pub arena: Vec<u8>,
+    pub header: Header,
+    pub columns: Columns,
+    pub calls: Vec<Call>,
+    pub control_predecessors: Vec<(Row, Row)>,
+    pub computations: Vec<Computation>,
+    pub entry: Option<u32>,
+    pub shapes: ShapeInterner,
+    pub shape_texts: ShapeTexts,
+    pub errors: Vec<ParseError>,
+    /// Instruction names of the computation being read.
+    pub scope: Scope,
+    /// Computation names.
+    pub computation_scope: Scope,
+    pub computation_names: Vec<(u32, u32)>,
+    /// Called computations whose names are not defined yet: index into `calls`, name.
+    pub pending_calls: Vec<(u32, Span)>,
+    pub pending: Vec<Pending>,
+    pub queue: VecDeque<Queued>,
+    /// (number, row) of the parameters of the computation being read.
+    pub parameters: Vec<(u64, u32)>,
+    /// Implicit get-tuple-elements of the computation being read, by (operand row, index).
+    pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::shape::BuildMix>,
+    /// First row of the computation being read.
+    pub first_row: u32,
+    pub root: Option<u32>,
+    /// Below this offset the fast path was tried in vain.
+    pub general_until: usize,
+    /// Whether unknown typed operands become parameters (single-instruction text).
+    pub single_instruction: bool,
+    /// Rows of those parameters.
+    pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::shape::BuildMix>,
+}
+
+/// The columns' lengths before an instruction, to take it back after a fault.
+pub(super) struct Mark {
+    rows: usize,
+    operands: usize,
+    calls: usize,
+    pending: usize,
+    pending_calls: usize,
+    control: usize,
+    queue: usize,
+    parameters: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(text: &'a [u8], options: Options) -> Self {
+        let mut reader = Self {
+            text,
+            options,
+            kernel: KernelChoice::detect(options.force_scalar),
+            keys: HashKeys::new(),
+            masks: LineMasks::default(),
+            arena: Vec::new(),
+            header: Header::default(),
+            columns: Columns::default(),
+            calls: Vec::new(),
+            control_predecessors: Vec::new(),
+            computations: Vec::new(),
+            entry: None,
+            shapes: ShapeInterner::default(),
+            shape_texts: ShapeTexts::default(),
+            errors: Vec::new(),
+            scope: Scope::new(),
+            computation_scope: Scope::new(),
+            computation_names: Vec::new(),
+            pending_calls: Vec::new(),
+            pending: Vec::new(),
+            queue: VecDeque::new(),
+            parameters: Vec::new(),
+            tuple_elements: hashbrown::HashMap::default(),
+            first_row: 0,
+            root: None,
+            general_until: 0,
+            single_instruction: false,
+            single_parameters: hashbrown::HashMap::default(),
+        };
+        reader.columns.operand_offsets.push(0);
+        reader.reserve(text.len());
+        reader
+    }
+
+    /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is given
+    /// back at the end.
+    fn reserve(&mut self, bytes: usize) {
+        let rows = bytes / 160;
+        let columns = &mut self.columns;
+        columns.opcodes.reserve(rows);
+        columns.flags.reserve(rows);
+        columns.shapes.reserve(rows);
+        columns.name_starts.reserve(rows);
+        columns.name_lengths.reserve(rows);
+        columns.tail_starts.reserve(rows);
+        columns.tail_ends.reserve(rows);
+        columns.operand_offsets.reserve(rows);
+        columns.operands.reserve(rows + rows / 2);
+    }
+
+    pub fn cursor(&self, position: usize) -> Cursor<'a> {
+        let mut cursor = Cursor::new(self.text);
+        cursor.set_position(position);
+        cursor
+    }
+
+    /// The row that the next `push_row` will get.
+    pub fn next_row(&self) -> u32 {
+        self.columns.opcodes.len() as u32
+    }
+
+    /// Appends a row; its operands must already be in `columns.operands`.
+    #[inline(always)]
+    pub fn push_row(
+        &mut self,
+        opcode: Opcode,
+        flags: u8,
+        shape: ShapeId,
+        name: (usize, usize),
+        tail: Span,
+    ) {
+        let columns = &mut self.columns;
+        columns.opcodes.push(opcode);
+        columns.flags.push(flags);
+        columns.shapes.push(shape);
+        columns.name_starts.push(name.0 as u32);
+        columns.name_lengths.push(name.1.min(255) as u8);
+        columns.tail_starts.push(tail.start);
+        columns.tail_ends.push(tail.end);
+        columns.operand_offsets.push(columns.operands.len() as u32);
+    }
+
+    /// Makes the name of the next row known; an error if it is taken.
+    #[inline(always)]
+    pub fn define(&mut self, name: (usize, usize)) -> Result<()> {
+        let hash = self.keys.hash(self.text, name.0, name.1);
+        let names = InstructionNames {
+            starts: &self.columns.name_starts,
+            lengths: &self.columns.name_lengths,
+        };
+        let row = self.columns.opcodes.len() as u32;
+        match self.scope.insert(&names, self.text, name, hash, row) {
+            None => Ok(()),
+            Some(known) => Err(self.duplicate_instruction(name, known)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn duplicate_instruction(&self, name: (usize, usize), known: u32) -> ParseError {
+        let span = Span::new(name.0, name.0 + name.1);
+        let shown = String::from_utf8_lossy(&self.text[span.range()]);
+        let first = self.columns.name_starts[known as usize] as usize;
+        ParseError::new(
+            ErrorKind::DuplicateInstruction,
+            span,
+            format!("instruction {shown} is defined twice in this computation"),
+        )
+        .with_related(Span::new(first, first + name.1))
+    }
+
+    /// The row of the instruction called so in the computation being read.
+    #[inline(always)]
+    pub fn lookup(&self, name: (usize, usize)) -> Option<u32> {
+        let hash = self.keys.hash(self.text, name.0, name.1);
+        let names = InstructionNames {
+            starts: &self.columns.name_starts,
+            lengths: &self.columns.name_lengths,
+        };
+        self.scope.find(&names, self.text, name, hash)
+    }
+
+    /// Adds the operand called so to the row being read; resolved later if it is not known yet.
+    #[inline(always)]
+    pub fn push_operand(&mut self, name: (usize, usize)) {
+        let row = match self.lookup(name) {
+            Some(row) => row,
+            None => self.push_pending(name),
+        };
+        self.columns.operands.push(row);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_pending(&mut self, name: (usize, usize)) -> u32 {
+        self.pending.push(Pending {
+            row: self.next_row(),
+            slot: Some(self.columns.operands.len() as u32),
+            name: Span::new(name.0, name.0 + name.1),
+        });
+        u32::MAX
+    }
+
+    /// The id of the shape spelled by `text[start..end]`, if that is a shape and nothing else.
+    #[inline(always)]
+    pub fn shape_of_text(&mut self, start: usize, end: usize) -> Option<ShapeId> {
+        let length = end - start;
+        let hash = self.keys.hash(self.text, start, length);
+        let texts = &mut self.shape_texts;
+        if let Some(scope) = &texts.scope
+            && let Some(id) = scope.find(&texts.spans[..], self.text, (start, length), hash)
+        {
+            return texts.ids.get(id as usize).copied();
+        }
+        self.new_shape_text(start, end, hash)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn new_shape_text(&mut self, start: usize, end: usize, hash: u32) -> Option<ShapeId> {
+        let mut cursor = Cursor::within(self.text, Span::new(start, end));
+        let shape = parse_shape(&mut cursor, &mut self.shapes).ok()?;
+        if !cursor.is_at_end() {
+            return None;
+        }
+        let texts = &mut self.shape_texts;
+        let id = texts.spans.len() as u32;
+        texts.spans.push((start as u32, (end - start) as u32));
+        texts.ids.push(shape);
+        let scope = texts.scope.get_or_insert_with(Scope::new);
+        scope.insert(&texts.spans[..], self.text, (start, end - start), hash, id);
+        Some(shape)
+    }
+
+    /// Adds a call edge of the row being read, resolved now if the computation is known.
+    pub fn push_call(&mut self, name: Span, role: CallRole) {
+        let row = Row(self.next_row());
+        let index = self.calls.len() as u32;
+        let computation = match self.find_computation(name) {
+            Some(id) => ComputationId(id),
+            None => {
+                self.pending_calls.push((index, name));
+                ComputationId(u32::MAX)
+            }
+        };
+        self.calls.push(Call { row, computation, role });
+    }
+
+    /// The computation called `text[name]`.
+    pub fn find_computation(&self, name: Span) -> Option<u32> {
+        let at = (name.start as usize, name.len());
+        let hash = self.keys.hash(self.text, at.0, at.1);
+        self.computation_scope.find(&self.computation_names[..], self.text, at, hash)
+    }
+
+    /// Appends `bytes` to the arena; the span they get.
+    pub fn to_arena(&mut self, bytes: &[u8]) -> Result<Span> {
+        let start = self.text.len() + self.arena.len();
+        if start + bytes.len() >= u32::MAX as usize {
+            return Err(ParseError::new(
+                ErrorKind::TooLarge,
+                Span::EMPTY,
+                "the module needs more than 4 GiB of text",
+            ));
+        }
+        self.arena.extend_from_slice(bytes);
+        Ok(Span::new(start, start + bytes.len()))
+    }
+
+    /// The bytes of a span of text or arena.
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        crate::ir::module::bytes_of(self.text, &self.arena, span)
+    }
+
+    /// Whether two names in the text are equal.
+    pub fn same_name(&self, a: Span, b: Span) -> bool {
+        a.len() == b.len() && equal(self.text, a.start as usize, b.start as usize, a.len())
+    }
+
+    pub fn mark(&self) -> Mark {
+        Mark {
+            rows: self.columns.opcodes.len(),
+            operands: self.columns.operands.len(),
+            calls: self.calls.len(),
+            pending: self.pending.len(),
+            pending_calls: self.pending_calls.len(),
+            control: self.control_predecessors.len(),
+            queue: self.queue.len(),
+            parameters: self.parameters.len(),
+        }
+    }
+
+    /// Takes back everything after `mark`. Names stay in the scope only if their row stays.
+    pub fn take_back(&mut self, mark: &Mark) {
+        let columns = &mut self.columns;
+        columns.opcodes.truncate(mark.rows);
+        columns.flags.truncate(mark.rows);
+        columns.shapes.truncate(mark.rows);
+        columns.name_starts.truncate(mark.rows);
+        columns.name_lengths.truncate(mark.rows);
+        columns.tail_starts.truncate(mark.rows);
+        columns.tail_ends.truncate(mark.rows);
+        columns.operand_offsets.truncate(mark.rows + 1);
+        columns.operands.truncate(mark.operands);
+        self.calls.truncate(mark.calls);
+        self.pending.truncate(mark.pending);
+        self.pending_calls.truncate(mark.pending_calls);
+        self.control_predecessors.truncate(mark.control);
+        self.queue.truncate(mark.queue);
+        self.parameters.truncate(mark.parameters);
+        let rows = mark.rows as u32;
+        self.tuple_elements.retain(|_, row| *row < rows);
+    }
+
+    /// Marks row `row` as the root, if the text says so; an error if there is one already.
+    pub fn mark_root(&mut self, row: u32, at: Span) -> Result<()> {
+        if let Some(first) = self.root {
+            let start = self.columns.name_starts[first as usize] as usize;
+            return Err(ParseError::new(
+                ErrorKind::DuplicateRoot,
+                at,
+                "this computation already has a ROOT",
+            )
+            .with_related(Span::new(start, start + 1)));
+        }
+        self.root = Some(row);
+        self.columns.flags[row as usize] |= Flags::MARKED_ROOT;
+        Ok(())
+    }
+}

@@ -1,0 +1,427 @@
+//! Shapes from text: `f32[2,3]{1,0:T(8,128)S(1)}`, `(f32[], (s32[2], token[]))`, `b(f32[8])`.
+//!
+//! Iterative, so that nesting costs no stack; depth is bounded as in XLA.
+
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::{Dimension, ElementType, Layout, ShapeId, ShapeInterner};
+use crate::text::{Cursor, Span};
+
+/// Nesting XLA's parser accepts.
+pub const MAX_DEPTH: usize = 8192;
+
+/// An open tuple: where it starts and where its children start on the value stack.
+struct Open {
+    start: usize,
+    first: usize,
+    buffer: bool,
+}
+
+/// Whether a shape may start at the cursor (after whitespace was skipped): a parenthesis, or an
+/// element type followed by its brackets, or `b(`.
+pub fn starts_shape(cursor: &Cursor<'_>) -> bool {
+    let mut ahead = *cursor;
+    if ahead.peek() == b'(' {
+        return true;
+    }
+    let word = ahead.identifier();
+    if word == b"b" {
+        return ahead.skip_space().is_ok() && ahead.peek() == b'(';
+    }
+    ElementType::from_bytes(word).is_some() && ahead.skip_space().is_ok() && ahead.peek() == b'['
+}
+
+/// Reads one shape.
+pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Result<ShapeId> {
+    let mut values: Vec<ShapeId> = Vec::new();
+    let mut opens: Vec<Open> = Vec::new();
+    loop {
+        cursor.skip_space()?;
+        let start = cursor.position();
+        // A value, or the opening of a tuple.
+        if cursor.peek() == b'(' {
+            cursor.advance(1);
+            opens.push(Open { start, first: values.len(), buffer: false });
+            cursor.skip_space()?;
+            if cursor.peek() != b')' {
+                check_depth(&opens, start)?;
+                continue;
+            }
+        } else {
+            let word = cursor.identifier();
+            if word == b"b" {
+                cursor.skip_space()?;
+                if cursor.peek() == b'(' {
+                    cursor.advance(1);
+                    opens.push(Open { start, first: values.len(), buffer: true });
+                    check_depth(&opens, start)?;
+                    continue;
+                }
+            }
+            let Some(element_type) = ElementType::from_bytes(word) else {
+                let end = cursor.position().max(start + 1).min(cursor.end());
+                let message = if word.is_empty() {
+                    "expected a shape".to_string()
+                } else {
+                    format!("'{}' is no element type", String::from_utf8_lossy(word))
+                };
+                return Err(ParseError::new(
+                    ErrorKind::InvalidShape,
+                    Span::new(start.min(end), end),
+                    message,
+                ));
+            };
+            values.push(parse_array(cursor, interner, element_type, start)?);
+        }
+        // Close what ends here.
+        loop {
+            let Some(open) = opens.last() else {
+                return values.pop().ok_or_else(|| cursor.expected("a shape", ""));
+            };
+            cursor.skip_space()?;
+            match cursor.peek() {
+                b',' if !open.buffer => {
+                    cursor.advance(1);
+                    break;
+                }
+                b')' => {
+                    cursor.advance(1);
+                    let span = cursor.span_since(open.start);
+                    let id = if open.buffer {
+                        let inner = values[open.first];
+                        if values.len() != open.first + 1 || interner.table.array(inner).is_none() {
+                            return Err(ParseError::new(
+                                ErrorKind::InvalidShape,
+                                span,
+                                "a buffer holds exactly one array shape",
+                            ));
+                        }
+                        interner.buffer(inner, span)
+                    } else {
+                        interner.tuple(&values[open.first..], span)
+                    };
+                    values.truncate(open.first);
+                    values.push(id);
+                    opens.pop();
+                }
+                _ => return Err(cursor.expected("',' or ')'", "in a tuple shape")),
+            }
+        }
+    }
+}
+
+fn check_depth(opens: &[Open], at: usize) -> Result<()> {
+    if opens.len() > MAX_DEPTH {
+        return Err(ParseError::new(
+            ErrorKind::TooDeep,
+            Span::at(at),
+            format!("shapes nest deeper than {MAX_DEPTH} levels"),
+        ));
+    }
+    Ok(())
+}
+
+/// The dimensions and layout of an array whose element type was just read.
+fn parse_array(
+    cursor: &mut Cursor<'_>,
+    interner: &mut ShapeInterner,
+    element_type: ElementType,
+    start: usize,
+) -> Result<ShapeId> {
+    let mut inline = [Dimension::Static(0); 8];
+    let mut spilled: Vec<Dimension> = Vec::new();
+    let mut rank = 0;
+    cursor.expect(b'[', "after an element type")?;
+    cursor.skip_space()?;
+    if cursor.peek() == b']' {
+        cursor.advance(1);
+    } else {
+        loop {
+            let dimension = parse_dimension(cursor)?;
+            if rank < inline.len() {
+                inline[rank] = dimension;
+            } else {
+                if spilled.is_empty() {
+                    spilled.extend_from_slice(&inline);
+                }
+                spilled.push(dimension);
+            }
+            rank += 1;
+            cursor.skip_space()?;
+            match cursor.peek() {
+                b',' => cursor.advance(1),
+                b']' => {
+                    cursor.advance(1);
+                    break;
+                }
+                _ => return Err(cursor.expected("',' or ']'", "in the dimensions of a shape")),
+            }
+        }
+    }
+    let dimensions = if spilled.is_empty() { &inline[..rank] } else { &spilled[..] };
+    let after = cursor.position();
+    skip_legacy_format(cursor)?;
+    let mut layout = None;
+    if opens_layout(cursor) {
+        let at = cursor.position();
+        let found = parse_layout(cursor)?;
+        if found.minor_to_major.len() != rank {
+            return Err(ParseError::new(
+                ErrorKind::InvalidLayout,
+                cursor.span_since(at),
+                format!(
+                    "the shape has {rank} dimensions, but its layout orders {}",
+                    found.minor_to_major.len()
+                ),
+            ));
+        }
+        layout = Some(found);
+    } else if cursor.position() != after && !cursor.eat_bytes(b"{}") {
+        cursor.set_position(after);
+    }
+    Ok(interner.array(element_type, dimensions, layout, cursor.span_since(start)))
+}
+
+fn parse_dimension(cursor: &mut Cursor<'_>) -> Result<Dimension> {
+    cursor.skip_space()?;
+    let at = cursor.position();
+    if cursor.peek() == b'?' {
+        cursor.advance(1);
+        return Ok(Dimension::Unbounded);
+    }
+    let bounded = cursor.eat_bytes(b"<=");
+    let Some(size) = cursor.integer()? else {
+        return Err(cursor.expected("a dimension size", ""));
+    };
+    if size < 0 || size == i64::MAX {
+        return Err(ParseError::new(
+            ErrorKind::InvalidShape,
+            cursor.span_since(at),
+            "a dimension size is negative or beyond 63 bits",
+        ));
+    }
+    Ok(if bounded { Dimension::Bounded(size) } else { Dimension::Static(size) })
+}
+
+/// Skips the words of old dumps between dimensions and layout: `dense`, `sparse`, `invalid`.
+fn skip_legacy_format(cursor: &mut Cursor<'_>) -> Result<()> {
+    let before = cursor.position();
+    let word = cursor.identifier();
+    if !(matches!(word, b"dense" | b"sparse" | b"invalid") && cursor.peek() == b'{') {
+        cursor.set_position(before);
+    }
+    Ok(())
+}
+
+/// A brace starts a layout only if an integer or a colon follows; else it is something else's.
+fn opens_layout(cursor: &mut Cursor<'_>) -> bool {
+    let mut ahead = *cursor;
+    if ahead.skip_space().is_err() || ahead.peek() != b'{' {
+        return false;
+    }
+    let at = ahead.position();
+    ahead.advance(1);
+    if ahead.skip_space().is_err() {
+        return false;
+    }
+    let next = ahead.peek();
+    let found = next == b':'
+        || next.is_ascii_digit()
+        || (next == b'-' && ahead.peek_at(1).is_ascii_digit());
+    if found {
+        cursor.set_position(at);
+    }
+    found
+}
+
+fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Layout> {
+    cursor.advance(1);
+    cursor.skip_space()?;
+    let mut order = Vec::new();
+    if cursor.peek() != b':' {
+        order = integers_until(cursor, b'}', b':')?;
+    }
+    let mut layout = Layout::with_order(order.into());
+    cursor.skip_space()?;
+    if cursor.peek() == b':' {
+        cursor.advance(1);
+        parse_layout_items(cursor, &mut layout)?;
+    }
+    cursor.skip_space()?;
+    if cursor.peek() != b'}' {
+        return Err(ParseError::new(
+            ErrorKind::InvalidLayout,
+            Span::new(cursor.position(), (cursor.position() + 1).min(cursor.end())),
+            "expected '}' at the end of a layout",
+        ));
+    }
+    cursor.advance(1);
+    Ok(layout)
+}
+
+/// Layout items in XLA's fixed order; each at most once.
+fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()> {
+    if eat_item(cursor, b"D")? {
+        let start = cursor.position();
+        cursor.balanced()?;
+        layout.had_level_types = true;
+        if cursor.since(start).iter().any(|b| !b"()DCSH+~, ".contains(b)) {
+            return Err(invalid_item(cursor, start));
+        }
+    }
+    if eat_item(cursor, b"T")? {
+        layout.tiles = groups(cursor, true)?.into();
+    }
+    if eat_item(cursor, b"L")? {
+        layout.tail_padding_alignment = parenthesised_integer(cursor)?;
+    }
+    for (symbol, is_index) in [(b'#', true), (b'*', false)] {
+        cursor.skip_space()?;
+        if cursor.peek() == symbol {
+            cursor.advance(1);
+            cursor.expect(b'(', "after a sparse layout item")?;
+            cursor.skip_space()?;
+            let start = cursor.position();
+            let found = ElementType::from_bytes(cursor.identifier())
+                .filter(|t| t.kind() == crate::ir::ElementKind::Unsigned);
+            if found.is_none() {
+                return Err(invalid_item(cursor, start));
+            }
+            *(if is_index { &mut layout.index_type } else { &mut layout.pointer_type }) = found;
+            cursor.expect(b')', "after an element type")?;
+        }
+    }
+    if eat_item(cursor, b"E")? {
+        layout.element_bits = parenthesised_integer(cursor)?;
+    }
+    if eat_item(cursor, b"S")? {
+        layout.memory_space = parenthesised_integer(cursor)?;
+    }
+    if eat_item(cursor, b"SC")? {
+        let mut splits = Vec::new();
+        loop {
+            cursor.skip_space()?;
+            if cursor.peek() != b'(' {
+                break;
+            }
+            cursor.advance(1);
+            let Some(dimension) = cursor.integer()? else {
+                return Err(cursor.expected("a dimension", "in a split"));
+            };
+            cursor.expect(b':', "after the dimension of a split")?;
+            splits.push((dimension, integers_until(cursor, b')', b')')?.into()));
+            cursor.advance(1);
+        }
+        layout.splits = splits.into();
+    }
+    if eat_item(cursor, b"P")? {
+        let start = cursor.position();
+        cursor.balanced()?;
+        return Err(ParseError::new(
+            ErrorKind::InvalidLayout,
+            cursor.span_since(start),
+            "a physical shape is only for sparse arrays, which XLA no longer has",
+        ));
+    }
+    if eat_item(cursor, b"M")? {
+        layout.metadata_prefix_bytes = parenthesised_integer(cursor)?;
+    }
+    Ok(())
+}
+
+/// Takes the word `item` if it is next and a parenthesis follows (a bare `T` is tolerated).
+fn eat_item(cursor: &mut Cursor<'_>, item: &[u8]) -> Result<bool> {
+    cursor.skip_space()?;
+    let before = cursor.position();
+    if cursor.identifier() == item {
+        cursor.skip_space()?;
+        if cursor.peek() == b'(' || item == b"T" {
+            return Ok(true);
+        }
+    }
+    cursor.set_position(before);
+    Ok(false)
+}
+
+fn parenthesised_integer(cursor: &mut Cursor<'_>) -> Result<i64> {
+    cursor.expect(b'(', "in a layout item")?;
+    let Some(value) = cursor.integer()? else {
+        return Err(cursor.expected("an integer", "in a layout item"));
+    };
+    cursor.expect(b')', "in a layout item")?;
+    Ok(value)
+}
+
+/// `(..)(..)`: one or more parenthesised integer lists, `*` allowed if `star`.
+fn groups(cursor: &mut Cursor<'_>, star: bool) -> Result<Vec<Box<[i64]>>> {
+    let mut all = Vec::new();
+    loop {
+        cursor.skip_space()?;
+        if cursor.peek() != b'(' {
+            return Ok(all);
+        }
+        cursor.advance(1);
+        let mut group = Vec::new();
+        cursor.skip_space()?;
+        if cursor.peek() == b')' {
+            cursor.advance(1);
+            all.push(group.into());
+            continue;
+        }
+        loop {
+            cursor.skip_space()?;
+            if star && cursor.peek() == b'*' {
+                cursor.advance(1);
+                group.push(i64::MIN);
+            } else if let Some(value) = cursor.integer()? {
+                group.push(value);
+            } else {
+                return Err(cursor.expected("an integer", "in a tile"));
+            }
+            cursor.skip_space()?;
+            match cursor.peek() {
+                b',' => cursor.advance(1),
+                b')' => break,
+                _ => return Err(cursor.expected("',' or ')'", "in a tile")),
+            }
+        }
+        cursor.advance(1);
+        all.push(group.into());
+    }
+}
+
+/// Integers separated by commas, up to one of two closing bytes, which is not taken.
+fn integers_until(cursor: &mut Cursor<'_>, end: u8, other: u8) -> Result<Vec<i64>> {
+    let mut values = Vec::new();
+    cursor.skip_space()?;
+    if cursor.peek() == end || cursor.peek() == other {
+        return Ok(values);
+    }
+    loop {
+        let Some(value) = cursor.integer()? else {
+            return Err(cursor.expected("an integer", "in a layout"));
+        };
+        values.push(value);
+        cursor.skip_space()?;
+        let next = cursor.peek();
+        if next == end || next == other {
+            return Ok(values);
+        }
+        if next != b',' {
+            return Err(ParseError::new(
+                ErrorKind::InvalidLayout,
+                Span::new(cursor.position(), (cursor.position() + 1).min(cursor.end())),
+                "expected ',' or the end of the list in a layout",
+            ));
+        }
+        cursor.advance(1);
+    }
+}
+
+#[cold]
+fn invalid_item(cursor: &Cursor<'_>, start: usize) -> ParseError {
+    ParseError::new(
+        ErrorKind::InvalidLayout,
+        Span::new(start, cursor.position().max(start)),
+        "invalid layout item",
+    )
+}

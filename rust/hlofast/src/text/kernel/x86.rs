@@ -1,0 +1,138 @@
+//! The kernels with x86-64 vector instructions.
+
+use super::{BLOCK, Classes, Kernel};
+use std::arch::x86_64::*;
+
+/// 256-bit vectors (AVX2, PCLMULQDQ, BMI).
+pub(crate) struct Avx2;
+/// 512-bit vectors (AVX-512 BW and VL, PCLMULQDQ, BMI).
+pub(crate) struct Avx512;
+
+/// Per low nibble: which high nibbles hold an identifier byte, one bit per high nibble 2..=7.
+/// Bytes from 0x80 have the sign bit set, for which the shuffle gives 0.
+const IDENTIFIER_BY_LOW: [i8; 16] = {
+    let mut table = [0i8; 16];
+    let mut byte = 0usize;
+    while byte < 128 {
+        let c = byte as u8;
+        if c.is_ascii_alphanumeric() || c == b'_' || c == b'.' || c == b'-' {
+            table[byte & 15] |= 1 << (byte >> 4);
+        }
+        byte += 1;
+    }
+    table
+};
+
+/// Per high nibble: its bit.
+const BIT_BY_HIGH: [i8; 16] = {
+    let mut table = [0i8; 16];
+    let mut high = 0;
+    while high < 8 {
+        table[high] = (1u8 << high) as i8;
+        high += 1;
+    }
+    table
+};
+
+impl Kernel for Avx512 {
+    #[inline(always)]
+    unsafe fn classify(block: &[u8; BLOCK]) -> Classes {
+        // SAFETY: the load reads exactly the 64 bytes of `block`; the caller vouches for the
+        // features that the intrinsics need.
+        unsafe {
+            let bytes = _mm512_loadu_si512(block.as_ptr().cast());
+            let is = |c: u8| _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(c as i8));
+            // '[' and '{', and ']' and '}', differ only in bit 5.
+            let folded = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
+            let is_folded = |c: u8| _mm512_cmpeq_epi8_mask(folded, _mm512_set1_epi8(c as i8));
+            let low_table =
+                _mm512_broadcast_i32x4(_mm_loadu_si128(IDENTIFIER_BY_LOW.as_ptr().cast()));
+            let high_table = _mm512_broadcast_i32x4(_mm_loadu_si128(BIT_BY_HIGH.as_ptr().cast()));
+            let low = _mm512_shuffle_epi8(low_table, bytes);
+            let high_nibbles =
+                _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi8(15));
+            let high = _mm512_shuffle_epi8(high_table, high_nibbles);
+            Classes {
+                quote: is(b'"'),
+                backslash: is(b'\\'),
+                newline: is(b'\n'),
+                open: is(b'(') | is_folded(b'{'),
+                close: is(b')') | is_folded(b'}'),
+                comma: is(b','),
+                space: is(b' '),
+                percent: is(b'%'),
+                special: is(b'/') | is(b'\''),
+                not_identifier: _mm512_testn_epi8_mask(low, high),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefix_xor(bits: u64) -> u64 {
+        // SAFETY: the caller vouches for PCLMULQDQ.
+        unsafe { carry_less_prefix(bits) }
+    }
+}
+
+impl Kernel for Avx2 {
+    #[inline(always)]
+    unsafe fn classify(block: &[u8; BLOCK]) -> Classes {
+        // SAFETY: the loads read the two halves of `block`; the caller vouches for the features.
+        unsafe {
+            let lower = _mm256_loadu_si256(block.as_ptr().cast());
+            let upper = _mm256_loadu_si256(block.as_ptr().add(32).cast());
+            let join = |a: __m256i, b: __m256i| {
+                u64::from(_mm256_movemask_epi8(a) as u32)
+                    | u64::from(_mm256_movemask_epi8(b) as u32) << 32
+            };
+            let both = |x: __m256i, y: __m256i, c: u8| {
+                let c = _mm256_set1_epi8(c as i8);
+                join(_mm256_cmpeq_epi8(x, c), _mm256_cmpeq_epi8(y, c))
+            };
+            let is = |c: u8| both(lower, upper, c);
+            let bit = _mm256_set1_epi8(0x20);
+            let (folded_lower, folded_upper) =
+                (_mm256_or_si256(lower, bit), _mm256_or_si256(upper, bit));
+            let is_folded = |c: u8| both(folded_lower, folded_upper, c);
+            let low_table =
+                _mm256_broadcastsi128_si256(_mm_loadu_si128(IDENTIFIER_BY_LOW.as_ptr().cast()));
+            let high_table =
+                _mm256_broadcastsi128_si256(_mm_loadu_si128(BIT_BY_HIGH.as_ptr().cast()));
+            let not_identifier = |x: __m256i| {
+                let low = _mm256_shuffle_epi8(low_table, x);
+                let nibbles = _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15));
+                let high = _mm256_shuffle_epi8(high_table, nibbles);
+                _mm256_cmpeq_epi8(_mm256_and_si256(low, high), _mm256_setzero_si256())
+            };
+            Classes {
+                quote: is(b'"'),
+                backslash: is(b'\\'),
+                newline: is(b'\n'),
+                open: is(b'(') | is_folded(b'{'),
+                close: is(b')') | is_folded(b'}'),
+                comma: is(b','),
+                space: is(b' '),
+                percent: is(b'%'),
+                special: is(b'/') | is(b'\''),
+                not_identifier: join(not_identifier(lower), not_identifier(upper)),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefix_xor(bits: u64) -> u64 {
+        // SAFETY: the caller vouches for PCLMULQDQ.
+        unsafe { carry_less_prefix(bits) }
+    }
+}
+
+/// # Safety
+/// The CPU must have PCLMULQDQ.
+#[inline(always)]
+unsafe fn carry_less_prefix(bits: u64) -> u64 {
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits as i64), _mm_set1_epi8(-1));
+        _mm_cvtsi128_si64(product) as u64
+    }
+}
