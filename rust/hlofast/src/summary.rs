@@ -1,0 +1,335 @@
+//! What a module is at a glance: how far the compiler has come, for which backend, what goes in
+//! and out, and what it is made of.
+
+mod identity;
+
+use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId, ShapeView};
+use std::collections::BTreeMap;
+
+pub use identity::{Backend, Guess, Status};
+
+/// How much to list.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// At most this many of the largest shapes.
+    pub shapes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { shapes: 10 }
+    }
+}
+
+/// Instructions of one opcode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpcodeCount {
+    /// The opcode as the text writes it.
+    pub opcode: String,
+    /// In the whole module.
+    pub instructions: usize,
+    /// In the entry computation.
+    pub entry_instructions: usize,
+}
+
+/// A distinct result shape of instructions that are not inside a fusion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShapeCount {
+    /// The shape.
+    pub shape: ShapeId,
+    /// Unpadded bytes.
+    pub bytes: u64,
+    /// How many instructions have it.
+    pub instructions: usize,
+    /// The first of them.
+    pub first: Row,
+}
+
+/// How often a kind or a target occurs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameCount {
+    /// The kind or the target.
+    pub name: Vec<u8>,
+    /// How many instructions have it.
+    pub instructions: usize,
+}
+
+/// What a computation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Nobody calls it and it is not the entry.
+    Unused,
+    /// The computation inside a fusion.
+    Fusion,
+    /// Applied to elements, by reductions, sorts, scatters and collectives.
+    Applied,
+    /// What an asynchronous instruction runs.
+    Async,
+    /// Called by a `call`, a custom call or an unknown opcode.
+    Call,
+    /// A branch of a conditional.
+    Branch,
+    /// The condition of a loop.
+    Condition,
+    /// The body of a loop.
+    Body,
+    /// The entry computation.
+    Entry,
+}
+
+impl Role {
+    /// The word used in tables and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Unused => "unused",
+            Role::Fusion => "fusion",
+            Role::Applied => "applied",
+            Role::Async => "async",
+            Role::Call => "call",
+            Role::Branch => "branch",
+            Role::Condition => "condition",
+            Role::Body => "body",
+            Role::Entry => "entry",
+        }
+    }
+
+    fn of_call(opcode: Opcode, role: CallRole) -> Self {
+        match (role, opcode) {
+            (CallRole::Condition, _) => Role::Condition,
+            (CallRole::Body, _) => Role::Body,
+            (CallRole::Branch | CallRole::TrueComputation | CallRole::FalseComputation, _) => {
+                Role::Branch
+            }
+            (_, Opcode::Fusion) => Role::Fusion,
+            (_, Opcode::AsyncStart | Opcode::AsyncUpdate | Opcode::AsyncDone)
+            | (CallRole::Wrapped, _) => Role::Async,
+            (CallRole::ToApply, Opcode::Call) => Role::Call,
+            (CallRole::ToApply | CallRole::Select | CallRole::Scatter, _) => Role::Applied,
+            (CallRole::Calls | CallRole::Called, _) => Role::Call,
+        }
+    }
+}
+
+/// A computation and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComputationUse {
+    /// Which.
+    pub computation: ComputationId,
+    /// Instructions that the text writes.
+    pub instructions: usize,
+    /// The most specific of the ways in which it is called.
+    pub role: Role,
+    /// How many call edges lead to it.
+    pub callers: usize,
+}
+
+/// A value that enters or leaves the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Parameter number, or index into the result.
+    pub number: u64,
+    /// The parameter, or what computes this part of the result (None if the root is not a tuple
+    /// instruction with one operand per part).
+    pub row: Option<Row>,
+    /// Its shape.
+    pub shape: ShapeId,
+    /// Unpadded bytes; -1 if unknown.
+    pub bytes: i64,
+}
+
+/// The entry computation's interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    /// By parameter number.
+    pub parameters: Vec<Port>,
+    /// The elements of the result tuple, or the one result.
+    pub outputs: Vec<Port>,
+}
+
+impl Signature {
+    fn of(module: &Module, shape_bytes: &[i64]) -> Self {
+        let port = |number, row, shape: ShapeId| Port {
+            number,
+            row,
+            shape,
+            bytes: shape_bytes.get(shape.0 as usize).copied().unwrap_or(-1),
+        };
+        let entry = module.entry();
+        let parameters = module.parameters(entry).into_iter().filter_map(|row| {
+            Some(port(module.parameter_number(row)?, Some(row), module.shape(row)))
+        });
+        let parameters = parameters.collect();
+        if module.computation(entry).rows().is_empty() {
+            return Self { parameters, outputs: Vec::new() };
+        }
+        let root = Row(module.computation(entry).root);
+        let shape = module.shape(root);
+        let outputs = match module.shapes().get(shape) {
+            ShapeView::Tuple(elements) => {
+                let operands = match module.opcode(root) {
+                    Opcode::Tuple => module.operands(root),
+                    _ => &[],
+                };
+                let parts = elements.iter().enumerate();
+                parts
+                    .map(|(i, element)| {
+                        port(i as u64, operands.get(i).map(|row| Row(*row)), *element)
+                    })
+                    .collect()
+            }
+            _ => vec![port(0, Some(root), shape)],
+        };
+        Self { parameters, outputs }
+    }
+}
+
+/// The summary of a module. Counts leave implicit rows out.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How far the compiler has come.
+    pub status: Guess<Status>,
+    /// What the program was compiled for, if it shows.
+    pub backend: Option<Guess<Backend>>,
+    /// Instructions that the text writes.
+    pub instructions: usize,
+    /// Rows that the text only implies.
+    pub implicit_instructions: usize,
+    /// What goes in and out.
+    pub signature: Signature,
+    /// Most frequent first.
+    pub opcodes: Vec<OpcodeCount>,
+    /// Largest first.
+    pub shapes: Vec<ShapeCount>,
+    /// Fusions by kind, most frequent first.
+    pub fusions: Vec<NameCount>,
+    /// Custom calls by target, most frequent first.
+    pub custom_calls: Vec<NameCount>,
+    /// In text order.
+    pub computations: Vec<ComputationUse>,
+}
+
+/// Summarises `module`.
+pub fn summarise(module: &Module, options: &Options) -> Summary {
+    let shape_bytes = module.shapes().all_logical_bytes();
+    let computations = computation_uses(module);
+    let facts = identity::Facts::of(module, &computations);
+    let instructions = module.instruction_count();
+    Summary {
+        status: identity::status(module, &facts),
+        backend: identity::backend(module, &facts),
+        instructions,
+        implicit_instructions: module.row_count() - instructions,
+        signature: Signature::of(module, &shape_bytes),
+        opcodes: opcode_counts(module),
+        shapes: largest_shapes(module, &computations, &shape_bytes, options.shapes),
+        fusions: name_counts(&facts.fusion_kinds),
+        custom_calls: name_counts(&facts.custom_call_targets),
+        computations,
+    }
+}
+
+fn is_written(module: &Module, row: u32) -> bool {
+    module.flags(Row(row)) & Flags::IMPLICIT == 0
+}
+
+fn computation_uses(module: &Module) -> Vec<ComputationUse> {
+    let mut uses: Vec<ComputationUse> = module
+        .computations()
+        .iter()
+        .enumerate()
+        .map(|(index, computation)| ComputationUse {
+            computation: ComputationId(index as u32),
+            instructions: computation.rows().filter(|row| is_written(module, *row)).count(),
+            role: Role::Unused,
+            callers: 0,
+        })
+        .collect();
+    for call in module.all_calls() {
+        let role = Role::of_call(module.opcode(call.row), call.role);
+        if let Some(callee) = uses.get_mut(call.computation.0 as usize) {
+            callee.callers += 1;
+            callee.role = callee.role.max(role);
+        }
+    }
+    if let Some(entry) = uses.get_mut(module.entry().0 as usize) {
+        entry.role = Role::Entry;
+    }
+    uses
+}
+
+fn opcode_counts(module: &Module) -> Vec<OpcodeCount> {
+    let entry = module.computation(module.entry()).rows();
+    let mut known = [(0usize, 0usize); Opcode::ALL.len()];
+    let mut written: BTreeMap<&[u8], (usize, usize)> = BTreeMap::new();
+    for row in (0..module.row_count() as u32).filter(|row| is_written(module, *row)) {
+        let opcode = module.opcode(Row(row));
+        // Sugar and unknown opcodes are counted under the word in the text.
+        let plain = opcode != Opcode::Unknown && module.flags(Row(row)) & Flags::SUGAR == 0;
+        let count = match known.get_mut(opcode as usize) {
+            Some(count) if plain => count,
+            _ => written.entry(module.opcode_text(Row(row))).or_default(),
+        };
+        count.0 += 1;
+        count.1 += usize::from(entry.contains(&row));
+    }
+    for (opcode, count) in Opcode::ALL.iter().zip(known) {
+        if count.0 > 0 {
+            written.insert(opcode.as_str().as_bytes(), count);
+        }
+    }
+    let mut counts: Vec<OpcodeCount> = written
+        .into_iter()
+        .map(|(opcode, (instructions, entry_instructions))| OpcodeCount {
+            opcode: String::from_utf8_lossy(opcode).into_owned(),
+            instructions,
+            entry_instructions,
+        })
+        .collect();
+    counts.sort_by_key(|count| std::cmp::Reverse(count.instructions));
+    counts
+}
+
+fn largest_shapes(
+    module: &Module,
+    computations: &[ComputationUse],
+    shape_bytes: &[i64],
+    limit: usize,
+) -> Vec<ShapeCount> {
+    let mut uses: Vec<Option<(usize, u32)>> = vec![None; shape_bytes.len()];
+    for usage in computations.iter().filter(|c| !matches!(c.role, Role::Fusion | Role::Applied)) {
+        let rows = module.computation(usage.computation).rows();
+        for row in rows.filter(|row| is_written(module, *row)) {
+            if let Some(slot) = uses.get_mut(module.shape(Row(row)).0 as usize) {
+                slot.get_or_insert((0, row)).0 += 1;
+            }
+        }
+    }
+    let mut counts: Vec<ShapeCount> = module
+        .shapes()
+        .ids()
+        .zip(uses)
+        .filter_map(|(shape, usage)| {
+            let (instructions, first) = usage?;
+            let bytes = u64::try_from(*shape_bytes.get(shape.0 as usize)?).ok()?;
+            module.shapes().array(shape)?;
+            Some(ShapeCount { shape, bytes, instructions, first: Row(first) })
+        })
+        .collect();
+    counts.sort_by_key(|count| (std::cmp::Reverse(count.bytes), count.first));
+    counts.truncate(limit);
+    counts
+}
+
+fn name_counts(names: &BTreeMap<Vec<u8>, usize>) -> Vec<NameCount> {
+    let mut counts: Vec<NameCount> = names
+        .iter()
+        .map(|(name, instructions)| NameCount { name: name.clone(), instructions: *instructions })
+        .collect();
+    counts.sort_by_key(|count| std::cmp::Reverse(count.instructions));
+    counts
+}
+
+/// The span of a quoted value without its quotes.
+pub(crate) fn unquoted(value: &[u8]) -> &[u8] {
+    value.strip_prefix(b"\"").and_then(|v| v.strip_suffix(b"\"")).unwrap_or(value)
+}

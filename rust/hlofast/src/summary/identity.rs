@@ -1,0 +1,273 @@
+//! How far the compiler has come with a module, and for which backend. Both are read off what
+//! the passes leave behind, so both say what they were read off.
+
+use super::{ComputationUse, Role, unquoted};
+use crate::ir::{Module, Opcode, Row, ShapeView};
+use memchr::memmem;
+use std::collections::BTreeMap;
+
+/// How far the compiler has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// As the framework wrote it, for one device or without word on how to split it.
+    Unoptimised,
+    /// Shardings say how to split it.
+    Annotated,
+    /// Split: one device's program, with collectives.
+    Partitioned,
+    /// Fusions or library calls.
+    Optimised,
+    /// Text order is the order of execution.
+    Scheduled,
+}
+
+impl Status {
+    /// The word used in tables and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Unoptimised => "unoptimised",
+            Status::Annotated => "annotated",
+            Status::Partitioned => "partitioned",
+            Status::Optimised => "optimised",
+            Status::Scheduled => "scheduled",
+        }
+    }
+}
+
+/// What a program was compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// XLA:CPU.
+    Cpu,
+    /// XLA:GPU.
+    Gpu,
+    /// XLA:TPU.
+    Tpu,
+    /// AWS Neuron.
+    Neuron,
+}
+
+impl Backend {
+    /// The word used in tables and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Backend::Cpu => "cpu",
+            Backend::Gpu => "gpu",
+            Backend::Tpu => "tpu",
+            Backend::Neuron => "neuron",
+        }
+    }
+}
+
+/// A conclusion and what it rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guess<T> {
+    /// The conclusion.
+    pub value: T,
+    /// The evidence, in words.
+    pub reason: String,
+}
+
+fn guess<T>(value: T, reason: impl Into<String>) -> Guess<T> {
+    Guess { value, reason: reason.into() }
+}
+
+/// What one pass over the instructions finds.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) fusion_kinds: BTreeMap<Vec<u8>, usize>,
+    pub(super) custom_call_targets: BTreeMap<Vec<u8>, usize>,
+    fusions: usize,
+    collectives: usize,
+    split_values: usize,
+    /// A product that neither a library call nor a fusion computes.
+    plain_product: Option<Row>,
+    config_backend: Option<Guess<Backend>>,
+}
+
+impl Facts {
+    pub(super) fn of(module: &Module, computations: &[ComputationUse]) -> Self {
+        let mut facts = Self::default();
+        let sharding = memmem::Finder::new(b"sharding=");
+        let config = memmem::Finder::new(b"backend_config=");
+        for usage in computations {
+            for row in module.computation(usage.computation).rows().map(Row) {
+                if module.is_implicit(row) {
+                    continue;
+                }
+                facts.count(module, row, usage.role);
+                let tail = module.bytes(module.tail(row));
+                if facts.config_backend.is_none() && config.find(tail).is_some() {
+                    facts.config_backend = backend_of_config(module, row);
+                }
+                let is_parameter = module.opcode(row) == Opcode::Parameter;
+                if !is_parameter && sharding.find(tail).is_some() && is_split(module, row) {
+                    facts.split_values += 1;
+                }
+            }
+        }
+        facts
+    }
+
+    fn count(&mut self, module: &Module, row: Row, role: Role) {
+        match module.opcode(row) {
+            Opcode::Fusion => {
+                self.fusions += 1;
+                let kind = module.attribute_bytes(row, "kind").unwrap_or(b"unknown");
+                *self.fusion_kinds.entry(kind.to_vec()).or_default() += 1;
+            }
+            Opcode::CustomCall => {
+                let target = module.attribute_bytes(row, "custom_call_target").unwrap_or_default();
+                *self.custom_call_targets.entry(unquoted(target).to_vec()).or_default() += 1;
+            }
+            Opcode::Dot | Opcode::Convolution if role != Role::Fusion => {
+                self.plain_product.get_or_insert(row);
+            }
+            opcode if is_collective(opcode) => {
+                self.collectives += usize::from(module.attribute(row, "channel_id").is_some());
+            }
+            _ => {}
+        }
+    }
+
+    /// The first custom-call target that starts with one of `prefixes`, in words.
+    fn target(&self, prefixes: &[&str]) -> Option<String> {
+        let found = self.custom_call_targets.iter().find(|(target, _)| {
+            prefixes.iter().any(|prefix| target.starts_with(prefix.as_bytes()))
+        });
+        let (target, count) = found?;
+        let calls = if *count == 1 { "call" } else { "calls" };
+        Some(format!("{count} {calls} of {}", String::from_utf8_lossy(target)))
+    }
+}
+
+fn is_collective(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        AllGather
+            | AllGatherStart
+            | AllReduce
+            | AllReduceStart
+            | AllToAll
+            | CollectiveBroadcast
+            | CollectivePermute
+            | CollectivePermuteStart
+            | RaggedAllToAll
+            | ReduceScatter
+    )
+}
+
+/// Whether a sharding or its Shardy form splits the value; `{replicated}` and the like do not.
+fn is_split(module: &Module, row: Row) -> bool {
+    let splits = |value: &[u8]| {
+        memmem::find(value, b"devices=").is_some() || memmem::find(value, b"{'").is_some()
+    };
+    let shardy = |value: &[u8]| {
+        memmem::find(value, b"sdy.sharding").is_some() && memmem::find(value, b"{\\\"").is_some()
+    };
+    module.attribute_bytes(row, "sharding").is_some_and(splits)
+        || module.attribute_bytes(row, "frontend_attributes").is_some_and(shardy)
+}
+
+/// Keys that only one backend writes.
+const CONFIG_KEYS: [(&[u8], Backend); 9] = [
+    (b"\"flag_configs\"", Backend::Tpu),
+    (b"\"window_config\"", Backend::Tpu),
+    (b"\"estimated_cycles\"", Backend::Tpu),
+    (b"\"fusion_backend_config\"", Backend::Gpu),
+    (b"\"gemm_backend_config\"", Backend::Gpu),
+    (b"\"operation_queue_id\"", Backend::Gpu),
+    (b"\"cudnn_conv_backend_config\"", Backend::Gpu),
+    (b"\"outer_dimension_partitions\"", Backend::Cpu),
+    (b"\"onednn_matmul_config\"", Backend::Cpu),
+];
+
+fn backend_of_config(module: &Module, row: Row) -> Option<Guess<Backend>> {
+    let value = module.attribute_bytes(row, "backend_config")?;
+    // Quoted configs write the quotes of their JSON with a backslash.
+    let plain: Vec<u8> = value.iter().copied().filter(|byte| *byte != b'\\').collect();
+    let found = CONFIG_KEYS.iter().find(|(key, _)| memmem::find(&plain, key).is_some());
+    found.map(|(key, backend)| {
+        let reason = format!("backend_config with {}", String::from_utf8_lossy(key));
+        guess(*backend, reason)
+    })
+}
+
+const LIBRARY_CALLS: [&str; 6] =
+    ["__cublas$", "__cudnn$", "__cusolver$", "__cub$", "__onednn$", "__triton"];
+/// Calls that the partitioner removes.
+const BEFORE_PARTITIONING: [&str; 4] =
+    ["Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy."];
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+pub(super) fn status(module: &Module, facts: &Facts) -> Guess<Status> {
+    if module.is_scheduled() {
+        return guess(Status::Scheduled, "is_scheduled=true");
+    }
+    if facts.fusions > 0 {
+        return guess(Status::Optimised, plural(facts.fusions, "fusion"));
+    }
+    if let Some(reason) = facts.target(&LIBRARY_CALLS) {
+        return guess(Status::Optimised, reason);
+    }
+    if let Some(reason) = facts.target(&BEFORE_PARTITIONING) {
+        return guess(Status::Annotated, reason);
+    }
+    if facts.split_values > 0 {
+        return guess(Status::Annotated, plural(facts.split_values, "sharded value"));
+    }
+    if facts.collectives > 0 {
+        let reason = plural(facts.collectives, "collective");
+        return guess(Status::Partitioned, format!("{reason} with channel_id"));
+    }
+    if module.computation_name(module.entry()).ends_with(b"_spmd") {
+        return guess(Status::Partitioned, "the entry computation's name ends in _spmd");
+    }
+    guess(Status::Unoptimised, "no shardings, collectives or fusions")
+}
+
+const GPU_CALLS: [&str; 7] =
+    ["__cublas", "__cudnn", "__cusolver", "__cub$", "__triton", "triton_kernel_call", "__gpu$"];
+const TPU_CALLS: [&str; 2] = ["tpu_custom_call", "AsyncCollective"];
+const CPU_CALLS: [&str; 2] = ["__onednn", "lapack_"];
+const NEURON_CALLS: [&str; 1] = ["AwsNeuron"];
+
+pub(super) fn backend(module: &Module, facts: &Facts) -> Option<Guess<Backend>> {
+    let shapes = module.shapes();
+    let tiled = shapes.ids().find(|id| match shapes.get(*id) {
+        ShapeView::Array(array) => array.layout.is_some_and(|layout| !layout.tiles.is_empty()),
+        _ => false,
+    });
+    if let Some(id) = tiled {
+        let text = module.bytes(shapes.text(id));
+        let text = String::from_utf8_lossy(text.get(..80).unwrap_or(text));
+        return Some(guess(Backend::Tpu, format!("tiled layouts such as {text}")));
+    }
+    let calls: [(&[&str], Backend); 4] = [
+        (&GPU_CALLS, Backend::Gpu),
+        (&TPU_CALLS, Backend::Tpu),
+        (&NEURON_CALLS, Backend::Neuron),
+        (&CPU_CALLS, Backend::Cpu),
+    ];
+    for (prefixes, backend) in calls {
+        if let Some(reason) = facts.target(prefixes) {
+            return Some(guess(backend, reason));
+        }
+    }
+    if facts.config_backend.is_some() {
+        return facts.config_backend.clone();
+    }
+    if facts.fusion_kinds.contains_key(b"kInput".as_slice()) {
+        return Some(guess(Backend::Gpu, "kInput fusions without tiled layouts"));
+    }
+    let row = facts.plain_product.filter(|_| module.is_scheduled())?;
+    let opcode = module.opcode(row).as_str();
+    Some(guess(
+        Backend::Cpu,
+        format!("scheduled with a {opcode} outside fusions, no tiled layouts"),
+    ))
+}
