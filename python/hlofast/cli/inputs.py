@@ -1,0 +1,109 @@
+"""FILE arguments: every module of every file, and what could not be read."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import hlofast
+from hlofast.cli import UNREADABLE, USAGE
+
+if TYPE_CHECKING:
+    from hlofast import Module
+
+
+def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
+    """The arguments that say what to read."""
+    parser.add_argument(
+        "files" if several else "file",
+        nargs="+" if several else None,
+        metavar="FILE",
+        help='HLO text, plain, compressed or inside other text; "-" is standard input',
+    )
+    parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A module and where it stood."""
+
+    module: "Module"
+    path: str
+    line: int
+    label: str | None
+
+    def describe(self) -> dict[str, Any]:
+        """The fields that open the JSON form of a module."""
+        return {
+            "path": self.path,
+            "line": self.line,
+            "label": self.label,
+            "name": self.module.name,
+        }
+
+
+class Reader:
+    """Iterates over the modules that the arguments select; tells people what cannot be read."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.files: list[str] = getattr(arguments, "files", None) or [arguments.file]
+        self.wanted: str | None = arguments.module
+        self.errors: list[dict[str, Any]] = []
+        self._nothing_matched: list[str] = []
+
+    def exit_code(self) -> int:
+        """The exit code that the inputs ask for."""
+        if self.errors:
+            return UNREADABLE
+        return USAGE if self._nothing_matched else 0
+
+    def __iter__(self) -> Iterator[Found]:
+        for path in self.files:
+            names = []
+            matched = False
+            for found in self._find(path):
+                names.append(found.module.name)
+                if self.wanted is None or found.module.name == self.wanted:
+                    matched = True
+                    yield found
+            if names and not matched:
+                self._nothing_matched.append(path)
+                held = ", ".join(sorted(set(names)))
+                complain(f"{path}: no module {self.wanted!r}; it holds {held}")
+
+    def _find(self, path: str) -> Iterator[Found]:
+        name = "<stdin>" if path == "-" else path
+        try:
+            modules = hlofast.find_modules(_bytes(path), path=name)
+        except (OSError, hlofast.ParseError) as error:
+            self._failed(name, error)
+            return
+        for found in modules:
+            if found.module is None:
+                self._failed(name, found.error)
+            else:
+                yield Found(found.module, name, found.line, found.label)
+
+    def _failed(self, path: str, error: Exception) -> None:
+        record = {"path": path, "line": None, "column": None, "kind": type(error).__name__}
+        if isinstance(error, hlofast.ParseError):
+            record |= {"line": error.line, "column": error.column, "kind": error.kind}
+            complain(str(error))
+        else:
+            reason = getattr(error, "strerror", None) or str(error)
+            complain(f"{path}: {reason}")
+        self.errors.append(record | {"message": str(error)})
+
+
+def _bytes(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def complain(message: str) -> None:
+    """Say on standard error what went wrong."""
+    sys.stdout.flush()
+    sys.stderr.write(f"hlofast: {message}\n")

@@ -1,0 +1,137 @@
+"""What the verbs share to talk to people: tables, sizes, colour, JSON."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+GIBIBYTE = 1 << 30
+GAP = "  "
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal that may be coloured (NO_COLOR is respected)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def size(count: int | None) -> str:
+    """A number of bytes, exact, and in GiB where that says something."""
+    if count is None:
+        return "unknown"
+    gibibytes = count / GIBIBYTE
+    return f"{count:,} B ({gibibytes:.3f} GiB)" if gibibytes >= 0.0005 else f"{count:,} B"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 alias`, `2 aliases`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    """`text` without control characters, which could steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class Printer:
+    """Writes headings, facts and tables to a stream, as wide as the stream can show."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = sys.stdout if stream is None else stream
+        self.colour = wants_colour(self.stream)
+        self.width = self._width()
+
+    def _width(self) -> int | None:
+        """Columns of the terminal; None where lines may be as long as they like."""
+        if not self.stream.isatty():
+            return None
+        try:
+            return max(os.get_terminal_size(self.stream.fileno()).columns, 40)
+        except OSError:
+            return None
+
+    def styled(self, text: str, code: str) -> str:
+        """`text` in the given style where colour is wanted."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
+
+    def line(self, text: str = "") -> None:
+        """One line, cut at the terminal's edge."""
+        self.stream.write(self.cut(printable(text)) + "\n")
+
+    def cut(self, text: str) -> str:
+        """`text` no wider than the terminal."""
+        if self.width is None or len(text) <= self.width:
+            return text
+        return text[: self.width - 1] + "…"
+
+    def heading(self, text: str) -> None:
+        """A line that opens a section."""
+        self.stream.write(self.styled(self.cut(printable(text)), "1") + "\n")
+
+    def facts(self, facts: Iterable[tuple[str, str]]) -> None:
+        """Name and value pairs, values aligned."""
+        rows = [(name, value) for name, value in facts if value]
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            label = self.styled(f"{name:<{width}}", "2")
+            room = None if self.width is None else max(self.width - width - len(GAP), 20)
+            value = printable(value)
+            if room is not None and len(value) > room:
+                value = value[: room - 1] + "…"
+            self.stream.write(f"{label}{GAP}{value}\n")
+
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], total: int
+    ) -> None:
+        """A table with a title; numbers to the right. `total` counts the rows not shown too."""
+        if not rows:
+            return
+        more = "" if total == len(rows) else f" (first {len(rows)} of {total:,})"
+        self.stream.write("\n")
+        self.heading(title + more)
+        numeric = [all(isinstance(row[i], int | None) for row in rows) for i in range(len(columns))]
+        cells = [[_cell(value) for value in row] for row in rows]
+        widths = [
+            max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(columns)
+        ]
+        if self.width is not None:
+            widths = _fit(widths, numeric, self.width)
+        self.stream.write(self.styled(_join(columns, widths, numeric), "2") + "\n")
+        for row in cells:
+            self.stream.write(_join(row, widths, numeric) + "\n")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def _fit(widths: list[int], numeric: list[bool], room: int) -> list[int]:
+    """Narrow the widest text columns until the table fits."""
+    widths = list(widths)
+    while sum(widths) + len(GAP) * (len(widths) - 1) > room:
+        texts = [i for i, number in enumerate(numeric) if not number and widths[i] > 8]
+        if not texts:
+            break
+        widths[max(texts, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _join(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    parts = []
+    for cell, width, number in zip(cells, widths, numeric, strict=True):
+        cut = cell if len(cell) <= width else cell[: width - 1] + "…"
+        parts.append(f"{cut:>{width}}" if number else f"{cut:<{width}}")
+    return GAP.join(parts).rstrip()
+
+
+def print_json(verb: str, version: int, document: dict[str, Any]) -> None:
+    """Write the JSON form of a verb's result to standard output."""
+    import json
+
+    json.dump({"schema": f"hlofast.{verb}", "version": version, **document}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
