@@ -1,34 +1,407 @@
-"""The program `hlofast`: exit codes, help, what it loads, what it prints."""
+"""The program `hlofast`: what it prints, what it loads, how it ends."""
 
+import gzip
+import importlib.resources
+import io
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 import hlofast
+from hlofast.cli import VERBS, output
+
+COMMAND = [sys.executable, "-P", "-m", "hlofast"]
+
+TWO_MODULES = """\
+A page about two programs.
+
+HloModule first, num_partitions=2
+
+ENTRY main {
+  x = f32[2,3]{1,0} parameter(0)
+  ROOT y = f32[2,3]{1,0} negate(x)
+}
+
+and then
+
+HloModule second
+
+half {
+  a = f32[] parameter(0)
+  ROOT y = f32[] negate(a)
+}
+
+ENTRY main {
+  x = f32[4] parameter(0), metadata={op_name="jit(f)/x"}
+  y = f32[4] exponential(x), metadata={op_name="jit(f)/exp" source_file="f.py" source_line=7}
+  ROOT r = (f32[4], f32[4]) tuple(y, y)
+}
+"""
 
 
-def hlofast_command(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def hlofast_command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the program as a user would, in a process of its own."""
-    command = [sys.executable, "-P", "-m", "hlofast", *arguments]
+    command = [*COMMAND, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-def test_help_names_every_verb_and_gives_examples() -> None:
-    from hlofast.cli import VERBS
-
-    done = hlofast_command("--help")
-    assert done.returncode == 0
-    assert "examples:" in done.stdout
-    for verb in VERBS:
-        assert f"\n  {verb} " in done.stdout
-
-
-def test_version() -> None:
-    done = hlofast_command("--version")
-    assert (done.returncode, done.stdout) == (0, f"hlofast {hlofast.__version__}\n")
+def document(*arguments: str | Path, **options: Any) -> Any:
+    """The JSON that a verb prints, checked against the verb's schema."""
+    done = hlofast_command(*arguments, "--json", **options)
+    printed = json.loads(done.stdout)
+    schema = importlib.resources.files("hlofast") / "schemas" / f"{arguments[0]}.json"
+    jsonschema.validate(printed, json.loads(schema.read_text()))
+    return printed
 
 
-@pytest.mark.parametrize("arguments", [(), ("sumary", "x"), ("--nonsense",)])
-def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
-    assert hlofast_command(*arguments).returncode == 2
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "page.txt"
+    path.write_text(TWO_MODULES)
+    return path
+
+
+class TestProgram:
+    def test_help_names_every_verb_and_gives_examples(self) -> None:
+        done = hlofast_command("--help")
+        assert done.returncode == 0
+        assert "examples:" in done.stdout
+        for verb in VERBS:
+            assert f"\n  {verb} " in done.stdout
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_help_of_a_verb_gives_examples(self, verb: str) -> None:
+        done = hlofast_command(verb, "--help")
+        assert done.returncode == 0
+        assert f"hlofast {verb} " in done.stdout.partition("examples:")[2]
+
+    def test_version(self) -> None:
+        done = hlofast_command("--version")
+        assert (done.returncode, done.stdout) == (0, f"hlofast {hlofast.__version__}\n")
+
+    def test_installed_program(self) -> None:
+        program = Path(sys.executable).parent / "hlofast"
+        if not program.exists():
+            pytest.skip("the environment has no scripts")
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"hlofast {hlofast.__version__}\n"
+
+    @pytest.mark.parametrize(
+        "arguments", [(), ("sumary", "x"), ("--nonsense",), ("summary",), ("show", "x")]
+    )
+    def test_wrong_usage_is_exit_code_2(self, arguments: tuple[str, ...]) -> None:
+        done = hlofast_command(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+    def test_every_verb_has_a_valid_schema(self) -> None:
+        for verb in VERBS:
+            text = importlib.resources.files("hlofast") / "schemas" / f"{verb}.json"
+            schema = json.loads(text.read_text())
+            jsonschema.Draft202012Validator.check_schema(schema)
+            assert schema["properties"]["schema"] == {"const": f"hlofast.{verb}"}
+
+    @pytest.mark.parametrize("arguments", [("--help",), ("summary",), ("show",), ("fmt",)])
+    def test_loads_neither_numpy_nor_heavy_modules(
+        self, arguments: tuple[str, ...], page: Path
+    ) -> None:
+        rest = [] if arguments == ("--help",) else [str(page)]
+        rest += ["y", "--module", "first"] if arguments == ("show",) else []
+        code = (
+            "import sys\nfrom hlofast.__main__ import main\n"
+            f"try: main({[*arguments, *rest]!r})\nexcept SystemExit: pass\n"
+            "print('\\n'.join(sys.modules), file=sys.stderr)"
+        )
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        loaded = set(done.stderr.split())
+        heavy = {"numpy", "json", "inspect", "typing_extensions", "importlib.metadata"}
+        heavy |= {"subprocess", "asyncio", "tempfile", "pathlib", "unittest", "logging"}
+        assert "hlofast.cli" in loaded
+        assert not heavy & loaded
+
+    @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="no pipes to close")
+    def test_closed_pipe_ends_quietly(self, train_step: Path) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        command = [*COMMAND, "summary", "--limit", "0", str(train_step)]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="signals work differently there")
+    def test_interrupt_is_exit_code_130(self) -> None:
+        child = subprocess.Popen(
+            [*COMMAND, "summary", "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        # The program is inside its read of standard input once its mapped files include _core.
+        maps = Path(f"/proc/{child.pid}/maps")
+        for _ in range(2000):
+            if not maps.exists() or "_core" in maps.read_text():
+                break
+            time.sleep(0.01)
+        time.sleep(0.2)
+        child.send_signal(signal.SIGINT)
+        stdout, stderr = child.communicate(timeout=60)
+        assert (child.returncode, stdout, stderr) == (130, b"", b"")
+
+
+class TestFiles:
+    def test_missing_file_is_exit_code_3_and_the_others_are_read(self, page: Path) -> None:
+        done = hlofast_command("summary", "no such file.txt", page)
+        assert done.returncode == 3
+        assert done.stderr == "hlofast: no such file.txt: No such file or directory\n"
+        assert "first" in done.stdout
+
+    def test_errors_stand_in_the_document(self, tmp_path: Path) -> None:
+        broken = tmp_path / "broken.txt"
+        broken.write_text("HloModule m\n\nENTRY main {\n  ROOT x = f32[] add(y, z)\n}\n")
+        (error,) = document("summary", broken)["errors"]
+        assert error["path"] == str(broken)
+        assert error["line"] == 4
+        done = hlofast_command("summary", broken)
+        assert done.returncode == 3
+        assert "Traceback" not in done.stderr
+        assert f"{broken}:4:" in done.stderr
+
+    def test_what_is_not_hlo_is_exit_code_3(self, tmp_path: Path) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_text("no program here\n")
+        done = hlofast_command("summary", path)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert str(path) in done.stderr
+
+    def test_standard_input(self, page: Path) -> None:
+        modules = document("summary", "-", stdin=page.open())["modules"]
+        assert [(m["path"], m["name"]) for m in modules] == [
+            ("<stdin>", "first"),
+            ("<stdin>", "second"),
+        ]
+
+    def test_compressed(self, page: Path, tmp_path: Path) -> None:
+        packed = tmp_path / "page.txt.gz"
+        packed.write_bytes(gzip.compress(page.read_bytes()))
+        plain, unpacked = document("summary", page), document("summary", packed)
+        for module in unpacked["modules"]:
+            module["path"] = str(page)
+        assert unpacked == plain
+
+    def test_several_modules_and_their_lines(self, page: Path) -> None:
+        modules = document("summary", page)["modules"]
+        assert [(m["name"], m["line"]) for m in modules] == [("first", 3), ("second", 12)]
+
+    def test_module_selects_by_name(self, page: Path) -> None:
+        (module,) = document("summary", page, "--module", "second")["modules"]
+        assert module["name"] == "second"
+        done = hlofast_command("summary", page, "--module", "third")
+        assert done.returncode == 2
+        assert done.stderr == f"hlofast: {page}: no module 'third'; it holds first, second\n"
+
+
+class TestSummary:
+    def test_document_is_the_python_summary(self, train_step: Path) -> None:
+        (module,) = document("summary", train_step)["modules"]
+        summary = hlofast.load(train_step).summary()
+        assert summary.items() <= module.items()
+        assert set(module) - set(summary) <= {"path", "line", "label", "name"}
+
+    def test_counts_add_up(self, train_step: Path) -> None:
+        module = hlofast.load(train_step)
+        summary = module.summary()
+        counts = summary["counts"]
+        assert sum(row["instructions"] for row in summary["opcodes"]) == counts["instructions"]
+        assert (
+            sum(row["entry_instructions"] for row in summary["opcodes"])
+            == (counts["entry_instructions"])
+        )
+        by_opcode = {row["opcode"]: row["instructions"] for row in summary["opcodes"]}
+        assert sum(row["instructions"] for row in summary["fusions"]) == by_opcode["fusion"]
+        assert (
+            sum(row["instructions"] for row in summary["custom_calls"])
+            == (by_opcode["custom-call"])
+        )
+        entry = summary["entry"]
+        assert sum(port["bytes"] for port in entry["parameters"]) == entry["parameter_bytes"]
+        assert sum(port["bytes"] for port in entry["outputs"]) == entry["output_bytes"]
+
+    def test_example_dump(self, train_step: Path) -> None:
+        summary = hlofast.load(train_step).summary()
+        assert (summary["status"], summary["backend"]) == ("scheduled", "tpu")
+        entry = summary["entry"]
+        # Six weights and moments, updated in place; then the batch.
+        assert [port["donated"] for port in entry["parameters"]] == [True] * 6 + [False] * 2
+        assert [port["aliased_parameter"] for port in entry["outputs"][:6]] == list(range(6))
+        assert summary["donation"]["aliases"] == 6
+
+    def test_tables_for_people(self, train_step: Path) -> None:
+        module = hlofast.load(train_step)
+        done = hlofast_command("summary", train_step)
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"{module.name}\n")
+        assert "\x1b" not in done.stdout
+        for title in ("Parameters by size", "Opcodes", "Fusions", "Computations by size"):
+            assert f"\n{title}" in done.stdout
+        shown = len(hlofast_command("summary", train_step, "--limit", "0").stdout)
+        assert shown > len(done.stdout)
+
+    def test_every_stage_of_the_example_has_its_status(self) -> None:
+        def status(text: str) -> str:
+            return str(hlofast.loads(text).summary()["status"])
+
+        body = "ENTRY main {\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] {}\n}\n"
+        plain = body.replace("{}", "negate(x)")
+        reduced = body.replace("{}", "all-reduce(x), channel_id=1, to_apply=add")
+        add = "add {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n"
+        fused = body.replace("{}", "fusion(x), kind=kLoop, calls=f")
+        inner = "f {\n  p = f32[8] parameter(0)\n  ROOT n = f32[8] negate(p)\n}\n"
+        assert status("HloModule m\n" + plain) == "unoptimised"
+        split = plain.replace("negate(x)", "negate(x), sharding={devices=[2]0,1}")
+        assert status("HloModule m\n" + split) == "annotated"
+        whole = plain.replace("negate(x)", "negate(x), sharding={replicated}")
+        assert status("HloModule m\n" + whole) == "unoptimised"
+        assert status("HloModule m\n" + add + reduced) == "partitioned"
+        assert status("HloModule m\n" + inner + fused) == "optimised"
+        assert status("HloModule m, is_scheduled=true\n" + plain) == "scheduled"
+
+
+class TestShow:
+    def test_instruction(self, page: Path) -> None:
+        (found,) = document("show", page, "%x", "--module", "second")["found"]
+        assert (found["opcode"], found["shape"], found["bytes"]) == ("parameter", "f32[4]", 16)
+        assert [user["name"] for user in found["users"]] == ["y"]
+
+    def test_operands_source_and_line(self, page: Path) -> None:
+        (found,) = document("show", page, "main/y", "--module", "second")["found"]
+        assert [operand["name"] for operand in found["operands"]] == ["x"]
+        assert (found["op_name"], found["source_file"], found["source_line"]) == (
+            "jit(f)/exp",
+            "f.py",
+            7,
+        )
+        line = TWO_MODULES.splitlines()[found["text_line"] - 1]
+        assert line.strip() == found["text"].strip()
+        assert line.startswith("  y = ")
+
+    def test_operand_used_twice_stands_twice(self, page: Path) -> None:
+        (found,) = document("show", page, "r")["found"]
+        assert [operand["name"] for operand in found["operands"]] == ["y", "y"]
+        assert found["is_root"]
+
+    def test_computation(self, page: Path) -> None:
+        (found,) = document("show", page, "half")["found"]
+        assert (found["kind"], found["role"], found["instructions"]) == ("computation", "unused", 2)
+        assert [parameter["name"] for parameter in found["parameters"]] == ["a"]
+        assert found["root"]["name"] == "y"
+        assert found["text"] in TWO_MODULES
+
+    def test_ambiguous_name_says_where(self, page: Path) -> None:
+        done = hlofast_command("show", page, "y", "--module", "second")
+        assert done.returncode == 2
+        assert "half/y" in done.stderr
+        assert "main/y" in done.stderr
+
+    def test_unknown_name(self, page: Path) -> None:
+        done = hlofast_command("show", page, "nowhere")
+        assert done.returncode == 2
+        assert "nowhere" in done.stderr
+
+    def test_for_people(self, page: Path) -> None:
+        done = hlofast_command("show", page, "main/y", "--module", "second")
+        assert done.returncode == 0
+        assert "exponential" in done.stdout
+        assert "f.py:7" in done.stdout
+        whole = hlofast_command("show", page, "half")
+        assert "ROOT y = f32[] negate(a)" in whole.stdout
+
+
+class TestFmt:
+    def test_original_is_the_bytes_of_the_file(self, train_step: Path) -> None:
+        done = subprocess.run(
+            [*COMMAND, "fmt", "--form", "original", train_step], capture_output=True, check=True
+        )
+        assert done.stdout.strip() == train_step.read_bytes().strip()
+
+    @pytest.mark.parametrize("form", ["long", "short"])
+    def test_printed_text_is_the_same_module(self, train_step: Path, form: str) -> None:
+        done = hlofast_command("fmt", "--form", form, train_step)
+        assert done.returncode == 0
+        before, after = hlofast.load(train_step).summary(), hlofast.loads(done.stdout).summary()
+        assert after["counts"] == before["counts"]
+        assert after["opcodes"] == before["opcodes"]
+
+    def test_without_metadata(self, train_step: Path) -> None:
+        done = hlofast_command("fmt", "--no-metadata", train_step)
+        assert "op_name" in train_step.read_text()
+        assert "op_name" not in done.stdout
+        assert (
+            hlofast_command("fmt", "--no-metadata", "--form", "original", train_step).returncode
+            == 2
+        )
+
+    def test_output_file(self, page: Path, tmp_path: Path) -> None:
+        target = tmp_path / "out.txt"
+        target.write_text("old")
+        assert hlofast_command("fmt", page, "-o", target).returncode == 0
+        assert [found.module.name for found in hlofast.find_modules(target.read_text())] == [
+            "first",
+            "second",
+        ]
+        assert sorted(tmp_path.iterdir()) == [target, page]
+
+    def test_document(self, page: Path) -> None:
+        modules = document("fmt", page)["modules"]
+        assert [module["name"] for module in modules] == ["first", "second"]
+        assert hlofast.loads(modules[0]["text"]).fingerprint() == modules[0]["fingerprint"]
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestOutput:
+    @pytest.fixture(autouse=True)
+    def _environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+
+    def test_colour_only_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert output.Printer(FakeTerminal()).styled("x", "1") == "\x1b[1mx\x1b[0m"
+        assert output.Printer(io.StringIO()).styled("x", "1") == "x"
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert output.Printer(FakeTerminal()).styled("x", "1") == "x"
+
+    def test_table_fits_the_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        printer = output.Printer(FakeTerminal())
+        printer.width = 40
+        printer.table("T", ["name", "bytes"], [["long" * 30, 1_234_567], ["b", None]], 7)
+        lines = printer.stream.getvalue().splitlines()
+        assert max(map(len, lines)) <= 40
+        assert lines[1] == "T (first 2 of 7)"
+        assert lines[3].endswith("…  1,234,567")
+        assert lines[4].split() == ["b", "-"]
+
+    def test_names_cannot_steer_the_terminal(self) -> None:
+        printer = output.Printer(io.StringIO())
+        printer.line("a\x1b[2Jb\rc")
+        assert printer.stream.getvalue() == "a\\x1b[2Jb\\rc\n"
+
+    @pytest.mark.parametrize(
+        ("count", "text"),
+        [(0, "0 B"), (1_000, "1,000 B"), (3_294_166_544, "3,294,166,544 B (3.068 GiB)")],
+    )
+    def test_sizes(self, count: int, text: str) -> None:
+        assert output.size(count) == text
+        assert output.size(None) == "unknown"

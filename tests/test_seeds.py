@@ -144,8 +144,7 @@ class TestAlpaStage:
         dots = [i for c in alpa_stage.computations for i in c if i.opcode == "dot"]
         assert {o.shape.dtype for i in dots for o in i.operands} == {"f32"}
         flops = sum(
-            2
-            * multiply_adds(i.operands[0].shape, i.attributes["lhs_contracting_dims"], i.shape)
+            2 * multiply_adds(i.operands[0].shape, i.attributes["lhs_contracting_dims"], i.shape)
             for i in dots
         )
         assert flops == 3_398_392_872_960
@@ -178,7 +177,9 @@ class TestAlpaStage:
             for i in c
             if i.attributes.get("custom_call_target") == "__builtin$CrossMeshAllReduce"
         ]
-        found = {(i.backend_config.raw, str(i.shape.dtype), tuple(i.shape.dimensions)) for i in calls}
+        found = {
+            (i.backend_config.raw, str(i.shape.dtype), tuple(i.shape.dimensions)) for i in calls
+        }
         assert found == {(b"AND;0$1$", "pred", ()), (b"SUM;0$1$", "f32", ())}
 
 

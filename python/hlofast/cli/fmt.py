@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from hlofast.cli import inputs, output
@@ -72,6 +71,8 @@ def _write(text: str) -> None:
 
 def _replace(path: Path, text: str) -> None:
     """Write through a file beside `path`, so that a reader sees the old or the new text."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -107,9 +107,7 @@ def _instruction(instruction: "Instruction") -> dict[str, Any]:
 
 
 def _computation(module: "Module", computation: "Computation") -> dict[str, Any]:
-    (usage,) = (
-        row for row in module.summary()["computations"] if row["name"] == computation.name
-    )
+    (usage,) = (row for row in module.summary()["computations"] if row["name"] == computation.name)
     return {
         "kind": "computation",
         "computation": computation.name,
@@ -177,9 +175,7 @@ def _print_computation(
     )
     _references(printer, "Parameters", document["parameters"], limit)
     callers = [[row["name"], row["opcode"], row["computation"]] for row in document["callers"]]
-    printer.table(
-        "Callers", ["name", "opcode", "in computation"], callers[:limit], len(callers)
-    )
+    printer.table("Callers", ["name", "opcode", "in computation"], callers[:limit], len(callers))
     lines = document["text"].splitlines()
     shown = lines[: limit + 1] if limit else lines
     printer.line()
@@ -192,4 +188,8 @@ def _print_computation(
 def _place(document: dict[str, Any]) -> str:
     line = document["text_line"]
     module = f"module {document['name']}"
-    return f"{document['path']}, {module}" if line is None else f"{document['path']}:{line:,}, {module}"
+    return (
+        f"{document['path']}, {module}"
+        if line is None
+        else f"{document['path']}:{line:,}, {module}"
+    )
