@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from pathlib import Path
 
 from hlofast.cli import inputs, output
 
@@ -54,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json("fmt", VERSION, {"modules": modules, "errors": reader.errors})
     elif arguments.output and reader.exit_code() == 0:
-        _replace(Path(arguments.output), "\n".join(texts))
+        _replace(arguments.output, "\n".join(texts))
     return reader.exit_code()
 
 
@@ -69,15 +68,15 @@ def _write(text: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: str, text: str) -> None:
     """Write through a file beside `path`, so that a reader sees the old or the new text."""
     import tempfile
 
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    handle, name = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=os.path.basename(path))
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(_encoded(text))
-        Path(name).replace(path)
+        os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        os.unlink(name)
         raise
