@@ -1,10 +1,15 @@
 """Print modules as HLO text in one of XLA's forms."""
 
-import argparse
+from __future__ import annotations
+
 import os
 import sys
 
-from hlofast.cli import inputs, output
+from hlofast.cli import USAGE, inputs, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
 
 EXAMPLES = """\
 examples:
@@ -37,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print every module of every file."""
     if arguments.form == "original" and arguments.no_metadata:
         inputs.complain("--no-metadata needs --form long or short")
-        return 2
+        return USAGE
     reader = inputs.Reader(arguments)
     modules = []
     texts = []

@@ -1,15 +1,18 @@
 """FILE arguments: every module of every file, and what could not be read."""
 
-import argparse
+from __future__ import annotations
+
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import hlofast
 from hlofast.cli import UNREADABLE, USAGE
 
+TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from typing import Any
+
     from hlofast import Module
 
 
@@ -24,14 +27,16 @@ def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
     parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
 
 
-@dataclass(frozen=True, slots=True)
 class Found:
     """A module and where it stood."""
 
-    module: "Module"
-    path: str
-    line: int
-    label: str | None
+    __slots__ = ("label", "line", "module", "path")
+
+    def __init__(self, module: Module, path: str, line: int, label: str | None) -> None:
+        self.module = module
+        self.path = path
+        self.line = line
+        self.label = label
 
     def describe(self) -> dict[str, Any]:
         """The fields that open the JSON form of a module."""

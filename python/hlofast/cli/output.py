@@ -1,9 +1,14 @@
 """What the verbs share to talk to people: tables, sizes, colour, JSON."""
 
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TextIO
 
 GIBIBYTE = 1 << 30
 GAP = "  "

@@ -1,11 +1,14 @@
 """One instruction or computation in context: what it is, what it reads, who reads it."""
 
-import argparse
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
 from hlofast.cli import USAGE, inputs, output
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
     from hlofast import Computation, Instruction, Module
 
 EXAMPLES = """\
@@ -60,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     return reader.exit_code() or (0 if documents and not ambiguous else USAGE)
 
 
-def _matches(module: "Module", name: str) -> list[dict[str, Any]]:
+def _matches(module: Module, name: str) -> list[dict[str, Any]]:
     place, _, plain = name.rpartition("/")
     plain, place = plain.removeprefix("%"), place.removeprefix("%")
     if not place and plain in module.computations:
@@ -73,7 +76,7 @@ def _matches(module: "Module", name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _reference(instruction: "Instruction") -> dict[str, str]:
+def _reference(instruction: Instruction) -> dict[str, str]:
     return {
         "name": instruction.name,
         "opcode": instruction.opcode,
@@ -82,7 +85,7 @@ def _reference(instruction: "Instruction") -> dict[str, str]:
     }
 
 
-def _instruction(instruction: "Instruction") -> dict[str, Any]:
+def _instruction(instruction: Instruction) -> dict[str, Any]:
     metadata = instruction.metadata
     source = instruction.source
     return {
@@ -106,7 +109,7 @@ def _instruction(instruction: "Instruction") -> dict[str, Any]:
     }
 
 
-def _computation(module: "Module", computation: "Computation") -> dict[str, Any]:
+def _computation(module: Module, computation: Computation) -> dict[str, Any]:
     (usage,) = (row for row in module.summary()["computations"] if row["name"] == computation.name)
     return {
         "kind": "computation",

@@ -1,9 +1,13 @@
 """What a module is: how far the compiler has come, what goes in and out, what it is made of."""
 
-import argparse
-from typing import Any
+from __future__ import annotations
 
 from hlofast.cli import inputs, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
 
 EXAMPLES = """\
 examples:
