@@ -227,7 +227,7 @@ pub(super) fn status(module: &Module, facts: &Facts) -> Guess<Status> {
     if module.computation_name(module.entry()).ends_with(b"_spmd") {
         return guess(Status::Partitioned, "the entry computation's name ends in _spmd");
     }
-    guess(Status::Unoptimised, "no shardings, collectives or fusions")
+    guess(Status::Unoptimised, "no fusions, no collectives, no shardings beyond parameters")
 }
 
 const GPU_CALLS: [&str; 7] =
