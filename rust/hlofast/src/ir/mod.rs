@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod csr;
+pub mod decode;
 pub mod derived;
 pub mod dtype;
 pub mod module;

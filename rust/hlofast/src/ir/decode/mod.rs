@@ -1,0 +1,354 @@
+//! Typed values of attributes: pure functions over the bytes of one value.
+//!
+//! Start at [`decode`]. Every decoder is linear in the text, bounded in depth, and does no work
+//! in proportion to a number in the text. Spans in errors are relative to the value; callers
+//! shift them. Values borrow from the text.
+
+mod groups;
+mod iota;
+mod mesh;
+mod metadata;
+mod other;
+mod scan;
+mod sharding;
+mod sharding_read;
+mod sharding_text;
+mod string;
+mod window;
+
+pub use groups::{IntegerLists, ReplicaGroups};
+pub use iota::{DeviceOrder, Iota};
+pub use mesh::{AxisReference, Mesh};
+pub use metadata::{FrontendAttribute, Metadata, metadata_string};
+pub use other::{
+    Alias, Domain, Origin, OriginPart, OriginalValue, ResultAccuracy, Sparsity, SparsityConfig,
+    Statistics,
+};
+pub use scan::DEPTH_LIMIT;
+pub use sharding::{
+    LeafSharding, NamedDimension, NamedSharding, Placement, Reduction, ShardGroup, Sharding,
+    SubgroupKind, Tiles,
+};
+pub use string::{escape, escape_into, quote, unescape};
+pub use window::{
+    DimensionLabel, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,
+};
+
+use super::opcode::Opcode;
+use crate::error::Result;
+use crate::text::{Cursor, is_identifier_byte};
+use scan::{Trailing, boolean, bytes, float, integer, integers, list, name, string, whole, word};
+use std::borrow::Cow;
+
+/// The typed value of an attribute. Where XLA has a default and the value is absent there is no
+/// value at all; nothing is filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttributeValue<'a> {
+    /// `true` or `false`.
+    Boolean(bool),
+    /// `{true,false}`.
+    Booleans(Vec<bool>),
+    /// An integer.
+    Integer(i64),
+    /// A number.
+    Float(f64),
+    /// `{1,2}`.
+    Integers(Vec<i64>),
+    /// `{{0,1},{2}}`.
+    IntegerLists(IntegerLists),
+    /// `{{0,1},{1,0}}`: source and target of each transfer.
+    SourceTargetPairs(Vec<(i64, i64)>),
+    /// The content of a string; any bytes.
+    Text(Cow<'a, [u8]>),
+    /// A brace dictionary as written (`backend_config={...}`).
+    Dictionary(&'a [u8]),
+    /// An enumeration's word as written.
+    Word(&'a [u8]),
+    /// Several such words.
+    Words(Vec<&'a [u8]>),
+    /// The name of a computation, without `%`, or the text of one written in place, with braces.
+    Computation(&'a [u8]),
+    /// Several computations.
+    Computations(Vec<&'a [u8]>),
+    /// Names of instructions, without `%`.
+    Names(Vec<&'a [u8]>),
+    /// One record per dimension of a window.
+    Window(Vec<WindowDimension>),
+    /// Roles of the dimensions of a convolution.
+    DimensionLabels(DimensionLabels),
+    /// One record per dimension of a pad.
+    Padding(Vec<PaddingDimension>),
+    /// One record per dimension of a slice.
+    Slice(Vec<SliceDimension>),
+    /// Which devices take part together.
+    ReplicaGroups(ReplicaGroups<'a>),
+    /// How arrays lie on devices.
+    Sharding(Sharding<'a>),
+    /// Where the instruction comes from.
+    Metadata(Box<Metadata<'a>>),
+    /// The framework's own attributes.
+    FrontendAttributes(Vec<FrontendAttribute<'a>>),
+    /// The text of a shape.
+    Shape(&'a [u8]),
+    /// The texts of several shapes.
+    Shapes(Vec<&'a [u8]>),
+    /// The text of a literal with its own shapes (`literal=` of custom calls).
+    Literal(&'a [u8]),
+    /// Which operands share memory with the result.
+    Aliases(Vec<Alias>),
+    /// How exact the result has to be.
+    ResultAccuracy(ResultAccuracy<'a>),
+    /// Which values of the original program the result is.
+    Origin(Origin<'a>),
+    /// Numbers attached by tools; None for `{}`.
+    Statistics(Option<Statistics<'a>>),
+    /// What a domain instruction separates.
+    Domain(Box<Domain<'a>>),
+    /// N:M sparsity of a convolution.
+    SparsityConfig(SparsityConfig),
+    /// The value of an attribute this version does not know, or of a known one in a form of old
+    /// texts, as written.
+    Raw(&'a [u8]),
+}
+
+/// The typed value of attribute `key` of an instruction with `opcode`. Attributes that are not
+/// known are `Raw`; known ones that cannot be read are errors.
+pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<AttributeValue<'a>> {
+    use AttributeValue as V;
+    Ok(match key {
+        b"dimensions"
+        | b"fft_length"
+        | b"dynamic_slice_sizes"
+        | b"start_index_map"
+        | b"scatter_dims_to_operand_dims"
+        | b"replica_group_ids"
+        | b"lhs_contracting_dims"
+        | b"rhs_contracting_dims"
+        | b"lhs_batch_dims"
+        | b"rhs_batch_dims"
+        | b"lhs_ragged_dims"
+        | b"rhs_group_dims"
+        | b"offset_dims"
+        | b"collapsed_slice_dims"
+        | b"operand_batching_dims"
+        | b"start_indices_batching_dims"
+        | b"update_window_dims"
+        | b"inserted_window_dims"
+        | b"input_batching_dims"
+        | b"scatter_indices_batching_dims" => {
+            V::Integers(whole(value, |c| integers(c, Trailing::Nothing))?)
+        }
+        b"slice_sizes" => match opcode {
+            Opcode::CollectivePermute | Opcode::CollectivePermuteStart => {
+                V::IntegerLists(whole(value, groups::integer_lists)?)
+            }
+            _ => V::Integers(whole(value, |c| integers(c, Trailing::Nothing))?),
+        },
+        b"source_target_pairs" => V::SourceTargetPairs(decode_pairs(value)?),
+        b"replica_groups" => V::ReplicaGroups(groups::decode_replica_groups(value)?),
+        b"index"
+        | b"index_vector_dim"
+        | b"iota_dimension"
+        | b"inferred_dimension"
+        | b"channel_id"
+        | b"feature_index"
+        | b"feature_group_count"
+        | b"batch_group_count"
+        | b"exponent_bits"
+        | b"mantissa_bits"
+        | b"delta"
+        | b"k"
+        | b"num_carries"
+        | b"cross_program_prefetch_index"
+        | b"all_reduce_id"
+        | b"async_group_id" => V::Integer(whole(value, integer)?),
+        b"is_stable"
+        | b"largest"
+        | b"indices_are_sorted"
+        | b"unique_indices"
+        | b"is_composite"
+        | b"is_host_transfer"
+        | b"is_reverse"
+        | b"is_associative"
+        | b"constrain_layout"
+        | b"use_global_device_ids"
+        | b"custom_call_has_side_effect"
+        | b"has_dynamic_root"
+        | b"lower"
+        | b"left_side"
+        | b"unit_diagonal"
+        | b"is_scheduled"
+        | b"alias_passthrough_params" => V::Boolean(whole(value, boolean)?),
+        b"parameter_replication" => V::Booleans(decode_booleans(value)?),
+        b"epsilon" => V::Float(whole(value, float)?),
+        b"to_apply" | b"condition" | b"body" | b"select" | b"scatter" | b"true_computation"
+        | b"false_computation" | b"calls" => decode_calls(value)?,
+        b"branch_computations" | b"called_computations" => {
+            V::Computations(decode_computations(value)?)
+        }
+        b"control-predecessors" => V::Names(decode_names(value)?),
+        b"direction" | b"type" | b"kind" | b"fft_type" | b"distribution" | b"algorithm"
+        | b"transpose_a" | b"convolution_kind" | b"padding_type" | b"schedule" | b"api_version"
+        | b"mode" => V::Word(whole(value, |c| word(c, "a word"))?),
+        b"operand_precision" => V::Words(decode_words(value)?),
+        b"custom_call_target"
+        | b"infeed_config"
+        | b"outfeed_config"
+        | b"async_execution_thread"
+        | b"execution_thread"
+        | b"barrier"
+        | b"opaque" => V::Text(whole(value, string)?),
+        b"backend_config" => match value.trim_ascii_start().first() {
+            Some(b'{') => {
+                let dictionary = |cursor: &mut Cursor<'a>| {
+                    cursor.skip_space()?;
+                    let span = cursor.dictionary()?;
+                    Ok(bytes(cursor, span))
+                };
+                V::Dictionary(whole(value, dictionary)?)
+            }
+            _ => V::Text(whole(value, string)?),
+        },
+        b"window" => V::Window(window::decode_window(value)?),
+        b"dim_labels" => V::DimensionLabels(window::decode_dimension_labels(value)?),
+        b"padding" => V::Padding(window::decode_padding(value)?),
+        b"slice" => V::Slice(window::decode_slice(value)?),
+        b"sharding" => V::Sharding(sharding_read::decode_sharding(value)?),
+        b"metadata" => V::Metadata(Box::new(metadata::decode_metadata(value)?)),
+        b"frontend_attributes" => {
+            V::FrontendAttributes(metadata::decode_frontend_attributes(value)?)
+        }
+        b"outfeed_shape" => V::Shape(value.trim_ascii()),
+        b"operand_layout_constraints" => V::Shapes(decode_shapes(value)?),
+        b"literal" => V::Literal(value.trim_ascii()),
+        b"output_to_operand_aliasing" => V::Aliases(other::decode_aliases(value)?),
+        b"result_accuracy" => V::ResultAccuracy(other::decode_result_accuracy(value)?),
+        b"origin" => V::Origin(other::decode_origin(value)?),
+        b"statistics" => V::Statistics(other::decode_statistics(value)?),
+        b"domain" => V::Domain(Box::new(other::decode_domain(value)?)),
+        b"sparsity_config" => V::SparsityConfig(other::decode_sparsity_config(value)?),
+        _ => V::Raw(value),
+    })
+}
+
+fn decode_pairs(value: &[u8]) -> Result<Vec<(i64, i64)>> {
+    let mut pairs = Vec::new();
+    whole(value, |cursor| {
+        list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
+            cursor.expect(b'{', "at the start of a pair")?;
+            let source = integer(cursor)?;
+            cursor.expect(b',', "between source and target")?;
+            let target = integer(cursor)?;
+            cursor.expect(b'}', "after source and target")?;
+            pairs.push((source, target));
+            Ok(())
+        })
+    })?;
+    Ok(pairs)
+}
+
+fn decode_booleans(value: &[u8]) -> Result<Vec<bool>> {
+    let mut values = Vec::new();
+    whole(value, |cursor| {
+        list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
+            values.push(boolean(cursor)?);
+            Ok(())
+        })
+    })?;
+    Ok(values)
+}
+
+fn decode_words(value: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut words = Vec::new();
+    whole(value, |cursor| {
+        list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
+            words.push(word(cursor, "a word")?);
+            Ok(())
+        })
+    })?;
+    Ok(words)
+}
+
+/// A name, or a computation in braces.
+fn computation<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
+    cursor.skip_space()?;
+    if cursor.peek() != b'{' {
+        return name(cursor);
+    }
+    let span = cursor.balanced()?;
+    Ok(bytes(cursor, span))
+}
+
+/// One computation; several without braces, which XLA prints for some `calls=`, are accepted.
+fn decode_calls(value: &[u8]) -> Result<AttributeValue<'_>> {
+    whole(value, |cursor| {
+        let mut all = vec![computation(cursor)?];
+        while cursor.eat(b',')? {
+            all.push(computation(cursor)?);
+        }
+        Ok(match all.as_slice() {
+            [one] => AttributeValue::Computation(one),
+            _ => AttributeValue::Computations(all),
+        })
+    })
+}
+
+fn decode_computations(value: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut all = Vec::new();
+    whole(value, |cursor| {
+        list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
+            all.push(computation(cursor)?);
+            Ok(())
+        })
+    })?;
+    Ok(all)
+}
+
+fn decode_names(value: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut names = Vec::new();
+    whole(value, |cursor| {
+        list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
+            names.push(name(cursor)?);
+            Ok(())
+        })
+    })?;
+    Ok(names)
+}
+
+/// Skips the text of one shape: word, brackets, layout; or a tuple or buffer.
+pub(crate) fn shape_text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
+    cursor.skip_space()?;
+    let start = cursor.position();
+    if cursor.peek() != b'(' {
+        while is_identifier_byte(cursor.peek()) {
+            cursor.advance(1);
+        }
+        cursor.skip_space()?;
+    }
+    if cursor.position() == start && cursor.peek() != b'(' || !matches!(cursor.peek(), b'[' | b'(')
+    {
+        return Err(cursor.expected("a shape", ""));
+    }
+    let is_array = cursor.balanced()?.range().next().is_some_and(|at| cursor.text()[at] == b'[');
+    let end = cursor.position();
+    if is_array {
+        cursor.skip_space()?;
+        if cursor.peek() == b'{' {
+            cursor.balanced()?;
+        } else {
+            cursor.set_position(end);
+        }
+    }
+    Ok(cursor.since(start))
+}
+
+fn decode_shapes(value: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut shapes = Vec::new();
+    whole(value, |cursor| {
+        list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
+            shapes.push(shape_text(cursor)?);
+            Ok(())
+        })
+    })?;
+    Ok(shapes)
+}
