@@ -21,6 +21,10 @@ SECTIONS = (
     "sharding",
     "literals",
     "semantics",
+    "inference",
+    "async_sugar",
+    "history",
+    "newest",
 )
 
 def all_probes() -> Iterator[Probe]:
