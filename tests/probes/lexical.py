@@ -8,7 +8,7 @@ from .base import ACCEPT, REJECT, Probe, module, slug, table
 
 PRIMITIVES = (
     "pred s1 s2 s4 s8 s16 s32 s64 u1 u2 u4 u8 u16 u32 u64 f16 bf16 f32 f64 f8e5m2 f8e4m3 f8e3m4 "
-    "f8e4m3fn f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz f8e8m0fnu f4e2m1fn c64 c128 token opaque"
+    "f8e4m3fn f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz f8e8m0fnu f4e2m1fn f6e3m2fn f6e2m3fn c64 c128 token opaque"
 ).split()
 KEYWORDS = (
     "true false inf nan HloModule ENTRY ROOT FileLocations FileNames FunctionNames StackFrames maximal "
