@@ -258,6 +258,18 @@ const TABLE: [u8; SLOTS] = {
     table
 };
 
+/// First and last eight bytes and length of each name.
+const KEYS: [(u64, u64, usize); Opcode::Unknown as usize] = {
+    let mut keys = [(0, 0, 0); Opcode::Unknown as usize];
+    let mut code = 0;
+    while code < keys.len() {
+        let bytes = Opcode::NAMES[code].as_bytes();
+        keys[code] = (load(bytes, 0), tail_of(bytes), bytes.len());
+        code += 1;
+    }
+    keys
+};
+
 impl Opcode {
     /// The opcode HLO text calls `word`.
     #[inline]
@@ -276,7 +288,10 @@ impl Opcode {
             if code >= Opcode::Unknown as usize {
                 return None;
             }
-            if Self::NAMES[code].as_bytes() == word {
+            // Up to 16 bytes, the first and last eight and the length are the whole word.
+            if KEYS[code] == (head, tail, length)
+                && (length <= 16 || Self::NAMES[code].as_bytes() == word)
+            {
                 return Some(Self::ALL[code]);
             }
             slot = (slot + 1) % SLOTS;

@@ -2,7 +2,7 @@
 //! id, whatever the spacing and comments of the text it came from.
 
 use super::dtype::ElementType;
-use crate::text::Span;
+use crate::text::{Cursor, Span};
 use hashbrown::HashMap;
 
 /// The id of a shape in its module's table.
@@ -358,6 +358,19 @@ pub struct ShapeInterner {
     pub table: ShapeTable,
     by_structure: hashbrown::HashTable<ShapeId>,
     layouts: HashMap<Layout, u32, BuildMix>,
+    recent_layouts: Vec<RecentLayout>,
+}
+
+/// The id of an interned layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutId(u32);
+
+/// A layout text met a short while ago.
+#[derive(Clone, Copy)]
+struct RecentLayout {
+    text: Span,
+    layout: LayoutId,
+    rank: usize,
 }
 
 /// Hasher state for structural keys: keyed once per process, so that collisions cannot be
@@ -395,7 +408,19 @@ impl ShapeInterner {
         layout: Option<Layout>,
         text: Span,
     ) -> ShapeId {
-        let layout = layout.map_or(NO_LAYOUT, |layout| self.layout(layout));
+        let layout = layout.map(|layout| self.layout(layout));
+        self.array_with_layout(element_type, dimensions, layout, text)
+    }
+
+    /// As `array`, with a layout that is already interned.
+    pub fn array_with_layout(
+        &mut self,
+        element_type: ElementType,
+        dimensions: &[Dimension],
+        layout: Option<LayoutId>,
+        text: Span,
+    ) -> ShapeId {
+        let layout = layout.map_or(NO_LAYOUT, |layout| layout.0);
         let start = self.table.dimensions.len() as u32;
         self.table.dimensions.extend(dimensions.iter().map(|dimension| dimension.encode()));
         self.push(Record {
@@ -479,14 +504,40 @@ impl ShapeInterner {
         table
     }
 
-    fn layout(&mut self, layout: Layout) -> u32 {
+    /// The id of `layout`.
+    pub fn layout(&mut self, layout: Layout) -> LayoutId {
         if let Some(id) = self.layouts.get(&layout) {
-            return *id;
+            return LayoutId(*id);
         }
         let id = self.table.layouts.len() as u32;
         self.table.layouts.push(layout.clone());
         self.layouts.insert(layout, id);
-        id
+        LayoutId(id)
+    }
+
+    /// The layout that the text at the cursor starts with, if one of the last few did too, and
+    /// its number of dimensions; takes it. Layout texts end with their only closing brace, so
+    /// none is a prefix of another.
+    pub(crate) fn recent_layout(&mut self, cursor: &mut Cursor<'_>) -> Option<(LayoutId, usize)> {
+        let rest = cursor.rest();
+        let found = self.recent_layouts.iter().position(|known| {
+            let length = known.text.len();
+            rest.len() >= length && cursor.text().get(known.text.range()) == rest.get(..length)
+        })?;
+        let known = self.recent_layouts[found];
+        self.recent_layouts.swap(found, found / 2);
+        cursor.advance(known.text.len());
+        Some((known.layout, known.rank))
+    }
+
+    /// Remembers that `text` spells `layout`, which orders `rank` dimensions.
+    pub(crate) fn remember_layout(&mut self, text: Span, layout: LayoutId, rank: usize) {
+        let entry = RecentLayout { text, layout, rank };
+        if self.recent_layouts.len() < 12 {
+            self.recent_layouts.push(entry);
+        } else if let Some(last) = self.recent_layouts.last_mut() {
+            *last = entry;
+        }
     }
 
     fn hash_of(&self, id: ShapeId) -> u64 {

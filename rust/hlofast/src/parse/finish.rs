@@ -187,7 +187,7 @@ impl Reader<'_> {
         self.columns.flags[row as usize] |= Flags::SUGAR;
         let name = [b"async_wrapped.", &stem[..]].concat();
         let computation = Computation {
-            name: self.to_arena(&name)?,
+            name: self.append_to_arena(&name)?,
             is_implicit: true,
             ..Computation::default()
         };
@@ -275,7 +275,7 @@ impl Reader<'_> {
         if self.header.name.is_empty() {
             let name = self.bytes(self.computations[entry as usize].name);
             let name = [b"module_", name].concat();
-            self.header.name = self.to_arena(&name)?;
+            self.header.name = self.append_to_arena(&name)?;
         }
         let mut columns = self.columns;
         columns.opcodes.shrink_to_fit();

@@ -11,7 +11,7 @@
 
 use super::reader::Reader;
 use crate::error::Result;
-use crate::ir::{CallRole, Opcode};
+use crate::ir::{CallRole, Computation, Opcode};
 use crate::text::Span;
 use crate::text::is_identifier_start;
 use crate::text::kernel::{CLOSE, COMMA, Kernel, LineMasks, NOT_IDENTIFIER, OPEN, SPACE, SPECIAL};
@@ -76,19 +76,26 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// Whether every special byte belongs to an index comment, `/*index=5*/`.
+    /// Whether every special byte belongs to an index comment, `/*index=5*/`, or quotes a plain
+    /// word, `'axis_0'`.
     #[cold]
     #[inline(never)]
-    fn only_index_comments(&self) -> bool {
+    fn has_only_harmless_specials(&self) -> bool {
         let mut at = self.masks.next::<SPECIAL>(0);
         while at < self.line.len() {
-            let rest = &self.line[at..];
-            let Some(digits) = rest.strip_prefix(b"/*index=") else { return false };
-            let count = digits.iter().take_while(|b| b.is_ascii_digit()).count();
-            if count == 0 || !digits[count..].starts_with(b"*/") {
+            let end = self.masks.next::<SPECIAL>(at + 1);
+            let Some(inside) = self.line.get(at..=end) else { return false };
+            let harmless = match inside {
+                [b'/', b'*', b'i', b'n', b'd', b'e', b'x', b'=', digits @ .., b'*', b'/'] => {
+                    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+                }
+                [b'\'', .., b'\''] => self.masks.next::<NOT_IDENTIFIER>(at + 1) == end,
+                _ => false,
+            };
+            if !harmless {
                 return false;
             }
-            at = self.masks.next::<SPECIAL>(at + 8 + count + 2);
+            at = self.masks.next::<SPECIAL>(end + 1);
         }
         true
     }
@@ -149,23 +156,101 @@ impl Reader<'_> {
     /// # Safety
     /// The CPU must have the features of `K`.
     #[inline(always)]
-    pub(super) unsafe fn line<K: Kernel>(&mut self, start: usize) -> Result<Line> {
-        let mut masks = std::mem::take(&mut self.masks);
+    pub(super) unsafe fn line<K: Kernel>(
+        &mut self,
+        start: usize,
+        masks: &mut LineMasks,
+    ) -> Result<Line> {
         // SAFETY: the caller vouches for the features.
         let closed = unsafe { masks.scan::<K>(self.text, start) };
-        let result = if closed { self.scanned_line(start, &masks) } else { Ok(Line::Other) };
+        let result = if closed { self.scanned_line(start, masks) } else { Ok(Line::Other) };
         if matches!(result, Ok(Line::Other)) {
             self.general_until = start + masks.length;
         }
-        self.masks = masks;
         result
+    }
+
+    /// Reads a computation's header, if the line is one and nothing else:
+    /// `ENTRY %name (x: f32[]) -> f32[] {` or `name {`.
+    ///
+    /// # Safety
+    /// The CPU must have the features of `K`.
+    #[inline(always)]
+    pub(super) unsafe fn computation_line<K: Kernel>(
+        &mut self,
+        start: usize,
+        masks: &mut LineMasks,
+    ) -> Option<Computation> {
+        if start < self.general_until {
+            return None;
+        }
+        // SAFETY: the caller vouches for the features.
+        if !unsafe { masks.scan::<K>(self.text, start) } {
+            self.general_until = start + masks.length;
+            return None;
+        }
+        let line = self.text.get(start..start + masks.length)?;
+        let found = self.scanned_computation_line(start, &Scan { line, masks });
+        if found.is_none() {
+            self.general_until = start + masks.length;
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn scanned_computation_line(
+        &mut self,
+        start: usize,
+        scan: &Scan<'_, '_>,
+    ) -> Option<Computation> {
+        let line = scan.line;
+        if scan.masks.has_special && !scan.has_only_harmless_specials() {
+            return None;
+        }
+        let is_marked_entry = line.starts_with(b"ENTRY ");
+        let mut at = 6 * usize::from(is_marked_entry);
+        at += usize::from(scan.byte(at) == b'%');
+        let name_end = scan.masks.next::<NOT_IDENTIFIER>(at);
+        let signature = name_end + 1;
+        if !is_identifier_start(scan.byte(at)) || scan.byte(name_end) != b' ' {
+            return None;
+        }
+        let (brace, signature) = if scan.byte(signature) == b'{' {
+            (signature, Span::EMPTY)
+        } else {
+            if scan.byte(signature) != b'(' {
+                return None;
+            }
+            let close = scan.closing(signature)?;
+            let shape = close + 5;
+            let trimmed = line.trim_ascii_end().len();
+            if line.get(close + 1..shape)? != b" -> " || !line[..trimmed].ends_with(b" {") {
+                return None;
+            }
+            let end = trimmed - 2;
+            if end < shape {
+                return None;
+            }
+            self.shape_of_text(start + shape, start + end)?;
+            (trimmed - 1, Span::new(start + signature, start + end))
+        };
+        if !line[brace + 1..].trim_ascii_end().is_empty() {
+            return None;
+        }
+        Some(Computation {
+            name: Span::new(start + at, start + name_end),
+            header: Span::new(start, start + brace + 1),
+            signature,
+            is_marked_entry,
+            ..Computation::default()
+        })
     }
 
     #[inline(always)]
     fn scanned_line(&mut self, start: usize, masks: &LineMasks) -> Result<Line> {
         let Some(line) = self.text.get(start..start + masks.length) else { return Ok(Line::Other) };
         let scan = Scan { line, masks };
-        if masks.has_special && !scan.only_index_comments() {
+        if masks.has_special && !scan.has_only_harmless_specials() {
             return Ok(Line::Other);
         }
         // ROOT %name = shape opcode(

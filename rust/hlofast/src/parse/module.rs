@@ -8,7 +8,7 @@ use super::shape::{parse_shape, starts_shape};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::Computation;
 use crate::ir::attributes::{read_value, skip_to_value};
-use crate::text::kernel::{Kernel, KernelChoice, Portable};
+use crate::text::kernel::{Kernel, KernelChoice, LineMasks, Portable};
 use crate::text::{Cursor, Span, is_identifier_byte};
 
 impl Reader<'_> {
@@ -155,6 +155,25 @@ impl Reader<'_> {
 
     /// `ENTRY? name signature? { instructions }` and what it queues.
     fn read_computation(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        let computation = match self.header_line(cursor) {
+            Some(computation) => computation,
+            None => match self.read_computation_header(cursor)? {
+                Some(computation) => computation,
+                None => return self.read_single_instruction(cursor),
+            },
+        };
+        let mut computation = computation;
+        let body = cursor.position() - 1;
+        self.check_computation(&computation)?;
+        let position = self.read_body(cursor.position(), &mut computation, body)?;
+        cursor.set_position(position);
+        computation.execution_thread = read_execution_thread(cursor)?;
+        self.finish_computation(computation)?;
+        self.read_queue()
+    }
+
+    /// The header in any form, up to the opening brace; None if the text is a single instruction.
+    fn read_computation_header(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Computation>> {
         let start = cursor.position();
         let mut computation = Computation::default();
         if cursor.identifier() == b"ENTRY" && cursor.peek() != b':' {
@@ -162,8 +181,11 @@ impl Reader<'_> {
         } else {
             cursor.set_position(start);
         }
-        let named = cursor.name()?;
-        let Some(name) = named else {
+        let is_first = self.computations.is_empty();
+        let Some(name) = cursor.name()? else {
+            if is_first && self.header.span.is_empty() && starts_shape(cursor) {
+                return Ok(None);
+            }
             return Err(self.trailing_text(cursor));
         };
         computation.name = name;
@@ -179,33 +201,62 @@ impl Reader<'_> {
             computation.signature = cursor.span_since(at);
             cursor.skip_space()?;
         }
-        if cursor.peek() != b'{' || cursor.is_at_end() {
-            if self.computations.is_empty()
-                && self.header.span.is_empty()
-                && computation.signature.is_empty()
-                && !computation.is_marked_entry
-            {
-                cursor.set_position(start);
-                return self.read_single_instruction(cursor);
+        if cursor.peek() == b'{' && !cursor.is_at_end() {
+            cursor.advance(1);
+            computation.header = cursor.span_since(start);
+            return Ok(Some(computation));
+        }
+        if computation.signature.is_empty() && !computation.is_marked_entry {
+            let end = cursor.position();
+            cursor.set_position(start);
+            if is_first && self.header.span.is_empty() {
+                return Ok(None);
             }
-            if !self.computations.is_empty()
-                && computation.signature.is_empty()
-                && !computation.is_marked_entry
-            {
-                cursor.set_position(start);
+            if !is_first {
                 return Err(self.trailing_text(cursor));
             }
-            return Err(cursor.expected("{", "at the beginning of a computation's body"));
+            cursor.set_position(end);
         }
-        let body = cursor.position();
-        cursor.advance(1);
-        computation.header = Span::new(start, body + 1);
-        self.check_computation(&computation)?;
-        let position = self.read_body(cursor.position(), &mut computation, body)?;
-        cursor.set_position(position);
-        computation.execution_thread = read_execution_thread(cursor)?;
-        self.finish_computation(computation)?;
-        self.read_queue()
+        Err(cursor.expected("{", "at the beginning of a computation's body"))
+    }
+
+    /// The header on one line, as XLA prints it; the cursor is moved past its brace.
+    fn header_line(&mut self, cursor: &mut Cursor<'_>) -> Option<Computation> {
+        let start = cursor.position();
+        let mut masks = std::mem::take(&mut self.masks);
+        let found = match self.kernel {
+            // SAFETY: `KernelChoice::detect` found the features these functions are compiled for.
+            #[cfg(target_arch = "x86_64")]
+            KernelChoice::Avx512 => unsafe { self.header_avx512(start, &mut masks) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            KernelChoice::Avx2 => unsafe { self.header_avx2(start, &mut masks) },
+            // SAFETY: the portable kernel needs no features.
+            KernelChoice::Portable => unsafe {
+                self.computation_line::<Portable>(start, &mut masks)
+            },
+        };
+        self.masks = masks;
+        cursor.set_position(found.as_ref()?.header.end as usize);
+        found
+    }
+
+    /// # Safety
+    /// The CPU must have the features named.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    unsafe fn header_avx512(&mut self, start: usize, masks: &mut LineMasks) -> Option<Computation> {
+        // SAFETY: this function's features are the kernel's.
+        unsafe { self.computation_line::<crate::text::kernel::Avx512>(start, masks) }
+    }
+
+    /// # Safety
+    /// The CPU must have the features named.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    unsafe fn header_avx2(&mut self, start: usize, masks: &mut LineMasks) -> Option<Computation> {
+        // SAFETY: this function's features are the kernel's.
+        unsafe { self.computation_line::<crate::text::kernel::Avx2>(start, masks) }
     }
 
     #[cold]
@@ -259,16 +310,19 @@ impl Reader<'_> {
         open: usize,
     ) -> Result<usize> {
         self.start_computation();
+        let mut masks = std::mem::take(&mut self.masks);
         let end = match self.kernel {
             // SAFETY: `KernelChoice::detect` found the features these functions are compiled for.
             #[cfg(target_arch = "x86_64")]
-            KernelChoice::Avx512 => unsafe { self.body_avx512(position, open) },
+            KernelChoice::Avx512 => unsafe { self.body_avx512(position, open, &mut masks) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            KernelChoice::Avx2 => unsafe { self.body_avx2(position, open) },
+            KernelChoice::Avx2 => unsafe { self.body_avx2(position, open, &mut masks) },
             // SAFETY: the portable kernel needs no features.
-            KernelChoice::Portable => unsafe { self.body::<Portable>(position, open) },
-        }?;
+            KernelChoice::Portable => unsafe { self.body::<Portable>(position, open, &mut masks) },
+        };
+        self.masks = masks;
+        let end = end?;
         computation.body = Span::new(open, end + 1);
         Ok(end + 1)
     }
@@ -277,18 +331,28 @@ impl Reader<'_> {
     /// The CPU must have the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
-    unsafe fn body_avx512(&mut self, position: usize, open: usize) -> Result<usize> {
+    unsafe fn body_avx512(
+        &mut self,
+        position: usize,
+        open: usize,
+        masks: &mut LineMasks,
+    ) -> Result<usize> {
         // SAFETY: this function's features are the kernel's.
-        unsafe { self.body::<crate::text::kernel::Avx512>(position, open) }
+        unsafe { self.body::<crate::text::kernel::Avx512>(position, open, masks) }
     }
 
     /// # Safety
     /// The CPU must have the features named.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
-    unsafe fn body_avx2(&mut self, position: usize, open: usize) -> Result<usize> {
+    unsafe fn body_avx2(
+        &mut self,
+        position: usize,
+        open: usize,
+        masks: &mut LineMasks,
+    ) -> Result<usize> {
         // SAFETY: this function's features are the kernel's.
-        unsafe { self.body::<crate::text::kernel::Avx2>(position, open) }
+        unsafe { self.body::<crate::text::kernel::Avx2>(position, open, masks) }
     }
 
     /// The loop over instructions; the offset of the closing brace.
@@ -296,7 +360,12 @@ impl Reader<'_> {
     /// # Safety
     /// The CPU must have the features of `K`.
     #[inline(always)]
-    unsafe fn body<K: Kernel>(&mut self, position: usize, open: usize) -> Result<usize> {
+    unsafe fn body<K: Kernel>(
+        &mut self,
+        position: usize,
+        open: usize,
+        masks: &mut LineMasks,
+    ) -> Result<usize> {
         let mut at = position;
         loop {
             let byte = loop {
@@ -313,7 +382,7 @@ impl Reader<'_> {
             let mut read = Ok(Line::Other);
             if at >= self.general_until && byte != b'/' {
                 // SAFETY: the caller vouches for the features.
-                read = unsafe { self.line::<K>(at) };
+                read = unsafe { self.line::<K>(at, masks) };
             }
             match read {
                 Ok(Line::Read(next)) => {
@@ -387,8 +456,11 @@ impl Reader<'_> {
         name.push(b'.');
         name.extend_from_slice(edge.role.as_str().as_bytes());
         name.extend_from_slice(format!(".{}", self.computations.len()).as_bytes());
-        let mut computation =
-            Computation { name: self.to_arena(&name)?, is_inline: true, ..Computation::default() };
+        let mut computation = Computation {
+            name: self.append_to_arena(&name)?,
+            is_inline: true,
+            ..Computation::default()
+        };
         let open = body.start as usize;
         computation.header = Span::new(open, open + 1);
         // A nested block starts on a line that may have been given up before; try again.
@@ -426,7 +498,7 @@ impl Reader<'_> {
             ));
         }
         let computation = Computation {
-            name: self.to_arena(b"entry")?,
+            name: self.append_to_arena(b"entry")?,
             header: Span::at(start),
             body: Span::new(start, cursor.position()),
             ..Computation::default()

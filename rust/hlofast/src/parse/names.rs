@@ -98,10 +98,18 @@ pub(super) fn equal(text: &[u8], a: usize, b: usize, length: usize) -> bool {
     if length <= 16 {
         return load16(text, a, length) == load16(text, b, length);
     }
-    match (text.get(a..a + length), text.get(b..b + length)) {
-        (Some(x), Some(y)) => x == y,
-        _ => false,
+    let (Some(x), Some(y)) = (text.get(a..a + length), text.get(b..b + length)) else {
+        return false;
+    };
+    if length <= 32
+        && let (Some(x0), Some(y0)) = (x.first_chunk::<16>(), y.first_chunk::<16>())
+        && let (Some(x1), Some(y1)) = (x.last_chunk::<16>(), y.last_chunk::<16>())
+    {
+        return (u128::from_le_bytes(*x0) ^ u128::from_le_bytes(*y0))
+            | (u128::from_le_bytes(*x1) ^ u128::from_le_bytes(*y1))
+            == 0;
     }
+    x == y
 }
 
 /// Where a named thing's name stands.
@@ -138,7 +146,7 @@ impl Names for [(u32, u32)] {
     }
 }
 
-const SMALL: usize = 64;
+const SMALL: usize = 128;
 
 /// Names of one scope. Slots hold a 32-bit hash and id + 1; 0 is empty.
 pub(super) struct Scope {
@@ -154,9 +162,10 @@ impl Scope {
 
     /// Forgets all names.
     pub fn clear(&mut self) {
-        self.mask = SMALL - 1;
         self.count = 0;
-        self.slots[..SMALL].fill(0);
+        self.mask = SMALL - 1;
+        self.slots.truncate(SMALL);
+        self.slots.fill(0);
     }
 
     /// The item called `text[start..start + length]`.
@@ -220,16 +229,11 @@ impl Scope {
 
     #[cold]
     fn grow(&mut self) {
-        let old: Vec<u64> =
-            self.slots[..=self.mask].iter().copied().filter(|slot| *slot != 0).collect();
         let size = (self.mask + 1) * 4;
-        if self.slots.len() < size {
-            self.slots = vec![0; size];
-        } else {
-            self.slots[..size].fill(0);
-        }
+        let fresh = vec![0; size];
+        let old = std::mem::replace(&mut self.slots, fresh);
         self.mask = size - 1;
-        for slot in old {
+        for slot in old.into_iter().filter(|slot| *slot != 0) {
             let mut at = (slot >> 32) as usize & self.mask;
             while self.slots[at] != 0 {
                 at = (at + 1) & self.mask;

@@ -263,7 +263,7 @@ impl Reader<'_> {
         line.push(b')');
         let tail_at = line.len();
         line.extend_from_slice(tail);
-        let span = self.to_arena(&line)?;
+        let span = self.append_to_arena(&line)?;
         self.push_operands(operands);
         let row = self.next_row();
         let tail = Span { start: span.start + tail_at as u32, end: span.end };

@@ -1,7 +1,7 @@
 //! The state of a parse: the columns so far, the scopes, and what is still to be resolved.
 
 use super::Options;
-use super::names::{HashKeys, InstructionNames, Scope, equal};
+use super::names::{HashKeys, InstructionNames, Scope};
 use super::shape::parse_shape;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{
@@ -50,6 +50,7 @@ pub(super) struct Reader<'a> {
     pub options: Options,
     pub kernel: KernelChoice,
     pub keys: HashKeys,
+    /// Scratch of the fast path.
     pub masks: LineMasks,
     pub arena: Vec<u8>,
     pub header: Header,
@@ -137,7 +138,7 @@ impl<'a> Reader<'a> {
     /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is given
     /// back at the end.
     fn reserve(&mut self, bytes: usize) {
-        let rows = bytes / 160;
+        let rows = bytes / 100;
         let columns = &mut self.columns;
         columns.opcodes.reserve(rows);
         columns.flags.reserve(rows);
@@ -296,7 +297,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Appends `bytes` to the arena; the span they get.
-    pub fn to_arena(&mut self, bytes: &[u8]) -> Result<Span> {
+    pub fn append_to_arena(&mut self, bytes: &[u8]) -> Result<Span> {
         let start = self.text.len() + self.arena.len();
         if start + bytes.len() >= u32::MAX as usize {
             return Err(ParseError::new(
@@ -312,11 +313,6 @@ impl<'a> Reader<'a> {
     /// The bytes of a span of text or arena.
     pub fn bytes(&self, span: Span) -> &[u8] {
         crate::ir::module::bytes_of(self.text, &self.arena, span)
-    }
-
-    /// Whether two names in the text are equal.
-    pub fn same_name(&self, a: Span, b: Span) -> bool {
-        a.len() == b.len() && equal(self.text, a.start as usize, b.start as usize, a.len())
     }
 
     pub fn mark(&self) -> Mark {

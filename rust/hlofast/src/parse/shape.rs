@@ -70,7 +70,11 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
                     message,
                 ));
             };
-            values.push(parse_array(cursor, interner, element_type, start)?);
+            let array = parse_array(cursor, interner, element_type, start)?;
+            if opens.is_empty() {
+                return Ok(array);
+            }
+            values.push(array);
         }
         // Close what ends here.
         loop {
@@ -163,22 +167,28 @@ fn parse_array(
     let mut layout = None;
     if opens_layout(cursor) {
         let at = cursor.position();
-        let found = parse_layout(cursor)?;
-        if found.minor_to_major.len() != rank {
+        let (found, ordered) = match interner.recent_layout(cursor) {
+            Some(found) => found,
+            None => {
+                let parsed = parse_layout(cursor)?;
+                let ordered = parsed.minor_to_major.len();
+                let id = interner.layout(parsed);
+                interner.remember_layout(cursor.span_since(at), id, ordered);
+                (id, ordered)
+            }
+        };
+        if ordered != rank {
             return Err(ParseError::new(
                 ErrorKind::InvalidLayout,
                 cursor.span_since(at),
-                format!(
-                    "the shape has {rank} dimensions, but its layout orders {}",
-                    found.minor_to_major.len()
-                ),
+                format!("the shape has {rank} dimensions, but its layout orders {ordered}"),
             ));
         }
         layout = Some(found);
     } else if cursor.position() != after && !cursor.eat_bytes(b"{}") {
         cursor.set_position(after);
     }
-    Ok(interner.array(element_type, dimensions, layout, cursor.span_since(start)))
+    Ok(interner.array_with_layout(element_type, dimensions, layout, cursor.span_since(start)))
 }
 
 fn parse_dimension(cursor: &mut Cursor<'_>) -> Result<Dimension> {

@@ -45,6 +45,41 @@ pub fn is_identifier_start(byte: u8) -> bool {
     CLASS[byte as usize] & IDENTIFIER_START != 0
 }
 
+/// A stack of offsets that allocates only when it gets deep.
+#[derive(Default)]
+struct Stack {
+    shallow: [u32; 16],
+    depth: usize,
+    deep: Vec<u32>,
+}
+
+impl Stack {
+    #[inline]
+    fn push(&mut self, at: u32) {
+        match self.shallow.get_mut(self.depth) {
+            Some(slot) => *slot = at,
+            None => self.deep.push(at),
+        }
+        self.depth += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<u32> {
+        self.depth = self.depth.checked_sub(1)?;
+        self.shallow.get(self.depth).copied().or_else(|| self.deep.pop())
+    }
+
+    fn last(&self) -> Option<u32> {
+        let at = self.depth.checked_sub(1)?;
+        self.shallow.get(at).copied().or_else(|| self.deep.last().copied())
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.depth == 0
+    }
+}
+
 /// A position in a text, with the readers everything above is made of.
 #[derive(Clone, Copy)]
 pub struct Cursor<'a> {
@@ -276,7 +311,7 @@ impl<'a> Cursor<'a> {
     /// stands on the bracket; returns the span with both brackets.
     pub fn balanced(&mut self) -> Result<Span> {
         let start = self.position;
-        let mut stack: Vec<u32> = Vec::new();
+        let mut stack = Stack::default();
         loop {
             while self.position < self.end
                 && CLASS[self.text[self.position] as usize] & BRACKET_OR_QUOTE == 0
@@ -306,7 +341,7 @@ impl<'a> Cursor<'a> {
                     }
                 }
                 _ => {
-                    let open = stack.last().map_or(start, |at| *at as usize);
+                    let open = stack.last().map_or(start, |at| at as usize);
                     return Err(ParseError::new(
                         ErrorKind::UnclosedBracket,
                         Span::new(open, open + 1),

@@ -27,7 +27,6 @@ pub(crate) struct Classes {
     pub close: u64,
     pub comma: u64,
     pub space: u64,
-    pub percent: u64,
     pub special: u64,
     pub not_identifier: u64,
 }
@@ -58,12 +57,10 @@ pub(crate) const CLOSE: usize = 1;
 pub(crate) const COMMA: usize = 2;
 /// Space.
 pub(crate) const SPACE: usize = 3;
-/// `%`.
-pub(crate) const PERCENT: usize = 4;
 /// `/` and `'`: comments and single-quoted strings, which only the general path reads.
-pub(crate) const SPECIAL: usize = 5;
+pub(crate) const SPECIAL: usize = 4;
 /// Everything but `[A-Za-z0-9_.-]`.
-pub(crate) const NOT_IDENTIFIER: usize = 6;
+pub(crate) const NOT_IDENTIFIER: usize = 5;
 
 /// The masks of one line, kept between lines so that nothing is allocated per line.
 #[derive(Default)]
@@ -130,9 +127,9 @@ impl LineMasks {
                 classes.close & keep,
                 classes.comma & keep,
                 classes.space & keep,
-                classes.percent & keep,
                 classes.special & keep,
                 classes.not_identifier,
+                0,
                 0,
             ]);
             count += 1;

@@ -15,7 +15,6 @@ const fn class(byte: u8) -> u16 {
         b')' | b']' | b'}' => 1 << 4,
         b',' => 1 << 5,
         b' ' => 1 << 6,
-        b'%' => 1 << 7,
         b'/' | b'\'' => 1 << 8,
         _ => 0,
     }
@@ -49,7 +48,6 @@ impl Kernel for Portable {
                 16 => classes.close |= bit,
                 32 => classes.comma |= bit,
                 64 => classes.space |= bit,
-                128 => classes.percent |= bit,
                 256 => classes.special |= bit,
                 _ => {}
             }

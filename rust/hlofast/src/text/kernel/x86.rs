@@ -60,7 +60,6 @@ impl Kernel for Avx512 {
                 close: is(b')') | is_folded(b'}'),
                 comma: is(b','),
                 space: is(b' '),
-                percent: is(b'%'),
                 special: is(b'/') | is(b'\''),
                 not_identifier: _mm512_testn_epi8_mask(low, high),
             }
@@ -112,7 +111,6 @@ impl Kernel for Avx2 {
                 close: is(b')') | is_folded(b'}'),
                 comma: is(b','),
                 space: is(b' '),
-                percent: is(b'%'),
                 special: is(b'/') | is(b'\''),
                 not_identifier: join(not_identifier(lower), not_identifier(upper)),
             }
