@@ -1,11 +1,13 @@
 //! What a module is at a glance: how far the compiler has come, for which backend, what goes in
 //! and out, and what it is made of.
 
+mod donation;
 mod identity;
 
 use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId, ShapeView};
 use std::collections::BTreeMap;
 
+pub use donation::Donation;
 pub use identity::{Backend, Guess, Status};
 
 /// How much to list.
@@ -196,6 +198,8 @@ pub struct Summary {
     pub implicit_instructions: usize,
     /// What goes in and out.
     pub signature: Signature,
+    /// Which memory is used again.
+    pub donation: Donation,
     /// Most frequent first.
     pub opcodes: Vec<OpcodeCount>,
     /// Largest first.
@@ -220,6 +224,7 @@ pub fn summarise(module: &Module, options: &Options) -> Summary {
         instructions,
         implicit_instructions: module.row_count() - instructions,
         signature: Signature::of(module, &shape_bytes),
+        donation: Donation::of(module, &shape_bytes),
         opcodes: opcode_counts(module),
         shapes: largest_shapes(module, &computations, &shape_bytes, options.shapes),
         fusions: name_counts(&facts.fusion_kinds),

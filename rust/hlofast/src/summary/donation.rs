@@ -1,0 +1,63 @@
+//! Which results may take the memory of which parameters.
+
+use super::Signature;
+use crate::ir::decode::{Alias, decode_aliases, decode_donors};
+use crate::ir::{Module, Row, ShapeId};
+
+/// What `input_output_alias` and `buffer_donor` say, as far as they can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Donation {
+    /// The entries of `input_output_alias`.
+    pub aliases: Vec<Alias>,
+    /// Bytes of the results that alias; None if unknown.
+    pub aliased_bytes: Option<u64>,
+    /// Parameter numbers of the entries of `buffer_donor`, in text order.
+    pub donors: Vec<u64>,
+}
+
+impl Donation {
+    pub(super) fn of(module: &Module, shape_bytes: &[i64]) -> Self {
+        let value = |key| module.header_attribute(key).map(|span| module.bytes(span));
+        let aliases = value("input_output_alias").and_then(|text| decode_aliases(text).ok());
+        let donors = value("buffer_donor").and_then(|text| decode_donors(text).ok());
+        let aliases = aliases.unwrap_or_default();
+        let donors = donors.unwrap_or_default().into_iter();
+        let donors = donors.filter_map(|(number, _)| u64::try_from(number).ok()).collect();
+        let result = module.computation(module.entry());
+        let root = (!result.rows().is_empty()).then(|| module.shape(Row(result.root)));
+        let aliased_bytes = aliases.iter().try_fold(0u64, |sum, alias| {
+            let part = part_of(module, root?, &alias.output_index)?;
+            sum.checked_add(u64::try_from(*shape_bytes.get(part.0 as usize)?).ok()?)
+        });
+        Self { aliases, aliased_bytes, donors }
+    }
+
+    /// Per entry parameter of `signature`: whether some result may take (part of) its memory.
+    pub fn donated(&self, signature: &Signature) -> Vec<bool> {
+        let mut numbers: Vec<u64> = self.donors.clone();
+        numbers.extend(self.aliases.iter().filter_map(|alias| u64::try_from(alias.number).ok()));
+        numbers.sort_unstable();
+        let is_donated = |number: u64| numbers.binary_search(&number).is_ok();
+        signature.parameters.iter().map(|port| is_donated(port.number)).collect()
+    }
+
+    /// Per output of `signature`: the parameter whose memory (part of) it takes.
+    pub fn aliased_parameters(&self, signature: &Signature) -> Vec<Option<u64>> {
+        let mut taken = vec![None; signature.outputs.len()];
+        for alias in &self.aliases {
+            let output = alias.output_index.first().copied().unwrap_or(0);
+            let slot = usize::try_from(output).ok().and_then(|output| taken.get_mut(output));
+            if let (Some(slot), Ok(number)) = (slot, u64::try_from(alias.number)) {
+                slot.get_or_insert(number);
+            }
+        }
+        taken
+    }
+}
+
+/// The part of shape `id` at `index`.
+fn part_of(module: &Module, id: ShapeId, index: &[i64]) -> Option<ShapeId> {
+    index.iter().try_fold(id, |id, step| {
+        module.shapes().tuple(id)?.get(usize::try_from(*step).ok()?).copied()
+    })
+}
