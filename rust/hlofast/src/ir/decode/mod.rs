@@ -6,6 +6,7 @@
 
 mod groups;
 mod iota;
+mod literal;
 mod mesh;
 mod metadata;
 mod other;
@@ -13,11 +14,13 @@ mod scan;
 mod sharding;
 mod sharding_read;
 mod sharding_text;
+mod small_float;
 mod string;
 mod window;
 
 pub use groups::{IntegerLists, ReplicaGroups};
 pub use iota::{DeviceOrder, Iota};
+pub use literal::{Extent, Literal, LiteralData, LiteralLeaf, marker_sizes, self_typed_leaves};
 pub use mesh::{AxisReference, Mesh};
 pub use metadata::{FrontendAttribute, Metadata, metadata_string};
 pub use other::{
