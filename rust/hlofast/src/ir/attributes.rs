@@ -96,7 +96,7 @@ pub(crate) fn skip_to_value(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<()> {
 /// The cursor stands on the value's first byte.
 pub(crate) fn read_value(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<Span> {
     match (cursor.peek(), key) {
-        (b'{', b"backend_config") => cursor.dictionary(),
+        (b'{', b"backend_config" | b"origin") => cursor.dictionary(),
         (b'{', b"frontend_attributes") => read_dictionaries(cursor),
         (b'{', _) => cursor.balanced(),
         (b'"' | b'\'', _) => cursor.string(),

@@ -156,7 +156,7 @@ opcodes! {
     Reshape = "reshape", Exactly(1), false;
     Reverse = "reverse", Exactly(1), true;
     Rng = "rng", Any, false;
-    RngBitGenerator = "rng-bit-generator", Exactly(1), false;
+    RngBitGenerator = "rng-bit-generator", AtLeast(1), false;
     RngGetAndUpdateState = "rng-get-and-update-state", Exactly(0), false;
     RoundNearestAfz = "round-nearest-afz", Exactly(1), true;
     RoundNearestEven = "round-nearest-even", Exactly(1), true;
@@ -272,16 +272,28 @@ const KEYS: [(u64, u64, usize); Opcode::Unknown as usize] = {
 
 impl Opcode {
     /// The opcode HLO text calls `word`.
-    #[inline]
     pub fn from_bytes(word: &[u8]) -> Option<Opcode> {
+        Self::find(word, load(word, 0), tail_of(word))
+    }
+
+    /// The opcode that `text[start..end]` spells; quicker than `from_bytes` when text follows.
+    #[inline(always)]
+    pub(crate) fn from_text(text: &[u8], start: usize, end: usize) -> Option<Opcode> {
+        let word = text.get(start..end)?;
+        let chunk = |at: usize| text.get(at..).and_then(|rest| rest.first_chunk::<8>());
+        let Some(head) = chunk(start) else { return Self::from_bytes(word) };
+        let head = u64::from_le_bytes(*head);
+        if word.len() < 8 {
+            let head = head & ((1u64 << (8 * word.len())) - 1);
+            return Self::find(word, head, head);
+        }
+        let tail = word.last_chunk::<8>().map_or(0, |tail| u64::from_le_bytes(*tail));
+        Self::find(word, head, tail)
+    }
+
+    #[inline(always)]
+    fn find(word: &[u8], head: u64, tail: u64) -> Option<Opcode> {
         let length = word.len();
-        let (head, tail) =
-            if let (Some(head), Some(tail)) = (word.first_chunk::<8>(), word.last_chunk::<8>()) {
-                (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
-            } else {
-                let value = load(word, 0);
-                (value, value)
-            };
         let mut slot = slot_of(head, tail, length);
         loop {
             let code = TABLE[slot] as usize;
@@ -352,7 +364,10 @@ mod tests {
     #[test]
     fn every_name_is_found_and_nothing_else() {
         for opcode in &Opcode::ALL[..Opcode::Unknown as usize] {
-            assert_eq!(Opcode::from_bytes(opcode.as_str().as_bytes()), Some(*opcode));
+            let word = opcode.as_str();
+            assert_eq!(Opcode::from_bytes(word.as_bytes()), Some(*opcode));
+            let text = format!("x {word}(%operand)");
+            assert_eq!(Opcode::from_text(text.as_bytes(), 2, 2 + word.len()), Some(*opcode));
         }
         for word in ["", "ad", "addd", "unknown", "all-gather-update", "fusion-start"] {
             assert_eq!(Opcode::from_bytes(word.as_bytes()), None);

@@ -40,7 +40,7 @@ impl Dimension {
     fn encode(self) -> i64 {
         match self {
             Dimension::Static(size) => size,
-            Dimension::Bounded(size) => -1 - size,
+            Dimension::Bounded(size) => -1 - size.min(i64::MAX - 1),
             Dimension::Unbounded => i64::MIN,
         }
     }

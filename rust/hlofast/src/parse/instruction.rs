@@ -36,7 +36,6 @@ impl Reader<'_> {
                 "expected an instruction's name, or '}'",
             ));
         };
-        cursor.eat_bytes(b":");
         cursor.expect(b'=', "after an instruction's name")?;
         let row = self.right_hand_side(&mut cursor, Some(name))?;
         if is_root {

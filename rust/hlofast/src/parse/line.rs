@@ -278,7 +278,7 @@ impl Reader<'_> {
         if scan.byte(shape_end) != b' ' || scan.byte(open) != b'(' {
             return Ok(Line::Other);
         }
-        let Some(opcode) = Opcode::from_bytes(&line[word..open]) else { return Ok(Line::Other) };
+        let Some(opcode) = Opcode::from_text(line, word, open) else { return Ok(Line::Other) };
         let Some(shape) = self.shape_of_text(start + shape_start, start + shape_end) else {
             return Ok(Line::Other);
         };
@@ -351,7 +351,20 @@ impl Reader<'_> {
             _ => self.operand_list(start, scan, open)?,
         };
         self.tail(start, scan, opcode, close + 1)?;
-        Some(close + 1)
+        self.ends_here(start + scan.line.len()).then_some(close + 1)
+    }
+
+    /// Whether the instruction ends with its line: what follows must start something new.
+    #[inline(always)]
+    fn ends_here(&self, newline: usize) -> bool {
+        let mut at = newline + 1;
+        loop {
+            match self.text.get(at) {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => at += 1,
+                Some(b',' | b'{' | b'(' | b'[' | b'/' | b'<' | b'"') => return false,
+                _ => return true,
+            }
+        }
     }
 
     /// Reads the operands after the parenthesis at `open`; where the closing one stands.
@@ -365,7 +378,8 @@ impl Reader<'_> {
         loop {
             at = scan.skip_comment(at);
             let first = scan.byte(at);
-            if first == b'%' {
+            let mut marked = first == b'%';
+            if marked {
                 at += 1;
             } else {
                 // A type before the name, or a name without `%`.
@@ -382,14 +396,19 @@ impl Reader<'_> {
                         return None;
                     }
                     at = type_end + 1;
-                    at += usize::from(scan.byte(at) == b'%');
+                    marked = scan.byte(at) == b'%';
+                    at += usize::from(marked);
                 }
             }
             let end = masks.next::<NOT_IDENTIFIER>(at);
             if !is_identifier_start(scan.byte(at)) {
                 return None;
             }
-            self.push_operand((start + at, end - at));
+            match self.lookup((start + at, end - at)) {
+                Some(row) => self.columns.operands.push(row),
+                None if marked => self.push_pending((start + at, end - at)),
+                None => return None,
+            }
             match scan.byte(end) {
                 b',' if scan.byte(end + 1) == b' ' => at = end + 2,
                 b')' => return Some(end),

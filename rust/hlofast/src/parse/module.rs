@@ -73,7 +73,6 @@ impl Reader<'_> {
             ));
         };
         self.header.name = name;
-        cursor.eat_bytes(b":");
         loop {
             let end = cursor.position();
             cursor.skip_space()?;
@@ -128,11 +127,6 @@ impl Reader<'_> {
             let mut end = from;
             loop {
                 cursor.skip_space()?;
-                if !cursor.peek().is_ascii_digit() {
-                    break;
-                }
-                cursor.integer()?;
-                cursor.skip_space()?;
                 match cursor.peek() {
                     b'"' | b'\'' => {
                         cursor.string()?;
@@ -140,7 +134,10 @@ impl Reader<'_> {
                     b'{' => {
                         cursor.balanced()?;
                     }
-                    _ => return Err(cursor.expected("a string or '{'", "after a table's number")),
+                    b'-' | b'0'..=b'9' => {
+                        cursor.integer()?;
+                    }
+                    _ => break,
                 }
                 end = cursor.position();
             }

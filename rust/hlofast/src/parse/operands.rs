@@ -4,11 +4,11 @@
 use super::reader::{Pending, Reader};
 use super::shape::{parse_shape, starts_shape};
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::{Flags, Opcode, ShapeId};
+use crate::ir::{ElementType, Flags, Opcode, ShapeId};
 use crate::text::{Cursor, Span};
 
 /// Deepest nesting of instructions inside operand lists.
-const MAX_NESTING: usize = 256;
+const MAX_NESTING: usize = super::shape::MAX_DEPTH;
 
 /// An operand, resolved or still to be.
 #[derive(Clone, Copy)]
@@ -50,9 +50,19 @@ impl Reader<'_> {
                 _ if cursor.is_at_end() => return Err(unclosed(open)),
                 _ => {}
             }
-            match self.read_operand(cursor, depth, &mut operands.folded)? {
-                Some(operand) => operands.list.push(operand),
-                None => operands.folded = true,
+            let slot = *cursor;
+            let mark = self.mark();
+            match self.read_operand(cursor, depth, &mut operands.folded) {
+                Ok(Some(operand)) => operands.list.push(operand),
+                Ok(None) => operands.folded = true,
+                Err(error) => {
+                    *cursor = slot;
+                    if !skip_droppable(cursor) {
+                        return Err(error);
+                    }
+                    self.take_back(&mark);
+                    operands.folded = true;
+                }
             }
             cursor.skip_space()?;
             match cursor.peek() {
@@ -104,7 +114,11 @@ impl Reader<'_> {
         cursor.skip_space()?;
         if cursor.peek() == b'(' && !marked {
             *folded = true;
-            return self.read_nested(cursor, name, shape, depth).map(Some);
+            // The recursion is as deep as the text nests; it must not depend on the thread's stack.
+            return stacker::maybe_grow(64 << 10, 1 << 20, || {
+                self.read_nested(cursor, name, shape, depth)
+            })
+            .map(Some);
         }
         cursor.set_position(after);
         if cursor.peek() == b'#' {
@@ -125,6 +139,9 @@ impl Reader<'_> {
                 self.single_parameters.insert(key, row);
                 return Ok(Some(Operand::Row(row)));
             }
+        }
+        if !marked && is_reserved(&self.text[name.range()]) {
+            return Ok(None);
         }
         Ok(Some(Operand::Named(name)))
     }
@@ -329,6 +346,35 @@ impl Reader<'_> {
             format!("{} takes {wanted}, but has {count}", opcode.as_str()),
         ))
     }
+}
+
+/// Words that XLA reads as the start of a type or of an instruction, not as a name.
+fn is_reserved(word: &[u8]) -> bool {
+    ElementType::from_bytes(word).is_some() || Opcode::from_bytes(word).is_some()
+}
+
+/// XLA drops an operand slot without a word when reading it fails but stops at its end: a type
+/// without a name, an opcode without operands. Skips such a slot; false for anything else.
+fn skip_droppable(cursor: &mut Cursor<'_>) -> bool {
+    let mut ahead = *cursor;
+    if !is_reserved(ahead.identifier()) {
+        return false;
+    }
+    let mut depth = 0usize;
+    loop {
+        match ahead.peek() {
+            b',' if depth == 0 => break,
+            b')' if depth == 0 => break,
+            b'(' | b'{' => depth += 1,
+            b')' | b'}' => depth = depth.saturating_sub(1),
+            b'%' | b'"' | b'=' | b'\n' => return false,
+            _ if ahead.is_at_end() => return false,
+            _ => {}
+        }
+        ahead.advance(1);
+    }
+    *cursor = ahead;
+    true
 }
 
 /// The error for a name that nothing defines.

@@ -223,25 +223,16 @@ impl<'a> Reader<'a> {
         self.scope.find(&names, self.text, name, hash)
     }
 
-    /// Adds the operand called so to the row being read; resolved later if it is not known yet.
-    #[inline(always)]
-    pub fn push_operand(&mut self, name: (usize, usize)) {
-        let row = match self.lookup(name) {
-            Some(row) => row,
-            None => self.push_pending(name),
-        };
-        self.columns.operands.push(row);
-    }
-
+    /// Adds an operand to the row being read that is named before its definition.
     #[cold]
     #[inline(never)]
-    fn push_pending(&mut self, name: (usize, usize)) -> u32 {
+    pub fn push_pending(&mut self, name: (usize, usize)) {
         self.pending.push(Pending {
             row: self.next_row(),
             slot: Some(self.columns.operands.len() as u32),
             name: Span::new(name.0, name.0 + name.1),
         });
-        u32::MAX
+        self.columns.operands.push(u32::MAX);
     }
 
     /// The id of the shape spelled by `text[start..end]`, if that is a shape and nothing else.

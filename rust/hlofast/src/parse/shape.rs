@@ -202,11 +202,15 @@ fn parse_dimension(cursor: &mut Cursor<'_>) -> Result<Dimension> {
     let Some(size) = cursor.integer()? else {
         return Err(cursor.expected("a dimension size", ""));
     };
-    if size < 0 || size == i64::MAX {
+    // XLA reads a bound of 2^63 as no bound.
+    if bounded && (size == i64::MIN || size == i64::MAX) {
+        return Ok(Dimension::Unbounded);
+    }
+    if size < 0 {
         return Err(ParseError::new(
             ErrorKind::InvalidShape,
             cursor.span_since(at),
-            "a dimension size is negative or beyond 63 bits",
+            "a dimension size is negative",
         ));
     }
     Ok(if bounded { Dimension::Bounded(size) } else { Dimension::Static(size) })
@@ -268,7 +272,8 @@ fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Layout items in XLA's fixed order; each at most once.
+/// Layout items in XLA's fixed order; each at most once. Like XLA's, this reader takes a letter
+/// without its parentheses for an item that says nothing.
 fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()> {
     if eat_item(cursor, b"D")? {
         let start = cursor.position();
@@ -288,16 +293,13 @@ fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()
         cursor.skip_space()?;
         if cursor.peek() == symbol {
             cursor.advance(1);
-            cursor.expect(b'(', "after a sparse layout item")?;
+            let parenthesised = cursor.eat(b'(')?;
             cursor.skip_space()?;
-            let start = cursor.position();
-            let found = ElementType::from_bytes(cursor.identifier())
-                .filter(|t| t.kind() == crate::ir::ElementKind::Unsigned);
-            if found.is_none() {
-                return Err(invalid_item(cursor, start));
-            }
+            let found = ElementType::from_bytes(cursor.identifier());
             *(if is_index { &mut layout.index_type } else { &mut layout.pointer_type }) = found;
-            cursor.expect(b')', "after an element type")?;
+            if parenthesised {
+                cursor.expect(b')', "after an element type")?;
+            }
         }
     }
     if eat_item(cursor, b"E")? {
@@ -338,15 +340,13 @@ fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()
     Ok(())
 }
 
-/// Takes the word `item` if it is next and a parenthesis follows (a bare `T` is tolerated).
+/// Takes the word `item` if it is next; true if its parentheses follow.
 fn eat_item(cursor: &mut Cursor<'_>, item: &[u8]) -> Result<bool> {
     cursor.skip_space()?;
     let before = cursor.position();
     if cursor.identifier() == item {
         cursor.skip_space()?;
-        if cursor.peek() == b'(' || item == b"T" {
-            return Ok(true);
-        }
+        return Ok(cursor.peek() == b'(');
     }
     cursor.set_position(before);
     Ok(false)
@@ -390,11 +390,15 @@ fn groups(cursor: &mut Cursor<'_>, star: bool) -> Result<Vec<Box<[i64]>>> {
             cursor.skip_space()?;
             match cursor.peek() {
                 b',' => cursor.advance(1),
-                b')' => break,
+                b')' => {
+                    cursor.advance(1);
+                    break;
+                }
+                // XLA takes the layout's own brace for the end of an unclosed last tile.
+                b'}' => break,
                 _ => return Err(cursor.expected("',' or ')'", "in a tile")),
             }
         }
-        cursor.advance(1);
         all.push(group.into());
     }
 }

@@ -281,7 +281,9 @@ impl<'a> Cursor<'a> {
             self.position = before;
             return Ok(None);
         }
-        Ok(Some(self.span_since(start)))
+        let name = self.span_since(start);
+        self.eat_bytes(b":");
+        Ok(Some(name))
     }
 
     /// Skips a string; the cursor stands on its quote. Returns the span with both quotes.
