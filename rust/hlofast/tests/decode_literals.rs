@@ -10,7 +10,8 @@ use hlofast::{ErrorKind, Result};
 
 fn shape(text: &str) -> (ShapeTable, ShapeId) {
     let mut interner = ShapeInterner::default();
-    let id = parse_shape(&mut Cursor::new(text.as_bytes()), &mut interner).unwrap();
+    let id = parse_shape(&mut Cursor::new(text.as_bytes()), &mut interner)
+        .unwrap_or_else(|error| panic!("{text}: {error}"));
     (interner.into_table(), id)
 }
 
@@ -28,7 +29,7 @@ fn one(shape_text: &str, payload: &str) -> LiteralData {
 }
 
 fn singles(data: &LiteralData) -> Vec<f32> {
-    data.bytes.chunks(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
+    data.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
 fn bytes(shape_text: &str, payload: &str) -> Vec<u8> {

@@ -4,7 +4,9 @@
 //! in proportion to a number in the text. Spans in errors are relative to the value; callers
 //! shift them. Values borrow from the text.
 
+mod frames;
 mod groups;
+mod header;
 mod iota;
 mod literal;
 mod mesh;
@@ -18,7 +20,12 @@ mod small_float;
 mod string;
 mod window;
 
+pub use frames::{Frame, Frames, Positions, StackFrames};
 pub use groups::{IntegerLists, ReplicaGroups};
+pub use header::{
+    BufferDonor, DebugAttribute, EntryLayout, HeaderValue, OriginRecovery, decode_header,
+    first_duplicate_alias,
+};
 pub use iota::{DeviceOrder, Iota};
 pub use literal::{Extent, Literal, LiteralData, LiteralLeaf, marker_sizes, self_typed_leaves};
 pub use mesh::{AxisReference, Mesh};

@@ -1,0 +1,245 @@
+//! The stack frame tables between the module header and the first computation.
+
+use super::scan::{integer, invalid_since, key, string};
+use crate::error::{ErrorKind, Result};
+use crate::ir::module::{Header, Module};
+use crate::text::{Cursor, Span};
+
+/// Lines and columns of a location, as the table gives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Positions {
+    /// First line.
+    pub line: i64,
+    /// Last line.
+    pub end_line: i64,
+    /// First column.
+    pub column: i64,
+    /// Last column.
+    pub end_column: i64,
+}
+
+/// The four tables as columns. Identifiers are 1-based positions; the numbers the text writes
+/// before each entry mean nothing, as in XLA.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StackFrames {
+    /// Content of each file name.
+    pub file_names: Vec<Vec<u8>>,
+    /// Content of each function name.
+    pub function_names: Vec<Vec<u8>>,
+    /// Each location's file, 1-based.
+    pub location_files: Vec<i64>,
+    /// Each location's function, 1-based.
+    pub location_functions: Vec<i64>,
+    /// Each location's place in its file.
+    pub location_positions: Vec<Positions>,
+    /// Each frame's location, 1-based.
+    pub frame_locations: Vec<i64>,
+    /// Each frame's parent, 1-based, 0 for none. The text writes one more than this.
+    pub frame_parents: Vec<i64>,
+}
+
+/// One resolved frame. What the tables do not have is empty or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'t> {
+    /// File name.
+    pub file: &'t [u8],
+    /// Function name.
+    pub function: &'t [u8],
+    /// Lines and columns.
+    pub positions: Positions,
+}
+
+/// Iterator over a frame and its parents, innermost first.
+pub struct Frames<'t> {
+    tables: &'t StackFrames,
+    next: i64,
+    /// No chain without a cycle is longer than the table.
+    left: usize,
+}
+
+/// The entry with 1-based number `id`.
+fn entry<T>(column: &[T], id: i64) -> Option<&T> {
+    column.get(usize::try_from(id).ok()?.checked_sub(1)?)
+}
+
+/// The name that `location` refers to through the column `ids`.
+fn name<'t>(names: &'t [Vec<u8>], ids: &[i64], location: i64) -> &'t [u8] {
+    entry(ids, location).and_then(|id| entry(names, *id)).map_or(&[], Vec::as_slice)
+}
+
+impl StackFrames {
+    /// The tables of `module`; empty columns if it has none.
+    pub fn of_module(module: &Module) -> Result<Self> {
+        Self::of_header(module.header(), |span| module.bytes(span))
+    }
+
+    /// Reads the tables of a header; `bytes` gives the text of a span.
+    pub fn of_header<'a>(header: &Header, bytes: impl Fn(Span) -> &'a [u8]) -> Result<Self> {
+        let mut tables = Self::default();
+        if !header.has_tables {
+            return Ok(tables);
+        }
+        tables.read_names(&bytes, header.file_names, false)?;
+        tables.read_names(&bytes, header.function_names, true)?;
+        entries(bytes(header.file_locations), header.file_locations, |cursor| {
+            const KEYS: [&[u8]; 6] = [
+                b"file_name_id",
+                b"function_name_id",
+                b"line",
+                b"end_line",
+                b"column",
+                b"end_column",
+            ];
+            let [file, function, line, end_line, column, end_column] = fields(cursor, &KEYS)?;
+            tables.location_files.push(file);
+            tables.location_functions.push(function);
+            tables.location_positions.push(Positions { line, end_line, column, end_column });
+            Ok(())
+        })?;
+        entries(bytes(header.stack_frames), header.stack_frames, |cursor| {
+            const KEYS: [&[u8]; 2] = [b"file_location_id", b"parent_frame_id"];
+            let [location, parent] = fields(cursor, &KEYS)?;
+            tables.frame_locations.push(location);
+            tables.frame_parents.push(parent.saturating_sub(1));
+            Ok(())
+        })?;
+        Ok(tables)
+    }
+
+    fn read_names<'a>(
+        &mut self,
+        bytes: &impl Fn(Span) -> &'a [u8],
+        span: Span,
+        functions: bool,
+    ) -> Result<()> {
+        let column = if functions { &mut self.function_names } else { &mut self.file_names };
+        entries(bytes(span), span, |cursor| {
+            column.push(string(cursor)?.into_owned());
+            Ok(())
+        })
+    }
+
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.frame_locations.len()
+    }
+
+    /// Whether there is no frame.
+    pub fn is_empty(&self) -> bool {
+        self.frame_locations.is_empty()
+    }
+
+    /// Frame `id` and its parents, innermost first; nothing for 0 and for numbers beyond the
+    /// table. A cycle of parents ends after as many frames as the table has.
+    pub fn resolve(&self, id: i64) -> Frames<'_> {
+        Frames { tables: self, next: id, left: self.len() }
+    }
+
+    /// Frame `id` without its parents.
+    pub fn frame(&self, id: i64) -> Option<Frame<'_>> {
+        let location = *entry(&self.frame_locations, id)?;
+        Some(Frame {
+            file: name(&self.file_names, &self.location_files, location),
+            function: name(&self.function_names, &self.location_functions, location),
+            positions: entry(&self.location_positions, location).copied().unwrap_or_default(),
+        })
+    }
+
+    /// The first reference to an entry that does not exist, in words: XLA drops such frames, a
+    /// strict reader may want to say so.
+    pub fn first_dangling(&self) -> Option<String> {
+        let beyond = |id: i64, length: usize| id < 1 || id as u64 > length as u64;
+        for (i, file) in self.location_files.iter().enumerate() {
+            if beyond(*file, self.file_names.len()) {
+                return Some(format!("location {} names file {file}", i + 1));
+            }
+        }
+        for (i, function) in self.location_functions.iter().enumerate() {
+            if beyond(*function, self.function_names.len()) {
+                return Some(format!("location {} names function {function}", i + 1));
+            }
+        }
+        for (i, (location, parent)) in
+            self.frame_locations.iter().zip(&self.frame_parents).enumerate()
+        {
+            if beyond(*location, self.location_files.len()) {
+                return Some(format!("frame {} names location {location}", i + 1));
+            }
+            if *parent != 0 && beyond(*parent, self.len()) {
+                return Some(format!("frame {} names parent frame {parent}", i + 1));
+            }
+        }
+        None
+    }
+}
+
+impl<'t> Iterator for Frames<'t> {
+    type Item = Frame<'t>;
+
+    fn next(&mut self) -> Option<Frame<'t>> {
+        self.left = self.left.checked_sub(1)?;
+        let frame = self.tables.frame(self.next)?;
+        self.next = entry(&self.tables.frame_parents, self.next).copied().unwrap_or(0);
+        Some(frame)
+    }
+}
+
+/// Reads `number entry` until the text ends. Spans of errors are relative to the module.
+fn entries<'a>(
+    text: &'a [u8],
+    span: Span,
+    mut entry: impl FnMut(&mut Cursor<'a>) -> Result<()>,
+) -> Result<()> {
+    let mut cursor = Cursor::new(text);
+    let mut one = |cursor: &mut Cursor<'a>| -> Result<bool> {
+        cursor.skip_space()?;
+        if cursor.is_at_end() {
+            return Ok(false);
+        }
+        integer(cursor)?;
+        entry(cursor)?;
+        Ok(true)
+    };
+    loop {
+        match one(&mut cursor) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(error.shifted(span.start)),
+        }
+    }
+}
+
+/// Reads `{key=1 key=2}` in any order, commas optional; every key is required once.
+fn fields<const N: usize>(cursor: &mut Cursor<'_>, keys: &[&[u8]; N]) -> Result<[i64; N]> {
+    let mut values: [Option<i64>; N] = [None; N];
+    cursor.expect(b'{', "at the start of an entry")?;
+    loop {
+        while cursor.eat(b',')? {}
+        if cursor.eat(b'}')? {
+            break;
+        }
+        let start = cursor.position();
+        let key = key(cursor)?;
+        let slot = keys.iter().position(|known| *known == key).and_then(|i| values.get_mut(i));
+        let value = integer(cursor)?;
+        match slot {
+            Some(slot @ None) => *slot = Some(value),
+            Some(Some(_)) => {
+                let message = "a field is given twice";
+                return Err(invalid_since(cursor, start, ErrorKind::InvalidHeader, message));
+            }
+            None => {
+                let message = "this is no field of the table";
+                return Err(invalid_since(cursor, start, ErrorKind::InvalidHeader, message));
+            }
+        }
+    }
+    let mut result = [0; N];
+    for ((result, value), key) in result.iter_mut().zip(values).zip(keys) {
+        *result = value.ok_or_else(|| {
+            let message = format!("{} is missing", String::from_utf8_lossy(key));
+            super::scan::invalid(cursor, ErrorKind::InvalidHeader, &message)
+        })?;
+    }
+    Ok(result)
+}
