@@ -2,9 +2,15 @@
 
 mod cursor;
 pub(crate) mod kernel;
+mod decompress;
+mod excerpt;
+mod lines;
 mod source;
 mod span;
 
 pub use cursor::{Cursor, is_identifier_byte, is_identifier_start};
+pub use decompress::{Compression, DEFAULT_MAX_BYTES, decompress};
+pub use excerpt::{ErrorPlace, render};
+pub use lines::LineIndex;
 pub use source::{SharedBytes, Source};
 pub use span::Span;

@@ -14,13 +14,38 @@ pub struct Source {
     end: usize,
     path: Option<Arc<str>>,
     lines_before: u64,
+    origin: Option<Arc<Origin>>,
+}
+
+/// Where a cleaned copy comes from: log prefixes were cut off, line by line.
+#[derive(Debug)]
+struct Origin {
+    /// One entry per line of the copy.
+    lines: Vec<LineOrigin>,
+}
+
+/// Where one line of a cleaned copy comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineOrigin {
+    /// Where the line begins in the copy.
+    pub start: u32,
+    /// Where what is kept of it begins in the file.
+    pub offset: usize,
+    /// Characters cut off before it.
+    pub removed: u32,
 }
 
 impl Source {
     /// The whole of `bytes`.
     pub fn new(bytes: SharedBytes) -> Self {
         let end = (*bytes).as_ref().len();
-        Self { bytes, start: 0, end, path: None, lines_before: 0 }
+        Self { bytes, start: 0, end, path: None, lines_before: 0, origin: None }
+    }
+
+    /// A cleaned copy of a part of a file: `lines` says where each of its lines comes from.
+    pub fn cleaned(bytes: Vec<u8>, lines: Vec<LineOrigin>, lines_before: u64) -> Self {
+        let origin = Some(Arc::new(Origin { lines }));
+        Self { lines_before, origin, ..Self::new(Arc::new(bytes)) }
     }
 
     /// Copies `bytes`.
@@ -61,7 +86,32 @@ impl Source {
 
     /// Bytes of the file before this text.
     pub fn offset(&self) -> usize {
-        self.start
+        self.offset_in_file(0)
+    }
+
+    /// Where byte `at` of this text is in its file (the decompressed one).
+    pub fn offset_in_file(&self, at: usize) -> usize {
+        let at = self.start + at;
+        match self.line_origin(at) {
+            Some(line) => line.offset + (at - line.start as usize),
+            None => at,
+        }
+    }
+
+    /// The column in the file of a column of this text's line `line` (both from 1).
+    pub fn column_in_file(&self, line: u64, column: u64) -> u64 {
+        let origin = self.origin.as_ref().and_then(|origin| {
+            let first = origin.lines.partition_point(|line| (line.start as usize) < self.start + 1);
+            let index = usize::try_from(line).ok()?.checked_add(first)?.checked_sub(2)?;
+            origin.lines.get(index)
+        });
+        column + origin.map_or(0, |line| u64::from(line.removed))
+    }
+
+    fn line_origin(&self, at: usize) -> Option<&LineOrigin> {
+        let lines = &self.origin.as_ref()?.lines;
+        let after = lines.partition_point(|line| line.start as usize <= at);
+        lines.get(after.checked_sub(1)?)
     }
 }
 
