@@ -1,16 +1,24 @@
 //! Text: where bytes come from and how they are scanned. Knows nothing of HLO's structure.
 
+mod block;
 mod cursor;
 pub(crate) mod kernel;
 mod decompress;
 mod excerpt;
+mod find;
+mod foreign;
 mod lines;
+mod open;
+mod prefix;
 mod source;
 mod span;
 
 pub use cursor::{Cursor, is_identifier_byte, is_identifier_start};
 pub use decompress::{Compression, DEFAULT_MAX_BYTES, decompress};
 pub use excerpt::{ErrorPlace, render};
+pub use find::{Cleaned, Found, find_modules, starts_with_module};
+pub use foreign::explain as explain_no_module;
 pub use lines::LineIndex;
-pub use source::{SharedBytes, Source};
+pub use open::{FoundModule, OpenOptions, modules, open, read_one, unpack};
+pub use source::{LineOrigin, SharedBytes, Source};
 pub use span::Span;

@@ -42,12 +42,6 @@ impl Source {
         Self { bytes, start: 0, end, path: None, lines_before: 0, origin: None }
     }
 
-    /// A cleaned copy of a part of a file: `lines` says where each of its lines comes from.
-    pub fn cleaned(bytes: Vec<u8>, lines: Vec<LineOrigin>, lines_before: u64) -> Self {
-        let origin = Some(Arc::new(Origin { lines }));
-        Self { lines_before, origin, ..Self::new(Arc::new(bytes)) }
-    }
-
     /// Copies `bytes`.
     pub fn from_slice(bytes: &[u8]) -> Self {
         Self::new(Arc::new(bytes.to_vec()))
@@ -66,6 +60,21 @@ impl Source {
         let start = (self.start + range.start).min(self.end);
         let end = (self.start + range.end).clamp(start, self.end);
         Self { start, end, lines_before: self.lines_before + lines, ..self.clone() }
+    }
+
+    /// A cleaned copy of a part of this source that starts after `lines` of its lines; `origins`
+    /// says where (in this source) each line of the copy comes from.
+    #[must_use]
+    pub fn cleaned_part(&self, bytes: Vec<u8>, mut origins: Vec<LineOrigin>, lines: u64) -> Self {
+        for line in &mut origins {
+            line.offset += self.start;
+        }
+        Self {
+            lines_before: self.lines_before + lines,
+            path: self.path.clone(),
+            origin: Some(Arc::new(Origin { lines: origins })),
+            ..Self::new(Arc::new(bytes))
+        }
     }
 
     /// The text.

@@ -1,0 +1,116 @@
+//! From the bytes of a file to the texts of its modules.
+
+use super::find::{find_modules, starts_with_module};
+use super::source::{SharedBytes, Source};
+use super::{Span, decompress, foreign};
+use crate::error::{ErrorKind, ParseError, Result};
+use std::sync::Arc;
+
+/// How to open input.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions<'a> {
+    /// What to call it in messages.
+    pub path: Option<&'a str>,
+    /// How many bytes may come out of compressed input ([`super::DEFAULT_MAX_BYTES`] if None).
+    pub max_bytes: Option<u64>,
+}
+
+/// The text of one module in a file.
+#[derive(Clone, Debug)]
+pub struct FoundModule {
+    /// The text, which knows its place in the file.
+    pub source: Source,
+    /// The file name under which a dump to standard output announces it.
+    pub label: Option<Box<str>>,
+}
+
+/// The text of `bytes`: decompressed if need be, without byte order mark. An error if it cannot be
+/// text.
+pub fn unpack(bytes: SharedBytes, options: &OpenOptions<'_>) -> Result<Source> {
+    let output = decompress((*bytes).as_ref(), options.max_bytes)?;
+    let source = match output {
+        Some(output) => Source::new(Arc::new(output)),
+        None => Source::new(bytes),
+    };
+    let source = match options.path {
+        Some(path) => source.with_path(path),
+        None => source,
+    };
+    let text = source.bytes();
+    if let Some(error) = foreign::unreadable(text) {
+        return Err(error);
+    }
+    if text.starts_with(b"\xef\xbb\xbf") { Ok(source.part(3..text.len(), 0)) } else { Ok(source) }
+}
+
+/// Every module in `source`, at least one.
+pub fn modules(source: &Source) -> Result<Vec<FoundModule>> {
+    let text = source.bytes();
+    let found = find_modules(text);
+    if found.is_empty() {
+        return Err(foreign::explain(text));
+    }
+    let modules = found.into_iter().map(|found| {
+        let label = found.label.and_then(|label| text.get(label));
+        let source = match found.cleaned {
+            Some(cleaned) => source.cleaned_part(cleaned.text, cleaned.lines, found.lines_before),
+            None => source.part(found.span, found.lines_before),
+        };
+        FoundModule { source, label: label.map(|label| String::from_utf8_lossy(label).into()) }
+    });
+    Ok(modules.collect())
+}
+
+/// Every module in `bytes`: [`unpack`], then [`modules`].
+pub fn open(bytes: SharedBytes, options: &OpenOptions<'_>) -> Result<Vec<FoundModule>> {
+    modules(&unpack(bytes, options)?)
+}
+
+/// Reads the one module of `source` with `read`, which must fail on text after a module.
+///
+/// Text that begins with a module is given to `read` as it is, so that the usual file is not
+/// searched at all; only if that fails are the modules looked for. An error carries the text that
+/// its span refers to.
+pub fn read_one<T>(
+    source: &Source,
+    mut read: impl FnMut(Source) -> Result<T>,
+) -> std::result::Result<T, (ParseError, Source)> {
+    let whole = |error| (error, source.clone());
+    let mut first = None;
+    if starts_with_module(source.bytes()) {
+        match read(source.clone()) {
+            Ok(value) => return Ok(value),
+            Err(error) => first = Some(error),
+        }
+    }
+    let found = modules(source).map_err(whole)?;
+    let [module] = found.as_slice() else { return Err(whole(several(&found))) };
+    let text = module.source.bytes();
+    match first {
+        // Nothing but blanks around it: the first answer stands.
+        Some(error) if text.len() == source.bytes().trim_ascii().len() => Err(whole(error)),
+        _ => read(module.source.clone()).map_err(|error| (error, module.source.clone())),
+    }
+}
+
+#[cold]
+fn several(found: &[FoundModule]) -> ParseError {
+    let names: Vec<String> = found.iter().take(4).map(name).collect();
+    let more = if found.len() > names.len() { ", ..." } else { "" };
+    ParseError::new(
+        ErrorKind::SeveralModules,
+        Span::EMPTY,
+        format!("{} modules where one was expected: {}{more}", found.len(), names.join(", ")),
+    )
+    .with_help("choose one by name, or use find_modules to get them all")
+}
+
+fn name(module: &FoundModule) -> String {
+    let text = module.source.bytes();
+    let header = text.strip_prefix(b"HloModule").unwrap_or_default().trim_ascii_start();
+    let name = header.split(|&byte| !super::is_identifier_byte(byte)).find(|name| !name.is_empty());
+    match name {
+        Some(name) => String::from_utf8_lossy(name).chars().take(80).collect(),
+        None => format!("(line {})", module.source.lines_before() + 1),
+    }
+}
