@@ -96,7 +96,7 @@ fn header(text: &[u8], start: usize, long_strings: bool) -> Option<(usize, usize
         // One line; strings may hold line breaks (and whole modules).
         let mut last = b'\n';
         loop {
-            let Some(skip) = text.get(at..).and_then(|rest| header_stop(rest)) else {
+            let Some(skip) = text.get(at..).and_then(header_stop) else {
                 let end = start + text.get(start..).map_or(0, |rest| rest.trim_ascii_end().len());
                 return Some((end, text.len()));
             };

@@ -128,9 +128,7 @@ impl<'a> Search<'a> {
 
     /// A module whose lines all carry a prefix like that of its first line.
     fn prefixed(&mut self, prefix: &Prefix, line: usize, hit: usize) -> Option<usize> {
-        let second = memchr(b'\n', self.text.get(hit..)?)? + hit + 1;
-        let second = block::skip_empty_lines(self.text, second);
-        prefix.matches(block::line(self.text, second))?;
+        self.repeats(prefix, hit).then_some(())?;
         let mut piece = FIRST_PIECE;
         loop {
             let limit = line.saturating_add(piece).min(self.text.len());
@@ -160,6 +158,23 @@ impl<'a> Search<'a> {
             self.found.push(Found { span: hit..end, lines_before, label, cleaned });
             return Some(end);
         }
+    }
+
+    /// Whether one of the lines after the one of `hit` has `prefix` too. Lines of other threads may
+    /// come first.
+    fn repeats(&self, prefix: &Prefix, hit: usize) -> bool {
+        let mut at = hit;
+        for _ in 0..8 {
+            at = block::skip_empty_lines(self.text, at + block::line(self.text, at).len() + 1);
+            let line = block::line(self.text, at);
+            if prefix.matches(line).is_some() {
+                return true;
+            }
+            if !super::prefix::is_log_line(line) {
+                return false;
+            }
+        }
+        false
     }
 
     /// The file name in `*** Begin NAME ***` on the line before `line` (which may have a prefix).

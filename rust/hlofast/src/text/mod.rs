@@ -2,11 +2,11 @@
 
 mod block;
 mod cursor;
-pub(crate) mod kernel;
 mod decompress;
 mod excerpt;
 mod find;
 mod foreign;
+pub(crate) mod kernel;
 mod lines;
 mod open;
 mod prefix;
