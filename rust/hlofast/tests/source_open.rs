@@ -13,8 +13,8 @@ const MODULE: &str = "HloModule jit_f\n\nENTRY main {\n  ROOT p = f32[] paramete
 
 fn gzip(data: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(data).unwrap();
-    encoder.finish().unwrap()
+    encoder.write_all(data).expect("in memory");
+    encoder.finish().expect("in memory")
 }
 
 fn texts(bytes: &[u8]) -> Result<Vec<String>> {
@@ -33,8 +33,7 @@ fn read(source: Source) -> Result<String> {
         let span = Span::new(text.len() - rest.len(), text.len());
         return Err(ParseError::new(ErrorKind::TrailingText, span, "text after the module"));
     }
-    if text.contains("broken") {
-        let at = text.find("broken").unwrap();
+    if let Some(at) = text.find("broken") {
         return Err(ParseError::new(ErrorKind::InvalidShape, Span::new(at, at + 6), "broken"));
     }
     Ok(text)
