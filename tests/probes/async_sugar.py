@@ -83,5 +83,8 @@ def probes() -> Iterator[Probe]:
         yield Probe(f"async/name/{slug(name)}", "5:async sugar", text, R if name not in ("copy-start",) else OPEN)
     for name, text, expected in details():
         yield Probe(f"async/{name}", "5:async-start async-update async-done", text, expected)
+    for text in ("add-start(p0)", "add-start(p0, p0, p0)", "reshape-start(p0, p0)", 'custom-call-start(), custom_call_target="t"', "sort-start(p0), dimensions={}", "reduce-start(p0), dimensions={0}, to_apply={ x = f32[] parameter(0) ROOT y = f32[] negate(x) }", "transpose-start(p0), dimensions={9,9}", "dynamic-slice-start(p0), dynamic_slice_sizes={2}", "tuple-start(p0)", "replica-id-start(p0)", "replica-id-start()", "iota-start(p0), iota_dimension=0", "broadcast-start(p0)", "get-tuple-element-start(p0), index=0", "select-start(p0, p0)", "convert-start()", "slice-start(p0, p0), slice={}", "all-to-all-start()", "call-start(), to_apply={ ROOT x = f32[2] parameter(0) }", "fft-start(p0), fft_type=FFT, fft_length={}", "copy-done-start(p0)", "scan-start(p0), dimensions={0}, num_carries=0, to_apply={ ROOT x = f32[2] parameter(0) }"):
+        whole = module(f"ROOT s = {SHAPE} {text}", parameters=["f32[2]"])
+        yield Probe(f"async/operands/{slug(text)}", "5:async sugar", whole)
     chain = module("s = ((f32[2], f32[]), f32[], u32[]) reduce-start(p0, p1), dimensions={0}, to_apply=add_f32\nROOT d = f32[] reduce-done(s)", computations=ADD, parameters=["f32[2]", "f32[]"])
     yield Probe("async/sugar/start-with-called-computation", "5:async sugar", chain, A)

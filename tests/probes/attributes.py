@@ -31,6 +31,15 @@ LISTS = (
     ("map", "dimensions"), ("scan", "dimensions"), ("reverse", "dimensions"),
     ("fft", "fft_length"), ("gather", "offset_dims"), ("gather", "slice_sizes"), ("dynamic-slice", "dynamic_slice_sizes"),
     ("dot", "lhs_contracting_dims"), ("dot", "rhs_batch_dims"), ("scatter", "update_window_dims"), ("ragged-dot", "lhs_ragged_dims"),
+    ("dot", "lhs_batch_dims"), ("dot", "rhs_contracting_dims"), ("ragged-dot", "rhs_group_dims"), ("scaled-dot", "lhs_contracting_dims"),
+    ("gather", "collapsed_slice_dims"), ("gather", "start_index_map"), ("gather", "operand_batching_dims"), ("gather", "start_indices_batching_dims"),
+    ("scatter", "inserted_window_dims"), ("scatter", "scatter_dims_to_operand_dims"), ("scatter", "input_batching_dims"), ("scatter", "scatter_indices_batching_dims"),
+)
+CALLERS = (
+    ("while", "condition", "cond"), ("while", "body", "body"), ("select-and-scatter", "select", "at_least"), ("select-and-scatter", "scatter", "add_f32"),
+    ("conditional", "true_computation", "one"), ("conditional", "false_computation", "two"), ("fusion", "calls", "callee"), ("async-start", "calls", "callee"),
+    ("call", "to_apply", "callee"), ("sort", "to_apply", "less"), ("map", "to_apply", "add_f32"), ("scatter", "to_apply", "add_f32"), ("reduce-window", "to_apply", "add_f32"),
+    ("all-reduce", "to_apply", "add_f32"), ("reduce-scatter", "to_apply", "add_f32"), ("custom-call", "to_apply", "callee"), ("async-done", "calls", "callee"),
 )
 WORDS = (
     ("compare", "direction", ("EQ", "NE", "GE", "GT", "LE", "LT"), ("eq", "Lt", '"EQ"', "equal", "", "{EQ}", "1", "EQ NE", "EQUAL")),
@@ -186,6 +195,31 @@ def computation_lists() -> Iterator[Probe]:
             yield Probe(f"conditional/{name}{suffix}", "5:conditional", text, expected)
 
 
+def callers() -> Iterator[Probe]:
+    """Each attribute that names one computation."""
+    ops = {op.opcode: op for op in minimal_instructions()}
+    for opcode, name, good in CALLERS:
+        def wrap(value, op=ops[opcode], name=name):
+            return instruction(op, name, value)
+        # A done operation must name the computation of its start, not another one of equal text.
+        inline = "{ ROOT x = f32[2] parameter(0) }"
+        yield from table(
+            f"caller/{opcode}.{name}", f"6:{name}", wrap, (good, f"%{good}"), ("missing", f"{{{good}}}", f'"{good}"', "", f"{good}, {good}", "{}"), (inline, f"{good}:"),
+        )
+    index = ["s32[]", "f32[2]", "f32[2]"]
+    yield from table(
+        "caller/conditional.branch_computations", "6:branch_computations",
+        lambda value: module(f"ROOT r = f32[2] conditional(p0, p1, p2), branch_computations={value}", computations=BRANCHES, parameters=index),
+        ("{one, two}", "{%one,%two}", "{one, one}", "{ one , two }"), ("{one}", "{one, two, one}", "{}", "one, two", "{one two}", "{one, two,}", "{one, missing}", "", "(one, two)", '{"one", "two"}', "{{one}, {two}}"),
+    )
+    yield from table(
+        "backend-config", "6:backend_config",
+        lambda value: module(f"ROOT r = f32[2] negate(p0), backend_config={value}", parameters=["f32[2]"]),
+        ('"a"', "'a'", "{}", '{"a":1}', '""', '"{\\"a\\":1}"', '{"a":"b"}', "{x}"), ("a", "1", "", "true", "[1]", "(a)", "{", '"', "{}{}", '"a" "b"', "null"),
+    )
+    yield Probe("backend-config/twice", "6:backend_config", module('ROOT r = f32[2] negate(p0), backend_config="a", backend_config={}', parameters=["f32[2]"]), "reject")
+
+
 def predecessors() -> Iterator[Probe]:
     def text(value: str) -> str:
         return module(f"a = f32[2] abs(p0)\nROOT r = f32[2] negate(p0), control-predecessors={value}\nz = f32[2] abs(p0)", parameters=["f32[2]"])
@@ -201,4 +235,5 @@ def probes() -> Iterator[Probe]:
     yield from plain_values()
     yield from computation_lists()
     yield from predecessors()
+    yield from callers()
     yield Probe("computation/of-other-opcode", "6:to_apply", module("ROOT r = f32[2] abs(p0), to_apply=add_f32", computations=ADD, parameters=["f32[2]"]), "reject")

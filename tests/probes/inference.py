@@ -30,6 +30,14 @@ CASES: dict[str, tuple[str, ...]] = {
     "add(p0, p1)": (
         "f32[2];f32[2]", "f32[2,3]{0,1};f32[2,3]", "f32[2];f32[3]", "f32[2];s32[2]", "f32[2];f32[]", "f32[<=2];f32[2]", "f32[2];f32[<=2]", "f32[?];f32[2]", "f32[?];f32[?]", "f32[1];f32[2]", "pred[2];pred[2]", "f32[2];bf16[2]", "(f32[2]);(f32[2])", "c64[];c64[]", "f32[2]{0:S(1)};f32[2]", "f32[<=3];f32[<=2]", "f32[2,3];f32[3,2]", "token[];token[]",
     ),
+    **{
+        f"{opcode}(p0, p1)": ("pred[];pred[]", "s32[2];s32[2]", "c64[];c64[]", "f32[2,1];f32[2,3]", "f32[];s32[]")
+        for opcode in ("subtract", "multiply", "divide", "maximum", "minimum", "or", "xor", "shift-right-logical", "shift-right-arithmetic")
+    },
+    **{
+        f"{opcode}(p0)": ("f16[2]{0:T(128)}", "s32[]", "c64[]", "pred[]")
+        for opcode in ("acos", "acosh", "asin", "asinh", "atanh", "exponential-minus-one", "log", "log-plus-one", "sqrt", "cbrt", "rsqrt", "sinh", "cosine", "cosh", "tan", "ceil", "round-nearest-afz")
+    },
     "and(p0, p1)": ("pred[];pred[]", "f32[];f32[]", "s32[2];s32[2]", "c64[];c64[]"),
     "shift-left(p0, p1)": ("s32[];s32[]", "f32[];f32[]", "pred[];pred[]"),
     "mulhi(p0, p1)": ("s32[];s32[]", "f32[];f32[]", "u64[];u64[]"),

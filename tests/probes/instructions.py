@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .base import ACCEPT, REJECT, Probe, module, table
+from .base import ACCEPT, Probe, module, table
 
 VECTOR = ["f32[2]"]
 TUPLE = ["(f32[2], (s32[], f32[3]))"]
@@ -119,11 +119,28 @@ def dropped_slots() -> Iterator[Probe]:
     yield from table(
         "dropped/of-tuple", row,
         lambda inside: module(f"ROOT r = tuple({inside})", parameters=VECTOR), (), (),
-        (",", ",,", "p0,", ",p0", "p0,,p0", "f32[2]", "f32[2], p0", "(f32[2])", "pred[]", "p0, ()", "()", "foo", "foo, p0", "p0, foo", "%foo", "%foo, p0", "f32[2] foo", "f32[2] foo, p0", "f32[2] %foo", "f32", "f32[", "f32[2", "f32[x]", "negate", "negate, p0", "negate(", "negate(foo)", "negate(foo), p0", "negate()", "negate(p0, p0), p0", "f32[3] p0", "f32[3] p0, p0", "p0 p0", "{}", "*", "=", "b", "b(f32[2])", "b(f32[2]), p0", "p0, f32[2]{0}", "p0, f32[2]{0:T(8)}", "p0, f32[-1]", "p0, f32[2]{1,0}, p0", "true", "ROOT p0", "p0, ENTRY", "f32[2] f32[2]", "f32[2] f32[2], p0", "transpose(p0)", "transpose(p0), p0", "f32[2] parameter(-1)", "constant(1)", "f32[] constant(x)", "f32[] constant(x), p0", "p0, 1", "1, p0", "p0, token[]", "f32[2] p0 p0", "add-done(p0)", "foo(p0)", "foo(p0), p0", "foo.1(p0)", "f32[2] foo(p0)"),
+        (",", ",,", "p0,", ",p0", "p0,,p0", "f32[2]", "f32[2], p0", "(f32[2])", "pred[]", "p0, ()", "()", "foo", "foo, p0", "p0, foo", "%foo", "%foo, p0", "f32[2] foo", "f32[2] foo, p0", "f32[2] %foo", "f32", "f32[", "f32[2", "f32[x]", "negate", "negate, p0", "negate(", "negate(foo)", "negate(foo), p0", "negate()", "negate(p0, p0), p0", "f32[3] p0", "f32[3] p0, p0", "p0 p0", "{}", "*", "=", "b", "b(f32[2])", "b(f32[2]), p0", "p0, f32[2]{0}", "p0, f32[2]{0:T(8)}", "p0, f32[-1]", "p0, f32[2]{1,0}, p0", "true", "ROOT p0", "p0, ENTRY", "f32[2] f32[2]", "f32[2] f32[2], p0", "transpose(p0)", "transpose(p0), p0", "f32[2] parameter(-1)", "constant(1)", "f32[] constant(x)", "f32[] constant(x), p0", "p0, 1", "1, p0", "p0, token[]", "f32[2] p0 p0", "add-done(p0)", "foo(p0)", "foo(p0), p0", "foo.1(p0)", "f32[2] foo(p0)", "add, p0", "add", "f32[2] add, p0", "%add, p0", "add:, p0", "add.1, p0", "add p0, p0", "negate-start, p0", "negate-done, p0", "sort(p0), p0", "f32[2] constant({1,2,3}), p0", "f32[2] constant({1,2}, p0", "f32[2] slice(p0), p0", "convert(p0), p0", "f32[2] reshape(p0, p0), p0", "add(p0,negate(foo)), p0", "negate(negate), p0", "negate(add, p0), p0", "(f32[2], p0), p0", "(p0), p0", "((f32[2]), p0", "f32[2]{0, p0", "f32[2]{0:, p0", "f32[2]{0:T(8), p0", "f32[2]{5,}, p0", "f32[2,], p0", "f32[,2], p0", "b(, p0", "b(f32[2], p0", "f32[2] ROOT, p0", "tuple(p0, p0 p0), p0", "tuple(p0, p0, p0), p0", "f32[], p0", "constant, p0", "parameter(0), p0", "f32[2] parameter(0), p0", "f32[2] parameter(1), p0", "f32[] parameter(), p0", "iota(), p0", "s32[4] iota(), p0", "f32[2] negate(p0){0}, p0", "negate(p0), metadata={}, p0", "negate(p0) p0"),
     )
 
 
+def opcode_words_as_names() -> Iterator[Probe]:
+    """A name that is an opcode word is looked up first; if that fails it is an opcode without operands."""
+    row = "3.3:dropped slots"
+    for name, body in (
+        ("defined", "add = f32[2] negate(p0)\nROOT t = tuple(add, p0)"),
+        ("defined-typed", "add = f32[2] negate(p0)\nROOT t = tuple(f32[2] add, p0)"),
+        ("defined-other-shape", "add = f32[3] parameter(1)\nROOT t = tuple(f32[2] add)"),
+        ("defined-and-nested", "add = f32[2] negate(p0)\nROOT t = tuple(add(p0, p0), p0)"),
+        ("defined-other-shape-plain-name", "sum = f32[3] parameter(1)\nROOT t = tuple(f32[2] sum)"),
+        ("defined-later", "ROOT t = tuple(add, p0)\nadd = f32[2] negate(p0)"),
+        ("of-counted-opcode", "ROOT t = f32[2] add(multiply, p0, p0)"),
+        ("of-counted-opcode-missing", "ROOT t = f32[2] add(multiply, p0)"),
+    ):
+        yield Probe(f"dropped/opcode-word/{name}", row, module(body, parameters=VECTOR))
+
+
 def probes() -> Iterator[Probe]:
+    yield from opcode_words_as_names()
     yield from definitions()
     yield from operands()
     yield from nested()
