@@ -95,7 +95,7 @@ class Printer:
         more = "" if total == len(rows) else f" (first {len(rows)} of {total:,})"
         self.stream.write("\n")
         self.heading(title + more)
-        numeric = [all(isinstance(row[i], int | None) for row in rows) for i in range(len(columns))]
+        numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]
         widths = [
             max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(columns)
@@ -105,6 +105,10 @@ class Printer:
         self.stream.write(self.styled(_join(columns, widths, numeric), "2") + "\n")
         for row in cells:
             self.stream.write(_join(row, widths, numeric) + "\n")
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def _cell(value: object) -> str:

@@ -90,9 +90,9 @@ def _print(printer: output.Printer, document: dict[str, Any], limit: int | None)
     computations = sorted(document["computations"], key=lambda row: -row["instructions"])
     table(
         "Parameters by size",
-        "number|name|shape|bytes|donated",
+        "number|name|shape|bytes|donated|argument",
         parameters,
-        *("number", "instruction", "shape", "bytes", "donated"),
+        *("number", "instruction", "shape", "bytes", "donated", "op_name"),
     )
     table(
         "Results by size",
