@@ -1,7 +1,7 @@
 //! Which results may take the memory of which parameters.
 
 use super::Signature;
-use crate::ir::decode::{Alias, decode_aliases, decode_donors};
+use crate::ir::decode::{Alias, HeaderValue, decode_header};
 use crate::ir::{Module, Row, ShapeId};
 
 /// What `input_output_alias` and `buffer_donor` say, as far as they can be read.
@@ -17,12 +17,20 @@ pub struct Donation {
 
 impl Donation {
     pub(super) fn of(module: &Module, shape_bytes: &[i64]) -> Self {
-        let value = |key| module.header_attribute(key).map(|span| module.bytes(span));
-        let aliases = value("input_output_alias").and_then(|text| decode_aliases(text).ok());
-        let donors = value("buffer_donor").and_then(|text| decode_donors(text).ok());
-        let aliases = aliases.unwrap_or_default();
-        let donors = donors.unwrap_or_default().into_iter();
-        let donors = donors.filter_map(|(number, _)| u64::try_from(number).ok()).collect();
+        let value = |key: &str| {
+            let span = module.header_attribute(key)?;
+            decode_header(key.as_bytes(), module.bytes(span)).ok()
+        };
+        let aliases = match value("input_output_alias") {
+            Some(HeaderValue::Aliases(aliases)) => aliases,
+            _ => Vec::new(),
+        };
+        let donors = match value("buffer_donor") {
+            Some(HeaderValue::BufferDonors(donors)) => donors,
+            _ => Vec::new(),
+        };
+        let donors = donors.into_iter().filter_map(|donor| u64::try_from(donor.parameter).ok());
+        let donors = donors.collect();
         let result = module.computation(module.entry());
         let root = (!result.rows().is_empty()).then(|| module.shape(Row(result.root)));
         let aliased_bytes = aliases.iter().try_fold(0u64, |sum, alias| {

@@ -34,7 +34,6 @@ pub use other::{
     Alias, Domain, Origin, OriginPart, OriginalValue, ResultAccuracy, Sparsity, SparsityConfig,
     Statistics,
 };
-pub(crate) use other::{decode_aliases, decode_donors};
 pub use scan::DEPTH_LIMIT;
 pub use sharding::{
     LeafSharding, NamedDimension, NamedSharding, Placement, Reduction, ShardGroup, Sharding,
@@ -232,7 +231,7 @@ pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<Attribu
         b"outfeed_shape" => V::Shape(value.trim_ascii()),
         b"operand_layout_constraints" => V::Shapes(decode_shapes(value)?),
         b"literal" => V::Literal(value.trim_ascii()),
-        b"output_to_operand_aliasing" => V::Aliases(decode_aliases(value)?),
+        b"output_to_operand_aliasing" => V::Aliases(other::decode_aliases(value)?),
         b"result_accuracy" => V::ResultAccuracy(other::decode_result_accuracy(value)?),
         b"origin" => V::Origin(other::decode_origin(value)?),
         b"statistics" => V::Statistics(other::decode_statistics(value)?),

@@ -75,19 +75,6 @@ pub(crate) fn decode_aliases(value: &[u8]) -> Result<Vec<Alias>> {
 /// An instruction of the original program and the path into its result.
 pub type OriginalValue<'a> = (Cow<'a, [u8]>, Vec<i64>);
 
-/// `{ (0, {}), (1, {0}) }`: parameter numbers and paths of `buffer_donor`.
-pub(crate) fn decode_donors(value: &[u8]) -> Result<Vec<(i64, Vec<i64>)>> {
-    let mut donors = Vec::new();
-    whole(value, |cursor| {
-        list(cursor, (b'{', b'}'), Trailing::Comma, |cursor| {
-            let (number, index, _) = alias_target(cursor)?;
-            donors.push((number, index));
-            Ok(())
-        })
-    })?;
-    Ok(donors)
-}
-
 /// A piece of `origin={...}`: the tree written as a flat sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginPart<'a> {
