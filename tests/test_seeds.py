@@ -52,6 +52,10 @@ def multiply_adds(shape: hlofast.Shape, contracted: list[int], result: hlofast.S
     return math.prod(result.dimensions) * math.prod(shape.dimensions[d] for d in contracted)
 
 
+def binary(config: str | bytes) -> bytes:
+    return config.encode() if isinstance(config, str) else config
+
+
 def group_sets(instruction: hlofast.Instruction) -> list[list[int]]:
     return [list(group) for group in instruction.attributes["replica_groups"]]
 
@@ -162,7 +166,7 @@ class TestAlpaStage:
             for i in computation:
                 if i.attributes.get("custom_call_target") != "pipeline_marker":
                     continue
-                raw = i.backend_config.raw
+                raw = binary(i.backend_config)
                 sizes[i.metadata.op_name] = list(struct.unpack(f"<{len(raw) // 8}q", raw))
                 (operand,) = i.operands
                 assert sizes[i.metadata.op_name] == [leaf.bytes for leaf in operand.shape.leaves]
@@ -185,7 +189,7 @@ class TestAlpaStage:
             if i.attributes.get("custom_call_target") == "__builtin$CrossMeshAllReduce"
         ]
         found = {
-            (i.backend_config.raw, str(i.shape.dtype), tuple(i.shape.dimensions)) for i in calls
+            (binary(i.backend_config), str(i.shape.dtype), tuple(i.shape.dimensions)) for i in calls
         }
         assert found == {(b"AND;0$1$", "pred", ()), (b"SUM;0$1$", "f32", ())}
 
@@ -230,7 +234,7 @@ class TestAlpaStep:
         for i in alpa_step.entry:
             if i.attributes.get("custom_call_target") != "__cublas$gemm":
                 continue
-            config = i.backend_config.json
+            config = i.backend_config_json
             contracted = config["dot_dimension_numbers"]["lhs_contracting_dimensions"]
             lhs = i.operands[0].shape
             result = i.shape
@@ -291,7 +295,7 @@ class TestIssuePage:
     def test_estimated_cycles(self, issue_page: hlofast.Module) -> None:
         cycles = {}
         for i in issue_page.entry:
-            config: Any = i.backend_config and i.backend_config.json
+            config: Any = i.backend_config_json
             if config and "estimated_cycles" in config:
                 cycles[i.name] = int(config["estimated_cycles"])
         assert cycles["fusion"] == 319_985

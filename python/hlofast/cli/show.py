@@ -105,7 +105,7 @@ def _instruction(instruction: Instruction) -> dict[str, Any]:
         "op_name": metadata.op_name if metadata else None,
         "source_file": source.file if source else None,
         "source_line": source.line if source else None,
-        "text": instruction.to_text(),
+        "text": instruction.text,
     }
 
 
@@ -120,7 +120,7 @@ def _computation(module: Module, computation: Computation) -> dict[str, Any]:
         "parameters": [_reference(parameter) for parameter in computation.parameters],
         "root": _reference(computation.root) if computation.root else None,
         "callers": [_reference(caller) for caller in computation.callers],
-        "text": computation.to_text(),
+        "text": computation.text,
     }
 
 
