@@ -122,7 +122,7 @@ fn words<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
 }
 
 /// A reduction other than the sum travels as `metadata={op_type="sdy::reduction_op" ...}`.
-fn given_reduction(origins: &[Metadata<'_>]) -> Option<Reduction> {
+pub(super) fn given_reduction(origins: &[Metadata<'_>]) -> Option<Reduction> {
     let origin = origins.iter().find(|m| m.op_type.as_deref() == Some(b"sdy::reduction_op"))?;
     Reduction::from_word(origin.op_name.as_deref()?)
 }
@@ -222,6 +222,7 @@ fn metadata_list<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Metadata<'a>>> {
 
 /// Reads a mesh sharding after its opening brace.
 fn named<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
+    let start = cursor.position();
     let mesh = mesh(cursor, KIND)?;
     let mut named = NamedSharding {
         mesh,
@@ -276,6 +277,14 @@ fn named<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
             (b"metadata", true) => origins = metadata_list(cursor)?,
             _ => return Err(invalid_since(cursor, at, KIND, "this is no word of a sharding")),
         }
+    }
+    let lists = !(named.dimensions.is_empty()
+        && named.replicated.is_empty()
+        && named.manual.is_empty()
+        && named.unreduced.as_ref().is_none_or(|(_, axes)| axes.is_empty()));
+    if named.whole.is_some() && lists {
+        let message = "the sharding of the whole array is given next to axes";
+        return Err(invalid_since(cursor, start, KIND, message));
     }
     Ok(LeafSharding { placement: Placement::Named(named), group, metadata: origins })
 }

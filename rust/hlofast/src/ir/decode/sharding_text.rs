@@ -5,6 +5,7 @@ use super::mesh::AxisReference;
 use super::sharding::{
     LeafSharding, NamedSharding, Placement, Reduction, ShardGroup, Sharding, SubgroupKind, Tiles,
 };
+use super::sharding_read::given_reduction;
 
 impl Sharding<'_> {
     /// The canonical text, with braces.
@@ -41,8 +42,8 @@ impl LeafSharding<'_> {
             Placement::Unknown => text.extend_from_slice(b"unknown"),
             Placement::Unreduced(op) => {
                 text.extend_from_slice(b"unreduced");
-                // Inside metadata the operation is not repeated, so that the text reads back.
-                if *op != Reduction::Sum && self.metadata.is_empty() {
+                // XLA reads the operation from metadata only; it is not repeated.
+                if *op != given_reduction(&self.metadata).unwrap_or_default() {
                     text.extend_from_slice(format!("={}", op.as_str()).as_bytes());
                 }
             }
@@ -132,17 +133,16 @@ impl NamedSharding<'_> {
             }
             return;
         }
-        if self.mesh.maximal.is_some() && self.dimensions.is_empty() {
-            return;
-        }
-        text.extend_from_slice(b", [");
-        for (i, dimension) in self.dimensions.iter().enumerate() {
-            if i > 0 {
-                text.extend_from_slice(b", ");
+        if self.mesh.maximal.is_none() || !self.dimensions.is_empty() {
+            text.extend_from_slice(b", [");
+            for (i, dimension) in self.dimensions.iter().enumerate() {
+                if i > 0 {
+                    text.extend_from_slice(b", ");
+                }
+                write_axes(text, &dimension.axes, dimension.is_open);
             }
-            write_axes(text, &dimension.axes, dimension.is_open);
+            text.push(b']');
         }
-        text.push(b']');
         if !self.replicated.is_empty() {
             text.extend_from_slice(b", replicated=");
             write_axes(text, &self.replicated, false);
