@@ -103,7 +103,7 @@ def judge(texts: list[str]) -> Iterator[dict[str, object]]:
     while start < len(texts):
         asked = "".join(json.dumps(text) + "\n" for text in texts[start:])
         done = subprocess.run(
-            [sys.executable, "-m", f"{__package__}.judge", "--child"],
+            [sys.executable, "-P", __file__, "--child"],
             input=asked, capture_output=True, text=True, timeout=600,
         )
         *finished, last = done.stdout.split("\n\n")
@@ -127,8 +127,6 @@ def stable(texts: list[str]) -> Iterator[dict[str, object]]:
 
 
 def main() -> None:
-    from .catalog import all_probes
-
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--child", action="store_true", help="answer texts on standard input")
     options.add_argument("--only", default="", help="judge ids with this prefix, print, write nothing")
@@ -136,6 +134,8 @@ def main() -> None:
     if arguments.child:
         child()
         return
+    from .catalog import all_probes
+
     probes = [probe for probe in all_probes() if probe.id.startswith(arguments.only)]
     rows = []
     for probe, verdict in zip(probes, stable([probe.text for probe in probes]), strict=True):
