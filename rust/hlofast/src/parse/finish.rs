@@ -35,18 +35,37 @@ impl Reader<'_> {
         computation.end_row = rows.end;
         computation.root = self.root.unwrap_or(rows.end - 1);
         self.columns.flags[computation.root as usize] |= Flags::ROOT;
+        if computation.is_marked_entry {
+            self.entry = Some(self.computations.len() as u32);
+        }
+        let name = computation.name;
+        self.register_computation(computation).ok_or_else(|| {
+            ParseError::new(
+                ErrorKind::DuplicateComputation,
+                name,
+                "a computation of this name is already defined",
+            )
+        })
+    }
+
+    /// Appends a finished computation's record; None if its name is taken.
+    pub(super) fn register_computation(
+        &mut self,
+        computation: Computation,
+    ) -> Option<ComputationId> {
         let id = self.computations.len() as u32;
         let at = (computation.name.start as usize, computation.name.len());
         self.computation_names.push((at.0 as u32, at.1 as u32));
-        if at.0 < self.text.len() {
-            let hash = self.keys.hash(self.text, at.0, at.1);
-            self.computation_scope.insert(&self.computation_names[..], self.text, at, hash, id);
-        }
-        if computation.is_marked_entry {
-            self.entry = Some(id);
+        // Names in the arena are ours; no text refers to them.
+        if at.0 < self.arena_base() {
+            let hash = self.keys.hash(self.whole, at.0, at.1);
+            let scope = &mut self.computation_scope;
+            if scope.insert(&self.computation_names[..], self.whole, at, hash, id).is_some() {
+                return None;
+            }
         }
         self.computations.push(computation);
-        Ok(ComputationId(id))
+        Some(ComputationId(id))
     }
 
     /// Resolves operands and control predecessors that were named before their definition.

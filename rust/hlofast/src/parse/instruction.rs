@@ -96,7 +96,8 @@ impl Reader<'_> {
         let attributes = self.read_attributes(cursor)?;
         let tail = Span::new(tail_start, cursor.position());
         self.check_operand_count(opcode, operands.list.len(), word, open)?;
-        let (calls, queued) = self.call_attributes(&attributes)?;
+        let (calls, queued) =
+            if opcode.may_call() { self.call_attributes(&attributes)? } else { Default::default() };
         let mut flags = if operands.folded { Flags::FOLDED_OPERANDS } else { 0 };
         let shape = match shape {
             Some(shape) => shape,

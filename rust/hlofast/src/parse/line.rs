@@ -9,12 +9,16 @@
 
 #![allow(unsafe_code, reason = "calls kernels whose CPU features were detected")]
 
+use super::names::equal;
 use super::reader::Reader;
 use crate::error::Result;
 use crate::ir::{CallRole, Computation, Opcode};
 use crate::text::Span;
 use crate::text::is_identifier_start;
-use crate::text::kernel::{CLOSE, COMMA, Kernel, LineMasks, NOT_IDENTIFIER, OPEN, SPACE, SPECIAL};
+use crate::text::kernel::{
+    CLOSE, COMMA, Kernel, LineMasks, NOT_IDENTIFIER, OPEN, OUTSIDE, SPACE, SPECIAL,
+};
+use std::ops::Range;
 
 /// Deepest nesting of brackets inside one attribute value or literal on the fast path.
 const MAX_NESTING: usize = 16;
@@ -354,6 +358,26 @@ impl Reader<'_> {
         self.ends_here(start + scan.line.len()).then_some(close + 1)
     }
 
+    /// Whether a type written before an operand is a shape; mostly it is spelled as where the
+    /// operand is defined.
+    #[inline(always)]
+    fn check_operand_type(
+        &mut self,
+        spelled: &[u8],
+        start: usize,
+        typed: &Range<usize>,
+        row: u32,
+    ) -> Option<()> {
+        let shape = *self.columns.shapes.get(row as usize)?;
+        let known = self.shapes.table.text(shape);
+        let at = known.start as usize;
+        if known.len() == spelled.len() && equal(self.text, at, start + typed.start, spelled.len())
+        {
+            return Some(());
+        }
+        self.shape_of_text(start + typed.start, start + typed.end).map(|_| ())
+    }
+
     /// Whether the instruction ends with its line: what follows must start something new.
     #[inline(always)]
     fn ends_here(&self, newline: usize) -> bool {
@@ -379,6 +403,7 @@ impl Reader<'_> {
             at = scan.skip_comment(at);
             let first = scan.byte(at);
             let mut marked = first == b'%';
+            let mut typed = at..at;
             if marked {
                 at += 1;
             } else {
@@ -395,6 +420,7 @@ impl Reader<'_> {
                     {
                         return None;
                     }
+                    typed = at..type_end;
                     at = type_end + 1;
                     marked = scan.byte(at) == b'%';
                     at += usize::from(marked);
@@ -405,8 +431,18 @@ impl Reader<'_> {
                 return None;
             }
             match self.lookup((start + at, end - at)) {
-                Some(row) => self.columns.operands.push(row),
-                None if marked => self.push_pending((start + at, end - at)),
+                Some(row) => {
+                    if !typed.is_empty() {
+                        self.check_operand_type(scan.line.get(typed.clone())?, start, &typed, row)?;
+                    }
+                    self.columns.operands.push(row);
+                }
+                None if marked => {
+                    if !typed.is_empty() {
+                        self.shape_of_text(start + typed.start, start + typed.end)?;
+                    }
+                    self.push_pending((start + at, end - at));
+                }
                 None => return None,
             }
             match scan.byte(end) {
@@ -438,14 +474,7 @@ impl Reader<'_> {
             let end = match scan.byte(value) {
                 b'{' => scan.closing(value)? + 1,
                 b' ' | b',' | b'\n' => return None,
-                b'"' => {
-                    let end = masks.next::<COMMA>(value);
-                    let last = scan.line.get(value + 1..end)?.trim_ascii_end().last();
-                    if last != Some(&b'"') {
-                        return None;
-                    }
-                    end
-                }
+                b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
                 _ => scan.value_end(value)?,
             };
             match scan.byte(key) {

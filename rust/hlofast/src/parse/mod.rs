@@ -1,5 +1,6 @@
 //! From text to a frozen module.
 
+mod chunk;
 mod finish;
 pub mod infer;
 mod instruction;
@@ -38,10 +39,14 @@ pub struct Options {
     /// Go on after a fault at the next instruction or computation and keep the faults in
     /// `Module::errors`, instead of failing at the first.
     pub collect_errors: bool,
-    /// Threads for texts above 8 MB; 0 and 1 mean one.
+    /// Threads for large texts; 0 and 1 mean one.
     pub threads: usize,
+    /// Texts of at least this many bytes are read by several threads; 0 means 8 MB.
+    pub parallel_from: usize,
     /// Use the portable scanning kernels even where faster ones exist (tests).
     pub force_scalar: bool,
+    /// Never use the line-based fast path (tests: both paths must agree).
+    pub force_general: bool,
 }
 
 /// Reads the one module that `source` holds.
@@ -54,8 +59,14 @@ pub fn parse(source: Source, options: &Options) -> Result<Module> {
             "the text of one module must be below 4 GiB",
         ));
     }
-    let mut reader = Reader::new(text, *options);
-    reader.read_module()?;
+    let reader = match chunk::read_parallel(text, options) {
+        Some(reader) => reader,
+        None => {
+            let mut reader = Reader::new(text, *options);
+            reader.read_module()?;
+            reader
+        }
+    };
     // The reader borrows the source's bytes, which the module then owns.
     let parts = reader.into_parts()?;
     Ok(parts.into_module(source))

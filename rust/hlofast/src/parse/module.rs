@@ -452,7 +452,7 @@ impl Reader<'_> {
         let mut name = self.bytes(Span::new(caller, caller + length)).to_vec();
         name.push(b'.');
         name.extend_from_slice(edge.role.as_str().as_bytes());
-        name.extend_from_slice(format!(".{}", self.computations.len()).as_bytes());
+        name.extend_from_slice(format!(".{}", body.start).as_bytes());
         let mut computation = Computation {
             name: self.append_to_arena(&name)?,
             is_inline: true,
@@ -461,7 +461,9 @@ impl Reader<'_> {
         let open = body.start as usize;
         computation.header = Span::new(open, open + 1);
         // A nested block starts on a line that may have been given up before; try again.
-        self.general_until = 0;
+        if !self.options.force_general {
+            self.general_until = 0;
+        }
         self.read_body(open + 1, &mut computation, open)?;
         let id = self.finish_computation(computation)?;
         self.calls[call as usize].computation = id;

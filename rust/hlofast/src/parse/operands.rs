@@ -243,7 +243,7 @@ impl Reader<'_> {
             Some(shape) => shape,
             None => self.infer_shape(opcode, &operands.list, &[], &[], word)?,
         };
-        let name = format!("{}.anon.{}", opcode.as_str(), self.next_row());
+        let name = format!("{}.anon.{}", opcode.as_str(), word.start);
         let payload = String::from_utf8_lossy(&self.text[payload.range()]).into_owned();
         self.push_implicit(name.as_bytes(), opcode, shape, &payload, &operands.list)
             .map(Operand::Row)

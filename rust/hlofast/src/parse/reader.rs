@@ -11,6 +11,7 @@ use crate::ir::{
 use crate::text::kernel::{KernelChoice, LineMasks};
 use crate::text::{Cursor, Span};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// An operand or control predecessor named before its definition.
 pub(super) struct Pending {
@@ -46,7 +47,10 @@ pub(super) struct ShapeTexts {
 
 /// Everything a parse builds up.
 pub(super) struct Reader<'a> {
+    /// The text up to where this reader reads.
     pub text: &'a [u8],
+    /// The whole text, behind which the arena's offsets start.
+    pub whole: &'a [u8],
     pub options: Options,
     pub kernel: KernelChoice,
     pub keys: HashKeys,
@@ -102,6 +106,7 @@ impl<'a> Reader<'a> {
     pub fn new(text: &'a [u8], options: Options) -> Self {
         let mut reader = Self {
             text,
+            whole: text,
             options,
             kernel: KernelChoice::detect(options.force_scalar),
             keys: HashKeys::new(),
@@ -126,13 +131,27 @@ impl<'a> Reader<'a> {
             tuple_elements: hashbrown::HashMap::default(),
             first_row: 0,
             root: None,
-            general_until: 0,
+            general_until: if options.force_general { usize::MAX } else { 0 },
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),
         };
         reader.columns.operand_offsets.push(0);
         reader.reserve(text.len());
         reader
+    }
+
+    /// A reader of `part` of `whole`; offsets stay those of the whole.
+    pub fn of_part(whole: &'a [u8], part: Range<usize>, options: Options) -> Self {
+        let mut reader = Self::new(&[], options);
+        reader.text = &whole[..part.end];
+        reader.whole = whole;
+        reader.reserve(part.len());
+        reader
+    }
+
+    /// The offset of the arena's first byte.
+    pub fn arena_base(&self) -> usize {
+        self.whole.len()
     }
 
     /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is given
@@ -289,7 +308,7 @@ impl<'a> Reader<'a> {
 
     /// Appends `bytes` to the arena; the span they get.
     pub fn append_to_arena(&mut self, bytes: &[u8]) -> Result<Span> {
-        let start = self.text.len() + self.arena.len();
+        let start = self.arena_base() + self.arena.len();
         if start + bytes.len() >= u32::MAX as usize {
             return Err(ParseError::new(
                 ErrorKind::TooLarge,
@@ -303,7 +322,7 @@ impl<'a> Reader<'a> {
 
     /// The bytes of a span of text or arena.
     pub fn bytes(&self, span: Span) -> &[u8] {
-        crate::ir::module::bytes_of(self.text, &self.arena, span)
+        crate::ir::module::bytes_of(self.whole, &self.arena, span)
     }
 
     pub fn mark(&self) -> Mark {

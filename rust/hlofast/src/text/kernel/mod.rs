@@ -59,6 +59,8 @@ pub(crate) const COMMA: usize = 2;
 pub(crate) const SPACE: usize = 3;
 /// `/` and `'`: comments and single-quoted strings, which only the general path reads.
 pub(crate) const SPECIAL: usize = 4;
+/// Bytes outside strings; a string's closing quote is outside, its opening one is not.
+pub(crate) const OUTSIDE: usize = 6;
 /// Everything but `[A-Za-z0-9_.-]`.
 pub(crate) const NOT_IDENTIFIER: usize = 5;
 
@@ -129,7 +131,7 @@ impl LineMasks {
                 classes.space & keep,
                 classes.special & keep,
                 classes.not_identifier,
-                0,
+                keep,
                 0,
             ]);
             count += 1;
