@@ -67,7 +67,7 @@ fn plain_values() {
         ("dimensions", "0"),
         ("dimensions", "{0,}"),
         ("dimensions", "{0} 1"),
-        ("epsilon", "inf"),
+        ("epsilon", "infinity"),
         ("source_target_pairs", "{{0,1,2}}"),
         ("custom_call_target", "plain"),
         ("custom_call_target", r#""\q""#),
@@ -161,8 +161,7 @@ fn dimension_labels() {
         panic!()
     };
     assert_eq!(labels.lhs, [Unmapped, Batch, Feature]);
-    for bad in ["b0f_0io", "b1f_1io->b1f", "bbf_io->bf", "b0f_io->bf", "bf_oi->b", "b0f _0io->b0f"]
-    {
+    for bad in ["b0f_0io", "bbf_io->bf", "b0f_io->bf", "bf_oi->b", "b0f _0io->b0f"] {
         fails("dim_labels", bad);
     }
 }

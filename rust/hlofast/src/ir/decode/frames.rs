@@ -1,6 +1,6 @@
 //! The stack frame tables between the module header and the first computation.
 
-use super::scan::{integer, invalid_since, key, string};
+use super::scan::{at_string, integer, invalid_since, key, string};
 use crate::error::{ErrorKind, Result};
 use crate::ir::module::{Header, Module};
 use crate::text::{Cursor, Span};
@@ -114,7 +114,9 @@ impl StackFrames {
     ) -> Result<()> {
         let column = if functions { &mut self.function_names } else { &mut self.file_names };
         entries(bytes(span), span, |cursor| {
-            column.push(string(cursor)?.into_owned());
+            // A function without a name is one whose name is empty.
+            let unnamed = functions && !at_string(cursor)?;
+            column.push(if unnamed { Vec::new() } else { string(cursor)?.into_owned() });
             Ok(())
         })
     }

@@ -111,7 +111,10 @@ impl<'a> ReplicaGroups<'a> {
     /// device numbers of a mesh with its own device order still have to be looked up there.
     fn positions(&self) -> Option<Iota> {
         match self {
-            ReplicaGroups::Iota { order, .. } => Some(order.clone()),
+            ReplicaGroups::Iota { order, groups, group_size } => {
+                let fits = product([*groups, *group_size]) == order.len();
+                fits.then(|| order.clone())
+            }
             ReplicaGroups::Mesh { mesh, axes } => {
                 let split = mesh.split(axes)?;
                 let mut order = split.others();
@@ -248,15 +251,10 @@ pub(crate) fn decode_replica_groups(value: &[u8]) -> Result<ReplicaGroups<'_>> {
             return Err(cursor.expected("<=", "after the number and size of the groups"));
         }
         let order = iota(cursor, ErrorKind::InvalidAttribute)?;
-        let (&[groups, group_size], false) = (sizes.as_slice(), sizes.iter().any(|s| *s < 0))
-        else {
+        let &[groups, group_size] = sizes.as_slice() else {
             let message = "expected the number of groups and the size of a group";
             return Err(invalid_since(cursor, start, ErrorKind::InvalidAttribute, message));
         };
-        if product([groups, group_size]) != order.len() || order.len().is_none() {
-            let message = "the groups do not hold as many devices as the list after '<='";
-            return Err(invalid_since(cursor, start, ErrorKind::InvalidAttribute, message));
-        }
         Ok(ReplicaGroups::Iota { groups, group_size, order })
     })
 }

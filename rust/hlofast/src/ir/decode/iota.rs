@@ -5,7 +5,8 @@ use super::scan::{Trailing, integer, invalid_since, list};
 use crate::error::{ErrorKind, Result};
 use crate::text::Cursor;
 
-/// `arange(product).reshape(reshape).transpose(transpose)`, flattened.
+/// `arange(product).reshape(reshape).transpose(transpose)`, flattened. XLA's parser takes sizes
+/// below 0 and axes given twice; such an order is kept as data and has no devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iota {
     /// Sizes before the transposition.
@@ -56,8 +57,15 @@ impl Iota {
         self.reader()?.get(index)
     }
 
-    /// Prepared for many look-ups.
+    /// Prepared for many look-ups; None if the order makes no sense.
     pub(crate) fn reader(&self) -> Option<IotaReader> {
+        let mut seen = vec![false; self.reshape.len()];
+        let once = self.transpose.iter().all(|axis| {
+            seen.get_mut(*axis as usize).is_some_and(|seen| !std::mem::replace(seen, true))
+        });
+        if !once || self.transpose.len() != self.reshape.len() {
+            return None;
+        }
         let mut strides = vec![1u64; self.reshape.len()];
         let mut stride = 1u64;
         let length = self.len()?;
@@ -185,15 +193,7 @@ pub(crate) fn iota(cursor: &mut Cursor<'_>, kind: ErrorKind) -> Result<Iota> {
     } else {
         return Err(cursor.expected("T", "and a permutation after several sizes"));
     }
-    if reshape.iter().any(|size| *size < 0) {
-        return Err(invalid_since(cursor, start, kind, "a size is negative"));
-    }
-    let mut seen = vec![false; reshape.len()];
-    let valid = transpose.len() == reshape.len()
-        && transpose.iter().all(|axis| {
-            seen.get_mut(*axis as usize).is_some_and(|seen| !std::mem::replace(seen, true))
-        });
-    if !valid {
+    if transpose.iter().any(|axis| *axis as usize >= reshape.len()) {
         let message = "T(...) must be a permutation of the axes before it";
         return Err(invalid_since(cursor, start, kind, message));
     }

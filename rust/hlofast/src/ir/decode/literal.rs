@@ -146,10 +146,22 @@ impl<'a> Literal<'a> {
     }
 
     fn array<'s>(&self, index: usize, shapes: &'s ShapeTable) -> Result<ArrayShape<'s>> {
-        let array = self.leaves.get(index).and_then(|leaf| shapes.array(leaf.shape));
-        array.filter(|array| array.element_type.kind() != ElementKind::Opaque).ok_or_else(|| {
-            ParseError::new(KIND, Span::new(0, self.payload.len()), "this shape has no literals")
-        })
+        let array = self.leaves.get(index).and_then(|leaf| match shapes.get(leaf.shape) {
+            ShapeView::Array(array) => Some(array),
+            ShapeView::Buffer(inner) => shapes.array(inner),
+            ShapeView::Tuple(_) => None,
+        });
+        // An elided leaf needs no elements, whatever its type.
+        let elided = self.leaves.get(index).is_some_and(|leaf| leaf.span.is_empty());
+        array.filter(|array| elided || array.element_type.kind() != ElementKind::Opaque).ok_or_else(
+            || {
+                ParseError::new(
+                    KIND,
+                    Span::new(0, self.payload.len()),
+                    "this shape has no literals",
+                )
+            },
+        )
     }
 
     /// Calls `element` for every element written and checks that the braces fit the shape.
@@ -340,7 +352,10 @@ fn integer_bits(text: &[u8], element_type: ElementType) -> Option<u64> {
     let value: i128 = text.parse().ok()?;
     let bits = element_type.bits();
     let fits = match element_type.kind() {
-        ElementKind::Predicate => return i64::try_from(value).ok().map(|v| u64::from(v != 0)),
+        ElementKind::Predicate => {
+            let read = value >= i128::from(i64::MIN) && value <= i128::from(u64::MAX);
+            return read.then_some(u64::from(value != 0));
+        }
         // 64 bits wrap, as in XLA.
         _ if bits == 64 => value >= i128::from(i64::MIN) && value <= i128::from(u64::MAX),
         ElementKind::Signed => value >= -(1 << (bits - 1)) && value < 1 << (bits - 1),

@@ -141,8 +141,10 @@ pub(crate) fn decode_origin(value: &[u8]) -> Result<Origin<'_>> {
                 }
                 b',' => cursor.advance(1),
                 b'{' => parts.push(OriginPart::Leaf(original_array(cursor)?)),
-                b'}' if depth == 0 => {
+                b'}' => {
                     cursor.advance(1);
+                    // XLA lets open parentheses pass.
+                    parts.extend(std::iter::repeat_n(OriginPart::Close, depth));
                     return Ok(Origin::Tree(parts));
                 }
                 _ => return Err(cursor.expected("an original value", "")),

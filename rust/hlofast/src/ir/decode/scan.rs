@@ -184,7 +184,7 @@ pub(crate) fn number_text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
     Ok(cursor.since(start))
 }
 
-/// Demands a decimal number (no `inf`, no `nan`).
+/// Demands a number: decimal, `inf` or `nan`.
 pub(crate) fn float(cursor: &mut Cursor<'_>) -> Result<f64> {
     cursor.skip_space()?;
     let start = cursor.position();
@@ -192,15 +192,14 @@ pub(crate) fn float(cursor: &mut Cursor<'_>) -> Result<f64> {
     if text.is_empty() {
         return Err(cursor.expected("a number", ""));
     }
-    decimal(text).ok_or_else(|| {
-        invalid_since(cursor, start, ErrorKind::InvalidNumber, "this is no decimal number")
-    })
-}
-
-/// The value of a decimal number as XLA writes them: `1`, `1.`, `-.5`, `1e-5`; no words.
-pub(crate) fn decimal(text: &[u8]) -> Option<f64> {
-    let text = decimal_text(text)?;
-    text.parse().ok()
+    let value = match text {
+        b"inf" => Some(f64::INFINITY),
+        b"-inf" => Some(f64::NEG_INFINITY),
+        b"nan" => Some(f64::NAN),
+        b"-nan" => Some(-f64::NAN),
+        _ => decimal_text(text).and_then(|text| text.parse().ok()),
+    };
+    value.ok_or_else(|| invalid_since(cursor, start, ErrorKind::InvalidNumber, "this is no number"))
 }
 
 /// `text` if it has the form of a decimal number.

@@ -119,7 +119,8 @@ pub enum Placement<'a> {
     Named(NamedSharding<'a>),
 }
 
-/// A grid of tiles and the devices they lie on.
+/// A grid of tiles and the devices they lie on. Their numbers may differ: XLA's parser lets it
+/// pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiles {
     /// Number of tiles along each dimension of the array, then the sizes of the subgroups.

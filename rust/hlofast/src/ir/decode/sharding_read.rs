@@ -1,6 +1,6 @@
 //! The reader of shardings.
 
-use super::iota::{DeviceOrder, iota, product, square_list};
+use super::iota::{DeviceOrder, iota, square_list};
 use super::mesh::{at_mesh, axis_references, mesh};
 use super::metadata::{Metadata, metadata};
 use super::scan::{Trailing, integer, invalid_since, list, whole, word};
@@ -148,21 +148,11 @@ fn placement<'a>(cursor: &Cursor<'_>, start: usize, words: Words) -> Result<Plac
         _ => None,
     };
     if let Some(placement) = plain {
-        if words.devices.is_some() || words.dimensions.is_some() {
-            return fail("this kind of sharding lists no devices");
-        }
         return Ok(placement);
     }
     let (Some(dimensions), Some(devices)) = (words.dimensions, words.devices) else {
         return fail("the sharding says neither what it is nor devices=[...]");
     };
-    if dimensions.iter().any(|size| *size < 1) {
-        return fail("every dimension needs at least one tile");
-    }
-    let tiles = product(dimensions.iter().copied());
-    if tiles.is_none() || tiles != devices.len() {
-        return fail("the number of devices differs from the number of tiles");
-    }
     if words.subgroups.len() > dimensions.len() {
         return fail("there are more subgroups than dimensions");
     }

@@ -57,7 +57,8 @@ impl Format {
                 valid.then(|| self.infinity() | payload)
             }
             (Special::AllOnes, None) => Some(self.sign() - 1),
-            (Special::NegativeZero, None) => Some(self.sign()),
+            // Without any NaN the conversion XLA uses gives negative zero.
+            (Special::NegativeZero | Special::None, None) => Some(self.sign()),
             _ => None,
         }
     }
@@ -91,7 +92,7 @@ pub(crate) enum FloatFault {
     NotANumber,
     /// A finite number beyond the type's range.
     OutOfRange,
-    /// The type has no such value: NaN, infinity, a payload, a negative number.
+    /// The type has no such value: a payload, an infinity.
     NoSuchValue,
 }
 
@@ -125,14 +126,15 @@ pub(crate) fn float_bits(text: &[u8], element_type: ElementType) -> Result<u64, 
     let sign = if negative { format.sign() } else { 0 };
     match word {
         Some(Ok(payload)) => match format.nan(payload) {
-            // Without a payload there is only one NaN pattern where negative zero would be.
+            Some(bits) if format.special == Special::None => Ok(bits ^ sign),
+            // Where negative zero would be there is only one NaN pattern.
             Some(bits) if format.special == Special::NegativeZero => Ok(bits),
             Some(bits) => Ok(bits | sign),
             None => Err(FloatFault::NoSuchValue),
         },
         Some(Err(())) => match format.special {
             Special::Ieee => Ok(format.infinity() | sign),
-            Special::None => Err(FloatFault::NoSuchValue),
+            Special::None => Ok(format.largest() | sign),
             Special::AllOnes => Ok((format.sign() - 1) | sign),
             Special::NegativeZero => Ok(format.sign()),
         },
@@ -203,7 +205,11 @@ fn round(value: f64, format: Format) -> Option<u64> {
     };
     // Carries run from the mantissa into the exponent, and the leading bit adds one to it.
     let bits = ((field as u64 - 1) << format.mantissa_bits) + count;
-    (bits <= format.largest()).then_some(bits | sign)
+    match format.special {
+        // Without infinity and NaN there is no way out of the range.
+        Special::None => Some(bits.min(format.largest()) | sign),
+        _ => (bits <= format.largest()).then_some(bits | sign),
+    }
 }
 
 const SCALE_NAN: u64 = 0xff;
@@ -305,7 +311,11 @@ mod tests {
         assert_eq!(read("1e-39", T::F8e8m0fnu), Some(0));
         assert_eq!(read("0", T::F8e8m0fnu), Some(0xff));
         assert_eq!(read("-inf", T::F8e4m3fn), Some(0xff));
-        assert_eq!(read("nan", T::F4e2m1fn), None);
+        assert_eq!(read("nan", T::F4e2m1fn), Some(8));
+        assert_eq!(read("-nan", T::F4e2m1fn), Some(0));
+        assert_eq!(read("-7", T::F4e2m1fn), Some(0xf));
+        assert_eq!(read("inf", T::F6e2m3fn), Some(0x1f));
+        assert_eq!(read("nan(0x1)", T::F4e2m1fn), None);
         assert_eq!(read("65519", T::F16), Some(0x7bff));
         assert_eq!(read("-65520", T::F16), None);
         assert_eq!(read("1e39", T::F32), None);

@@ -259,17 +259,13 @@ fn labels(cursor: &mut Cursor<'_>, letters: [u8; 2]) -> Result<Vec<DimensionLabe
         }
         labels.push(label);
     }
-    let spatial = (seen & 0x3ff).count_ones();
-    if seen & 0x3ff != (1 << spatial) - 1 {
-        let message = "the spatial dimensions must be numbered 0, 1, 2, ... without gaps";
+    if labels.len() < 2 {
+        let message = if kernel {
+            "expected labels of i, o and digits"
+        } else {
+            "expected labels of b, f and digits"
+        };
         return Err(attribute_error(cursor, start, message));
-    }
-    if labels.len() < 2 || seen >> 10 != 3 {
-        return Err(attribute_error(
-            cursor,
-            start,
-            if kernel { "expected labels with i and o" } else { "expected labels with b and f" },
-        ));
     }
     Ok(labels)
 }

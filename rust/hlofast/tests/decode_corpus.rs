@@ -1,0 +1,182 @@
+//! Every attribute, header value, table and constant of the fixtures and of the probes that XLA
+//! accepts has a typed value.
+
+use flate2::read::GzDecoder;
+use hlofast::ir::decode::*;
+use hlofast::ir::{Module, Opcode};
+use hlofast::text::Source;
+use hlofast::{Options, ParseError, parse};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+fn tests_directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
+}
+
+fn content(path: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return bytes;
+    }
+    let mut text = Vec::new();
+    GzDecoder::new(bytes.as_slice())
+        .read_to_end(&mut text)
+        .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text
+}
+
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(directory).unwrap_or_else(|e| panic!("{directory:?}: {e}"));
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.to_string_lossy().trim_end_matches(".gz").ends_with(".txt") {
+            found.push(path);
+        }
+    }
+}
+
+/// What was decoded, and what could not be.
+#[derive(Default)]
+struct Report {
+    attributes: usize,
+    constants: usize,
+    frames: usize,
+    faults: Vec<String>,
+}
+
+impl Report {
+    fn fault(&mut self, origin: &str, what: &[u8], text: &[u8], error: &str) {
+        let text: String = String::from_utf8_lossy(text).chars().take(200).collect();
+        self.faults.push(format!("{origin}: {}={text}: {error}", String::from_utf8_lossy(what)));
+    }
+
+    fn outcome<T>(&mut self, origin: &str, what: &[u8], text: &[u8], value: Result<T, ParseError>) {
+        if let Err(error) = value {
+            self.fault(origin, what, text, &error.to_string());
+        }
+    }
+
+    fn module(&mut self, origin: &str, module: &Module) {
+        for (key, value) in &module.header().attributes {
+            let (key, value) = (module.bytes(*key), module.bytes(*value));
+            let decoded = decode_header(key, value);
+            if matches!(decoded, Ok(HeaderValue::Plain(AttributeValue::Raw(_)))) {
+                self.fault(origin, key, value, "not known");
+            }
+            self.outcome(origin, key, value, decoded);
+        }
+        let frames = StackFrames::of_module(module);
+        self.frames += frames.as_ref().map_or(0, StackFrames::len);
+        self.outcome(origin, b"tables", b"", frames);
+        for row in module.rows() {
+            let opcode = module.opcode(row);
+            for attribute in module.attributes(row) {
+                let (key, value) = (module.bytes(attribute.key), module.bytes(attribute.value));
+                self.attributes += 1;
+                let decoded = decode(key, opcode, value);
+                if matches!(decoded, Ok(AttributeValue::Raw(_))) {
+                    self.fault(origin, key, value, "not known");
+                }
+                self.outcome(origin, key, value, decoded);
+            }
+            if opcode == Opcode::Constant {
+                self.constants += 1;
+                let payload = module.bytes(module.opcode_and_payload(row).1);
+                let shapes = module.shapes();
+                let decoded = Literal::split(payload, shapes, module.shape(row)).and_then(|l| {
+                    (0..l.leaves.len()).try_for_each(|leaf| l.decode(leaf, shapes).map(|_| ()))
+                });
+                self.outcome(origin, b"constant", payload, decoded);
+            }
+        }
+    }
+}
+
+fn check(report: &Report) {
+    assert!(
+        report.faults.is_empty(),
+        "{} faults:\n{}",
+        report.faults.len(),
+        report.faults.join("\n")
+    );
+}
+
+#[test]
+fn fixtures() {
+    let mut found = Vec::new();
+    files(&tests_directory().join("fixtures"), &mut found);
+    let (mut report, mut modules) = (Report::default(), 0);
+    for path in found {
+        let text = content(&path);
+        if !text.starts_with(b"HloModule") {
+            continue;
+        }
+        let origin = path.display().to_string();
+        match parse(Source::from_slice(&text), &Options::default()) {
+            Ok(module) => {
+                modules += 1;
+                report.module(&origin, &module);
+            }
+            Err(error) => report.faults.push(format!("{origin}: {error}")),
+        }
+    }
+    check(&report);
+    assert!(modules >= 10, "only {modules} modules");
+    assert!(report.attributes > 10_000, "only {} attributes", report.attributes);
+    assert!(report.constants > 100 && report.frames > 100);
+}
+
+/// A constant that holds no value at all, of which XLA makes 0; and an instruction without a
+/// name, whose payload the module does not find.
+const WITHOUT_VALUE: &[&str] = &["literals/scalar/s32/,", "single/f32[] constant(1)"];
+
+/// The string value of `key` in one line of JSON as the probes' writer emits it.
+fn json_string(line: &str, key: &str) -> Option<String> {
+    let rest = line.split_once(&format!("\"{key}\": \""))?.1;
+    let mut text = String::new();
+    let mut characters = rest.chars();
+    loop {
+        match characters.next()? {
+            '"' => return Some(text),
+            '\\' => match characters.next()? {
+                'n' => text.push('\n'),
+                'r' => text.push('\r'),
+                't' => text.push('\t'),
+                'f' => text.push('\x0c'),
+                'b' => text.push('\x08'),
+                'u' => {
+                    let digits: String = characters.by_ref().take(4).collect();
+                    text.push(char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?);
+                }
+                other => text.push(other),
+            },
+            other => text.push(other),
+        }
+    }
+}
+
+#[test]
+fn probes_that_xla_accepts() {
+    let lines = content(&tests_directory().join("probes/verdicts.jsonl.gz"));
+    let (mut report, mut accepted) = (Report::default(), 0);
+    for line in String::from_utf8_lossy(&lines).lines() {
+        if json_string(line, "verdict").as_deref() != Some("accept") {
+            continue;
+        }
+        let (Some(id), Some(text)) = (json_string(line, "id"), json_string(line, "text")) else {
+            continue;
+        };
+        if WITHOUT_VALUE.contains(&id.as_str()) {
+            continue;
+        }
+        // What the module reader itself makes of the probes is not the question here.
+        if let Ok(module) = parse(Source::from_slice(text.as_bytes()), &Options::default()) {
+            accepted += 1;
+            report.module(&id, &module);
+        }
+    }
+    check(&report);
+    assert!(accepted > 300, "only {accepted} probes");
+}
