@@ -6,6 +6,7 @@ use hlofast::ir::decode::*;
 use hlofast::ir::{Module, Opcode};
 use hlofast::text::Source;
 use hlofast::{Options, ParseError, parse};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -179,4 +180,86 @@ fn probes_that_xla_accepts() {
     }
     check(&report);
     assert!(accepted > 300, "only {accepted} probes");
+}
+
+/// Values by instruction and attribute.
+type Values = BTreeMap<(Vec<u8>, Vec<u8>), String>;
+
+/// What XLA's re-print must keep: constants as bytes, some attributes as values.
+fn kept(module: &Module) -> Values {
+    let mut kept = Values::new();
+    for row in module.rows() {
+        let opcode = module.opcode(row);
+        let name = module.instruction_name(row).to_vec();
+        if opcode == Opcode::Constant {
+            let payload = module.bytes(module.opcode_and_payload(row).1);
+            let shapes = module.shapes();
+            let literal = Literal::split(payload, shapes, module.shape(row));
+            let data = literal.and_then(|literal| {
+                let leaves = 0..literal.leaves.len();
+                leaves.map(|leaf| literal.decode(leaf, shapes)).collect::<Result<Vec<_>, _>>()
+            });
+            if let Ok(data) = data
+                && data.iter().all(|leaf| leaf.extent == Extent::Full)
+            {
+                kept.insert((name.clone(), b"constant".to_vec()), format!("{data:02x?}"));
+            }
+        }
+        for attribute in module.attributes(row) {
+            let (key, value) = (module.bytes(attribute.key), module.bytes(attribute.value));
+            let value = match decode(key, opcode, value) {
+                // XLA prints groups and meshes in other words; the devices must be the same.
+                Ok(AttributeValue::ReplicaGroups(groups)) => groups.expand(1000).map(|lists| {
+                    lists.iter().map(|group| format!("{group:?}")).collect::<String>()
+                }),
+                value => KEPT.contains(&key).then(|| format!("{value:?}")),
+            };
+            if let Some(value) = value {
+                kept.insert((name.clone(), key.to_vec()), value);
+            }
+        }
+    }
+    kept
+}
+
+/// Attributes that XLA does not rewrite.
+const KEPT: &[&[u8]] =
+    &[b"window", b"padding", b"slice", b"source_target_pairs", b"custom_call_target"];
+
+/// Constants that XLA reads as other values than they say: it takes `-0` for an integer, lets
+/// large ones wrap before they become floats, and mixes up the NaNs of complex numbers.
+const MISREAD: &[&str] = &[
+    "numbers/float/-0",
+    "literals/scalar/f32/18446744073709551615",
+    "literals/scalar/c64/(nan(0x1), 0)",
+    "literals/scalar/c64/(0, nan(0x1))",
+];
+
+#[test]
+fn xla_prints_the_same_values() {
+    let lines = content(&tests_directory().join("probes/verdicts.jsonl.gz"));
+    let (mut compared, mut differ) = (0, Vec::new());
+    for line in String::from_utf8_lossy(&lines).lines() {
+        let (Some(id), Some(text), Some(long)) =
+            (json_string(line, "id"), json_string(line, "text"), json_string(line, "long"))
+        else {
+            continue;
+        };
+        let read = |text: &str| parse(Source::from_slice(text.as_bytes()), &Options::default());
+        let (Ok(module), Ok(printed)) = (read(&text), read(&long)) else { continue };
+        let theirs = kept(&printed);
+        for (place, ours) in kept(&module) {
+            let Some(theirs) = theirs.get(&place).filter(|_| !MISREAD.contains(&id.as_str()))
+            else {
+                continue;
+            };
+            compared += 1;
+            if ours != *theirs {
+                let key = String::from_utf8_lossy(&place.1).into_owned();
+                differ.push(format!("{id} {key}\n  text:  {ours}\n  print: {theirs}"));
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{} differ:\n{}", differ.len(), differ.join("\n"));
+    assert!(compared > 300, "only {compared} compared");
 }

@@ -129,8 +129,6 @@ pub struct Tiles {
     pub devices: DeviceOrder,
     /// What the trailing dimensions that are no dimensions of the array mean.
     pub subgroups: Vec<SubgroupKind>,
-    /// `last_tile_dim_replicate` is written (instead of `last_tile_dims={replicated}`).
-    pub last_tile_dim_replicate: bool,
 }
 
 /// Shardings by axis name.

@@ -52,7 +52,6 @@ struct Words {
     dimensions: Option<Vec<i64>>,
     devices: Option<DeviceOrder>,
     subgroups: Vec<SubgroupKind>,
-    last_tile_dim_replicate: bool,
 }
 
 fn words<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
@@ -95,14 +94,10 @@ fn words<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
                     words.devices = Some(DeviceOrder::Iota(iota(cursor, KIND)?));
                 }
             }
-            b"last_tile_dim_replicate" => {
-                words.last_tile_dim_replicate = true;
-                words.subgroups = vec![SubgroupKind::Replicated];
-            }
+            b"last_tile_dim_replicate" => words.subgroups = vec![SubgroupKind::Replicated],
             b"last_tile_dims" => {
                 cursor.expect(b'=', "after last_tile_dims")?;
                 words.subgroups = subgroups(cursor)?;
-                words.last_tile_dim_replicate = false;
             }
             b"shard_as" => group = Some(ShardGroup::As(integer(cursor)?)),
             b"shard_like" => group = Some(ShardGroup::Like(integer(cursor)?)),
@@ -156,12 +151,7 @@ fn placement<'a>(cursor: &Cursor<'_>, start: usize, words: Words) -> Result<Plac
     if words.subgroups.len() > dimensions.len() {
         return fail("there are more subgroups than dimensions");
     }
-    Ok(Placement::Tiled(Tiles {
-        dimensions,
-        devices,
-        subgroups: words.subgroups,
-        last_tile_dim_replicate: words.last_tile_dim_replicate,
-    }))
+    Ok(Placement::Tiled(Tiles { dimensions, devices, subgroups: words.subgroups }))
 }
 
 /// `0,1,2`: the device list of the first generation.

@@ -97,7 +97,7 @@ impl Tiles {
                 iota.write(text);
             }
         }
-        if self.last_tile_dim_replicate {
+        if self.subgroups == [SubgroupKind::Replicated] {
             text.extend_from_slice(b" last_tile_dim_replicate");
         } else if !self.subgroups.is_empty() {
             let words: Vec<&str> = self.subgroups.iter().map(|kind| kind.as_str()).collect();

@@ -224,7 +224,7 @@ pub(crate) fn decode_window(value: &[u8]) -> Result<Vec<WindowDimension>> {
             dimension.stride = pick(&stride, 1);
             dimension.base_dilation = pick(&base, 1);
             dimension.window_dilation = pick(&dilation, 1);
-            dimension.reversal = pick(&reversal, 0) != 0;
+            dimension.reversal = pick(&reversal, 0) == 1;
             if let Some(padding) = padding.get(i) {
                 dimension.padding_low = padding.low;
                 dimension.padding_high = padding.high;
