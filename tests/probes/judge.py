@@ -110,11 +110,14 @@ def judge(texts: list[str]) -> Iterator[dict[str, object]]:
         for answers in finished:
             yield json.loads(answers.splitlines()[-1])
         start += len(finished)
-        if start < len(texts):
+        # A text may fall victim to what an earlier one did to the memory: it is asked again, alone
+        # at the start of a new child, and only that answer counts.
+        if start < len(texts) and not finished:
             if done.returncode >= 0:
                 raise RuntimeError(f"the judge itself failed:\n{done.stderr}")
             message = check_failure(done.stderr) or f"signal {-done.returncode}"
-            yield json.loads(last) if last.strip() else {"verdict": "abort", "message": message}
+            known = last.splitlines()
+            yield json.loads(known[-1]) if known else {"verdict": "abort", "message": message}
             start += 1
 
 
