@@ -359,6 +359,17 @@ pub struct ShapeInterner {
     by_structure: hashbrown::HashTable<ShapeId>,
     layouts: HashMap<Layout, u32, BuildMix>,
     recent_layouts: Vec<RecentLayout>,
+    recent_arrays: Vec<RecentArray>,
+}
+
+/// An array shape's text met a short while ago.
+#[derive(Clone, Copy)]
+struct RecentArray {
+    /// Its first eight bytes, and which of them there are.
+    head: u64,
+    head_mask: u64,
+    text: Span,
+    shape: ShapeId,
 }
 
 /// The id of an interned layout.
@@ -528,6 +539,37 @@ impl ShapeInterner {
         self.recent_layouts.swap(found, found / 2);
         cursor.advance(known.text.len());
         Some((known.layout, known.rank))
+    }
+
+    /// The array shape that the text at the cursor starts with, if one of the last few did too
+    /// and a comma or parenthesis follows; takes it.
+    pub(crate) fn recent_array(&mut self, cursor: &mut Cursor<'_>) -> Option<ShapeId> {
+        let rest = cursor.rest();
+        let head = rest.first_chunk::<8>().map(|head| u64::from_le_bytes(*head))?;
+        let found = self.recent_arrays.iter().position(|known| {
+            let length = known.text.len();
+            (head ^ known.head) & known.head_mask == 0
+                && matches!(rest.get(length), Some(b',' | b')'))
+                && cursor.text().get(known.text.range()) == rest.get(..length)
+        })?;
+        let known = self.recent_arrays[found];
+        self.recent_arrays.swap(found, found / 2);
+        cursor.advance(known.text.len());
+        Some(known.shape)
+    }
+
+    /// Remembers that `text` spells array `shape`.
+    pub(crate) fn remember_array(&mut self, bytes: &[u8], text: Span, shape: ShapeId) {
+        let mut head = [0u8; 8];
+        let length = bytes.len().min(8);
+        head[..length].copy_from_slice(&bytes[..length]);
+        let head_mask = if length == 8 { u64::MAX } else { (1u64 << (8 * length)) - 1 };
+        let entry = RecentArray { head: u64::from_le_bytes(head), head_mask, text, shape };
+        if self.recent_arrays.len() < 12 {
+            self.recent_arrays.push(entry);
+        } else if let Some(last) = self.recent_arrays.last_mut() {
+            *last = entry;
+        }
     }
 
     /// Remembers that `text` spells `layout`, which orders `rank` dimensions.

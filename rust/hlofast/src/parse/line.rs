@@ -167,7 +167,7 @@ impl Reader<'_> {
     ) -> Result<Line> {
         // SAFETY: the caller vouches for the features.
         let closed = unsafe { masks.scan::<K>(self.text, start) };
-        let result = if closed { self.scanned_line(start, masks) } else { Ok(Line::Other) };
+        let result = if closed { self.scanned_line::<K>(start, masks) } else { Ok(Line::Other) };
         if matches!(result, Ok(Line::Other)) {
             self.general_until = start + masks.length;
         }
@@ -251,7 +251,7 @@ impl Reader<'_> {
     }
 
     #[inline(always)]
-    fn scanned_line(&mut self, start: usize, masks: &LineMasks) -> Result<Line> {
+    fn scanned_line<K: Kernel>(&mut self, start: usize, masks: &LineMasks) -> Result<Line> {
         let Some(line) = self.text.get(start..start + masks.length) else { return Ok(Line::Other) };
         let scan = Scan { line, masks };
         if masks.has_special && !scan.has_only_harmless_specials() {
@@ -267,6 +267,11 @@ impl Reader<'_> {
         if !is_identifier_start(scan.byte(name)) || line.get(name_end..name_end + 3) != Some(b" = ")
         {
             return Ok(Line::Other);
+        }
+        // The name is entered last, when all else is read; its slot can be on its way by then.
+        let hash = self.keys.hash(self.text, start + name, name_end - name);
+        if let Some(slot) = self.scope.slot(hash) {
+            K::prefetch(slot);
         }
         let shape_start = name_end + 3;
         let shape_end = if scan.byte(shape_start) == b'(' {
@@ -305,7 +310,7 @@ impl Reader<'_> {
             return Ok(Line::Other);
         }
         let tail = read.unwrap_or(line.len());
-        self.define((start + name, name_end - name))?;
+        self.define_hashed((start + name, name_end - name), hash)?;
         let row = self.next_row();
         let mut end = line.len();
         while end > tail && matches!(line[end - 1], b' ' | b'\r' | b'\t') {
@@ -356,6 +361,22 @@ impl Reader<'_> {
         };
         self.tail(start, scan, opcode, close + 1)?;
         self.ends_here(start + scan.line.len()).then_some(close + 1)
+    }
+
+    /// The end of the tuple type at `at`. Old dumps repeat a tuple's whole type in each of its
+    /// get-tuple-elements, so it is compared with the last one before its brackets are followed.
+    #[inline(always)]
+    fn tuple_type_end(&mut self, start: usize, scan: &Scan<'_, '_>, at: usize) -> Option<usize> {
+        let (last, length) = self.last_tuple_type;
+        if length != 0
+            && scan.byte(at + length) == b' '
+            && equal(self.text, last, start + at, length)
+        {
+            return Some(at + length);
+        }
+        let end = scan.closing(at)? + 1;
+        self.last_tuple_type = (start + at, end - at);
+        Some(end)
     }
 
     /// Whether a type written before an operand is a shape; mostly it is spelled as where the
@@ -409,7 +430,7 @@ impl Reader<'_> {
             } else {
                 // A type before the name, or a name without `%`.
                 let type_end = if first == b'(' {
-                    scan.closing(at)? + 1
+                    self.tuple_type_end(start, scan, at)?
                 } else {
                     let word = masks.next::<NOT_IDENTIFIER>(at);
                     if scan.byte(word) == b'[' { masks.next::<SPACE>(word) } else { at }

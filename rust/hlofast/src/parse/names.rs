@@ -168,6 +168,12 @@ impl Scope {
         self.slots.fill(0);
     }
 
+    /// The slot where the search for `hash` starts.
+    #[inline(always)]
+    pub fn slot(&self, hash: u32) -> Option<&u64> {
+        self.slots.get(hash as usize & self.mask)
+    }
+
     /// The item called `text[start..start + length]`.
     #[inline(always)]
     pub fn find<N: Names + ?Sized>(
@@ -221,7 +227,7 @@ impl Scope {
         }
         self.slots[at] = u64::from(hash) << 32 | u64::from(id + 1);
         self.count += 1;
-        if self.count * 2 > self.mask {
+        if self.count * 3 > self.mask * 2 {
             self.grow();
         }
         None
@@ -229,7 +235,7 @@ impl Scope {
 
     #[cold]
     fn grow(&mut self) {
-        let size = (self.mask + 1) * 4;
+        let size = (self.mask + 1) * 2;
         let fresh = vec![0; size];
         let old = std::mem::replace(&mut self.slots, fresh);
         self.mask = size - 1;

@@ -65,6 +65,8 @@ pub(super) struct Reader<'a> {
     pub entry: Option<u32>,
     pub shapes: ShapeInterner,
     pub shape_texts: ShapeTexts,
+    /// The last tuple type written before an operand: where it starts, its length.
+    pub last_tuple_type: (usize, usize),
     pub errors: Vec<ParseError>,
     /// Instruction names of the computation being read.
     pub scope: Scope,
@@ -120,6 +122,7 @@ impl<'a> Reader<'a> {
             entry: None,
             shapes: ShapeInterner::default(),
             shape_texts: ShapeTexts::default(),
+            last_tuple_type: (0, 0),
             errors: Vec::new(),
             scope: Scope::new(),
             computation_scope: Scope::new(),
@@ -206,6 +209,12 @@ impl<'a> Reader<'a> {
     #[inline(always)]
     pub fn define(&mut self, name: (usize, usize)) -> Result<()> {
         let hash = self.keys.hash(self.text, name.0, name.1);
+        self.define_hashed(name, hash)
+    }
+
+    /// As `define`, for a name whose hash is known.
+    #[inline(always)]
+    pub fn define_hashed(&mut self, name: (usize, usize), hash: u32) -> Result<()> {
         let names = InstructionNames {
             starts: &self.columns.name_starts,
             lengths: &self.columns.name_lengths,

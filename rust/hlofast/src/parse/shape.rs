@@ -46,6 +46,8 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
                 check_depth(&opens, start)?;
                 continue;
             }
+        } else if let Some(known) = known_element(cursor, interner, &opens) {
+            values.push(known);
         } else {
             let word = cursor.identifier();
             if word == b"b" {
@@ -74,6 +76,7 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
             if opens.is_empty() {
                 return Ok(array);
             }
+            interner.remember_array(cursor.since(start), cursor.span_since(start), array);
             values.push(array);
         }
         // Close what ends here.
@@ -111,6 +114,15 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
             }
         }
     }
+}
+
+/// An element of a tuple that is spelled as one of the last few.
+fn known_element(
+    cursor: &mut Cursor<'_>,
+    interner: &mut ShapeInterner,
+    opens: &[Open],
+) -> Option<ShapeId> {
+    if opens.is_empty() { None } else { interner.recent_array(cursor) }
 }
 
 fn check_depth(opens: &[Open], at: usize) -> Result<()> {

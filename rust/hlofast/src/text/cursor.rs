@@ -187,17 +187,23 @@ impl<'a> Cursor<'a> {
     fn skip_comment(&mut self) -> Result<()> {
         let start = self.position;
         match self.peek_at(1) {
-            b'*' => match memchr::memmem::find(&self.text[start + 2..self.end], b"*/") {
-                Some(length) => {
-                    self.position = start + 2 + length + 2;
-                    Ok(())
+            b'*' => {
+                let mut at = start + 2;
+                while let Some(skip) =
+                    memchr::memchr(b'*', self.text.get(at..self.end).unwrap_or_default())
+                {
+                    at += skip + 1;
+                    if at < self.end && self.text[at] == b'/' {
+                        self.position = at + 1;
+                        return Ok(());
+                    }
                 }
-                None => Err(ParseError::new(
+                Err(ParseError::new(
                     ErrorKind::UnclosedComment,
                     Span::new(start, start + 2),
                     "unclosed comment",
-                )),
-            },
+                ))
+            }
             b'/' => {
                 let rest = &self.text[start..self.end];
                 self.position = start + memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());

@@ -42,6 +42,9 @@ pub(crate) trait Kernel {
     /// # Safety
     /// The CPU must have the kernel's features.
     unsafe fn prefix_xor(bits: u64) -> u64;
+
+    /// Asks for the cache line of `place`, which will be read soon.
+    fn prefetch(place: &u64);
 }
 
 /// The masks of one block, for bytes outside strings (`NOT_IDENTIFIER` for all bytes).

@@ -63,4 +63,7 @@ impl Kernel for Portable {
         }
         bits
     }
+
+    #[inline(always)]
+    fn prefetch(_place: &u64) {}
 }

@@ -71,6 +71,11 @@ impl Kernel for Avx512 {
         // SAFETY: the caller vouches for PCLMULQDQ.
         unsafe { carry_less_prefix(bits) }
     }
+
+    #[inline(always)]
+    fn prefetch(place: &u64) {
+        prefetch(place);
+    }
 }
 
 impl Kernel for Avx2 {
@@ -122,6 +127,17 @@ impl Kernel for Avx2 {
         // SAFETY: the caller vouches for PCLMULQDQ.
         unsafe { carry_less_prefix(bits) }
     }
+
+    #[inline(always)]
+    fn prefetch(place: &u64) {
+        prefetch(place);
+    }
+}
+
+#[inline(always)]
+fn prefetch(place: &u64) {
+    // SAFETY: every x86-64 CPU has SSE; a prefetch reads nothing the program could see.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) }
 }
 
 /// # Safety
