@@ -146,3 +146,11 @@ fn arithmetic_agrees_with_a_written_out_transposition() {
         assert_eq!(expanded(&text), [expected], "{text}");
     }
 }
+
+#[test]
+fn meshes_of_many_axes_resolve() {
+    let names: Vec<String> = (0..50_000).map(|i| format!("'a{i}'=1")).collect();
+    let axes: Vec<String> = (0..50_000).rev().map(|i| format!("'a{i}'")).collect();
+    let text = format!("mesh[{}] {{{}}}", names.join(","), axes.join(","));
+    assert_eq!(expanded(&text), [[0]]);
+}

@@ -98,11 +98,9 @@ impl<'a> ReplicaGroups<'a> {
             }
             ReplicaGroups::Iota { group_size, .. } => u64::try_from(*group_size).ok(),
             ReplicaGroups::Mesh { mesh, axes } => {
-                let mut sizes = Vec::with_capacity(axes.len());
-                for axis in axes {
-                    sizes.push(mesh.size(axis)?);
-                }
-                product(sizes)
+                let lookup = mesh.lookup();
+                let sizes: Option<Vec<i64>> = axes.iter().map(|axis| lookup.size(axis)).collect();
+                product(sizes?)
             }
         }
     }
@@ -120,9 +118,10 @@ impl<'a> ReplicaGroups<'a> {
                 let mut order = split.others();
                 // Within a group XLA goes through the mesh's axes in mesh order; parts of one
                 // axis keep the order they are written in.
+                let lookup = mesh.lookup();
                 let mut grouped: Vec<(usize, u32)> = Vec::with_capacity(axes.len());
                 for (axis, dimension) in axes.iter().zip(&split.dimensions) {
-                    grouped.push((mesh.axis(axis)?, *dimension));
+                    grouped.push((lookup.axis(axis)?, *dimension));
                 }
                 grouped.sort_by_key(|(axis, _)| *axis);
                 order.extend(grouped.into_iter().map(|(_, dimension)| dimension));

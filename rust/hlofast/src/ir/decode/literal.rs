@@ -394,10 +394,3 @@ pub fn self_typed_leaves(value: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
         }
     }
 }
-
-/// The sizes in a marker's binary `backend_config`, as Alpa writes them: a list of 64-bit
-/// little-endian integers. None if the length does not fit.
-pub fn marker_sizes(content: &[u8]) -> Option<Vec<i64>> {
-    let (chunks, rest) = content.as_chunks::<8>();
-    rest.is_empty().then(|| chunks.iter().map(|chunk| i64::from_le_bytes(*chunk)).collect())
-}

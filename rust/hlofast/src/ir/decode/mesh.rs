@@ -6,6 +6,7 @@ use super::string::escape_into;
 use crate::error::{ErrorKind, Result};
 use crate::text::Cursor;
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// `mesh['a'=2,'b'=4], device_ids=(...)` or `maximal_mesh[device_id=1]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,28 @@ pub struct AxisReference<'a> {
     pub part: Option<(i64, i64)>,
 }
 
+/// The axes of a mesh by name.
+pub struct AxisLookup<'m> {
+    axes: &'m [(Cow<'m, [u8]>, i64)],
+    numbers: HashMap<&'m [u8], usize>,
+}
+
+impl AxisLookup<'_> {
+    /// The number of the axis that `reference` means.
+    pub fn axis(&self, reference: &AxisReference<'_>) -> Option<usize> {
+        self.numbers.get(reference.name.as_ref()).copied().or_else(|| {
+            let number: usize = std::str::from_utf8(&reference.name).ok()?.parse().ok()?;
+            (number < self.axes.len()).then_some(number)
+        })
+    }
+
+    /// The size of the axis or part that `reference` means.
+    pub fn size(&self, reference: &AxisReference<'_>) -> Option<i64> {
+        let (_, full) = self.axes.get(self.axis(reference)?)?;
+        Some(reference.part.map_or(*full, |(_, size)| size))
+    }
+}
+
 /// A mesh reshaped so that every axis or part someone refers to is a dimension of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SplitMesh {
@@ -42,21 +65,13 @@ impl<'a> Mesh<'a> {
         product(self.axes.iter().map(|(_, size)| *size))
     }
 
-    /// The number of the axis that `reference` means.
-    pub fn axis(&self, reference: &AxisReference<'_>) -> Option<usize> {
-        let named = self.axes.iter().position(|(name, _)| *name == reference.name);
-        named.or_else(|| {
-            let number: usize = std::str::from_utf8(&reference.name).ok()?.parse().ok()?;
-            (number < self.axes.len()).then_some(number)
-        })
-    }
-
-    /// The size of the axis or part that `reference` means.
-    pub fn size(&self, reference: &AxisReference<'_>) -> Option<i64> {
-        match reference.part {
-            Some((_, size)) => self.axis(reference).map(|_| size),
-            None => self.axes.get(self.axis(reference)?).map(|(_, size)| *size),
+    /// Prepared for looking up axes by name.
+    pub fn lookup(&self) -> AxisLookup<'_> {
+        let mut numbers = HashMap::with_capacity(self.axes.len());
+        for (number, (name, _)) in self.axes.iter().enumerate() {
+            numbers.entry(name.as_ref()).or_insert(number);
         }
+        AxisLookup { axes: &self.axes, numbers }
     }
 
     /// The device at flat position `index` of the mesh.
@@ -81,8 +96,9 @@ impl<'a> Mesh<'a> {
     {
         // (axis, start, end, reference): an interval of divisors, [pre, pre * size).
         let mut wanted = Vec::new();
+        let lookup = self.lookup();
         for (i, reference) in references.into_iter().enumerate() {
-            let axis = self.axis(reference)?;
+            let axis = lookup.axis(reference)?;
             let full = self.axes.get(axis)?.1;
             let (before, size) = reference.part.unwrap_or((1, full));
             let end = before.checked_mul(size).filter(|_| before > 0 && size > 0)?;

@@ -27,8 +27,8 @@ pub use header::{
     first_duplicate_alias,
 };
 pub use iota::{DeviceOrder, Iota};
-pub use literal::{Extent, Literal, LiteralData, LiteralLeaf, marker_sizes, self_typed_leaves};
-pub use mesh::{AxisReference, Mesh};
+pub use literal::{Extent, Literal, LiteralData, LiteralLeaf, self_typed_leaves};
+pub use mesh::{AxisLookup, AxisReference, Mesh};
 pub use metadata::{FrontendAttribute, Metadata, metadata_string};
 pub use other::{
     Alias, Domain, Origin, OriginPart, OriginalValue, ResultAccuracy, Sparsity, SparsityConfig,
@@ -39,7 +39,7 @@ pub use sharding::{
     LeafSharding, NamedDimension, NamedSharding, Placement, Reduction, ShardGroup, Sharding,
     SubgroupKind, Tiles,
 };
-pub use string::{escape, escape_into, quote, unescape};
+pub use string::{escape, escape_into, marker_sizes, quote, unescape};
 pub use window::{
     DimensionLabel, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,
 };

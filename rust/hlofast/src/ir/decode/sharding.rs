@@ -190,8 +190,9 @@ impl LeafSharding<'_> {
                     && tiles.subgroups.iter().all(|kind| *kind == SubgroupKind::Replicated)
             }
             Placement::Named(named) => {
+                let lookup = named.mesh.lookup();
                 let cut = |axes: &[AxisReference<'_>]| {
-                    axes.iter().any(|axis| named.mesh.size(axis) != Some(1))
+                    axes.iter().any(|axis| lookup.size(axis) != Some(1))
                 };
                 let plain = matches!(named.whole, None | Some(SubgroupKind::Replicated));
                 plain
@@ -212,7 +213,12 @@ impl LeafSharding<'_> {
                 Some(tiles.dimensions.iter().take(tiles.array_rank()).copied().collect())
             }
             Placement::Named(named) if named.whole.is_none() && named.mesh.maximal.is_none() => {
-                named.dimensions.iter().map(|dimension| named.tiles(dimension)).collect()
+                let lookup = named.mesh.lookup();
+                let tiles = |dimension: &NamedDimension<'_>| {
+                    let mut sizes = dimension.axes.iter().map(|axis| lookup.size(axis));
+                    sizes.try_fold(1i64, |tiles, size| tiles.checked_mul(size?))
+                };
+                named.dimensions.iter().map(tiles).collect()
             }
             _ => None,
         }
@@ -263,10 +269,6 @@ impl Tiles {
 }
 
 impl NamedSharding<'_> {
-    fn tiles(&self, dimension: &NamedDimension<'_>) -> Option<i64> {
-        dimension.axes.iter().try_fold(1i64, |tiles, axis| tiles.checked_mul(self.mesh.size(axis)?))
-    }
-
     /// The order of mesh positions: axes of the dimensions first, then all others in mesh order.
     fn order(&self) -> Option<Iota> {
         let split = self.mesh.split(self.dimensions.iter().flat_map(|d| &d.axes))?;

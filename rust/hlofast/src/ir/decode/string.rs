@@ -126,6 +126,13 @@ pub fn quote(content: &[u8]) -> Vec<u8> {
     text
 }
 
+/// The sizes in a marker's binary `backend_config`, as Alpa writes them: a list of 64-bit
+/// little-endian integers. None if the length does not fit.
+pub fn marker_sizes(content: &[u8]) -> Option<Vec<i64>> {
+    let (chunks, rest) = content.as_chunks::<8>();
+    rest.is_empty().then(|| chunks.iter().map(|chunk| i64::from_le_bytes(*chunk)).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
