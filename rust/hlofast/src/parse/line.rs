@@ -14,10 +14,10 @@ use super::reader::Reader;
 use crate::error::Result;
 use crate::ir::{CallRole, Computation, Opcode};
 use crate::text::Span;
-use crate::text::is_identifier_start;
 use crate::text::kernel::{
     CLOSE, COMMA, Kernel, LineMasks, NOT_IDENTIFIER, OPEN, OUTSIDE, SPACE, SPECIAL,
 };
+use crate::text::{is_identifier_byte, is_identifier_start};
 use std::ops::Range;
 
 /// Deepest nesting of brackets inside one attribute value or literal on the fast path.
@@ -167,11 +167,27 @@ impl Reader<'_> {
     ) -> Result<Line> {
         // SAFETY: the caller vouches for the features.
         let closed = unsafe { masks.scan::<K>(self.text, start) };
+        if self.scope.is_large() {
+            self.prefetch_name::<K>(start + masks.length + 1);
+        }
         let result = if closed { self.scanned_line::<K>(start, masks) } else { Ok(Line::Other) };
         if matches!(result, Ok(Line::Other)) {
             self.general_until = start + masks.length;
         }
         result
+    }
+
+    /// Fetches the slot of the name that the line at `start` defines, while the line before it is
+    /// read: in a table of megabytes every new name is a cache miss.
+    #[inline(always)]
+    fn prefetch_name<K: Kernel>(&self, start: usize) {
+        let Some(rest) = self.text.get(start..) else { return };
+        let indent = rest.iter().take(4).take_while(|b| matches!(b, b' ' | b'%')).count();
+        let length = rest[indent..].iter().take(40).take_while(|b| is_identifier_byte(**b)).count();
+        let hash = self.keys.hash(self.text, start + indent, length);
+        if let Some(slot) = self.scope.slot(hash) {
+            K::prefetch(slot);
+        }
     }
 
     /// Reads a computation's header, if the line is one and nothing else:

@@ -147,6 +147,8 @@ impl Names for [(u32, u32)] {
 }
 
 const SMALL: usize = 128;
+/// Slots from which a table no longer fits the second-level cache.
+const LARGE: usize = 1 << 16;
 
 /// Names of one scope. Slots hold a 32-bit hash and id + 1; 0 is empty.
 pub(super) struct Scope {
@@ -166,6 +168,12 @@ impl Scope {
         self.mask = SMALL - 1;
         self.slots.truncate(SMALL);
         self.slots.fill(0);
+    }
+
+    /// Whether the table has outgrown the caches, so that slots are worth fetching early.
+    #[inline(always)]
+    pub fn is_large(&self) -> bool {
+        self.mask >= LARGE
     }
 
     /// The slot where the search for `hash` starts.
