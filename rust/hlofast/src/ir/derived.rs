@@ -116,9 +116,12 @@ impl Module {
         let mut cursor = Cursor::within(bytes, Span { start: name.end - base, end: limit - base });
         let found = (|| {
             cursor.eat(b':').ok()?;
-            cursor.eat(b'=').then_some_ok()?;
-            cursor.skip_space().ok()?;
-            let opcode = skip_to_opcode(&mut cursor)?;
+            // A nameless single instruction goes by its opcode.
+            let opcode = if cursor.eat(b'=').ok()? {
+                skip_to_opcode(&mut cursor)?
+            } else {
+                Span { start: name.start - base, end: name.end - base }
+            };
             cursor.skip_space().ok()?;
             let open = cursor.position();
             let close = (limit - base) as usize - 1;
@@ -149,17 +152,6 @@ impl Module {
             rows.filter_map(|row| Some((self.parameter_number(row)?, row))).collect();
         found.sort_unstable();
         found.into_iter().map(|(_, row)| row).collect()
-    }
-}
-
-/// Helps `?` over `Result<bool>`: Some only for `Ok(true)`.
-trait ThenSomeOk {
-    fn then_some_ok(self) -> Option<()>;
-}
-
-impl ThenSomeOk for crate::error::Result<bool> {
-    fn then_some_ok(self) -> Option<()> {
-        self.ok()?.then_some(())
     }
 }
 

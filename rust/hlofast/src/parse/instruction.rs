@@ -12,7 +12,7 @@ use crate::text::{Cursor, Span, is_identifier_byte};
 
 /// How an opcode is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Plain,
     /// `X-start`, `X-update` or `X-done` of an `X` without such opcodes.
     Sugar(Opcode),
@@ -318,7 +318,7 @@ impl Reader<'_> {
 type CallsAndBlocks = (Vec<(Span, CallRole)>, Vec<usize>);
 
 /// The opcode that `word` spells, with async sugar undone.
-fn opcode_of(word: &[u8]) -> (Opcode, Form) {
+pub(super) fn opcode_of(word: &[u8]) -> (Opcode, Form) {
     if let Some(opcode) = Opcode::from_bytes(word) {
         return (opcode, Form::Plain);
     }

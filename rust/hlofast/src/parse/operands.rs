@@ -56,9 +56,15 @@ impl Reader<'_> {
                 Ok(Some(operand)) => operands.list.push(operand),
                 Ok(None) => operands.folded = true,
                 Err(error) => {
-                    *cursor = slot;
-                    if !skip_droppable(cursor) {
-                        return Err(error);
+                    // XLA drops a slot that it cannot read if it stops at the slot's end.
+                    let stopped = matches!(cursor.peek(), b',' | b')');
+                    let mut word = slot;
+                    let reserved = slot.peek() == b'(' || is_reserved(word.identifier());
+                    if !(stopped && reserved && cursor.position() > slot.position()) {
+                        *cursor = slot;
+                        if !skip_droppable(cursor) {
+                            return Err(error);
+                        }
                     }
                     self.take_back(&mark);
                     operands.folded = true;
@@ -228,13 +234,24 @@ impl Reader<'_> {
         let open = cursor.position();
         let mut operands = Operands::default();
         let mut payload = Span::EMPTY;
-        if matches!(opcode, Opcode::Parameter | Opcode::Constant) {
+        if opcode == Opcode::Parameter {
             let whole = cursor.balanced()?;
             payload = Span { start: whole.start + 1, end: whole.end - 1 };
-            if opcode == Opcode::Parameter {
-                let number = self.parameter_payload(payload)?;
-                self.parameters.push((number, self.next_row()));
+            let number = self.parameter_payload(payload)?;
+            self.parameters.push((number, self.next_row()));
+        } else if opcode == Opcode::Constant {
+            cursor.advance(1);
+            cursor.skip_space()?;
+            let start = cursor.position();
+            if matches!(cursor.peek(), b'{' | b'(') {
+                cursor.balanced()?;
+            } else {
+                while !matches!(cursor.peek(), b',' | b')') && !cursor.is_at_end() {
+                    cursor.advance(1);
+                }
             }
+            payload = cursor.span_since(start);
+            cursor.expect(b')', "after a literal")?;
         } else {
             operands = self.read_operands(cursor, depth + 1)?;
         }
@@ -350,7 +367,9 @@ impl Reader<'_> {
 
 /// Words that XLA reads as the start of a type or of an instruction, not as a name.
 fn is_reserved(word: &[u8]) -> bool {
-    ElementType::from_bytes(word).is_some() || Opcode::from_bytes(word).is_some()
+    word == b"b"
+        || ElementType::from_bytes(word).is_some()
+        || super::instruction::opcode_of(word).0 != Opcode::Unknown
 }
 
 /// XLA drops an operand slot without a word when reading it fails but stops at its end: a type

@@ -284,56 +284,53 @@ fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Layout items in XLA's fixed order; each at most once. Like XLA's, this reader takes a letter
-/// without its parentheses for an item that says nothing.
+/// Layout items in XLA's fixed order; each at most once. XLA ignores an item that it cannot read
+/// and goes on with the next kind of item where it stopped; so does this reader.
 fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()> {
     if eat_item(cursor, b"D")? {
-        let start = cursor.position();
-        cursor.balanced()?;
         layout.had_level_types = true;
-        if cursor.since(start).iter().any(|b| !b"()DCSH+~, ".contains(b)) {
-            return Err(invalid_item(cursor, start));
+        cursor.advance(1);
+        while matches!(cursor.peek(), b'D' | b'C' | b'S' | b'H' | b'+' | b'~' | b',' | b' ') {
+            cursor.advance(1);
         }
+        cursor.eat(b')')?;
     }
-    if eat_item(cursor, b"T")? {
-        layout.tiles = groups(cursor, true)?.into();
+    if eat_item(cursor, b"T")?
+        && let Some(tiles) = readable(groups(cursor))?
+    {
+        layout.tiles = tiles.into();
     }
-    if eat_item(cursor, b"L")? {
-        layout.tail_padding_alignment = parenthesised_integer(cursor)?;
+    if eat_item(cursor, b"L")?
+        && let Some(value) = readable(parenthesised_integer(cursor))?
+    {
+        layout.tail_padding_alignment = value;
     }
     for (symbol, is_index) in [(b'#', true), (b'*', false)] {
-        cursor.skip_space()?;
-        if cursor.peek() == symbol {
-            cursor.advance(1);
-            let parenthesised = cursor.eat(b'(')?;
+        if cursor.eat(symbol)? {
+            cursor.eat(b'(')?;
             cursor.skip_space()?;
             let found = ElementType::from_bytes(cursor.identifier());
             *(if is_index { &mut layout.index_type } else { &mut layout.pointer_type }) = found;
-            if parenthesised {
-                cursor.expect(b')', "after an element type")?;
-            }
+            cursor.eat(b')')?;
         }
     }
-    if eat_item(cursor, b"E")? {
-        layout.element_bits = parenthesised_integer(cursor)?;
+    if eat_item(cursor, b"E")?
+        && let Some(value) = readable(parenthesised_integer(cursor))?
+    {
+        layout.element_bits = value;
     }
-    if eat_item(cursor, b"S")? {
-        layout.memory_space = parenthesised_integer(cursor)?;
+    if eat_item(cursor, b"S")?
+        && let Some(value) = readable(parenthesised_integer(cursor))?
+    {
+        layout.memory_space = value;
     }
     if eat_item(cursor, b"SC")? {
         let mut splits = Vec::new();
-        loop {
-            cursor.skip_space()?;
-            if cursor.peek() != b'(' {
-                break;
+        while cursor.eat(b'(')? {
+            match readable(parse_split(cursor))? {
+                Some(split) => splits.push(split),
+                None => break,
             }
-            cursor.advance(1);
-            let Some(dimension) = cursor.integer()? else {
-                return Err(cursor.expected("a dimension", "in a split"));
-            };
-            cursor.expect(b':', "after the dimension of a split")?;
-            splits.push((dimension, integers_until(cursor, b')', b')')?.into()));
-            cursor.advance(1);
         }
         layout.splits = splits.into();
     }
@@ -346,10 +343,32 @@ fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()
             "a physical shape is only for sparse arrays, which XLA no longer has",
         ));
     }
-    if eat_item(cursor, b"M")? {
-        layout.metadata_prefix_bytes = parenthesised_integer(cursor)?;
+    if eat_item(cursor, b"M")?
+        && let Some(value) = readable(parenthesised_integer(cursor))?
+    {
+        layout.metadata_prefix_bytes = value;
     }
     Ok(())
+}
+
+/// None for an item that cannot be read; comments that never end stay errors.
+fn readable<T>(item: Result<T>) -> Result<Option<T>> {
+    match item {
+        Ok(item) => Ok(Some(item)),
+        Err(error) if error.kind() == ErrorKind::UnclosedComment => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// `dimension:index,index)` after the opening parenthesis.
+fn parse_split(cursor: &mut Cursor<'_>) -> Result<(i64, Box<[i64]>)> {
+    let Some(dimension) = cursor.integer()? else {
+        return Err(cursor.expected("a dimension", "in a split"));
+    };
+    cursor.expect(b':', "after the dimension of a split")?;
+    let indices = integers_until(cursor, b')', b')')?.into();
+    cursor.advance(1);
+    Ok((dimension, indices))
 }
 
 /// Takes the word `item` if it is next; true if its parentheses follow.
@@ -373,8 +392,8 @@ fn parenthesised_integer(cursor: &mut Cursor<'_>) -> Result<i64> {
     Ok(value)
 }
 
-/// `(..)(..)`: one or more parenthesised integer lists, `*` allowed if `star`.
-fn groups(cursor: &mut Cursor<'_>, star: bool) -> Result<Vec<Box<[i64]>>> {
+/// `(..)(..)`: one or more parenthesised lists of integers and `*`.
+fn groups(cursor: &mut Cursor<'_>) -> Result<Vec<Box<[i64]>>> {
     let mut all = Vec::new();
     loop {
         cursor.skip_space()?;
@@ -391,7 +410,7 @@ fn groups(cursor: &mut Cursor<'_>, star: bool) -> Result<Vec<Box<[i64]>>> {
         }
         loop {
             cursor.skip_space()?;
-            if star && cursor.peek() == b'*' {
+            if cursor.peek() == b'*' {
                 cursor.advance(1);
                 group.push(i64::MIN);
             } else if let Some(value) = cursor.integer()? {
@@ -406,8 +425,6 @@ fn groups(cursor: &mut Cursor<'_>, star: bool) -> Result<Vec<Box<[i64]>>> {
                     cursor.advance(1);
                     break;
                 }
-                // XLA takes the layout's own brace for the end of an unclosed last tile.
-                b'}' => break,
                 _ => return Err(cursor.expected("',' or ')'", "in a tile")),
             }
         }
@@ -441,13 +458,4 @@ fn integers_until(cursor: &mut Cursor<'_>, end: u8, other: u8) -> Result<Vec<i64
         }
         cursor.advance(1);
     }
-}
-
-#[cold]
-fn invalid_item(cursor: &Cursor<'_>, start: usize) -> ParseError {
-    ParseError::new(
-        ErrorKind::InvalidLayout,
-        Span::new(start, cursor.position().max(start)),
-        "invalid layout item",
-    )
 }
