@@ -1,6 +1,8 @@
 //! What is computed from the columns when someone asks, once, and kept in the module.
 
 use super::csr::Csr;
+use super::derived_metadata::MetadataColumns;
+use super::frames::FrameTables;
 use super::module::{ComputationId, Module, Row};
 use super::opcode::Opcode;
 use crate::text::{Cursor, Span};
@@ -14,6 +16,12 @@ pub struct Derived {
     shape_bytes: OnceLock<Vec<i64>>,
     leaf_offsets: OnceLock<Vec<u64>>,
     names: OnceLock<Vec<u32>>,
+    pub(super) element_types: OnceLock<Vec<u8>>,
+    pub(super) ranks: OnceLock<Vec<i32>>,
+    pub(super) elements: OnceLock<Vec<i64>>,
+    pub(super) parameter_numbers: OnceLock<Vec<i32>>,
+    pub(super) metadata: OnceLock<MetadataColumns>,
+    pub(super) frames: OnceLock<FrameTables>,
 }
 
 impl Derived {
@@ -24,6 +32,11 @@ impl Derived {
             + self.shape_bytes.get().map_or(0, |v| v.capacity() * 8)
             + self.leaf_offsets.get().map_or(0, |v| v.capacity() * 8)
             + self.names.get().map_or(0, |v| v.capacity() * 4)
+            + self.element_types.get().map_or(0, Vec::capacity)
+            + self.ranks.get().map_or(0, |v| v.capacity() * 4)
+            + self.elements.get().map_or(0, |v| v.capacity() * 8)
+            + self.parameter_numbers.get().map_or(0, |v| v.capacity() * 4)
+            + self.metadata_heap_bytes()
     }
 }
 

@@ -1,0 +1,231 @@
+//! `Column`: a read-only one-dimensional buffer over memory that a module owns.
+#![allow(unsafe_code, reason = "the buffer protocol hands out raw pointers")]
+
+use hlofast::ir::{Opcode, ShapeId};
+use pyo3::exceptions::{PyBufferError, PyIndexError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::any::Any;
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::Arc;
+
+/// A type whose slices may be shown as a buffer of `FORMAT`.
+///
+/// # Safety
+/// The type must have no padding, no invalid views as the plain integer that `FORMAT` names, and
+/// that integer's size.
+pub unsafe trait Item: Copy {
+    const FORMAT: Format;
+}
+
+/// Element formats, by their `struct` codes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    U8,
+    I32,
+    U32,
+    I64,
+    U64,
+}
+
+impl Format {
+    fn code(self) -> &'static CStr {
+        match self {
+            Format::U8 => c"B",
+            Format::I32 => c"i",
+            Format::U32 => c"I",
+            Format::I64 => c"q",
+            Format::U64 => c"Q",
+        }
+    }
+
+    fn size(self) -> usize {
+        match self {
+            Format::U8 => 1,
+            Format::I32 | Format::U32 => 4,
+            Format::I64 | Format::U64 => 8,
+        }
+    }
+}
+
+macro_rules! items {
+    ($($type:ty = $format:ident,)*) => {
+        // SAFETY: plain integers, or `repr(u8)` and `repr(transparent)` wrappers of the integer
+        // the format names.
+        $(unsafe impl Item for $type { const FORMAT: Format = Format::$format; })*
+    };
+}
+
+items! {
+    u8 = U8,
+    i32 = I32,
+    u32 = U32,
+    i64 = I64,
+    u64 = U64,
+    Opcode = U8,
+    ShapeId = U32,
+}
+
+/// A read-only column of integers over memory that stays alive as long as this object.
+///
+/// `numpy.asarray(column)` makes an array over the same memory, without a copy.
+#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+pub struct Column {
+    /// What owns the memory. Nothing ever gets a mutable reference to it, since this is a clone
+    /// of the `Arc` that shares it.
+    _owner: Arc<dyn Any + Send + Sync>,
+    data: *const u8,
+    format: Format,
+    /// In items, as the buffer protocol wants it; here so that views can point to it.
+    shape: [ffi::Py_ssize_t; 1],
+    strides: [ffi::Py_ssize_t; 1],
+}
+
+// SAFETY: the memory behind `data` is immutable and owned by `_owner`, which is Send and Sync.
+unsafe impl Send for Column {}
+// SAFETY: as above; no method writes.
+unsafe impl Sync for Column {}
+
+impl Column {
+    /// The slice that `project` finds in `owner`.
+    pub fn project<O, T>(owner: &Arc<O>, project: impl for<'a> FnOnce(&'a O) -> &'a [T]) -> Self
+    where
+        O: Any + Send + Sync,
+        T: Item,
+    {
+        let slice = project(owner);
+        Self {
+            data: slice.as_ptr().cast(),
+            format: T::FORMAT,
+            shape: [slice.len() as ffi::Py_ssize_t],
+            strides: [T::FORMAT.size() as ffi::Py_ssize_t],
+            _owner: Arc::clone(owner) as Arc<dyn Any + Send + Sync>,
+        }
+    }
+
+    /// A column of its own.
+    pub fn of<T: Item + Send + Sync + 'static>(values: Vec<T>) -> Self {
+        Self::project(&Arc::new(values), |values| &values[..])
+    }
+
+    fn len(&self) -> usize {
+        self.shape[0] as usize
+    }
+
+    fn value<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
+        if index >= self.len() {
+            return Err(PyIndexError::new_err("column index out of range"));
+        }
+        // SAFETY: `data` points to `len` items of the size `format` gives, aligned as the slice
+        // it came from, and `index` was just checked.
+        unsafe {
+            Ok(match self.format {
+                Format::U8 => self.data.add(index).read().into_pyobject(py)?.into_any(),
+                Format::I32 => self.data.cast::<i32>().add(index).read().into_pyobject(py)?.into_any(),
+                Format::U32 => self.data.cast::<u32>().add(index).read().into_pyobject(py)?.into_any(),
+                Format::I64 => self.data.cast::<i64>().add(index).read().into_pyobject(py)?.into_any(),
+                Format::U64 => self.data.cast::<u64>().add(index).read().into_pyobject(py)?.into_any(),
+            })
+        }
+    }
+
+    /// The items as row numbers; None unless the column is of 32-bit unsigned integers.
+    pub fn rows(&self) -> Option<&[u32]> {
+        if self.format != Format::U32 {
+            return None;
+        }
+        // SAFETY: the format says that these are `len` aligned, initialised u32.
+        Some(unsafe { std::slice::from_raw_parts(self.data.cast::<u32>(), self.len()) })
+    }
+
+    fn dtype(&self) -> &'static str {
+        match self.format {
+            Format::U8 => "uint8",
+            Format::I32 => "int32",
+            Format::U32 => "uint32",
+            Format::I64 => "int64",
+            Format::U64 => "uint64",
+        }
+    }
+}
+
+#[pymethods]
+impl Column {
+    fn __len__(&self) -> usize {
+        self.len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyAny>> {
+        let index = if index < 0 { index + self.shape[0] } else { index };
+        self.value(py, usize::try_from(index).unwrap_or(usize::MAX))
+    }
+
+    /// The items as a list of int.
+    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for index in 0..self.len() {
+            list.append(self.value(py, index)?)?;
+        }
+        Ok(list)
+    }
+
+    /// The element type's NumPy name.
+    #[getter(dtype)]
+    fn dtype_name(&self) -> &'static str {
+        self.dtype()
+    }
+
+    /// Bytes of the memory shown.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.len() * self.format.size()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hlofast.Column of {} {}>", self.len(), self.dtype())
+    }
+
+    /// # Safety
+    /// `view` is the interpreter's: valid and ours to fill.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+            return Err(PyBufferError::new_err("columns are read-only"));
+        }
+        let this = slf.get();
+        let wants = |flag: c_int| flags & flag == flag;
+        let format =
+            if wants(ffi::PyBUF_FORMAT) { this.format.code().as_ptr().cast_mut() } else { c_null() };
+        // The arrays live in this object, which the view keeps alive; nobody writes through them.
+        let shape = if wants(ffi::PyBUF_ND) { this.shape.as_ptr().cast_mut() } else { c_null() };
+        let strides =
+            if wants(ffi::PyBUF_STRIDES) { this.strides.as_ptr().cast_mut() } else { c_null() };
+        // SAFETY: `view` was checked and is the interpreter's to lend; `obj` takes a new reference
+        // that `PyBuffer_Release` gives back; the memory is valid while that reference lives.
+        unsafe {
+            (*view).buf = this.data.cast_mut().cast::<c_void>();
+            (*view).len = this.shape[0] * this.strides[0];
+            (*view).readonly = 1;
+            (*view).itemsize = this.strides[0];
+            (*view).format = format;
+            (*view).ndim = 1;
+            (*view).shape = shape;
+            (*view).strides = strides;
+            (*view).suboffsets = c_null();
+            (*view).internal = c_null();
+            (*view).obj = slf.into_any().into_ptr();
+        }
+        Ok(())
+    }
+}
+
+fn c_null<T>() -> *mut T {
+    std::ptr::null_mut()
+}

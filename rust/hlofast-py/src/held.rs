@@ -1,0 +1,77 @@
+//! What every view of one module shares.
+
+use hlofast::ir::{Module, Opcode};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyString};
+use std::sync::Arc;
+
+/// A module and the Python objects cached for it. Views hold an `Arc` of this; the cached objects
+/// hold only `core`, so no reference cycle can form.
+pub struct Held {
+    pub core: Arc<Module>,
+    /// The `Columns` object of the whole module.
+    pub columns: PyOnceLock<Py<PyAny>>,
+    /// The distinct `op_name` texts as a list of str.
+    pub op_names: PyOnceLock<Py<PyAny>>,
+    /// The distinct source file names as a list of str.
+    pub source_files: PyOnceLock<Py<PyAny>>,
+}
+
+impl Held {
+    pub fn new(module: Module) -> Arc<Self> {
+        Arc::new(Self {
+            core: Arc::new(module),
+            columns: PyOnceLock::new(),
+            op_names: PyOnceLock::new(),
+            source_files: PyOnceLock::new(),
+        })
+    }
+}
+
+/// Whether two views show equal modules: the same object, or the same text.
+pub fn same_module(a: &Arc<Held>, b: &Arc<Held>) -> bool {
+    Arc::ptr_eq(a, b)
+        || (a.core.row_count() == b.core.row_count()
+            && a.core.text() == b.core.text()
+            && a.core.arena() == b.core.arena())
+}
+
+/// A hash that equal (module, id) pairs share.
+pub fn hash_of(held: &Held, kind: u8, id: u32) -> u64 {
+    let length = held.core.text().len() as u64;
+    let mixed = (length << 8 | u64::from(kind)) ^ (u64::from(id) << 32 | u64::from(id));
+    mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1
+}
+
+/// Text as `str`; bytes that are not UTF-8 become surrogate escapes, so that nothing is lost.
+pub fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(PyString::new(py, text)),
+        Err(_) => Ok(PyBytes::new(py, bytes)
+            .call_method1("decode", ("utf-8", "surrogateescape"))?
+            .cast_into::<PyString>()?),
+    }
+}
+
+/// `str` where the bytes are UTF-8, else `bytes`.
+pub fn text_or_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyAny> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => PyString::new(py, text).into_any(),
+        Err(_) => PyBytes::new(py, bytes).into_any(),
+    }
+}
+
+/// The names of all opcodes by code, made once.
+fn opcode_names(py: Python<'_>) -> &Vec<Py<PyString>> {
+    static NAMES: PyOnceLock<Vec<Py<PyString>>> = PyOnceLock::new();
+    NAMES.get_or_init(py, || {
+        let names = Opcode::ALL.iter();
+        names.map(|opcode| PyString::intern(py, opcode.as_str()).unbind()).collect()
+    })
+}
+
+/// The cached name of a known opcode.
+pub fn opcode_name(py: Python<'_>, opcode: Opcode) -> Option<&Py<PyString>> {
+    opcode_names(py).get(opcode as usize)
+}

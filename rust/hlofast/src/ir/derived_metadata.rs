@@ -1,0 +1,247 @@
+//! Where instructions come from, as columns: op_name, source file and line.
+
+use super::derived::Derived;
+use super::frames::FrameTables;
+use super::module::{Flags, Module, Row};
+use super::shape::hash_seed;
+use crate::text::{Cursor, Span};
+use hashbrown::HashTable;
+use memchr::memmem;
+
+/// One entry per row; ids number the distinct texts in the order of their first use, -1 = none.
+#[derive(Clone, Debug, Default)]
+pub struct MetadataColumns {
+    /// Into `op_names`.
+    pub op_name: Vec<i32>,
+    /// Into `source_files`.
+    pub source_file: Vec<i32>,
+    /// 1-based; 0 = none.
+    pub source_line: Vec<i32>,
+    /// The distinct operation names, without quotes and still escaped.
+    pub op_names: Vec<Span>,
+    /// The distinct file names, without quotes and still escaped.
+    pub source_files: Vec<Span>,
+}
+
+impl MetadataColumns {
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        4 * (self.op_name.capacity() + self.source_file.capacity() + self.source_line.capacity())
+            + 8 * (self.op_names.capacity() + self.source_files.capacity())
+    }
+}
+
+impl Module {
+    /// op_name, source file and line of every row. Where the text gives only a stack frame, file
+    /// and line are those of its innermost frame.
+    pub fn metadata_columns(&self) -> &MetadataColumns {
+        self.derived.metadata.get_or_init(|| build(self))
+    }
+
+    /// The stack-frame tables.
+    pub fn frame_tables(&self) -> &FrameTables {
+        self.derived.frames.get_or_init(|| FrameTables::of(self))
+    }
+
+    /// The braces of `metadata={...}` of `row`.
+    pub fn metadata_span(&self, row: Row) -> Option<Span> {
+        let tail = self.tail(row);
+        let finder = memmem::Finder::new(NEEDLE);
+        find_metadata(self, row, tail, self.bytes(tail), &finder)
+    }
+}
+
+impl Derived {
+    pub(super) fn metadata_heap_bytes(&self) -> usize {
+        self.metadata.get().map_or(0, MetadataColumns::heap_bytes)
+            + self.frames.get().map_or(0, FrameTables::heap_bytes)
+    }
+}
+
+const NEEDLE: &[u8] = b"metadata={";
+
+/// The facts of one `metadata={...}` that have columns. Spans are without quotes.
+#[derive(Default)]
+struct Facts {
+    op_name: Option<Span>,
+    source_file: Option<Span>,
+    source_line: i32,
+    frame: u32,
+}
+
+fn build(module: &Module) -> MetadataColumns {
+    let rows = module.row_count();
+    let mut columns = MetadataColumns {
+        op_name: Vec::with_capacity(rows),
+        source_file: Vec::with_capacity(rows),
+        source_line: Vec::with_capacity(rows),
+        ..MetadataColumns::default()
+    };
+    let frames = module.frame_tables();
+    let mut op_names = Texts::new(module);
+    let mut files = Texts::new(module);
+    // File ids of the frame table's names, so that one file has one id however it is written.
+    let mut frame_files: Vec<Option<i32>> = vec![None; frames.file_names.len()];
+    let finder = memmem::Finder::new(NEEDLE);
+    for row in module.rows() {
+        let tail = module.tail(row);
+        let facts = find_metadata(module, row, tail, module.bytes(tail), &finder)
+            .map(|span| read_facts(module.bytes(span), span.start))
+            .unwrap_or_default();
+        columns.op_name.push(facts.op_name.map_or(-1, |span| op_names.id(span)));
+        let mut line = facts.source_line;
+        let mut file = facts.source_file.map_or(-1, |span| files.id(span));
+        if file < 0
+            && let Some(location) = frames.location(facts.frame)
+        {
+            line = location.line;
+            let index = (location.file as usize).wrapping_sub(1);
+            if let (Some(known), Some(span)) =
+                (frame_files.get_mut(index), frames.file_names.get(index))
+            {
+                file = *known.get_or_insert_with(|| files.id(*span));
+            }
+        }
+        columns.source_file.push(file);
+        columns.source_line.push(line);
+    }
+    columns.op_names = op_names.spans;
+    columns.source_files = files.spans;
+    columns.op_names.shrink_to_fit();
+    columns.source_files.shrink_to_fit();
+    columns
+}
+
+/// The braces of the attribute `metadata`, as a span of the module's bytes.
+fn find_metadata(
+    module: &Module,
+    row: Row,
+    tail: Span,
+    bytes: &[u8],
+    finder: &memmem::Finder<'_>,
+) -> Option<Span> {
+    let at = finder.find(bytes)?;
+    let before = &bytes[..at];
+    // Only an attribute's key follows a comma or a space, and strings and comments before it
+    // could contain anything; then the attributes are read one by one.
+    let plain = before.last().is_none_or(|byte| matches!(byte, b',' | b' '))
+        && memchr::memchr2(b'\'', b'/', before).is_none()
+        && memchr::memchr(b'\\', before).is_none()
+        && memchr::memchr_iter(b'"', before).count().is_multiple_of(2)
+        && memchr::memchr(b'{', before).is_none_or(|_| braces_close(before))
+        && module.flags(row) & Flags::SUGAR == 0;
+    if plain {
+        let mut cursor = Cursor::within(bytes, Span::new(at + NEEDLE.len() - 1, bytes.len()));
+        return cursor.balanced().ok().map(|span| span.shifted(tail.start));
+    }
+    let found = module.attribute(row, "metadata")?;
+    module.bytes(found).starts_with(b"{").then_some(found)
+}
+
+/// Whether no brace is open at the end of `bytes`: `metadata={` may stand inside a dictionary.
+fn braces_close(bytes: &[u8]) -> bool {
+    let open = memchr::memchr_iter(b'{', bytes).count();
+    open == memchr::memchr_iter(b'}', bytes).count()
+}
+
+/// Reads `{op_type="..." op_name="..." source_line=3}`; `base` is where it starts. Values it does
+/// not know are skipped.
+fn read_facts(bytes: &[u8], base: u32) -> Facts {
+    let mut facts = Facts::default();
+    let mut cursor = Cursor::new(bytes);
+    cursor.advance(1);
+    loop {
+        while matches!(cursor.peek(), b' ' | b',') && !cursor.is_at_end() {
+            cursor.advance(1);
+        }
+        if cursor.skip_space().is_err() {
+            return facts;
+        }
+        let key = cursor.identifier();
+        if key.is_empty() || !matches!(cursor.eat(b'='), Ok(true)) {
+            return facts;
+        }
+        let start = cursor.position();
+        match cursor.peek() {
+            b'"' => {
+                let Ok(quoted) = cursor.string() else { return facts };
+                let inner = Span { start: quoted.start + 1, end: quoted.end - 1 }.shifted(base);
+                match key {
+                    b"op_name" => facts.op_name = Some(inner),
+                    b"source_file" => facts.source_file = Some(inner),
+                    _ => {}
+                }
+            }
+            b'0'..=b'9' | b'-' => {
+                let value = match cursor.integer() {
+                    Ok(Some(value)) => value,
+                    _ => return facts,
+                };
+                match key {
+                    b"source_line" => facts.source_line = i32::try_from(value).unwrap_or(0),
+                    b"stack_frame_id" => facts.frame = u32::try_from(value).unwrap_or(0),
+                    _ => {}
+                }
+            }
+            _ => {
+                if cursor.bare_value().is_err() || cursor.position() == start {
+                    return facts;
+                }
+            }
+        }
+    }
+}
+
+/// Distinct texts, numbered as they come.
+struct Texts<'a> {
+    module: &'a Module,
+    spans: Vec<Span>,
+    ids: HashTable<i32>,
+    last: i32,
+}
+
+impl<'a> Texts<'a> {
+    fn new(module: &'a Module) -> Self {
+        Self { module, spans: Vec::new(), ids: HashTable::new(), last: -1 }
+    }
+
+    fn id(&mut self, span: Span) -> i32 {
+        let Self { module, spans, ids, last } = self;
+        let text_of = |id: i32| spans.get(id as usize).map(|span| module.bytes(*span));
+        let bytes = module.bytes(span);
+        // Neighbouring instructions often share their text.
+        if text_of(*last) == Some(bytes) {
+            return *last;
+        }
+        let hash = hash_bytes(bytes);
+        if let Some(found) = ids.find(hash, |id| text_of(*id) == Some(bytes)) {
+            *last = *found;
+            return *last;
+        }
+        let id = spans.len() as i32;
+        let rehash = |id: &i32| hash_bytes(text_of(*id).unwrap_or_default());
+        ids.insert_unique(hash, id, rehash);
+        spans.push(span);
+        *last = id;
+        id
+    }
+}
+
+/// A keyed hash of eight bytes at a time.
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15;
+    let seed = hash_seed();
+    let mix = |hash: u64, word: u64| {
+        let product = u128::from(hash ^ word) * FACTOR;
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(seed ^ bytes.len() as u64, |hash, word| {
+        mix(hash, u64::from_le_bytes(*word)).rotate_left(5)
+    });
+    let mut last = [0u8; 8];
+    for (slot, byte) in last.iter_mut().zip(rest) {
+        *slot = *byte;
+    }
+    mix(mix(hash, u64::from_le_bytes(last)), seed)
+}

@@ -1,0 +1,137 @@
+//! Facts of rows that follow from their shapes and payloads, as columns.
+
+use super::module::{ComputationId, Module, Row};
+use super::opcode::Opcode;
+use super::shape::{ShapeId, ShapeView};
+
+impl Module {
+    /// The bytes behind the source text: what was written by this crate, not by the user.
+    pub fn arena(&self) -> &[u8] {
+        &self.arena
+    }
+
+    /// Element type codes of the rows' shapes: `ElementType as u8`, `TUPLE` or `BUFFER`.
+    pub fn element_type_column(&self) -> &[u8] {
+        self.derived.element_types.get_or_init(|| {
+            let codes: Vec<u8> = self.shapes.ids().map(|id| self.shapes.code(id)).collect();
+            self.columns.shapes.iter().map(|shape| codes[shape.0 as usize]).collect()
+        })
+    }
+
+    /// Number of dimensions of each row's shape; -1 for tuples and buffers.
+    pub fn rank_column(&self) -> &[i32] {
+        self.derived.ranks.get_or_init(|| {
+            let ranks: Vec<i32> = self.shapes.ids().map(|id| self.rank(id)).collect();
+            self.columns.shapes.iter().map(|shape| ranks[shape.0 as usize]).collect()
+        })
+    }
+
+    fn rank(&self, id: ShapeId) -> i32 {
+        match self.shapes.get(id) {
+            ShapeView::Array(array) => i32::try_from(array.rank()).unwrap_or(i32::MAX),
+            ShapeView::Tuple(_) | ShapeView::Buffer(_) => -1,
+        }
+    }
+
+    /// Number of elements of each row's shape, dynamic dimensions at their bound; -1 for tuples,
+    /// buffers and what has no bound.
+    pub fn elements_column(&self) -> &[i64] {
+        self.derived.elements.get_or_init(|| {
+            let by_shape: Vec<i64> = self.shapes.ids().map(|id| self.shape_elements(id)).collect();
+            self.columns.shapes.iter().map(|shape| by_shape[shape.0 as usize]).collect()
+        })
+    }
+
+    /// Number of elements of array shape `id`, -1 if unknown or none.
+    pub fn shape_elements(&self, id: ShapeId) -> i64 {
+        let elements = self.shapes.array(id).and_then(|array| array.elements());
+        elements.and_then(|count| i64::try_from(count).ok()).unwrap_or(-1)
+    }
+
+    /// The number of each parameter; -1 for other rows.
+    pub fn parameter_number_column(&self) -> &[i32] {
+        self.derived.parameter_numbers.get_or_init(|| {
+            let number = |row: Row| {
+                if self.opcode(row) != Opcode::Parameter {
+                    return -1;
+                }
+                self.parameter_number(row).and_then(|n| i32::try_from(n).ok()).unwrap_or(-1)
+            };
+            self.rows().map(number).collect()
+        })
+    }
+
+    /// The rows that call computation `id`, ascending.
+    pub fn callers(&self, id: ComputationId) -> Vec<Row> {
+        let calls = self.calls.iter().filter(|call| call.computation == id);
+        let mut rows: Vec<Row> = calls.map(|call| call.row).collect();
+        rows.dedup();
+        rows
+    }
+
+    /// The rows of computation `id`, operands before users; otherwise in text order.
+    pub fn post_order(&self, id: ComputationId) -> Vec<u32> {
+        let range = self.computation(id).rows();
+        let first = range.start;
+        let mut done = vec![false; range.len()];
+        let mut order = Vec::with_capacity(range.len());
+        let mut stack: Vec<(u32, usize)> = Vec::new();
+        for row in range.clone() {
+            if std::mem::replace(&mut done[(row - first) as usize], true) {
+                continue;
+            }
+            stack.push((row, 0));
+            while let Some((top, next)) = stack.last_mut() {
+                let Some(operand) = self.operands(Row(*top)).get(*next).copied() else {
+                    order.push(*top);
+                    stack.pop();
+                    continue;
+                };
+                *next += 1;
+                if !range.contains(&operand) {
+                    continue;
+                }
+                // Marked when first reached, so that a cycle in broken text ends here too.
+                if !std::mem::replace(&mut done[(operand - first) as usize], true) {
+                    stack.push((operand, 0));
+                }
+            }
+        }
+        order
+    }
+
+    /// The computations, callees before callers; otherwise in text order.
+    pub fn computation_post_order(&self) -> Vec<ComputationId> {
+        let count = self.computations.len();
+        let mut done = vec![false; count];
+        let mut order = Vec::with_capacity(count);
+        let mut stack: Vec<(u32, usize, usize)> = Vec::new();
+        let calls_of = |id: u32| {
+            let rows = self.computation(ComputationId(id)).rows();
+            let start = self.calls.partition_point(|call| call.row.0 < rows.start);
+            let end = self.calls.partition_point(|call| call.row.0 < rows.end);
+            (start, end)
+        };
+        for id in 0..count as u32 {
+            if std::mem::replace(&mut done[id as usize], true) {
+                continue;
+            }
+            let (start, end) = calls_of(id);
+            stack.push((id, start, end));
+            while let Some((top, next, end)) = stack.last_mut() {
+                if next == end {
+                    order.push(ComputationId(*top));
+                    stack.pop();
+                    continue;
+                }
+                let callee = self.calls[*next].computation.0;
+                *next += 1;
+                if !std::mem::replace(&mut done[callee as usize], true) {
+                    let (start, end) = calls_of(callee);
+                    stack.push((callee, start, end));
+                }
+            }
+        }
+        order
+    }
+}
