@@ -1,10 +1,11 @@
 //! What every view of one module shares.
 
 use hlofast::ir::{Module, Opcode};
+use hlofast::text::LineIndex;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A module and the Python objects cached for it. Views hold an `Arc` of this; the cached objects
 /// hold only `core`, so no reference cycle can form.
@@ -16,6 +17,8 @@ pub struct Held {
     pub op_names: PyOnceLock<Py<PyAny>>,
     /// The distinct source file names as a list of str.
     pub source_files: PyOnceLock<Py<PyAny>>,
+    /// Where the lines of the text start, for `text_line`.
+    lines: OnceLock<LineIndex>,
 }
 
 impl Held {
@@ -25,7 +28,15 @@ impl Held {
             columns: PyOnceLock::new(),
             op_names: PyOnceLock::new(),
             source_files: PyOnceLock::new(),
+            lines: OnceLock::new(),
         })
+    }
+
+    /// The 1-based line of the file that holds byte `offset` of the text.
+    pub fn line_of(&self, py: Python<'_>, offset: usize) -> u64 {
+        let text = self.core.text();
+        let index = py.detach(|| self.lines.get_or_init(|| LineIndex::new(text)));
+        self.core.source().lines_before() + index.place(text, offset).0
     }
 }
 

@@ -115,6 +115,50 @@ impl InstructionSequence {
         }
     }
 
+    /// `sequence[key]`.
+    pub fn item<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let (this, py) = (slf.get(), slf.py());
+        if let Ok(index) = key.extract::<isize>() {
+            let row = this.ids.at(&this.held, index, "instruction")?;
+            return Ok(Bound::new(py, this.instruction(row))?.into_any());
+        }
+        if let Ok(slice) = key.cast::<PySlice>() {
+            let ids = this.ids.slice(&this.held, slice)?;
+            let held = Arc::clone(&this.held);
+            return Ok(Bound::new(py, InstructionSequence { held, ids })?.into_any());
+        }
+        if let Ok(name) = key.cast::<PyString>() {
+            let row = this.one_named(&name.to_string_lossy())?;
+            return Ok(Bound::new(py, this.instruction(row))?.into_any());
+        }
+        Err(PyTypeError::new_err("instructions are indexed by position, slice or name"))
+    }
+
+    /// `item in sequence`.
+    pub fn holds(&self, item: &Bound<'_, PyAny>) -> bool {
+        if let Ok(name) = item.cast::<PyString>() {
+            return !self.named(&name.to_string_lossy()).is_empty();
+        }
+        item.cast::<Instruction>().is_ok_and(|other| {
+            let other = other.get();
+            same_module(&self.held, &other.held) && self.ids.contains(&self.held, other.row)
+        })
+    }
+
+    /// From first to last.
+    pub fn iterator(&self) -> InstructionIterator {
+        let (held, ids) = (Arc::clone(&self.held), self.ids.clone());
+        InstructionIterator { held, ids, next: AtomicUsize::new(0) }
+    }
+
+    /// From last to first.
+    pub fn reverse_iterator(&self) -> InstructionIterator {
+        let mut rows = self.ids.to_vec(&self.held);
+        rows.reverse();
+        let (held, ids) = (Arc::clone(&self.held), Ids::List(rows.into()));
+        InstructionIterator { held, ids, next: AtomicUsize::new(0) }
+    }
+
     fn instruction(&self, row: u32) -> Instruction {
         Instruction { held: Arc::clone(&self.held), row }
     }
@@ -146,49 +190,19 @@ impl InstructionSequence {
     }
 
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (this, py) = (slf.get(), slf.py());
-        if let Ok(index) = key.extract::<isize>() {
-            let row = this.ids.at(&this.held, index, "instruction")?;
-            return Ok(Bound::new(py, this.instruction(row))?.into_any());
-        }
-        if let Ok(slice) = key.cast::<PySlice>() {
-            let ids = this.ids.slice(&this.held, slice)?;
-            let held = Arc::clone(&this.held);
-            return Ok(Bound::new(py, InstructionSequence { held, ids })?.into_any());
-        }
-        if let Ok(name) = key.cast::<PyString>() {
-            let row = this.one_named(&name.to_string_lossy())?;
-            return Ok(Bound::new(py, this.instruction(row))?.into_any());
-        }
-        Err(PyTypeError::new_err("instructions are indexed by position, slice or name"))
+        Self::item(slf, key)
     }
 
     fn __contains__(&self, item: &Bound<'_, PyAny>) -> bool {
-        if let Ok(name) = item.cast::<PyString>() {
-            return !self.named(&name.to_string_lossy()).is_empty();
-        }
-        item.cast::<Instruction>().is_ok_and(|other| {
-            let other = other.get();
-            same_module(&self.held, &other.held) && self.ids.contains(&self.held, other.row)
-        })
+        self.holds(item)
     }
 
     fn __iter__(&self) -> InstructionIterator {
-        InstructionIterator {
-            held: Arc::clone(&self.held),
-            ids: self.ids.clone(),
-            next: AtomicUsize::new(0),
-        }
+        self.iterator()
     }
 
     fn __reversed__(&self) -> InstructionIterator {
-        let mut rows = self.ids.to_vec(&self.held);
-        rows.reverse();
-        InstructionIterator {
-            held: Arc::clone(&self.held),
-            ids: Ids::List(rows.into()),
-            next: AtomicUsize::new(0),
-        }
+        self.reverse_iterator()
     }
 
     /// The position of an instruction or of the first one with this name.

@@ -1,0 +1,385 @@
+//! `Instruction`: one row of a module.
+
+use crate::attributes::{Attributes, attribute_value, decoded};
+use crate::computation::Computation;
+use crate::held::{Held, hash_of, opcode_name, same_module, text, text_or_bytes};
+use crate::metadata::{Metadata, SourceLocation};
+use crate::sequence::{ComputationSequence, Ids, InstructionSequence};
+use crate::shape::{Shape, shape_text};
+use hlofast::ir::decode::{AttributeValue, decode};
+use hlofast::ir::{Flags, Module, Opcode, Row};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use std::sync::Arc;
+
+/// An instruction of a module: a light view, made on access.
+#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+pub struct Instruction {
+    pub held: Arc<Held>,
+    pub row: u32,
+}
+
+/// The opcode as bytes: unknown ones as written.
+pub fn opcode_bytes(module: &Module, row: Row) -> &[u8] {
+    match module.opcode(row) {
+        Opcode::Unknown => module.opcode_text(row),
+        opcode => opcode.as_str().as_bytes(),
+    }
+}
+
+fn opcode_of<'py>(py: Python<'py>, module: &Module, row: Row) -> PyResult<Bound<'py, PyAny>> {
+    let opcode = module.opcode(row);
+    if opcode != Opcode::Unknown
+        && let Some(name) = opcode_name(py, opcode)
+    {
+        return Ok(name.bind(py).clone().into_any());
+    }
+    Ok(text(py, module.opcode_text(row))?.into_any())
+}
+
+/// Names of `rows` as a list.
+pub fn instruction_names<'py>(
+    py: Python<'py>,
+    held: &Held,
+    rows: &[u32],
+) -> PyResult<Bound<'py, PyList>> {
+    let names: PyResult<Vec<_>> =
+        rows.iter().map(|row| text(py, held.core.instruction_name(Row(*row)))).collect();
+    PyList::new(py, names?)
+}
+
+/// Opcodes of `rows` as a list.
+pub fn instruction_opcodes<'py>(
+    py: Python<'py>,
+    held: &Held,
+    rows: &[u32],
+) -> PyResult<Bound<'py, PyList>> {
+    let names: PyResult<Vec<_>> =
+        rows.iter().map(|row| opcode_of(py, &held.core, Row(*row))).collect();
+    PyList::new(py, names?)
+}
+
+/// For each of `rows` the names of its operands. An instruction's name is one `str` however often
+/// it is used.
+pub fn operand_names<'py>(
+    py: Python<'py>,
+    held: &Held,
+    rows: &[u32],
+) -> PyResult<Bound<'py, PyList>> {
+    let core = &held.core;
+    let lowest = rows.iter().flat_map(|row| core.operands(Row(*row))).min().copied().unwrap_or(0);
+    let highest = rows.iter().flat_map(|row| core.operands(Row(*row))).max().copied();
+    let span = highest.map_or(0, |highest| (highest - lowest) as usize + 1);
+    let mut cache: Vec<Option<Bound<'py, PyString>>> = vec![None; span];
+    let mut lists = Vec::with_capacity(rows.len());
+    for row in rows {
+        let operands = core.operands(Row(*row));
+        let mut names = Vec::with_capacity(operands.len());
+        for operand in operands {
+            let slot = cache.get_mut((operand - lowest) as usize);
+            let name = match slot {
+                Some(Some(name)) => name.clone(),
+                Some(slot) => {
+                    slot.insert(text(py, core.instruction_name(Row(*operand)))?).clone()
+                }
+                None => text(py, core.instruction_name(Row(*operand)))?,
+            };
+            names.push(name);
+        }
+        lists.push(PyList::new(py, names)?);
+    }
+    PyList::new(py, lists)
+}
+
+impl Instruction {
+    fn core(&self) -> &Module {
+        &self.held.core
+    }
+
+    fn id(&self) -> Row {
+        Row(self.row)
+    }
+
+    fn flag(&self, flag: u8) -> bool {
+        self.core().flags(self.id()) & flag != 0
+    }
+
+    /// The instruction's text, `ROOT` and `%` included; None for implied ones.
+    fn span(&self) -> Option<std::ops::Range<usize>> {
+        if self.core().is_implicit(self.id()) {
+            return None;
+        }
+        let text = self.core().text();
+        let end = self.core().tail(self.id()).end as usize;
+        let mut start = self.core().name_span(self.id()).start as usize;
+        let before = text.get(..start)?;
+        if before.ends_with(b"%") {
+            start -= 1;
+        }
+        if self.flag(Flags::MARKED_ROOT) {
+            let trimmed = text.get(..start)?.trim_ascii_end();
+            if trimmed.ends_with(b"ROOT") {
+                start = trimmed.len() - 4;
+            }
+        }
+        Some(start..end)
+    }
+
+    fn attribute(&self, key: &str) -> Option<&[u8]> {
+        self.core().attribute_bytes(self.id(), key)
+    }
+
+    fn name_text(&self) -> String {
+        String::from_utf8_lossy(self.core().instruction_name(self.id())).into_owned()
+    }
+}
+
+#[pymethods]
+impl Instruction {
+    /// The name, without `%`.
+    #[getter]
+    fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        text(py, self.core().instruction_name(self.id()))
+    }
+
+    /// The opcode of XLA's graph; unknown ones as written.
+    #[getter]
+    fn opcode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        opcode_of(py, self.core(), self.id())
+    }
+
+    /// The opcode as the text writes it, such as `all-to-all-start` for an `async-start`.
+    #[getter]
+    fn opcode_text<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let written = self.core().opcode_text(self.id());
+        if written.is_empty() {
+            return self.opcode(py);
+        }
+        Ok(text(py, written)?.into_any())
+    }
+
+    /// The module it belongs to.
+    #[getter]
+    fn module(&self) -> crate::module::Module {
+        crate::module::Module { held: Arc::clone(&self.held) }
+    }
+
+    /// The computation it belongs to.
+    #[getter]
+    fn computation(&self) -> Computation {
+        Computation { held: Arc::clone(&self.held), id: self.core().computation_of(self.id()) }
+    }
+
+    /// The row number in the module's columns.
+    #[getter]
+    fn row(&self) -> u32 {
+        self.row
+    }
+
+    /// The position in its computation.
+    #[getter]
+    fn index(&self) -> u32 {
+        let computation = self.core().computation_of(self.id());
+        self.row - self.core().computation(computation).first_row
+    }
+
+    /// The result shape.
+    #[getter]
+    fn shape(&self) -> Shape {
+        Shape { held: Arc::clone(&self.held), id: self.core().shape(self.id()) }
+    }
+
+    /// The operands.
+    #[getter]
+    fn operands(&self) -> InstructionSequence {
+        InstructionSequence { held: Arc::clone(&self.held), ids: Ids::Operands(self.row) }
+    }
+
+    /// The instructions that use the result, each once.
+    #[getter]
+    fn users(&self, py: Python<'_>) -> InstructionSequence {
+        let core = &self.held.core;
+        py.detach(|| core.users());
+        InstructionSequence { held: Arc::clone(&self.held), ids: Ids::Users(self.row) }
+    }
+
+    /// The computations it calls, in text order.
+    #[getter]
+    fn called_computations(&self) -> ComputationSequence {
+        let ids = self.core().calls(self.id()).iter().map(|call| call.computation.0);
+        ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
+    }
+
+    /// Its calls with their roles: `(role, computation)`, where role is the attribute's name.
+    #[getter]
+    fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let calls = self.core().calls(self.id()).iter().map(|call| {
+            let computation = Computation { held: Arc::clone(&self.held), id: call.computation };
+            (call.role.as_str(), computation).into_pyobject(py)
+        });
+        PyTuple::new(py, calls.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// The instructions that must run before it though it does not read them.
+    #[getter]
+    fn control_predecessors(&self) -> InstructionSequence {
+        let pairs = self.core().control_predecessors();
+        let start = pairs.partition_point(|(row, _)| row.0 < self.row);
+        let rows = pairs[start..].iter().take_while(|(row, _)| row.0 == self.row);
+        let ids = Ids::List(rows.map(|(_, predecessor)| predecessor.0).collect());
+        InstructionSequence { held: Arc::clone(&self.held), ids }
+    }
+
+    /// The instructions that name it as a control predecessor.
+    #[getter]
+    fn control_successors(&self) -> InstructionSequence {
+        let pairs = self.core().control_predecessors().iter();
+        let rows = pairs.filter(|(_, predecessor)| predecessor.0 == self.row);
+        let ids = Ids::List(rows.map(|(row, _)| row.0).collect());
+        InstructionSequence { held: Arc::clone(&self.held), ids }
+    }
+
+    /// The attributes: a mapping whose values are decoded on access.
+    #[getter]
+    fn attributes(&self) -> Attributes {
+        Attributes { held: Arc::clone(&self.held), row: Some(self.row) }
+    }
+
+    /// Where it comes from; None if the text does not say.
+    #[getter]
+    fn metadata(&self) -> PyResult<Option<Metadata>> {
+        Metadata::of_row(&self.held, self.id())
+    }
+
+    /// Source file and line, from the metadata or its innermost stack frame; None if unknown.
+    #[getter]
+    fn source(&self) -> PyResult<Option<SourceLocation>> {
+        Ok(Metadata::of_row(&self.held, self.id())?.and_then(|metadata| metadata.location()))
+    }
+
+    /// How the result lies on devices; None if the text does not say.
+    #[getter]
+    fn sharding<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.attribute("sharding").is_some().then(|| self.value(py, "sharding")).transpose()
+    }
+
+    /// The framework's own attributes, as a dictionary.
+    #[getter]
+    fn frontend_attributes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.attribute("frontend_attributes") {
+            Some(_) => self.value(py, "frontend_attributes"),
+            None => Ok(PyDict::new(py).into_any()),
+        }
+    }
+
+    /// The back-end's configuration: the content of a string (`bytes` if it is binary), or a
+    /// dictionary as written; None without one.
+    #[getter]
+    fn backend_config<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.attribute("backend_config").is_some().then(|| self.value(py, "backend_config")).transpose()
+    }
+
+    /// `backend_config` read as JSON; None if there is none or it is not JSON.
+    #[getter]
+    fn backend_config_json<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(value) = self.backend_config(py)? else { return Ok(None) };
+        let json = py.import("json")?;
+        match json.call_method1("loads", (value,)) {
+            Ok(parsed) => Ok(Some(parsed)),
+            Err(error) if error.is_instance_of::<pyo3::exceptions::PyValueError>(py) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What stands in a constant's parentheses, as written; None for other instructions.
+    #[getter]
+    fn literal<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let is_constant = self.core().opcode(self.id()) == Opcode::Constant;
+        let payload = self.core().opcode_and_payload(self.id()).1;
+        is_constant.then(|| text_or_bytes(py, self.core().bytes(payload).trim_ascii()))
+    }
+
+    /// The number of a parameter; None for other instructions.
+    #[getter]
+    fn parameter_number(&self) -> Option<u64> {
+        self.core().parameter_number(self.id())
+    }
+
+    /// Whether it is the root of its computation.
+    #[getter]
+    fn is_root(&self) -> bool {
+        self.flag(Flags::ROOT)
+    }
+
+    /// Whether the text only implies it.
+    #[getter]
+    fn is_implicit(&self) -> bool {
+        self.flag(Flags::IMPLICIT)
+    }
+
+    /// Its text, byte for byte; None where the text only implies it.
+    #[getter(text)]
+    fn text_<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
+        let span = self.span().and_then(|span| self.core().text().get(span));
+        span.map(|bytes| text(py, bytes)).transpose()
+    }
+
+    /// The 1-based line of the file on which its text starts; None where there is none.
+    #[getter]
+    fn text_line(&self, py: Python<'_>) -> Option<u64> {
+        let start = self.span()?.start;
+        Some(self.held.line_of(py, start))
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Instruction>().is_ok_and(|other| {
+            let other = other.get();
+            self.row == other.row && same_module(&self.held, &other.held)
+        })
+    }
+
+    fn __hash__(&self) -> u64 {
+        hash_of(&self.held, 1, self.row)
+    }
+
+    fn __repr__(&self) -> String {
+        let opcode = String::from_utf8_lossy(opcode_bytes(self.core(), self.id())).into_owned();
+        let shape = shape_text(&self.held, self.core().shape(self.id()), 60);
+        format!("<Instruction {}: {shape} {opcode}>", self.name_text())
+    }
+
+    fn _repr_html_(&self) -> String {
+        crate::html::instruction_table(&self.held, &[self.row])
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let builder = py.import("hlofast._core")?.getattr("_restore_instruction")?;
+        Ok((builder, (self.module(), self.row)).into_pyobject(py)?.into_any())
+    }
+
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
+        slf
+    }
+}
+
+impl Instruction {
+    fn value<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyAny>> {
+        let value = attribute_value(&self.held, self.id(), key)?;
+        decoded(py, &self.held, value)
+    }
+}
+
+/// The typed value of an attribute's bytes, with errors that Python understands.
+pub fn typed<'a>(
+    held: &'a Held,
+    key: &[u8],
+    opcode: Opcode,
+    span: hlofast::text::Span,
+) -> PyResult<AttributeValue<'a>> {
+    decode(key, opcode, held.core.bytes(span))
+        .map_err(|error| crate::errors::to_python(held.core.source(), &error.shifted(span.start)))
+}
