@@ -1,8 +1,8 @@
 //! What is computed from the columns when someone asks, once, and kept in the module.
 
 use super::csr::Csr;
+use super::decode::StackFrames;
 use super::derived_metadata::MetadataColumns;
-use super::frames::FrameTables;
 use super::module::{ComputationId, Module, Row};
 use super::opcode::Opcode;
 use crate::text::{Cursor, Span};
@@ -21,7 +21,7 @@ pub struct Derived {
     pub(super) elements: OnceLock<Vec<i64>>,
     pub(super) parameter_numbers: OnceLock<Vec<i32>>,
     pub(super) metadata: OnceLock<MetadataColumns>,
-    pub(super) frames: OnceLock<FrameTables>,
+    pub(super) frames: OnceLock<StackFrames>,
 }
 
 impl Derived {

@@ -1,7 +1,7 @@
 //! Where instructions come from, as columns: op_name, source file and line.
 
+use super::decode::{StackFrames, unescape};
 use super::derived::Derived;
-use super::frames::FrameTables;
 use super::module::{Flags, Module, Row};
 use super::shape::hash_seed;
 use crate::text::{Cursor, Span};
@@ -19,15 +19,16 @@ pub struct MetadataColumns {
     pub source_line: Vec<i32>,
     /// The distinct operation names, without quotes and still escaped.
     pub op_names: Vec<Span>,
-    /// The distinct file names, without quotes and still escaped.
-    pub source_files: Vec<Span>,
+    /// The distinct file names.
+    pub source_files: Vec<Box<[u8]>>,
 }
 
 impl MetadataColumns {
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         4 * (self.op_name.capacity() + self.source_file.capacity() + self.source_line.capacity())
-            + 8 * (self.op_names.capacity() + self.source_files.capacity())
+            + 8 * self.op_names.capacity()
+            + self.source_files.iter().map(|name| name.len() + 16).sum::<usize>()
     }
 }
 
@@ -39,8 +40,9 @@ impl Module {
     }
 
     /// The stack-frame tables.
-    pub fn frame_tables(&self) -> &FrameTables {
-        self.derived.frames.get_or_init(|| FrameTables::of(self))
+    /// Empty if they cannot be read.
+    pub fn frame_tables(&self) -> &StackFrames {
+        self.derived.frames.get_or_init(|| StackFrames::of_module(self).unwrap_or_default())
     }
 
     /// The braces of `metadata={...}` of `row`.
@@ -54,7 +56,12 @@ impl Module {
 impl Derived {
     pub(super) fn metadata_heap_bytes(&self) -> usize {
         self.metadata.get().map_or(0, MetadataColumns::heap_bytes)
-            + self.frames.get().map_or(0, FrameTables::heap_bytes)
+            + self.frames.get().map_or(0, |frames| {
+                let names = frames.file_names.iter().chain(&frames.function_names);
+                names.map(|name| name.len() + 24).sum::<usize>()
+                    + frames.location_positions.len() * 48
+                    + frames.len() * 16
+            })
     }
 }
 
@@ -66,7 +73,7 @@ struct Facts {
     op_name: Option<Span>,
     source_file: Option<Span>,
     source_line: i32,
-    frame: u32,
+    frame: i64,
 }
 
 fn build(module: &Module) -> MetadataColumns {
@@ -79,9 +86,11 @@ fn build(module: &Module) -> MetadataColumns {
     };
     let frames = module.frame_tables();
     let mut op_names = Texts::new(module);
-    let mut files = Texts::new(module);
-    // File ids of the frame table's names, so that one file has one id however it is written.
-    let mut frame_files: Vec<Option<i32>> = vec![None; frames.file_names.len()];
+    let mut written_files = Texts::new(module);
+    let mut files = Files::default();
+    // The file of each text in `written_files`.
+    let mut file_of: Vec<i32> = Vec::new();
+    let mut last_frame = (0, -1, 0);
     let finder = memmem::Finder::new(NEEDLE);
     for row in module.rows() {
         let tail = module.tail(row);
@@ -89,27 +98,54 @@ fn build(module: &Module) -> MetadataColumns {
             .map(|span| read_facts(module.bytes(span), span.start))
             .unwrap_or_default();
         columns.op_name.push(facts.op_name.map_or(-1, |span| op_names.id(span)));
-        let mut line = facts.source_line;
-        let mut file = facts.source_file.map_or(-1, |span| files.id(span));
-        if file < 0
-            && let Some(location) = frames.location(facts.frame)
-        {
-            line = location.line;
-            let index = (location.file as usize).wrapping_sub(1);
-            if let (Some(known), Some(span)) =
-                (frame_files.get_mut(index), frames.file_names.get(index))
-            {
-                file = *known.get_or_insert_with(|| files.id(*span));
+        let (file, line) = if let Some(span) = facts.source_file {
+            let text = written_files.id(span) as usize;
+            if text == file_of.len() {
+                let raw = module.bytes(span);
+                file_of.push(files.id(&unescape(raw).unwrap_or(raw.into())));
             }
-        }
+            (file_of[text], facts.source_line)
+        } else if facts.frame == 0 {
+            (-1, facts.source_line)
+        } else {
+            if facts.frame != last_frame.0 {
+                let frame = frames.frame(facts.frame).filter(|frame| !frame.file.is_empty());
+                let line = |line| i32::try_from(line).unwrap_or(0);
+                let (file, line) = frame
+                    .map_or((-1, 0), |frame| (files.id(frame.file), line(frame.positions.line)));
+                last_frame = (facts.frame, file, line);
+            }
+            (last_frame.1, last_frame.2)
+        };
         columns.source_file.push(file);
         columns.source_line.push(line);
     }
     columns.op_names = op_names.spans;
-    columns.source_files = files.spans;
     columns.op_names.shrink_to_fit();
-    columns.source_files.shrink_to_fit();
+    columns.source_files = files.names;
     columns
+}
+
+/// Distinct file names, numbered as they come.
+#[derive(Default)]
+struct Files {
+    names: Vec<Box<[u8]>>,
+    ids: HashTable<i32>,
+}
+
+impl Files {
+    fn id(&mut self, name: &[u8]) -> i32 {
+        let Self { names, ids } = self;
+        let name_of = |id: i32| names.get(id as usize).map(|known| &known[..]);
+        let hash = hash_bytes(name);
+        if let Some(found) = ids.find(hash, |id| name_of(*id) == Some(name)) {
+            return *found;
+        }
+        let id = names.len() as i32;
+        ids.insert_unique(hash, id, |id| hash_bytes(name_of(*id).unwrap_or_default()));
+        names.push(name.into());
+        id
+    }
 }
 
 /// The braces of the attribute `metadata`, as a span of the module's bytes.
@@ -179,12 +215,18 @@ fn read_facts(bytes: &[u8], base: u32) -> Facts {
                 };
                 match key {
                     b"source_line" => facts.source_line = i32::try_from(value).unwrap_or(0),
-                    b"stack_frame_id" => facts.frame = u32::try_from(value).unwrap_or(0),
+                    b"stack_frame_id" => facts.frame = value,
                     _ => {}
                 }
             }
+            b'{' => {
+                if cursor.balanced().is_err() {
+                    return facts;
+                }
+            }
             _ => {
-                if cursor.bare_value().is_err() || cursor.position() == start {
+                cursor.identifier();
+                if cursor.position() == start {
                     return facts;
                 }
             }

@@ -7,7 +7,6 @@ pub mod derived;
 pub mod derived_metadata;
 mod derived_rows;
 pub mod dtype;
-pub mod frames;
 pub mod module;
 pub mod opcode;
 pub mod shape;
