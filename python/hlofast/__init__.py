@@ -1,6 +1,102 @@
-"""Static, offline performance and memory debugger for XLA training steps."""
+"""Static, offline performance and memory debugger for XLA training steps.
 
-from importlib.metadata import version
+`load(path)` and `loads(text)` read one module, `find_modules(text)` all modules of a page or log,
+`from_jax(compiled)` what JAX lowered or compiled.
+"""
 
-__all__ = ["__version__"]
-__version__ = version("hlofast")
+from __future__ import annotations
+
+from _collections_abc import Mapping, Sequence
+
+from hlofast._core import (
+    Alias,
+    Attributes,
+    Column,
+    Columns,
+    Computation,
+    ComputationSequence,
+    DimensionLabels,
+    FoundModule,
+    Instruction,
+    InstructionSequence,
+    Layout,
+    Metadata,
+    Module,
+    PaddingDimension,
+    ReplicaGroups,
+    Shape,
+    Sharding,
+    SliceDimension,
+    SourceLocation,
+    StackFrame,
+    WindowDimension,
+    call_roles,
+    element_types,
+    find_modules,
+    load,
+    loads,
+    opcodes,
+)
+from hlofast.errors import ParseError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast._jax import from_jax
+
+    __version__: str
+
+__all__ = [
+    "Alias",
+    "Attributes",
+    "Column",
+    "Columns",
+    "Computation",
+    "ComputationSequence",
+    "DimensionLabels",
+    "FoundModule",
+    "Instruction",
+    "InstructionSequence",
+    "Layout",
+    "Metadata",
+    "Module",
+    "PaddingDimension",
+    "ParseError",
+    "ReplicaGroups",
+    "Shape",
+    "Sharding",
+    "SliceDimension",
+    "SourceLocation",
+    "StackFrame",
+    "WindowDimension",
+    "__version__",
+    "call_roles",
+    "element_types",
+    "find_modules",
+    "from_jax",
+    "load",
+    "loads",
+    "opcodes",
+]
+
+Sequence.register(InstructionSequence)
+Sequence.register(ComputationSequence)
+Mapping.register(Attributes)
+Mapping.register(Columns)
+
+
+def __getattr__(name: str) -> object:
+    value: object
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value = version("hlofast")
+    elif name == "from_jax":
+        from hlofast._jax import from_jax as value
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -70,7 +70,7 @@ items! {
 /// A read-only column of integers over memory that stays alive as long as this object.
 ///
 /// `numpy.asarray(column)` makes an array over the same memory, without a copy.
-#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+#[pyclass(frozen, module = "hlofast._core")]
 pub struct Column {
     /// What owns the memory. Nothing ever gets a mutable reference to it, since this is a clone
     /// of the `Arc` that shares it.
@@ -122,10 +122,18 @@ impl Column {
         unsafe {
             Ok(match self.format {
                 Format::U8 => self.data.add(index).read().into_pyobject(py)?.into_any(),
-                Format::I32 => self.data.cast::<i32>().add(index).read().into_pyobject(py)?.into_any(),
-                Format::U32 => self.data.cast::<u32>().add(index).read().into_pyobject(py)?.into_any(),
-                Format::I64 => self.data.cast::<i64>().add(index).read().into_pyobject(py)?.into_any(),
-                Format::U64 => self.data.cast::<u64>().add(index).read().into_pyobject(py)?.into_any(),
+                Format::I32 => {
+                    self.data.cast::<i32>().add(index).read().into_pyobject(py)?.into_any()
+                }
+                Format::U32 => {
+                    self.data.cast::<u32>().add(index).read().into_pyobject(py)?.into_any()
+                }
+                Format::I64 => {
+                    self.data.cast::<i64>().add(index).read().into_pyobject(py)?.into_any()
+                }
+                Format::U64 => {
+                    self.data.cast::<u64>().add(index).read().into_pyobject(py)?.into_any()
+                }
             })
         }
     }
@@ -201,8 +209,11 @@ impl Column {
         }
         let this = slf.get();
         let wants = |flag: c_int| flags & flag == flag;
-        let format =
-            if wants(ffi::PyBUF_FORMAT) { this.format.code().as_ptr().cast_mut() } else { c_null() };
+        let format = if wants(ffi::PyBUF_FORMAT) {
+            this.format.code().as_ptr().cast_mut()
+        } else {
+            c_null()
+        };
         // The arrays live in this object, which the view keeps alive; nobody writes through them.
         let shape = if wants(ffi::PyBUF_ND) { this.shape.as_ptr().cast_mut() } else { c_null() };
         let strides =

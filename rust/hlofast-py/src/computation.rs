@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyString};
 use std::sync::Arc;
 
 /// A computation of a module: a light view, made on access. It is a sequence of instructions.
-#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+#[pyclass(frozen, module = "hlofast._core")]
 pub struct Computation {
     pub held: Arc<Held>,
     pub id: ComputationId,
@@ -94,7 +94,9 @@ impl Computation {
     fn execution_thread<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let quoted = self.held.core.bytes(self.record().execution_thread);
         let content = quoted.get(1..quoted.len().saturating_sub(1)).filter(|c| !c.is_empty());
-        content.map(|c| text(py, &hlofast::ir::decode::unescape(c).unwrap_or_else(|_| c.into()))).transpose()
+        content
+            .map(|c| text(py, &hlofast::ir::decode::unescape(c).unwrap_or_else(|_| c.into())))
+            .transpose()
     }
 
     /// `(parameters) -> shape` as written; empty in the short form.
@@ -145,7 +147,8 @@ impl Computation {
         if record.is_implicit {
             return Ok(None);
         }
-        let whole = if record.header.is_empty() { record.body } else { record.header.to(record.body) };
+        let whole =
+            if record.header.is_empty() { record.body } else { record.header.to(record.body) };
         text(py, self.held.core.bytes(whole)).map(Some)
     }
 

@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
 
 /// An instruction of a module: a light view, made on access.
-#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+#[pyclass(frozen, module = "hlofast._core")]
 pub struct Instruction {
     pub held: Arc<Held>,
     pub row: u32,
@@ -79,9 +79,7 @@ pub fn operand_names<'py>(
             let slot = cache.get_mut((operand - lowest) as usize);
             let name = match slot {
                 Some(Some(name)) => name.clone(),
-                Some(slot) => {
-                    slot.insert(text(py, core.instruction_name(Row(*operand)))?).clone()
-                }
+                Some(slot) => slot.insert(text(py, core.instruction_name(Row(*operand)))?).clone(),
                 None => text(py, core.instruction_name(Row(*operand)))?,
             };
             names.push(name);
@@ -276,7 +274,10 @@ impl Instruction {
     /// dictionary as written; None without one.
     #[getter]
     fn backend_config<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.attribute("backend_config").is_some().then(|| self.value(py, "backend_config")).transpose()
+        self.attribute("backend_config")
+            .is_some()
+            .then(|| self.value(py, "backend_config"))
+            .transpose()
     }
 
     /// `backend_config` read as JSON; None if there is none or it is not JSON.

@@ -1,7 +1,70 @@
 //! Python bindings of hlofast: the only code that knows PyO3.
 
+mod attributes;
+mod column;
+mod columns;
+mod computation;
+mod errors;
+mod held;
+mod html;
+mod instruction;
+mod loading;
+mod metadata;
+mod module;
+mod records;
+mod sequence;
+mod shape;
+mod sharding;
+mod values;
+
 use pyo3::prelude::*;
 
 /// The compiled part of the package `hlofast`.
 #[pymodule]
-mod _core {}
+mod _core {
+    #[pymodule_export]
+    use crate::attributes::Attributes;
+    #[pymodule_export]
+    use crate::column::Column;
+    #[pymodule_export]
+    use crate::columns::Columns;
+    #[pymodule_export]
+    use crate::computation::Computation;
+    #[pymodule_export]
+    use crate::instruction::Instruction;
+    #[pymodule_export]
+    use crate::loading::{FoundModule, find_modules, load, loads};
+    #[pymodule_export]
+    use crate::metadata::{Metadata, SourceLocation, StackFrame};
+    #[pymodule_export]
+    use crate::module::{
+        _restore_computation, _restore_instruction, _restore_module, _restore_shape, Module,
+    };
+    #[pymodule_export]
+    use crate::records::{
+        Alias, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,
+    };
+    #[pymodule_export]
+    use crate::sequence::{
+        ComputationIterator, ComputationSequence, InstructionIterator, InstructionSequence,
+    };
+    #[pymodule_export]
+    use crate::shape::{Layout, Shape};
+    #[pymodule_export]
+    use crate::sharding::{ReplicaGroups, Sharding};
+    use hlofast::ir::{CallRole, ElementType, Opcode};
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        let opcodes = Opcode::ALL.iter().map(|opcode| opcode.as_str());
+        module.add("opcodes", PyTuple::new(py, opcodes)?)?;
+        let types = ElementType::ALL.iter().map(|kind| kind.as_str());
+        module.add("element_types", PyTuple::new(py, types.collect::<Vec<_>>())?)?;
+        let roles = CallRole::ALL.iter().map(|role| role.as_str());
+        module.add("call_roles", PyTuple::new(py, roles)?)?;
+        module.add("error_kinds", PyTuple::new(py, crate::errors::kinds())?)
+    }
+}

@@ -84,7 +84,7 @@ impl Ids {
 }
 
 /// A lazy, immutable sequence of instructions. Index it with a position, a slice or a name.
-#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+#[pyclass(frozen, module = "hlofast._core")]
 pub struct InstructionSequence {
     pub held: Arc<Held>,
     pub ids: Ids,
@@ -116,7 +116,10 @@ impl InstructionSequence {
     }
 
     /// `sequence[key]`.
-    pub fn item<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn item<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (this, py) = (slf.get(), slf.py());
         if let Ok(index) = key.extract::<isize>() {
             let row = this.ids.at(&this.held, index, "instruction")?;
@@ -189,7 +192,10 @@ impl InstructionSequence {
         self.ids.len(&self.held)
     }
 
-    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         Self::item(slf, key)
     }
 
@@ -278,7 +284,7 @@ impl InstructionSequence {
 }
 
 /// Iterator over a sequence of instructions.
-#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+#[pyclass(frozen, module = "hlofast._core")]
 pub struct InstructionIterator {
     held: Arc<Held>,
     ids: Ids,
@@ -303,7 +309,7 @@ impl InstructionIterator {
 }
 
 /// A lazy, immutable sequence of computations. Index it with a position, a slice or a name.
-#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+#[pyclass(frozen, module = "hlofast._core")]
 pub struct ComputationSequence {
     pub held: Arc<Held>,
     pub ids: Ids,
@@ -326,7 +332,10 @@ impl ComputationSequence {
         self.ids.len(&self.held)
     }
 
-    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (this, py) = (slf.get(), slf.py());
         if let Ok(index) = key.extract::<isize>() {
             let id = this.ids.at(&this.held, index, "computation")?;
@@ -433,7 +442,7 @@ impl ComputationSequence {
 }
 
 /// Iterator over a sequence of computations.
-#[pyclass(frozen, module = "hlofast._core", skip_from_py_object)]
+#[pyclass(frozen, module = "hlofast._core")]
 pub struct ComputationIterator {
     held: Arc<Held>,
     ids: Ids,

@@ -1,8 +1,25 @@
 //! Facts of rows that follow from their shapes and payloads, as columns.
 
-use super::module::{ComputationId, Module, Row};
+use super::module::{CallRole, ComputationId, Module, Row};
 use super::opcode::Opcode;
 use super::shape::{ShapeId, ShapeView};
+
+impl CallRole {
+    /// Every role, by its code.
+    pub const ALL: [CallRole; 11] = [
+        CallRole::Calls,
+        CallRole::ToApply,
+        CallRole::Condition,
+        CallRole::Body,
+        CallRole::Select,
+        CallRole::Scatter,
+        CallRole::TrueComputation,
+        CallRole::FalseComputation,
+        CallRole::Branch,
+        CallRole::Called,
+        CallRole::Wrapped,
+    ];
+}
 
 impl Module {
     /// The bytes behind the source text: what was written by this crate, not by the user.

@@ -1,0 +1,63 @@
+"""What can go wrong while reading."""
+
+from __future__ import annotations
+
+
+class ParseError(ValueError):
+    """A fault in the input, with its place.
+
+    `str()` gives the whole message: place, excerpt with a caret, and a line of help where there is
+    something to say. `message` is the sentence alone.
+    """
+
+    message: str
+    path: str | None
+    line: int
+    column: int
+    offset: int
+    end_offset: int
+    kind: str
+    excerpt: str
+    help: str | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        line: int = 1,
+        column: int = 1,
+        offset: int = 0,
+        end_offset: int = 0,
+        kind: str = "unexpected-character",
+        excerpt: str = "",
+        help: str | None = None,  # noqa: A002 - the attribute's name
+        rendering: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.line = line
+        self.column = column
+        self.offset = offset
+        self.end_offset = end_offset
+        self.kind = kind
+        self.excerpt = excerpt
+        self.help = help
+        self._rendering = rendering
+
+    def __str__(self) -> str:
+        return self.message if self._rendering is None else self._rendering
+
+    def __repr__(self) -> str:
+        place = f"{self.path or '<text>'}:{self.line}:{self.column}"
+        return f"ParseError({self.kind!r}, {self.message!r} at {place})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self.message, self.__dict__)
+
+
+def _restore(message: str, fields: dict[str, object]) -> ParseError:
+    error = ParseError(message)
+    error.__dict__.update(fields)
+    return error

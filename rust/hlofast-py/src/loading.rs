@@ -1,0 +1,291 @@
+//! `load`, `loads` and `find_modules`: from files and texts to modules.
+
+use crate::errors::{object, to_python};
+use crate::held::Held;
+use crate::module::Module;
+use hlofast::ir::Module as CoreModule;
+use hlofast::parse::Strictness;
+use hlofast::text::{OpenOptions, SharedBytes, Source, Span, modules, read_one, unpack};
+use hlofast::{ErrorKind, Options, ParseError, parse};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyList, PyString};
+use std::sync::Arc;
+
+type Fault = (ParseError, Source);
+
+/// What all three functions take.
+struct Request {
+    options: Options,
+    max_bytes: Option<u64>,
+    module: Option<Wanted>,
+}
+
+enum Wanted {
+    Name(String),
+    Number(usize),
+}
+
+fn strictness(value: Option<&Bound<'_, PyAny>>) -> PyResult<Strictness> {
+    let Some(value) = value else { return Ok(Strictness::Tolerant) };
+    if let Ok(strict) = value.extract::<bool>() {
+        return Ok(if strict { Strictness::Jaxlib } else { Strictness::Tolerant });
+    }
+    match value.extract::<PyBackedStr>().as_deref() {
+        Ok("newest") => Ok(Strictness::Newest),
+        _ => Err(PyValueError::new_err("strict is False, True or \"newest\"")),
+    }
+}
+
+impl Request {
+    fn new(
+        module: Option<&Bound<'_, PyAny>>,
+        strict: Option<&Bound<'_, PyAny>>,
+        on_error: &str,
+        max_bytes: Option<u64>,
+        threads: Option<usize>,
+    ) -> PyResult<Self> {
+        let collect_errors = match on_error {
+            "raise" => false,
+            "collect" => true,
+            _ => return Err(PyValueError::new_err("on_error is \"raise\" or \"collect\"")),
+        };
+        let module = match module {
+            None => None,
+            Some(value) => match (value.cast::<PyString>(), value.extract::<usize>()) {
+                (Ok(name), _) => Some(Wanted::Name(name.to_string_lossy().into_owned())),
+                (_, Ok(number)) => Some(Wanted::Number(number)),
+                _ => return Err(PyTypeError::new_err("module is a name or a number from 0")),
+            },
+        };
+        let threads = threads.unwrap_or_else(|| {
+            std::thread::available_parallelism().map_or(1, |count| count.get().min(8))
+        });
+        // Tests force the portable kernels this way to see that results are equal.
+        let force_scalar = std::env::var_os("HLOFAST_FORCE_SCALAR").is_some_and(|v| v == "1");
+        let strictness = strictness(strict)?;
+        let options = Options { strictness, collect_errors, threads, force_scalar };
+        Ok(Self { options, max_bytes, module })
+    }
+
+    fn open(&self, bytes: SharedBytes, path: Option<&str>) -> Result<Source, Fault> {
+        let options = OpenOptions { path, max_bytes: self.max_bytes };
+        unpack(Arc::clone(&bytes), &options).map_err(|error| {
+            let source = Source::new(bytes);
+            (error, path.map_or(source.clone(), |path| source.with_path(path)))
+        })
+    }
+
+    fn read(&self, bytes: SharedBytes, path: Option<&str>) -> Result<CoreModule, Fault> {
+        let source = self.open(bytes, path)?;
+        match &self.module {
+            None => read_one(&source, |source| parse(source, &self.options)),
+            Some(wanted) => self.read_wanted(&source, wanted),
+        }
+    }
+
+    fn read_wanted(&self, source: &Source, wanted: &Wanted) -> Result<CoreModule, Fault> {
+        let found = modules(source).map_err(|error| (error, source.clone()))?;
+        let count = found.len();
+        let mut matching = Vec::new();
+        for (number, found) in found.into_iter().enumerate() {
+            let matches = match wanted {
+                Wanted::Number(wanted) => *wanted == number,
+                Wanted::Name(name) => header_name(found.source.bytes()) == name.as_bytes(),
+            };
+            if matches {
+                matching.push(found.source);
+            }
+        }
+        let what = match wanted {
+            Wanted::Name(name) => format!("{name:?}"),
+            Wanted::Number(number) => format!("number {number}"),
+        };
+        match &matching[..] {
+            [one] => parse(one.clone(), &self.options).map_err(|error| (error, one.clone())),
+            [] => {
+                let message = format!("no module {what} among {count}");
+                Err((ParseError::new(ErrorKind::NoModule, Span::EMPTY, message), source.clone()))
+            }
+            several => {
+                let message = format!("{} modules are called {what}", several.len());
+                let error = ParseError::new(ErrorKind::SeveralModules, Span::EMPTY, message);
+                Err((error.with_help("choose one by its number"), source.clone()))
+            }
+        }
+    }
+}
+
+/// The name after `HloModule`.
+fn header_name(text: &[u8]) -> &[u8] {
+    let rest = text.trim_ascii_start().strip_prefix(b"HloModule").unwrap_or_default();
+    let rest = rest.trim_ascii_start();
+    let rest = rest.strip_prefix(b"%").unwrap_or(rest);
+    let end = rest.iter().position(|byte| !hlofast::text::is_identifier_byte(*byte));
+    rest.get(..end.unwrap_or(rest.len())).unwrap_or_default()
+}
+
+/// The bytes of a Python object: `bytes` and `str` are borrowed, other buffers copied.
+fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
+    if value.is_instance_of::<PyBytes>() {
+        let bytes = value.extract::<PyBackedBytes>()?;
+        return Ok(Arc::new(Bytes(bytes)));
+    }
+    if value.is_instance_of::<PyString>() {
+        if let Ok(text) = value.extract::<PyBackedStr>() {
+            return Ok(Arc::new(Text(text)));
+        }
+        // Surrogate escapes stand for bytes that were not UTF-8.
+        let encoded = value.call_method1("encode", ("utf-8", "surrogateescape"))?;
+        return bytes_of(&encoded);
+    }
+    let buffer = PyBuffer::<u8>::get(value)
+        .map_err(|_| PyTypeError::new_err("expected str, bytes or another buffer of bytes"))?;
+    Ok(Arc::new(buffer.to_vec(value.py())?))
+}
+
+struct Bytes(PyBackedBytes);
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+struct Text(PyBackedStr);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+fn finish(result: Result<CoreModule, Fault>) -> PyResult<Module> {
+    match result {
+        Ok(module) => Ok(Module { held: Held::new(module) }),
+        Err((error, source)) => Err(to_python(&source, &error)),
+    }
+}
+
+/// The module in the file `path`; compressed files are recognised.
+#[pyfunction]
+#[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
+pub fn load(
+    py: Python<'_>,
+    path: &Bound<'_, PyAny>,
+    module: Option<&Bound<'_, PyAny>>,
+    strict: Option<&Bound<'_, PyAny>>,
+    on_error: &str,
+    max_bytes: Option<u64>,
+    threads: Option<usize>,
+) -> PyResult<Module> {
+    let request = Request::new(module, strict, on_error, max_bytes, threads)?;
+    let path: std::path::PathBuf = path.extract()?;
+    let name = path.to_string_lossy().into_owned();
+    let read = py.detach(|| {
+        let bytes = std::fs::read(&path)?;
+        Ok(request.read(Arc::new(bytes), Some(&name)))
+    });
+    match read {
+        Ok(result) => finish(result),
+        Err(error) => Err(file_error(py, error, &name)),
+    }
+}
+
+/// An OSError with the file's name, as Python's own `open` raises it.
+fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
+    let Some(code) = error.raw_os_error() else { return error.into() };
+    let strerror = py.import("os").and_then(|os| os.call_method1("strerror", (code,)));
+    match strerror.and_then(|text| Ok(text.extract::<String>()?)) {
+        Ok(text) => pyo3::exceptions::PyOSError::new_err((code, text, name.to_owned())),
+        Err(failure) => failure,
+    }
+}
+
+/// The module in `text`; `path` is what messages call it.
+#[pyfunction]
+#[pyo3(signature = (text, *, path=None, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
+pub fn loads(
+    py: Python<'_>,
+    text: &Bound<'_, PyAny>,
+    path: Option<&str>,
+    module: Option<&Bound<'_, PyAny>>,
+    strict: Option<&Bound<'_, PyAny>>,
+    on_error: &str,
+    max_bytes: Option<u64>,
+    threads: Option<usize>,
+) -> PyResult<Module> {
+    let request = Request::new(module, strict, on_error, max_bytes, threads)?;
+    let bytes = bytes_of(text)?;
+    finish(py.detach(|| request.read(bytes, path)))
+}
+
+/// Every module in `text`, which may be a page, a log or a framed dump.
+#[pyfunction]
+#[pyo3(signature = (text, *, path=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
+pub fn find_modules<'py>(
+    py: Python<'py>,
+    text: &Bound<'py, PyAny>,
+    path: Option<&str>,
+    strict: Option<&Bound<'py, PyAny>>,
+    on_error: &str,
+    max_bytes: Option<u64>,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyList>> {
+    let request = Request::new(None, strict, on_error, max_bytes, threads)?;
+    let bytes = bytes_of(text)?;
+    let found = py.detach(|| {
+        let source = request.open(bytes, path)?;
+        let found = modules(&source).map_err(|error| (error, source))?;
+        Ok(found
+            .into_iter()
+            .map(|found| {
+                let result = parse(found.source.clone(), &request.options);
+                (found.source, found.label, result)
+            })
+            .collect::<Vec<_>>())
+    });
+    let found: Vec<_> = found.map_err(|(error, source): Fault| to_python(&source, &error))?;
+    let list = PyList::empty(py);
+    for (source, label, result) in found {
+        let line = source.lines_before() + 1;
+        let offset = source.offset();
+        let (module, error) = match result {
+            Ok(module) => (Some(Py::new(py, Module { held: Held::new(module) })?), None),
+            Err(error) => (None, Some(object(py, &source, &error)?.unbind())),
+        };
+        let label = label.map(String::from);
+        list.append(Bound::new(py, FoundModule { module, error, line, offset, label })?)?;
+    }
+    Ok(list)
+}
+
+/// A module found in a text, or the fault that keeps it from being read.
+#[pyclass(frozen, get_all, module = "hlofast._core")]
+pub struct FoundModule {
+    /// The module; None if it cannot be read.
+    pub module: Option<Py<Module>>,
+    /// The `ParseError`; None if the module was read.
+    pub error: Option<Py<PyAny>>,
+    /// 1-based line where it starts.
+    pub line: u64,
+    /// Byte offset where it starts.
+    pub offset: usize,
+    /// The file name that a framed dump announces; None without one.
+    pub label: Option<String>,
+}
+
+#[pymethods]
+impl FoundModule {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let what = match (&self.module, &self.error) {
+            (Some(module), _) => module.bind(py).repr()?.to_string(),
+            (None, Some(_)) => "unreadable".to_owned(),
+            (None, None) => "nothing".to_owned(),
+        };
+        Ok(format!("<FoundModule at line {}: {what}>", self.line))
+    }
+}

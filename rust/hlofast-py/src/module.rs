@@ -1,0 +1,299 @@
+//! `Module`: a parsed HLO module.
+
+use crate::attributes::Attributes;
+use crate::columns::Columns;
+use crate::computation::Computation;
+use crate::held::{Held, same_module, text};
+use crate::instruction::{Instruction, instruction_names, instruction_opcodes, operand_names};
+use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
+use crate::shape::Shape;
+use hlofast::ir::decode::unescape;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// A parsed HLO module: frozen, shared, a sequence of instructions.
+#[pyclass(frozen, weakref, module = "hlofast._core")]
+pub struct Module {
+    pub held: Arc<Held>,
+}
+
+impl Module {
+    fn core(&self) -> &hlofast::ir::Module {
+        &self.held.core
+    }
+
+    fn sequence(&self) -> InstructionSequence {
+        let ids = Ids::Range(0, self.core().row_count() as u32);
+        InstructionSequence { held: Arc::clone(&self.held), ids }
+    }
+
+    fn all_rows(&self) -> Vec<u32> {
+        (0..self.core().row_count() as u32).collect()
+    }
+
+    fn name_text(&self) -> String {
+        String::from_utf8_lossy(self.core().name()).into_owned()
+    }
+}
+
+#[pymethods]
+impl Module {
+    /// The name.
+    #[getter]
+    fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        text(py, self.core().name())
+    }
+
+    /// The file it was read from; None for texts without one.
+    #[getter]
+    fn path(&self) -> Option<&str> {
+        self.core().source().path()
+    }
+
+    /// Number of partitions (devices that share the work of one program).
+    #[getter]
+    fn num_partitions(&self) -> i64 {
+        self.core().num_partitions()
+    }
+
+    /// Number of replicas (devices that run the same program on other data).
+    #[getter]
+    fn replica_count(&self) -> i64 {
+        self.core().replica_count()
+    }
+
+    /// Whether text order is the order of execution.
+    #[getter]
+    fn is_scheduled(&self) -> bool {
+        self.core().is_scheduled()
+    }
+
+    /// The entry computation.
+    #[getter]
+    fn entry(&self) -> Computation {
+        Computation { held: Arc::clone(&self.held), id: self.core().entry() }
+    }
+
+    /// The computations in text order.
+    #[getter]
+    fn computations(&self) -> ComputationSequence {
+        let ids = Ids::Range(0, self.core().computations().len() as u32);
+        ComputationSequence { held: Arc::clone(&self.held), ids }
+    }
+
+    /// All instructions in text order, implied ones included.
+    #[getter]
+    fn instructions(&self) -> InstructionSequence {
+        self.sequence()
+    }
+
+    /// Number of instructions that the text writes.
+    #[getter]
+    fn instruction_count(&self) -> usize {
+        self.core().instruction_count()
+    }
+
+    /// The distinct shapes by number.
+    #[getter]
+    fn shapes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let shapes = self.core().shapes().ids();
+        let shapes = shapes.map(|id| Bound::new(py, Shape { held: Arc::clone(&self.held), id }));
+        PyTuple::new(py, shapes.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// The header's attributes, decoded on access.
+    #[getter]
+    fn header(&self) -> Attributes {
+        Attributes { held: Arc::clone(&self.held), row: None }
+    }
+
+    /// Faults that were passed over; only with `on_error="collect"`.
+    #[getter]
+    fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let source = self.core().source();
+        let errors = self.core().errors().iter();
+        let errors = errors.map(|error| crate::errors::object(py, source, error));
+        PyTuple::new(py, errors.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Read-only NumPy arrays over the module's memory.
+    #[getter]
+    fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let columns = self.held.columns.get_or_try_init(py, || {
+            Ok::<_, PyErr>(Py::new(py, Columns::new(&self.held.core, None))?.into_any())
+        })?;
+        Ok(columns.bind(py).clone())
+    }
+
+    /// The distinct operation names that `columns.op_name` counts.
+    #[getter]
+    fn op_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let core = self.core();
+        let names = self.held.op_names.get_or_try_init(py, || {
+            let spans = py.detach(|| &core.metadata_columns().op_names);
+            let names = spans.iter().map(|span| {
+                let raw = core.bytes(*span);
+                text(py, &unescape(raw).unwrap_or(raw.into()))
+            });
+            Ok::<_, PyErr>(
+                PyTuple::new(py, names.collect::<PyResult<Vec<_>>>()?)?.unbind().into_any(),
+            )
+        })?;
+        Ok(names.bind(py).clone())
+    }
+
+    /// The distinct source files that `columns.source_file` counts.
+    #[getter]
+    fn source_files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let core = self.core();
+        let files = self.held.source_files.get_or_try_init(py, || {
+            let files = py.detach(|| &core.metadata_columns().source_files);
+            let files = files.iter().map(|name| text(py, name));
+            Ok::<_, PyErr>(
+                PyTuple::new(py, files.collect::<PyResult<Vec<_>>>()?)?.unbind().into_any(),
+            )
+        })?;
+        Ok(files.bind(py).clone())
+    }
+
+    /// The names of all instructions.
+    fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        instruction_names(py, &self.held, &self.all_rows())
+    }
+
+    /// The opcodes of all instructions.
+    fn opcodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        instruction_opcodes(py, &self.held, &self.all_rows())
+    }
+
+    /// For each instruction the names of its operands.
+    fn operand_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        operand_names(py, &self.held, &self.all_rows())
+    }
+
+    /// The computations, callees before callers, otherwise in text order.
+    fn post_order(&self) -> ComputationSequence {
+        let ids = self.core().computation_post_order().into_iter().map(|id| id.0);
+        ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
+    }
+
+    /// Bytes that the representation takes beyond the text, with what was computed so far.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.core().heap_bytes()
+    }
+
+    /// Bytes of the text.
+    #[getter]
+    fn text_bytes(&self) -> usize {
+        self.core().text().len()
+    }
+
+    /// The text, byte for byte.
+    #[getter(text)]
+    fn text_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        text(py, self.core().text())
+    }
+
+    fn __len__(&self) -> usize {
+        self.core().row_count()
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        InstructionSequence::item(&Bound::new(key.py(), self.sequence())?, key)
+    }
+
+    fn __contains__(&self, item: &Bound<'_, PyAny>) -> bool {
+        self.sequence().holds(item)
+    }
+
+    fn __iter__(&self) -> InstructionIterator {
+        self.sequence().iterator()
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Module>().is_ok_and(|other| same_module(&self.held, &other.get().held))
+    }
+
+    fn __hash__(&self) -> u64 {
+        let text = self.core().text();
+        let mut hasher = DefaultHasher::new();
+        (text.len(), text.get(..text.len().min(4096))).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __repr__(&self) -> String {
+        let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
+        let errors = match self.core().errors().len() {
+            0 => String::new(),
+            n => format!(", {}", count(n, "error")),
+        };
+        format!(
+            "<Module {}: {} in {}{errors}>",
+            self.name_text(),
+            count(self.core().instruction_count(), "instruction"),
+            count(self.core().computations().len(), "computation"),
+        )
+    }
+
+    fn _repr_html_(&self) -> String {
+        let ids: Vec<u32> = (0..self.core().computations().len() as u32).collect();
+        let head = crate::html::escape(self.__repr__().trim_matches(['<', '>']).as_bytes());
+        format!("<p>{head}</p>{}", crate::html::computation_table(&self.held, &ids))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let source = self.core().source();
+        let options = PyDict::new(py);
+        options.set_item("path", source.path())?;
+        options.set_item(
+            "on_error",
+            if self.core().errors().is_empty() { "raise" } else { "collect" },
+        )?;
+        let builder = py.import("hlofast._core")?.getattr("_restore_module")?;
+        let bytes = PyBytes::new(py, source.bytes());
+        Ok((builder, (bytes, options)).into_pyobject(py)?.into_any())
+    }
+
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
+        slf
+    }
+}
+
+/// What unpickling a module calls.
+#[pyfunction]
+pub fn _restore_module<'py>(
+    bytes: &Bound<'py, PyAny>,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let core = bytes.py().import("hlofast._core")?;
+    core.getattr("loads")?.call((bytes,), Some(options))
+}
+
+/// What unpickling an instruction calls.
+#[pyfunction]
+pub fn _restore_instruction(module: &Bound<'_, Module>, row: u32) -> Instruction {
+    Instruction { held: Arc::clone(&module.get().held), row }
+}
+
+/// What unpickling a computation calls.
+#[pyfunction]
+pub fn _restore_computation(module: &Bound<'_, Module>, id: u32) -> Computation {
+    Computation { held: Arc::clone(&module.get().held), id: hlofast::ir::ComputationId(id) }
+}
+
+/// What unpickling a shape calls.
+#[pyfunction]
+pub fn _restore_shape(module: &Bound<'_, Module>, id: u32) -> Shape {
+    Shape { held: Arc::clone(&module.get().held), id: hlofast::ir::ShapeId(id) }
+}

@@ -1,0 +1,403 @@
+//! `Shape` and `Layout`.
+
+use crate::held::Held;
+use hlofast::ir::shape::Dimension;
+use hlofast::ir::{Layout as CoreLayout, ShapeId, ShapeTable, ShapeView};
+use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// A shape: an array's element type, dimensions and layout, or a tuple of shapes.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct Shape {
+    pub held: Arc<Held>,
+    pub id: ShapeId,
+}
+
+impl Shape {
+    fn table(&self) -> &ShapeTable {
+        self.held.core.shapes()
+    }
+
+    fn other(&self, id: ShapeId) -> Shape {
+        Shape { held: Arc::clone(&self.held), id }
+    }
+
+    fn dimensions_of(&self) -> Vec<Dimension> {
+        self.table().array(self.id).map(|array| array.dimensions().collect()).unwrap_or_default()
+    }
+}
+
+/// At most `limit` characters of the canonical text of a shape.
+pub fn shape_text(held: &Held, id: ShapeId, limit: usize) -> String {
+    let mut text = String::new();
+    write_shape(held.core.shapes(), id, limit, &mut text);
+    if text.len() > limit {
+        let cut = text.floor_char_boundary(limit);
+        text.truncate(cut);
+        text.push_str("...");
+    }
+    text
+}
+
+/// Writes until `limit` is passed. Tuples nest as deeply as the parser lets them, so an explicit
+/// stack does the walking.
+fn write_shape(table: &ShapeTable, id: ShapeId, limit: usize, text: &mut String) {
+    enum Step {
+        Shape(ShapeId),
+        Text(&'static str),
+        Element(ShapeId, usize),
+    }
+    let mut stack = vec![Step::Shape(id)];
+    while let Some(step) = stack.pop() {
+        if text.len() > limit {
+            return;
+        }
+        match step {
+            Step::Text(piece) => text.push_str(piece),
+            Step::Element(tuple, index) => {
+                let children = table.tuple(tuple).unwrap_or_default();
+                let Some(child) = children.get(index) else {
+                    text.push(')');
+                    continue;
+                };
+                if index > 0 {
+                    text.push_str(", ");
+                    if index % 5 == 0 {
+                        let _ = write!(text, "/*index={index}*/");
+                    }
+                }
+                stack.push(Step::Element(tuple, index + 1));
+                stack.push(Step::Shape(*child));
+            }
+            Step::Shape(id) => match table.get(id) {
+                ShapeView::Tuple(_) => {
+                    text.push('(');
+                    stack.push(Step::Element(id, 0));
+                }
+                ShapeView::Buffer(inner) => {
+                    text.push_str("b(");
+                    stack.push(Step::Text(")"));
+                    stack.push(Step::Shape(inner));
+                }
+                ShapeView::Array(array) => {
+                    text.push_str(array.element_type.as_str());
+                    text.push('[');
+                    for (index, dimension) in array.dimensions().enumerate() {
+                        text.push_str(if index > 0 { "," } else { "" });
+                        let _ = match dimension {
+                            Dimension::Static(size) => write!(text, "{size}"),
+                            Dimension::Bounded(size) => write!(text, "<={size}"),
+                            Dimension::Unbounded => write!(text, "?"),
+                        };
+                    }
+                    text.push(']');
+                    if let Some(layout) = array.layout {
+                        write_layout(layout, text);
+                    }
+                }
+            },
+        }
+    }
+}
+
+fn write_list(items: &[i64], text: &mut String) {
+    for (index, item) in items.iter().enumerate() {
+        text.push_str(if index > 0 { "," } else { "" });
+        let _ = match *item {
+            i64::MIN => write!(text, "*"),
+            item => write!(text, "{item}"),
+        };
+    }
+}
+
+fn write_layout(layout: &CoreLayout, text: &mut String) {
+    text.push('{');
+    write_list(&layout.minor_to_major, text);
+    let mut items = String::new();
+    if !layout.tiles.is_empty() {
+        items.push('T');
+        for tile in &layout.tiles {
+            items.push('(');
+            write_list(tile, &mut items);
+            items.push(')');
+        }
+    }
+    let mut number = |letter: &str, value: i64, default: i64| {
+        if value != default {
+            let _ = write!(items, "{letter}({value})");
+        }
+    };
+    number("L", layout.tail_padding_alignment, 1);
+    if let Some(kind) = layout.index_type {
+        let _ = write!(items, "#({})", kind.as_str());
+    }
+    if let Some(kind) = layout.pointer_type {
+        let _ = write!(items, "*({})", kind.as_str());
+    }
+    let mut number = |letter: &str, value: i64, default: i64| {
+        if value != default {
+            let _ = write!(items, "{letter}({value})");
+        }
+    };
+    number("E", layout.element_bits, 0);
+    number("S", layout.memory_space, 0);
+    for (dimension, indices) in &layout.splits {
+        let _ = write!(items, "SC({dimension}:");
+        write_list(indices, &mut items);
+        items.push(')');
+    }
+    if layout.metadata_prefix_bytes != 0 {
+        let _ = write!(items, "M({})", layout.metadata_prefix_bytes);
+    }
+    if !items.is_empty() {
+        text.push(':');
+        text.push_str(&items);
+    }
+    text.push('}');
+}
+
+#[pymethods]
+impl Shape {
+    /// The number of the shape in its module.
+    #[getter]
+    fn id(&self) -> u32 {
+        self.id.0
+    }
+
+    /// Whether it is an array (scalars, tokens and opaque values are).
+    #[getter]
+    fn is_array(&self) -> bool {
+        matches!(self.table().get(self.id), ShapeView::Array(_))
+    }
+
+    /// Whether it is a tuple.
+    #[getter]
+    fn is_tuple(&self) -> bool {
+        matches!(self.table().get(self.id), ShapeView::Tuple(_))
+    }
+
+    /// Whether it is a buffer that holds an array.
+    #[getter]
+    fn is_buffer(&self) -> bool {
+        matches!(self.table().get(self.id), ShapeView::Buffer(_))
+    }
+
+    /// The word for the element type; None for tuples and buffers.
+    #[getter]
+    fn element_type(&self) -> Option<&'static str> {
+        self.table().array(self.id).map(|array| array.element_type.as_str())
+    }
+
+    /// The sizes of the dimensions, dynamic ones at their bound, None for those without one.
+    #[getter]
+    fn dimensions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.dimensions_of().into_iter().map(Dimension::bound))
+    }
+
+    /// For each dimension whether its size is only known when the program runs.
+    #[getter]
+    fn dynamic_dimensions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let dynamic = |dimension: Dimension| !matches!(dimension, Dimension::Static(_));
+        PyTuple::new(py, self.dimensions_of().into_iter().map(dynamic))
+    }
+
+    /// Number of dimensions; None for tuples and buffers.
+    #[getter]
+    fn rank(&self) -> Option<usize> {
+        self.table().array(self.id).map(|array| array.rank())
+    }
+
+    /// The layout; None where the text gives none.
+    #[getter]
+    fn layout(&self) -> Option<Layout> {
+        self.table().array(self.id).and_then(|array| array.layout).cloned().map(Layout)
+    }
+
+    /// The shapes of a tuple's elements, or of what a buffer holds.
+    #[getter]
+    fn elements<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let children = match self.table().get(self.id) {
+            ShapeView::Tuple(children) => children.to_vec(),
+            ShapeView::Buffer(inner) => vec![inner],
+            ShapeView::Array(_) => Vec::new(),
+        };
+        let shapes: PyResult<Vec<_>> =
+            children.into_iter().map(|id| Bound::new(py, self.other(id))).collect();
+        PyTuple::new(py, shapes?)
+    }
+
+    /// The shapes of all leaves, in order.
+    fn leaves<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let leaves = self.table().leaves(self.id).map(|id| Bound::new(py, self.other(id)));
+        PyTuple::new(py, leaves.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Number of leaves: 1 for an array.
+    #[getter]
+    fn leaf_count(&self) -> u32 {
+        self.table().leaf_count(self.id)
+    }
+
+    /// Number of elements of an array, dynamic dimensions at their bound; None if unknown.
+    #[getter]
+    fn element_count(&self) -> Option<u64> {
+        self.table().array(self.id).and_then(|array| array.elements())
+    }
+
+    /// Unpadded bytes of all leaves; None if some dimension has no bound.
+    #[getter]
+    fn bytes(&self) -> Option<u64> {
+        self.table().logical_bytes(self.id)
+    }
+
+    /// Whether both have the same structure, element types and sizes, whatever their layouts.
+    fn is_compatible(&self, other: &Bound<'_, Shape>) -> bool {
+        let other = other.get();
+        self.table().is_compatible(self.id, other.table(), other.id)
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let children = self.table().tuple(self.id);
+        children
+            .map(<[_]>::len)
+            .ok_or_else(|| PyTypeError::new_err("only tuple shapes have a length"))
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __getitem__(&self, index: isize) -> PyResult<Shape> {
+        let children = self.table().tuple(self.id).unwrap_or_default();
+        let position = if index < 0 { index + children.len() as isize } else { index };
+        let child = usize::try_from(position).ok().and_then(|i| children.get(i));
+        child
+            .map(|id| self.other(*id))
+            .ok_or_else(|| PyIndexError::new_err("tuple element index out of range"))
+    }
+
+    fn __str__(&self) -> String {
+        shape_text(&self.held, self.id, usize::MAX)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Shape {}>", shape_text(&self.held, self.id, 100))
+    }
+
+    fn _repr_html_(&self) -> String {
+        format!(
+            "<code>{}</code>",
+            crate::html::escape(shape_text(&self.held, self.id, 400).as_bytes())
+        )
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Shape>().is_ok_and(|other| {
+            let other = other.get();
+            match Arc::ptr_eq(&self.held, &other.held) {
+                true => self.id == other.id,
+                false => self.__str__() == other.__str__(),
+            }
+        })
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        shape_text(&self.held, self.id, 256).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let builder = py.import("hlofast._core")?.getattr("_restore_shape")?;
+        let module = crate::module::Module { held: Arc::clone(&self.held) };
+        Ok((builder, (module, self.id.0)).into_pyobject(py)?.into_any())
+    }
+}
+
+/// What stands in the braces after an array shape.
+#[pyclass(frozen, eq, module = "hlofast._core")]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Layout(CoreLayout);
+
+#[pymethods]
+impl Layout {
+    /// Dimension numbers from the fastest-varying to the slowest.
+    #[getter]
+    fn minor_to_major<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.minor_to_major.iter())
+    }
+
+    /// The tiles, outermost first; None inside one combines with the next minor dimension.
+    #[getter]
+    fn tiles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let tiles = self.0.tiles.iter().map(|tile| {
+            PyTuple::new(py, tile.iter().map(|size| (*size != i64::MIN).then_some(*size)))
+        });
+        PyTuple::new(py, tiles.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Memory space; 0 is the default one.
+    #[getter]
+    fn memory_space(&self) -> i64 {
+        self.0.memory_space
+    }
+
+    /// Bits of one element where they are packed; 0 where they are not.
+    #[getter]
+    fn element_bits(&self) -> i64 {
+        self.0.element_bits
+    }
+
+    /// Elements to whose multiple the end is padded.
+    #[getter]
+    fn tail_padding_alignment(&self) -> i64 {
+        self.0.tail_padding_alignment
+    }
+
+    /// Element type of the indices of legacy sparse layouts.
+    #[getter]
+    fn index_type(&self) -> Option<&'static str> {
+        self.0.index_type.map(|kind| kind.as_str())
+    }
+
+    /// Element type of the pointers of legacy sparse layouts.
+    #[getter]
+    fn pointer_type(&self) -> Option<&'static str> {
+        self.0.pointer_type.map(|kind| kind.as_str())
+    }
+
+    /// Split dimensions and where they are split.
+    #[getter]
+    fn splits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let splits = self.0.splits.iter().map(|(dimension, indices)| {
+            (*dimension, PyTuple::new(py, indices.iter())?).into_pyobject(py)
+        });
+        PyTuple::new(py, splits.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Bytes of dynamic-shape metadata before the data.
+    #[getter]
+    fn metadata_prefix_bytes(&self) -> i64 {
+        self.0.metadata_prefix_bytes
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __str__(&self) -> String {
+        let mut text = String::new();
+        write_layout(&self.0, &mut text);
+        text
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Layout {}>", self.__str__())
+    }
+}
