@@ -66,7 +66,8 @@ impl Request {
         // Tests force the portable kernels this way to see that results are equal.
         let force_scalar = std::env::var_os("HLOFAST_FORCE_SCALAR").is_some_and(|v| v == "1");
         let strictness = strictness(strict)?;
-        let options = Options { strictness, collect_errors, threads, force_scalar };
+        let options =
+            Options { strictness, collect_errors, threads, force_scalar, ..Options::default() };
         Ok(Self { options, max_bytes, module })
     }
 
