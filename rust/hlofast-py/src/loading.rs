@@ -199,7 +199,7 @@ pub fn load(
 fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let strerror = py.import("os").and_then(|os| os.call_method1("strerror", (code,)));
-    match strerror.and_then(|text| Ok(text.extract::<String>()?)) {
+    match strerror.and_then(|text| text.extract::<String>()) {
         Ok(text) => pyo3::exceptions::PyOSError::new_err((code, text, name.to_owned())),
         Err(failure) => failure,
     }
