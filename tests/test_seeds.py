@@ -153,7 +153,7 @@ class TestAlpaStage:
 
     def test_dots_are_float32_and_their_flops(self, alpa_stage: hlofast.Module) -> None:
         dots = [i for c in alpa_stage.computations for i in c if i.opcode == "dot"]
-        assert {o.shape.dtype for i in dots for o in i.operands} == {"f32"}
+        assert {o.shape.element_type for i in dots for o in i.operands} == {"f32"}
         flops = sum(
             2 * multiply_adds(i.operands[0].shape, i.attributes["lhs_contracting_dims"], i.shape)
             for i in dots
@@ -189,7 +189,8 @@ class TestAlpaStage:
             if i.attributes.get("custom_call_target") == "__builtin$CrossMeshAllReduce"
         ]
         found = {
-            (binary(i.backend_config), str(i.shape.dtype), tuple(i.shape.dimensions)) for i in calls
+            (binary(i.backend_config), i.shape.element_type, tuple(i.shape.dimensions))
+            for i in calls
         }
         assert found == {(b"AND;0$1$", "pred", ()), (b"SUM;0$1$", "f32", ())}
 
@@ -240,7 +241,7 @@ class TestAlpaStep:
             result = i.shape
             flops += 2 * multiply_adds(lhs, [int(d) for d in contracted], result)
             accumulating += config["beta"] == 1
-            assert result.dtype == "f16"
+            assert result.element_type == "f16"
         assert (flops, accumulating) == (631_360_192_512, 32)
 
     def test_all_reduces_by_groups(self, alpa_step: hlofast.Module) -> None:
@@ -304,7 +305,7 @@ class TestIssuePage:
     def test_products_are_convolutions(self, issue_page: hlofast.Module) -> None:
         found = [i for c in issue_page.computations for i in c if i.opcode == "convolution"]
         assert sorted(i.name for i in found) == ["convolution.2", "convolution.5"]
-        assert {str(i.attributes["dim_labels"]) for i in found} == {"bf_oi->bf"}
+        assert {i.attributes.raw("dim_labels") for i in found} == {"bf_oi->bf"}
 
     def test_recomputed_instructions(self, issue_page: hlofast.Module) -> None:
         places = Counter(
