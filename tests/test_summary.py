@@ -175,7 +175,7 @@ ENTRY main {
 
 
 def test_implicit_rows_are_not_counted() -> None:
-    text = HEADER + entry("negate(x)").replace("negate(x)", "abs(negate(x))")
+    text = HEADER + entry("negate(x)").replace("negate(x)", "abs(f32[8] negate(x))")
     counts = hlofast.loads(text).summary()["counts"]
     assert (counts["instructions"], counts["implicit_instructions"]) == (2, 1)
 

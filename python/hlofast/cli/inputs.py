@@ -80,10 +80,7 @@ class Reader:
     def _find(self, path: str) -> Iterator[Found]:
         name = "<stdin>" if path == "-" else path
         try:
-            text = _bytes(path)
-            modules = hlofast.find_modules(text, path=name)
-            if not modules:
-                hlofast.loads(text, path=name)  # Raises, and says what the text is instead.
+            modules = hlofast.find_modules(_bytes(path), path=name)
         except (OSError, hlofast.ParseError) as error:
             self._failed(name, error)
             return
