@@ -15,6 +15,7 @@ mod records;
 mod sequence;
 mod shape;
 mod sharding;
+mod summary;
 mod values;
 
 use pyo3::prelude::*;

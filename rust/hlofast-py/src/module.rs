@@ -179,6 +179,13 @@ impl Module {
         ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
     }
 
+    /// What the module is: status, backend, signature with bytes, donation, counts; `shapes` is
+    /// how many of the largest shapes to list.
+    #[pyo3(signature = (*, shapes=10))]
+    fn summary<'py>(&self, py: Python<'py>, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
+        crate::summary::summary(py, &self.held, shapes)
+    }
+
     /// Bytes that the representation takes beyond the text, with what was computed so far.
     #[getter]
     fn nbytes(&self) -> usize {

@@ -1,0 +1,167 @@
+//! `Module.summary()`: the core's summary as plain Python values.
+
+use crate::held::{Held, text};
+use crate::shape::shape_text;
+use hlofast::ir::decode::metadata_string;
+use hlofast::ir::{Module, Row};
+use hlofast::summary::{Options, Port, Summary, summarise};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+
+/// The longest text of a shape that is shown whole.
+const SHAPE_TEXT: usize = 200;
+
+/// The summary of a module as the dictionary that `hlofast.Summary` describes.
+pub fn summary<'py>(py: Python<'py>, held: &Held, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
+    let module = &*held.core;
+    let summary = py.detach(|| summarise(module, &Options { shapes }));
+    let dict = PyDict::new(py);
+    dict.set_item("status", summary.status.value.as_str())?;
+    dict.set_item("status_reason", summary.status.reason.as_str())?;
+    dict.set_item("backend", summary.backend.as_ref().map(|guess| guess.value.as_str()))?;
+    dict.set_item("backend_reason", summary.backend.as_ref().map(|guess| guess.reason.as_str()))?;
+    dict.set_item("is_scheduled", module.is_scheduled())?;
+    dict.set_item("num_partitions", module.num_partitions())?;
+    dict.set_item("replica_count", module.replica_count())?;
+    dict.set_item("text_bytes", module.text().len())?;
+    dict.set_item("counts", counts(py, module, &summary)?)?;
+    dict.set_item("entry", entry(py, held, &summary)?)?;
+    dict.set_item("donation", donation(py, &summary)?)?;
+    let opcodes = summary.opcodes.iter().map(|count| {
+        row(py, |dict| {
+            dict.set_item("opcode", &count.opcode)?;
+            dict.set_item("instructions", count.instructions)?;
+            dict.set_item("entry_instructions", count.entry_instructions)
+        })
+    });
+    dict.set_item("opcodes", list(py, opcodes)?)?;
+    let shapes = summary.shapes.iter().map(|count| {
+        row(py, |dict| {
+            dict.set_item("shape", shape_text(held, count.shape, SHAPE_TEXT))?;
+            dict.set_item("bytes", count.bytes)?;
+            dict.set_item("instructions", count.instructions)?;
+            dict.set_item("instruction", text(py, module.instruction_name(count.first))?)
+        })
+    });
+    dict.set_item("shapes", list(py, shapes)?)?;
+    for (key, name, counts) in
+        [("fusions", "kind", &summary.fusions), ("custom_calls", "target", &summary.custom_calls)]
+    {
+        let counts = counts.iter().map(|count| {
+            row(py, |dict| {
+                dict.set_item(name, text(py, &count.name)?)?;
+                dict.set_item("instructions", count.instructions)
+            })
+        });
+        dict.set_item(key, list(py, counts)?)?;
+    }
+    let written = summary.computations.iter();
+    let written = written.filter(|usage| !module.computation(usage.computation).is_implicit);
+    let computations = written.map(|usage| {
+        row(py, |dict| {
+            dict.set_item("name", text(py, module.computation_name(usage.computation))?)?;
+            dict.set_item("instructions", usage.instructions)?;
+            dict.set_item("role", usage.role.as_str())?;
+            dict.set_item("callers", usage.callers)
+        })
+    });
+    dict.set_item("computations", list(py, computations)?)?;
+    Ok(dict)
+}
+
+fn row<'py>(
+    py: Python<'py>,
+    fill: impl FnOnce(&Bound<'py, PyDict>) -> PyResult<()>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    fill(&dict)?;
+    Ok(dict)
+}
+
+fn list<'py>(
+    py: Python<'py>,
+    rows: impl Iterator<Item = PyResult<Bound<'py, PyDict>>>,
+) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
+}
+
+fn counts<'py>(
+    py: Python<'py>,
+    module: &Module,
+    summary: &Summary,
+) -> PyResult<Bound<'py, PyDict>> {
+    let entry = summary.computations.get(module.entry().0 as usize);
+    let written = module.computations().iter().filter(|computation| !computation.is_implicit);
+    row(py, |dict| {
+        dict.set_item("computations", written.count())?;
+        dict.set_item("instructions", summary.instructions)?;
+        dict.set_item("implicit_instructions", summary.implicit_instructions)?;
+        dict.set_item("entry_instructions", entry.map_or(0, |usage| usage.instructions))?;
+        dict.set_item("distinct_shapes", module.shapes().len())
+    })
+}
+
+/// None where the core says -1.
+fn known(bytes: i64) -> Option<i64> {
+    (bytes >= 0).then_some(bytes)
+}
+
+/// The sum over all ports; None if one is unknown or the sum overflows.
+fn total(ports: &[Port]) -> Option<i64> {
+    ports.iter().try_fold(0i64, |sum, port| sum.checked_add(known(port.bytes)?))
+}
+
+fn entry<'py>(py: Python<'py>, held: &Held, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
+    let module = &*held.core;
+    let signature = &summary.signature;
+    let name = |row: Option<Row>| row.map(|row| text(py, module.instruction_name(row))).transpose();
+    let port = |port: &Port| {
+        row(py, |dict| {
+            dict.set_item("number", port.number)?;
+            dict.set_item("instruction", name(port.row)?)?;
+            dict.set_item("shape", shape_text(held, port.shape, SHAPE_TEXT))?;
+            dict.set_item("bytes", known(port.bytes))
+        })
+    };
+    let donated = summary.donation.donated(signature);
+    let parameters = signature.parameters.iter().zip(donated).map(|(parameter, donated)| {
+        let dict = port(parameter)?;
+        dict.set_item("op_name", op_name(py, module, parameter.row)?)?;
+        dict.set_item("donated", donated)?;
+        Ok(dict)
+    });
+    let aliased = summary.donation.aliased_parameters(signature);
+    let outputs = signature.outputs.iter().zip(aliased).map(|(output, aliased)| {
+        let dict = port(output)?;
+        dict.set_item("aliased_parameter", aliased)?;
+        Ok(dict)
+    });
+    row(py, |dict| {
+        dict.set_item("name", text(py, module.computation_name(module.entry()))?)?;
+        dict.set_item("parameters", list(py, parameters)?)?;
+        dict.set_item("parameter_bytes", total(&signature.parameters))?;
+        dict.set_item("outputs", list(py, outputs)?)?;
+        dict.set_item("output_bytes", total(&signature.outputs))
+    })
+}
+
+/// What the framework calls an argument, such as `params['w']`.
+fn op_name<'py>(
+    py: Python<'py>,
+    module: &Module,
+    row: Option<Row>,
+) -> PyResult<Option<Bound<'py, PyString>>> {
+    let metadata = row.and_then(|row| module.attribute_bytes(row, "metadata"));
+    let name = metadata.and_then(|value| metadata_string(value, b"op_name"));
+    name.map(|name| text(py, &name)).transpose()
+}
+
+fn donation<'py>(py: Python<'py>, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
+    let donation = &summary.donation;
+    row(py, |dict| {
+        dict.set_item("aliases", donation.aliases.len())?;
+        dict.set_item("must_alias", donation.aliases.iter().filter(|a| a.must_alias).count())?;
+        dict.set_item("aliased_bytes", donation.aliased_bytes)?;
+        dict.set_item("buffer_donors", donation.donors.len())
+    })
+}
