@@ -1,0 +1,298 @@
+//! A stable 128-bit fingerprint of what a module computes.
+//!
+//! The algorithm (version 1), the same on every machine and in every run:
+//!
+//! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
+//!   both halves of the product; bytes are absorbed as their length and little-endian words.
+//! * An *instruction* is the digest of: opcode, result shape, payload (literal text, parameter
+//!   number), the instructions of its operands in order, the digests of the computations it calls
+//!   by role in order, and its attributes sorted by key, values without optional whitespace.
+//!   `control-predecessors` are taken as edges.
+//! * A *computation* is the digest of its root, its execution thread, and all its instructions:
+//!   in text order where the module is scheduled (and `schedule` is asked for), else sorted by
+//!   digest, so that the order of the text does not matter; then its control edges, sorted.
+//! * A *module* is the digest of the entry computation and the header attributes sorted by key.
+//!   Computations that nothing reachable calls do not count.
+//!
+//! Whether the text folds (`%x#0`, asynchronous sugar, nested operands) makes no difference.
+
+use super::names::is_valid_name;
+use super::order::{computation_order, row_order};
+use super::shape::write_shape;
+use super::value::{Spacing, write_literal, write_value, write_without_layouts};
+use super::{call_role, implicit_callers, is_metadata, thread_of};
+use crate::ir::{CallRole, Module, Opcode, Row};
+
+/// What the fingerprint takes in besides the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FingerprintOptions {
+    /// Names of the module, its computations and instructions.
+    pub names: bool,
+    /// `channel_id`, numbers that only have to differ within a module.
+    pub channel_ids: bool,
+    /// `metadata` and `origin`.
+    pub metadata: bool,
+    /// Layouts of results, of the entry computation and in attributes.
+    pub layouts: bool,
+    /// `backend_config`.
+    pub backend_config: bool,
+    /// The order of instructions in scheduled modules.
+    pub schedule: bool,
+}
+
+impl Default for FingerprintOptions {
+    fn default() -> Self {
+        Self {
+            names: false,
+            channel_ids: false,
+            metadata: false,
+            layouts: true,
+            backend_config: true,
+            schedule: true,
+        }
+    }
+}
+
+const VERSION: u64 = 1;
+
+/// The fingerprint of `module`.
+pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
+    let mut hasher = Hasher {
+        module,
+        options,
+        rows: vec![(0, 0); module.row_count()],
+        computations: vec![(0, 0); module.computations().len()],
+        shapes: vec![None; module.shapes().len()],
+        buffer: Vec::new(),
+    };
+    let callers = implicit_callers(module);
+    for id in computation_order(module) {
+        let thread = module.bytes(thread_of(module, id, &callers));
+        let digest = hasher.computation(id, thread);
+        if let Some(slot) = hasher.computations.get_mut(id.0 as usize) {
+            *slot = digest;
+        }
+    }
+    hasher.module()
+}
+
+/// Two 64-bit lanes.
+#[derive(Clone, Copy)]
+struct Digest(u64, u64);
+
+type Lanes = (u64, u64);
+
+impl Digest {
+    fn new(kind: u64) -> Self {
+        let mut digest = Self(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
+        digest.word(VERSION);
+        digest.word(kind);
+        digest
+    }
+
+    fn word(&mut self, word: u64) {
+        let fold = |value: u64, factor: u64| {
+            let product = u128::from(value) * u128::from(factor);
+            (product as u64) ^ ((product >> 64) as u64)
+        };
+        let (first, second) = (self.0, self.1);
+        self.0 = fold(first ^ word, 0x9e37_79b9_7f4a_7c15).wrapping_add(second.rotate_left(23));
+        self.1 = fold(second ^ word.rotate_left(32), 0xd6e8_feb8_6659_fd93)
+            .wrapping_add(first.rotate_left(41));
+    }
+
+    fn lanes(&mut self, lanes: Lanes) {
+        self.word(lanes.0);
+        self.word(lanes.1);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            self.word(chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        }
+        let rest = chunks.remainder();
+        if !rest.is_empty() {
+            self.word(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+        }
+    }
+
+    fn finish(mut self) -> Lanes {
+        self.word(0);
+        self.word(u64::MAX);
+        (self.0, self.1)
+    }
+}
+
+struct Hasher<'a> {
+    module: &'a Module,
+    options: &'a FingerprintOptions,
+    rows: Vec<Lanes>,
+    computations: Vec<Lanes>,
+    shapes: Vec<Option<Lanes>>,
+    buffer: Vec<u8>,
+}
+
+impl Hasher<'_> {
+    fn shape(&mut self, row: Row) -> Lanes {
+        let id = self.module.shape(row);
+        if let Some(Some(known)) = self.shapes.get(id.0 as usize) {
+            return *known;
+        }
+        self.buffer.clear();
+        write_shape(&mut self.buffer, self.module.shapes(), id, self.options.layouts, false);
+        let mut digest = Digest::new(1);
+        digest.bytes(&self.buffer);
+        let lanes = digest.finish();
+        if let Some(slot) = self.shapes.get_mut(id.0 as usize) {
+            *slot = Some(lanes);
+        }
+        lanes
+    }
+
+    fn row(&mut self, row: Row) -> Lanes {
+        let module = self.module;
+        let mut digest = Digest::new(2);
+        match module.opcode(row) {
+            Opcode::Unknown => digest.bytes(module.opcode_text(row)),
+            opcode => digest.bytes(opcode.as_str().as_bytes()),
+        }
+        digest.lanes(self.shape(row));
+        match module.opcode(row) {
+            Opcode::Parameter => digest.word(module.parameter_number(row).unwrap_or(u64::MAX)),
+            Opcode::Constant => {
+                self.buffer.clear();
+                let payload = module.bytes(module.opcode_and_payload(row).1);
+                write_literal(&mut self.buffer, payload, Spacing::Tight);
+                digest.bytes(&self.buffer);
+            }
+            _ => {}
+        }
+        let operands = module.operands(row);
+        digest.word(operands.len() as u64);
+        for operand in operands {
+            digest.lanes(self.rows.get(*operand as usize).copied().unwrap_or_default());
+        }
+        self.calls(row, &mut digest);
+        self.attributes(row, &mut digest);
+        if self.options.names && !module.is_implicit(row) {
+            let name = module.instruction_name(row);
+            digest.bytes(if is_valid_name(name) { name } else { b"" });
+        }
+        digest.finish()
+    }
+
+    /// Sorted by role; computations of one role stay in the text's order.
+    fn calls(&self, row: Row, digest: &mut Digest) {
+        let mut calls: Vec<(CallRole, u32)> =
+            self.module.calls(row).iter().map(|call| (call.role, call.computation.0)).collect();
+        calls.sort_by_key(|(role, _)| role.as_str());
+        digest.word(calls.len() as u64);
+        for (role, computation) in calls {
+            digest.bytes(role.as_str().as_bytes());
+            digest.lanes(self.computations.get(computation as usize).copied().unwrap_or_default());
+        }
+    }
+
+    fn attributes(&mut self, row: Row, digest: &mut Digest) {
+        let module = self.module;
+        let mut attributes: Vec<(&[u8], &[u8])> = Vec::new();
+        for attribute in module.attributes(row) {
+            let key = module.bytes(attribute.key);
+            let is_edge = key == b"control-predecessors"
+                || call_role(key).is_some_and(|role| {
+                    module.calls(row).iter().any(|call| call.role.as_str() == role.as_str())
+                });
+            let is_left_out = !self.options.metadata && is_metadata(key)
+                || !self.options.backend_config && key == b"backend_config"
+                || !self.options.channel_ids && key == b"channel_id"
+                || !self.options.layouts && key == b"operand_layout_constraints";
+            if !is_edge && !is_left_out && attributes.iter().all(|(known, _)| *known != key) {
+                attributes.push((key, module.bytes(attribute.value)));
+            }
+        }
+        attributes.sort_unstable();
+        digest.word(attributes.len() as u64);
+        for (key, value) in attributes {
+            digest.bytes(key);
+            self.buffer.clear();
+            if key == b"outfeed_shape" && !self.options.layouts {
+                write_without_layouts(&mut self.buffer, value);
+            } else {
+                write_value(&mut self.buffer, key, value, Spacing::Tight);
+            }
+            digest.bytes(&self.buffer);
+        }
+    }
+
+    fn computation(&mut self, id: crate::ir::ComputationId, thread: &[u8]) -> Lanes {
+        let module = self.module;
+        let rows = row_order(module, id);
+        for row in &rows {
+            let lanes = self.row(*row);
+            if let Some(slot) = self.rows.get_mut(row.0 as usize) {
+                *slot = lanes;
+            }
+        }
+        let of = |row: Row| self.rows.get(row.0 as usize).copied().unwrap_or_default();
+        let mut all: Vec<Lanes> = rows.iter().map(|row| of(*row)).collect();
+        if !(self.options.schedule && module.is_scheduled()) {
+            all.sort_unstable();
+        }
+        let computation = module.computation(id);
+        let mut digest = Digest::new(3);
+        digest.lanes(of(Row(computation.root)));
+        let thread = thread.get(1..thread.len().saturating_sub(1)).unwrap_or_default();
+        digest.bytes(if thread == b"main" { b"" } else { thread });
+        if self.options.names && !computation.is_implicit && !computation.is_inline {
+            digest.bytes(module.bytes(computation.name));
+        }
+        digest.word(all.len() as u64);
+        all.into_iter().for_each(|lanes| digest.lanes(lanes));
+        let pairs = module.control_predecessors();
+        let from = pairs.partition_point(|(row, _)| row.0 < computation.first_row);
+        let to = pairs.partition_point(|(row, _)| row.0 < computation.end_row);
+        let edges = pairs.get(from..to).unwrap_or_default().iter();
+        let mut edges: Vec<(Lanes, Lanes)> = edges.map(|(row, p)| (of(*row), of(*p))).collect();
+        edges.sort_unstable();
+        digest.word(edges.len() as u64);
+        for (row, predecessor) in edges {
+            digest.lanes(row);
+            digest.lanes(predecessor);
+        }
+        digest.finish()
+    }
+
+    fn module(&mut self) -> [u8; 16] {
+        let module = self.module;
+        let mut digest = Digest::new(4);
+        let entry = self.computations.get(module.entry().0 as usize);
+        digest.lanes(entry.copied().unwrap_or_default());
+        if self.options.names {
+            digest.bytes(module.name());
+        }
+        let mut attributes: Vec<(&[u8], &[u8])> = Vec::new();
+        for (key, value) in &module.header().attributes {
+            let (key, value) = (module.bytes(*key), module.bytes(*value));
+            let is_left_out = !self.options.metadata && is_metadata(key)
+                || !self.options.schedule && key == b"is_scheduled"
+                || !self.options.layouts && key == b"entry_computation_layout";
+            if !is_left_out && attributes.iter().all(|(known, _)| *known != key) {
+                attributes.push((key, value));
+            }
+        }
+        attributes.sort_unstable();
+        for (key, value) in attributes {
+            digest.bytes(key);
+            self.buffer.clear();
+            write_value(&mut self.buffer, key, value, Spacing::Tight);
+            digest.bytes(&self.buffer);
+        }
+        let (first, second) = digest.finish();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&first.to_be_bytes());
+        bytes[8..].copy_from_slice(&second.to_be_bytes());
+        bytes
+    }
+}

@@ -1,0 +1,165 @@
+//! One instruction as canonical text.
+
+use super::names::is_tuple_path;
+use super::shape::number;
+use super::value::{Spacing, write_literal, write_value};
+use super::{Printer, call_role, is_metadata, wrapped, write_shape};
+use crate::ir::{Attribute, Attributes, CallRole, Flags, Opcode, Row};
+
+impl Printer<'_> {
+    pub(super) fn instruction(&mut self, row: Row) {
+        let module = self.module;
+        if module.flags(row) & Flags::ROOT != 0 {
+            self.out.extend_from_slice(b"ROOT ");
+        }
+        self.name(row);
+        self.out.extend_from_slice(b" = ");
+        self.shape(row);
+        self.out.push(b' ');
+        let is_folded_sugar = self.options.fold
+            && module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR;
+        if is_folded_sugar || module.opcode(row) == Opcode::Unknown {
+            self.out.extend_from_slice(module.opcode_text(row));
+        } else {
+            self.out.extend_from_slice(module.opcode(row).as_str().as_bytes());
+        }
+        self.out.push(b'(');
+        match module.opcode(row) {
+            Opcode::Parameter => {
+                let parameter = module.parameter_number(row).unwrap_or_default();
+                number(&mut self.out, format_args!("{parameter}"));
+            }
+            Opcode::Constant => {
+                let payload = module.bytes(module.opcode_and_payload(row).1);
+                write_literal(&mut self.out, payload.trim_ascii(), Spacing::Readable);
+            }
+            _ => self.operands(row),
+        }
+        self.out.push(b')');
+        self.attributes(row);
+    }
+
+    fn shape(&mut self, row: Row) {
+        let (module, comments) = (self.module, self.is_long());
+        let layouts = self.options.layouts;
+        write_shape(&mut self.out, module.shapes(), module.shape(row), layouts, comments);
+    }
+
+    fn operands(&mut self, row: Row) {
+        for (index, operand) in self.module.operands(row).iter().enumerate() {
+            self.separator(index);
+            let operand = Row(*operand);
+            if self.options.operand_shapes {
+                self.shape(operand);
+                self.out.push(b' ');
+            }
+            self.reference(operand);
+        }
+    }
+
+    /// The name of `row` where it is used; folded tuple elements as `%x#1#0`.
+    fn reference(&mut self, row: Row) {
+        let module = self.module;
+        let mut path = Vec::new();
+        let mut base = row;
+        while self.options.fold
+            && is_tuple_path(module, base)
+            && let Some(operand) = module.operands(base).first()
+        {
+            path.push(module.attribute_bytes(base, "index").unwrap_or_default());
+            base = Row(*operand);
+        }
+        self.name(base);
+        for index in path.into_iter().rev() {
+            self.out.push(b'#');
+            self.out.extend_from_slice(index);
+        }
+    }
+
+    fn attributes(&mut self, row: Row) {
+        let module = self.module;
+        let mut list: Attributes<'_> = module.attributes(row);
+        // Whose call edges the attributes speak of: sugar writes the wrapped instruction's.
+        let mut caller = row;
+        if let Some(inner) = wrapped(module, row) {
+            if self.options.fold {
+                list = Attributes::of_text(module, module.tail(row));
+                caller = Row(module.computation(inner).root);
+            } else {
+                self.out.extend_from_slice(b", calls=");
+                self.computation_name(inner);
+            }
+        }
+        let is_wrapped =
+            module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR | Flags::IMPLICIT;
+        let mut written: Vec<&[u8]> = Vec::new();
+        for Attribute { key, value } in list {
+            let (key, value) = (module.bytes(key), module.bytes(value));
+            if written.contains(&key) || self.is_left_out(key) {
+                continue;
+            }
+            written.push(key);
+            if key == b"control-predecessors" {
+                if !is_wrapped {
+                    self.control_predecessors(row);
+                }
+                continue;
+            }
+            if let Some(role) = call_role(key)
+                && self.calls(caller, role)
+            {
+                continue;
+            }
+            self.out.extend_from_slice(b", ");
+            self.out.extend_from_slice(key);
+            self.out.push(b'=');
+            write_value(&mut self.out, key, value, Spacing::Readable);
+        }
+    }
+
+    fn is_left_out(&self, key: &[u8]) -> bool {
+        !self.options.metadata && is_metadata(key)
+            || !self.options.backend_config && key == b"backend_config"
+    }
+
+    fn control_predecessors(&mut self, row: Row) {
+        let pairs = self.module.control_predecessors();
+        let start = pairs.partition_point(|(user, _)| *user < row);
+        let rest = pairs.get(start..).unwrap_or_default();
+        let found = rest.iter().take_while(|(user, _)| *user == row);
+        for (index, (_, predecessor)) in found.enumerate() {
+            let open: &[u8] = if index == 0 { b", control-predecessors={" } else { b", " };
+            self.out.extend_from_slice(open);
+            self.name(*predecessor);
+        }
+        if rest.first().is_some_and(|(user, _)| *user == row) {
+            self.out.push(b'}');
+        }
+    }
+
+    /// `, role=%computation`; whether `row` calls any in that role.
+    fn calls(&mut self, row: Row, role: CallRole) -> bool {
+        let is_list = matches!(role, CallRole::Branch | CallRole::Called);
+        let calls = self.module.calls(row);
+        let mut count = 0;
+        for call in calls.iter().filter(|call| call.role == role) {
+            self.out.extend_from_slice(b", ");
+            if count == 0 {
+                self.out.extend_from_slice(role.as_str().as_bytes());
+                self.out.push(b'=');
+                if is_list {
+                    self.out.push(b'{');
+                }
+            }
+            self.computation_name(call.computation);
+            count += 1;
+            if !is_list {
+                return true;
+            }
+        }
+        if count > 0 {
+            self.out.push(b'}');
+        }
+        count > 0
+    }
+}

@@ -1,0 +1,290 @@
+//! Text from modules: the original bytes, canonical text, fingerprints, structural comparison.
+//!
+//! Canonical text is what XLA's parser reads: every result shape written out, everything defined
+//! before it is used, computations in their own blocks, one instruction per line. Reading it
+//! gives a module that is structurally equal to the printed one.
+
+mod equal;
+mod fingerprint;
+mod instruction;
+mod names;
+mod order;
+mod shape;
+mod value;
+mod verbatim;
+
+pub use equal::{Difference, EqualityOptions, structurally_equal, structurally_equal_with};
+pub use fingerprint::{FingerprintOptions, fingerprint};
+
+use crate::ir::{CallRole, Computation, ComputationId, Flags, Module, Opcode, Row, ShapeId};
+use crate::text::{Cursor, Span};
+use names::{Names, needs_percent};
+use shape::{number, write_index_comment, write_shape};
+use std::collections::HashMap;
+use value::{Spacing, write_value, write_without_layouts};
+
+/// XLA's two ways to write a module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// Names with `%`, computations with signatures, numbered list elements.
+    #[default]
+    Long,
+    /// Bare names, no signatures.
+    Short,
+}
+
+/// What canonical text holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrintOptions {
+    /// Long or short.
+    pub form: Form,
+    /// Each operand with its shape.
+    pub operand_shapes: bool,
+    /// Layouts in shapes.
+    pub layouts: bool,
+    /// `metadata` and `origin` of instructions, stack-frame tables, recovery tables.
+    pub metadata: bool,
+    /// `backend_config`.
+    pub backend_config: bool,
+    /// Write implied tuple elements as `%x#0` (which jaxlib 0.10.2 cannot read) and asynchronous
+    /// operations as sugar where the text did. Without it they are instructions of their own.
+    pub fold: bool,
+}
+
+impl Default for PrintOptions {
+    fn default() -> Self {
+        Self {
+            form: Form::Long,
+            operand_shapes: false,
+            layouts: true,
+            metadata: true,
+            backend_config: true,
+            fold: false,
+        }
+    }
+}
+
+/// The canonical text of `module`.
+pub fn to_text(module: &Module, options: &PrintOptions) -> Vec<u8> {
+    let mut printer = Printer::new(module, options);
+    printer.header();
+    for id in order::computation_order(module) {
+        if !(options.fold && module.computation(id).is_implicit) {
+            printer.out.push(b'\n');
+            printer.computation(id);
+        }
+    }
+    printer.out
+}
+
+/// The canonical text of one instruction, without indentation and line end.
+pub fn instruction_to_text(module: &Module, row: Row, options: &PrintOptions) -> Vec<u8> {
+    let mut printer = Printer::new(module, options);
+    printer.instruction(row);
+    printer.out
+}
+
+/// The canonical text of one computation, without what it calls.
+pub fn computation_to_text(module: &Module, id: ComputationId, options: &PrintOptions) -> Vec<u8> {
+    let mut printer = Printer::new(module, options);
+    printer.computation(id);
+    printer.out
+}
+
+/// The text of shape `id` of `module`.
+pub fn shape_to_text(module: &Module, id: ShapeId, layouts: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_shape(&mut out, module.shapes(), id, layouts, false);
+    out
+}
+
+/// The role an attribute gives the computations it names.
+fn call_role(key: &[u8]) -> Option<CallRole> {
+    const ROLES: [CallRole; 10] = [
+        CallRole::Calls,
+        CallRole::ToApply,
+        CallRole::Condition,
+        CallRole::Body,
+        CallRole::Select,
+        CallRole::Scatter,
+        CallRole::TrueComputation,
+        CallRole::FalseComputation,
+        CallRole::Branch,
+        CallRole::Called,
+    ];
+    ROLES.into_iter().find(|role| role.as_str().as_bytes() == key)
+}
+
+/// Attributes that `PrintOptions::metadata` governs, of instructions and of the header.
+fn is_metadata(key: &[u8]) -> bool {
+    matches!(key, b"metadata" | b"origin" | b"origin_recovery_table" | b"debug_attributes")
+}
+
+/// The computation that a sugared asynchronous start wraps.
+fn wrapped(module: &Module, row: Row) -> Option<ComputationId> {
+    let is_start = module.opcode(row) == Opcode::AsyncStart;
+    let is_sugar = module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR;
+    if is_start && is_sugar { module.called(row, CallRole::Wrapped) } else { None }
+}
+
+/// The thread of an implicit computation: what its start says.
+fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u32, Row>) -> Span {
+    let computation = module.computation(id);
+    if !computation.is_implicit {
+        return computation.execution_thread;
+    }
+    let caller = callers.get(&id.0);
+    caller.and_then(|row| module.attribute(*row, "async_execution_thread")).unwrap_or_default()
+}
+
+/// The callers of implicit computations; each has one.
+fn implicit_callers(module: &Module) -> HashMap<u32, Row> {
+    let calls = module.all_calls().iter();
+    calls.filter(|call| call.role == CallRole::Wrapped).map(|c| (c.computation.0, c.row)).collect()
+}
+
+struct Printer<'a> {
+    module: &'a Module,
+    options: &'a PrintOptions,
+    names: Names,
+    /// Callers of implicit computations.
+    callers: HashMap<u32, Row>,
+    out: Vec<u8>,
+}
+
+impl<'a> Printer<'a> {
+    fn new(module: &'a Module, options: &'a PrintOptions) -> Self {
+        let names = Names::new(module, options.fold);
+        Self { module, options, names, callers: implicit_callers(module), out: Vec::new() }
+    }
+
+    fn is_long(&self) -> bool {
+        self.options.form == Form::Long
+    }
+
+    fn header(&mut self) {
+        let module = self.module;
+        self.out.extend_from_slice(b"HloModule ");
+        if needs_percent(module.name()) {
+            self.out.push(b'%');
+        }
+        self.out.extend_from_slice(module.name());
+        let mut written: Vec<&[u8]> = Vec::new();
+        for (key, value) in &module.header().attributes {
+            let (key, value) = (module.bytes(*key), module.bytes(*value));
+            if written.contains(&key) || !self.options.metadata && is_metadata(key) {
+                continue;
+            }
+            written.push(key);
+            self.out.extend_from_slice(b", ");
+            self.out.extend_from_slice(key);
+            self.out.push(b'=');
+            if key == b"entry_computation_layout" && !self.options.layouts {
+                write_without_layouts(&mut self.out, value);
+            } else {
+                write_value(&mut self.out, key, value, Spacing::Readable);
+            }
+        }
+        self.out.push(b'\n');
+        if module.header().has_tables && self.options.metadata {
+            self.tables();
+        }
+    }
+
+    fn tables(&mut self) {
+        let header = self.module.header();
+        for (keyword, section) in [
+            ("FileNames", header.file_names),
+            ("FunctionNames", header.function_names),
+            ("FileLocations", header.file_locations),
+            ("StackFrames", header.stack_frames),
+        ] {
+            number(&mut self.out, format_args!("\n{keyword}\n"));
+            let mut cursor = Cursor::new(self.module.bytes(section));
+            // The section was read when the module was; nothing in it can fail now.
+            while let Ok(Some(entry)) = cursor.integer() {
+                number(&mut self.out, format_args!("{entry} "));
+                let _ = cursor.skip_space();
+                let start = cursor.position();
+                let read = match cursor.peek() {
+                    b'{' => cursor.balanced(),
+                    _ => cursor.string(),
+                };
+                if read.is_err() {
+                    break;
+                }
+                write_value(&mut self.out, b"", cursor.since(start), Spacing::Readable);
+                self.out.push(b'\n');
+            }
+        }
+    }
+
+    fn computation(&mut self, id: ComputationId) {
+        if self.module.entry() == id {
+            self.out.extend_from_slice(b"ENTRY ");
+        }
+        self.computation_name(id);
+        self.out.push(b' ');
+        if self.is_long() {
+            self.signature(id);
+        }
+        self.out.extend_from_slice(b"{\n");
+        for row in order::row_order(self.module, id) {
+            if !(self.options.fold && names::is_tuple_path(self.module, row)) {
+                self.out.extend_from_slice(b"  ");
+                self.instruction(row);
+                self.out.push(b'\n');
+            }
+        }
+        self.out.push(b'}');
+        let thread = self.module.bytes(thread_of(self.module, id, &self.callers));
+        if !matches!(thread, b"" | b"\"main\"" | b"'main'") {
+            self.out.extend_from_slice(b", execution_thread=");
+            write_value(&mut self.out, b"", thread, Spacing::Readable);
+        }
+        self.out.push(b'\n');
+    }
+
+    /// `(parameters) -> shape `, in the order of parameter numbers, without layouts.
+    fn signature(&mut self, id: ComputationId) {
+        let module = self.module;
+        let computation: &Computation = module.computation(id);
+        self.out.push(b'(');
+        for (index, row) in module.parameters(id).into_iter().enumerate() {
+            if index > 0 {
+                self.out.extend_from_slice(b", ");
+            }
+            self.out.extend_from_slice(self.names.row(module, row));
+            self.out.extend_from_slice(b": ");
+            write_shape(&mut self.out, module.shapes(), module.shape(row), false, true);
+        }
+        self.out.extend_from_slice(b") -> ");
+        let result = module.shape(Row(computation.root));
+        write_shape(&mut self.out, module.shapes(), result, false, true);
+        self.out.push(b' ');
+    }
+
+    fn computation_name(&mut self, id: ComputationId) {
+        let name = self.names.computation(self.module, id);
+        if self.options.form == Form::Long || needs_percent(name) {
+            self.out.push(b'%');
+        }
+        self.out.extend_from_slice(name);
+    }
+
+    fn name(&mut self, row: Row) {
+        let name = self.names.row(self.module, row);
+        if self.options.form == Form::Long || needs_percent(name) {
+            self.out.push(b'%');
+        }
+        self.out.extend_from_slice(name);
+    }
+
+    fn separator(&mut self, index: usize) {
+        if index > 0 {
+            self.out.extend_from_slice(b", ");
+            let comments = self.is_long();
+            write_index_comment(&mut self.out, index, comments);
+        }
+    }
+}

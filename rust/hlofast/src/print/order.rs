@@ -1,0 +1,75 @@
+//! Orders in which everything is defined before it is used, as XLA's parser demands.
+
+use crate::ir::{ComputationId, Module, Row};
+
+/// The computations, callees first; otherwise in text order.
+pub(crate) fn computation_order(module: &Module) -> Vec<ComputationId> {
+    let calls = module.all_calls();
+    let range = |id: usize| {
+        let Some(computation) = module.computations().get(id) else { return 0..0 };
+        calls.partition_point(|call| call.row.0 < computation.first_row)
+            ..calls.partition_point(|call| call.row.0 < computation.end_row)
+    };
+    let order = post_order(module.computations().len(), |id, index| {
+        let range = range(id);
+        let call = calls.get(range.start + index).filter(|_| index < range.len())?;
+        Some(call.computation.0 as usize)
+    });
+    order.into_iter().map(|id| ComputationId(id as u32)).collect()
+}
+
+/// The rows of a computation, operands and control predecessors first; otherwise in text order.
+pub(crate) fn row_order(module: &Module, id: ComputationId) -> Vec<Row> {
+    let rows = module.computation(id).rows();
+    let pairs = module.control_predecessors();
+    let from = pairs.partition_point(|(row, _)| row.0 < rows.start);
+    let to = pairs.partition_point(|(row, _)| row.0 < rows.end);
+    let pairs = pairs.get(from..to).unwrap_or_default();
+    let is_sorted = rows.clone().all(|row| module.operands(Row(row)).iter().all(|o| *o < row))
+        && pairs.iter().all(|(row, predecessor)| predecessor < row);
+    if is_sorted {
+        return rows.map(Row).collect();
+    }
+    let first = rows.start;
+    let order = post_order(rows.len(), |local, index| {
+        let row = Row(first + local as u32);
+        let operands = module.operands(row);
+        if let Some(operand) = operands.get(index) {
+            return Some((*operand - first) as usize);
+        }
+        let start = pairs.partition_point(|(user, _)| *user < row);
+        let (user, predecessor) = pairs.get(start + index - operands.len())?;
+        (*user == row).then(|| (predecessor.0 - first) as usize)
+    });
+    order.into_iter().map(|local| Row(first + local as u32)).collect()
+}
+
+/// Nodes after the targets of their edges (node `n` has `edge(n, 0)`, `edge(n, 1)`, ...), by
+/// number where that leaves a choice. Edges that close a cycle are passed over.
+fn post_order(nodes: usize, edge: impl Fn(usize, usize) -> Option<usize>) -> Vec<usize> {
+    let mut met = vec![false; nodes];
+    let mut order = Vec::with_capacity(nodes);
+    let mut stack: Vec<(usize, usize)> = Vec::new();
+    for node in 0..nodes {
+        if std::mem::replace(&mut met[node], true) {
+            continue;
+        }
+        stack.push((node, 0));
+        while let Some((node, index)) = stack.last_mut() {
+            match edge(*node, *index) {
+                Some(target) => {
+                    *index += 1;
+                    if met.get(target) == Some(&false) {
+                        met[target] = true;
+                        stack.push((target, 0));
+                    }
+                }
+                None => {
+                    order.push(*node);
+                    stack.pop();
+                }
+            }
+        }
+    }
+    order
+}

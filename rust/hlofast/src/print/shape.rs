@@ -1,0 +1,204 @@
+//! The canonical text of shapes.
+
+use crate::ir::{Dimension, Layout, ShapeId, ShapeTable, ShapeView};
+use std::io::Write;
+
+/// Appends the text of `id`. With `comments`, every fifth tuple element is numbered.
+pub(crate) fn write_shape(
+    out: &mut Vec<u8>,
+    table: &ShapeTable,
+    id: ShapeId,
+    layouts: bool,
+    comments: bool,
+) {
+    // Tuples still open: their elements and how many of them are written.
+    let mut open: Vec<(&[ShapeId], usize)> = Vec::new();
+    let mut next = Some(id);
+    loop {
+        if let Some(id) = next.take() {
+            match table.get(id) {
+                ShapeView::Tuple(elements) => {
+                    out.push(b'(');
+                    open.push((elements, 0));
+                }
+                ShapeView::Buffer(inner) => {
+                    out.extend_from_slice(b"b(");
+                    write_array(out, table, inner, layouts);
+                    out.push(b')');
+                }
+                ShapeView::Array(_) => write_array(out, table, id, layouts),
+            }
+        }
+        let Some((elements, written)) = open.last_mut() else { return };
+        match elements.get(*written) {
+            Some(element) => {
+                if *written > 0 {
+                    out.extend_from_slice(b", ");
+                    write_index_comment(out, *written, comments);
+                }
+                *written += 1;
+                next = Some(*element);
+            }
+            None => {
+                out.push(b')');
+                open.pop();
+            }
+        }
+    }
+}
+
+/// `/*index=5*/` before every fifth element.
+pub(crate) fn write_index_comment(out: &mut Vec<u8>, index: usize, wanted: bool) {
+    if wanted && index > 0 && index.is_multiple_of(5) {
+        number(out, format_args!("/*index={index}*/"));
+    }
+}
+
+/// Appends formatted text; writing to a vector cannot fail.
+pub(crate) fn number(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    let _ = out.write_fmt(text);
+}
+
+fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool) {
+    let Some(array) = table.array(id) else { return };
+    out.extend_from_slice(array.element_type.as_str().as_bytes());
+    out.push(b'[');
+    for (index, dimension) in array.dimensions().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        match dimension {
+            Dimension::Static(size) => number(out, format_args!("{size}")),
+            Dimension::Bounded(size) => number(out, format_args!("<={size}")),
+            Dimension::Unbounded => out.push(b'?'),
+        }
+    }
+    out.push(b']');
+    if let Some(layout) = array.layout
+        && layouts
+    {
+        write_layout(out, layout);
+    }
+}
+
+fn write_layout(out: &mut Vec<u8>, layout: &Layout) {
+    let mut items = Vec::new();
+    if !layout.tiles.is_empty() {
+        items.push(b'T');
+        for tile in &layout.tiles {
+            write_group(&mut items, tile);
+        }
+    }
+    if layout.tail_padding_alignment != 1 {
+        number(&mut items, format_args!("L({})", layout.tail_padding_alignment));
+    }
+    if let Some(word) = layout.index_type {
+        number(&mut items, format_args!("#({})", word.as_str()));
+    }
+    if let Some(word) = layout.pointer_type {
+        number(&mut items, format_args!("*({})", word.as_str()));
+    }
+    if layout.element_bits != 0 {
+        number(&mut items, format_args!("E({})", layout.element_bits));
+    }
+    if layout.memory_space != 0 {
+        number(&mut items, format_args!("S({})", layout.memory_space));
+    }
+    if !layout.splits.is_empty() {
+        items.extend_from_slice(b"SC");
+        for (dimension, indices) in &layout.splits {
+            number(&mut items, format_args!("({dimension}:"));
+            write_integers(&mut items, indices);
+            items.push(b')');
+        }
+    }
+    if layout.metadata_prefix_bytes != 0 {
+        number(&mut items, format_args!("M({})", layout.metadata_prefix_bytes));
+    }
+    if layout.minor_to_major.is_empty() && items.is_empty() {
+        return;
+    }
+    out.push(b'{');
+    write_integers(out, &layout.minor_to_major);
+    if !items.is_empty() {
+        out.push(b':');
+        out.extend_from_slice(&items);
+    }
+    out.push(b'}');
+}
+
+fn write_group(out: &mut Vec<u8>, values: &[i64]) {
+    out.push(b'(');
+    write_integers(out, values);
+    out.push(b')');
+}
+
+/// Integers with commas; the smallest one spells `*` (tiles combine dimensions with it).
+fn write_integers(out: &mut Vec<u8>, values: &[i64]) {
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        if *value == i64::MIN {
+            out.push(b'*');
+        } else {
+            number(out, format_args!("{value}"));
+        }
+    }
+}
+
+/// Whether two shapes of any tables are the same in everything that is printed. Remembers what
+/// it found, so that comparing all shapes of two modules is linear.
+pub(crate) struct ShapeMatcher<'a> {
+    a: &'a ShapeTable,
+    b: &'a ShapeTable,
+    layouts: bool,
+    known: Vec<u32>,
+}
+
+impl<'a> ShapeMatcher<'a> {
+    pub(crate) fn new(a: &'a ShapeTable, b: &'a ShapeTable, layouts: bool) -> Self {
+        Self { a, b, layouts, known: vec![u32::MAX; a.len()] }
+    }
+
+    /// Whether `a` of the first table is `b` of the second.
+    pub(crate) fn same(&mut self, a: ShapeId, b: ShapeId) -> bool {
+        let mut stack = vec![(a, b)];
+        // Pairs are noted only once all below them agree.
+        let mut noted = Vec::new();
+        while let Some((a, b)) = stack.pop() {
+            if self.known.get(a.0 as usize) == Some(&b.0) {
+                continue;
+            }
+            match (self.a.get(a), self.b.get(b)) {
+                (ShapeView::Tuple(x), ShapeView::Tuple(y)) if x.len() == y.len() => {
+                    stack.extend(x.iter().copied().zip(y.iter().copied()));
+                }
+                (ShapeView::Buffer(x), ShapeView::Buffer(y)) => stack.push((x, y)),
+                (ShapeView::Array(x), ShapeView::Array(y))
+                    if x.element_type == y.element_type
+                        && x.dimensions().eq(y.dimensions())
+                        && (!self.layouts || same_layout(x.layout, y.layout)) => {}
+                _ => return false,
+            }
+            noted.push((a, b));
+        }
+        for (a, b) in noted {
+            if let Some(slot) = self.known.get_mut(a.0 as usize) {
+                *slot = b.0;
+            }
+        }
+        true
+    }
+}
+
+fn same_layout(a: Option<&Layout>, b: Option<&Layout>) -> bool {
+    let text = |layout: Option<&Layout>| {
+        let mut out = Vec::new();
+        if let Some(layout) = layout {
+            write_layout(&mut out, layout);
+        }
+        out
+    };
+    a == b || text(a) == text(b)
+}

@@ -1,0 +1,187 @@
+//! The text of values: comments and line breaks out, everything that carries meaning kept.
+
+use crate::ir::ElementType;
+use crate::text::{Cursor, is_identifier_byte};
+
+/// What to do with whitespace between tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spacing {
+    /// One space where there was some.
+    Readable,
+    /// None where tokens stay apart without it: the form values are compared in.
+    Tight,
+}
+
+/// Appends the value of attribute `key`.
+pub(crate) fn write_value(out: &mut Vec<u8>, key: &[u8], value: &[u8], spacing: Spacing) {
+    match (key, value.first()) {
+        // Opaque: every byte between the braces belongs to the value.
+        (b"backend_config", Some(b'{')) => out.extend_from_slice(value),
+        (b"frontend_attributes", Some(b'{')) => write_tokens(out, value, spacing, true),
+        _ => write_tokens(out, value, spacing, false),
+    }
+}
+
+/// Appends the literal of a constant; a repeated shape, as old dumps have it, is left out.
+pub(crate) fn write_literal(out: &mut Vec<u8>, payload: &[u8], spacing: Spacing) {
+    write_tokens(out, without_shape(payload), spacing, false);
+}
+
+/// The literal behind a shape that repeats the instruction's: `f32[2] {1, 2}`.
+fn without_shape(payload: &[u8]) -> &[u8] {
+    let mut cursor = Cursor::new(payload);
+    let read = (|| {
+        cursor.skip_space().ok()?;
+        ElementType::from_bytes(cursor.identifier())?;
+        if cursor.peek() != b'[' {
+            return None;
+        }
+        cursor.balanced().ok()?;
+        if cursor.peek() == b'{' {
+            let before = cursor;
+            cursor.balanced().ok()?;
+            cursor.skip_space().ok()?;
+            if cursor.is_at_end() {
+                cursor = before;
+            }
+        }
+        cursor.skip_space().ok()?;
+        (!cursor.is_at_end()).then_some(())
+    })();
+    if read.is_some() { cursor.rest() } else { payload }
+}
+
+/// Appends the tokens of `text`. With `dictionaries`, values in braces behind `=` are opaque.
+pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dictionaries: bool) {
+    if spacing == Spacing::Readable && is_plain(text) {
+        out.extend_from_slice(text);
+        return;
+    }
+    let start = out.len();
+    let mut cursor = Cursor::new(text);
+    loop {
+        let before = cursor.position();
+        if cursor.skip_space().is_err() {
+            out.extend_from_slice(cursor.rest());
+            return;
+        }
+        if cursor.is_at_end() {
+            return;
+        }
+        let byte = cursor.peek();
+        if cursor.position() > before && out.len() > start {
+            let wanted = match spacing {
+                Spacing::Readable => !matches!(byte, b'=' | b','),
+                Spacing::Tight => out.last().is_some_and(|last| sticks(*last)) && sticks(byte),
+            };
+            if wanted {
+                out.push(b' ');
+            }
+        }
+        let at = cursor.position();
+        match byte {
+            b'"' | b'\'' => {
+                if cursor.string().is_err() {
+                    out.extend_from_slice(cursor.rest());
+                    return;
+                }
+                write_string(out, cursor.since(at));
+            }
+            b'{' if dictionaries && out.len() > start && cursor.dictionary().is_ok() => {
+                out.extend_from_slice(cursor.since(at));
+            }
+            _ => {
+                cursor.advance(1);
+                out.push(byte);
+            }
+        }
+    }
+}
+
+/// Whether `text` holds neither comments nor other whitespace than spaces.
+fn is_plain(text: &[u8]) -> bool {
+    !text.iter().any(|byte| matches!(byte, b'\n' | b'\r' | b'\t' | b'/'))
+        && memchr::memmem::find(text, b" =").is_none()
+}
+
+/// Whether a byte could join with such a byte before or after it into one token.
+fn sticks(byte: u8) -> bool {
+    is_identifier_byte(byte) || matches!(byte, b'"' | b'\'' | b'?' | b'%' | b'*' | b'#')
+}
+
+/// Appends a string with its quotes; line breaks become escapes, so that lines stay lines.
+fn write_string(out: &mut Vec<u8>, string: &[u8]) {
+    if memchr::memchr2(b'\n', b'\r', string).is_none() {
+        out.extend_from_slice(string);
+        return;
+    }
+    for byte in string {
+        match byte {
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            _ => out.push(*byte),
+        }
+    }
+}
+
+/// Appends `text` without the layouts of the shapes in it: braces that follow a `]`.
+pub(crate) fn write_without_layouts(out: &mut Vec<u8>, text: &[u8]) {
+    let mut tight = Vec::with_capacity(text.len());
+    write_tokens(&mut tight, text, Spacing::Tight, false);
+    let mut cursor = Cursor::new(&tight);
+    while !cursor.is_at_end() {
+        let byte = cursor.peek();
+        cursor.advance(1);
+        out.push(byte);
+        if byte == b']' && cursor.peek() == b'{' && cursor.balanced().is_err() {
+            break;
+        }
+    }
+    out.extend_from_slice(cursor.rest());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(text: &str, spacing: Spacing) -> String {
+        let mut out = Vec::new();
+        write_tokens(&mut out, text.as_bytes(), spacing, false);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn comments_and_line_breaks_go_tokens_stay() {
+        let text = "{size=2 /* a */\n  stride =1,\t\"a /* b */\nc\" // end\n}";
+        assert_eq!(tokens(text, Spacing::Readable), "{size=2 stride=1, \"a /* b */\\nc\" }");
+        assert_eq!(tokens(text, Spacing::Tight), "{size=2 stride=1,\"a /* b */\\nc\"}");
+        assert_eq!(tokens("[2,1] 0, 1 last", Spacing::Tight), "[2,1]0,1 last");
+    }
+
+    #[test]
+    fn dictionaries_keep_every_byte() {
+        let text = b"{a={x  // y\n}, b=\"c\" }";
+        let mut out = Vec::new();
+        write_value(&mut out, b"frontend_attributes", text, Spacing::Tight);
+        assert_eq!(out, b"{a={x  // y\n},b=\"c\"}");
+    }
+
+    #[test]
+    fn layouts_are_taken_out_of_entry_layouts() {
+        let mut out = Vec::new();
+        write_without_layouts(
+            &mut out,
+            b"{(f32[2,3]{1,0:T(8,128)}, /*index=1*/s32[])->(f32[2]{0})}",
+        );
+        assert_eq!(out, b"{(f32[2,3],s32[])->(f32[2])}");
+    }
+
+    #[test]
+    fn a_repeated_shape_before_a_literal_goes() {
+        assert_eq!(without_shape(b"f32[2] {1, 2}"), b"{1, 2}");
+        assert_eq!(without_shape(b"f32[2]{0} {1, 2}"), b"{1, 2}");
+        assert_eq!(without_shape(b"f32[2]{1, 2}"), b"{1, 2}");
+        assert_eq!(without_shape(b"{1, 2}"), b"{1, 2}");
+        assert_eq!(without_shape(b"nan"), b"nan");
+    }
+}
