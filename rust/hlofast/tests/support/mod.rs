@@ -34,14 +34,16 @@ pub fn dumps() -> Vec<(String, Vec<u8>)> {
     for folder in ["", "dumps", "seedlike"] {
         let Ok(entries) = std::fs::read_dir(fixtures().join(folder)) else { continue };
         for entry in entries {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            let bytes = || std::fs::read(&path).unwrap();
+            let path = entry.expect("a readable fixture").path();
+            let name = path.file_name().expect("a readable fixture").to_string_lossy().into_owned();
+            let bytes = || std::fs::read(&path).expect("a readable fixture");
             if name.ends_with(".txt") {
                 found.push((name, bytes()));
             } else if name.ends_with(".txt.gz") {
                 let mut text = Vec::new();
-                flate2::read::MultiGzDecoder::new(&bytes()[..]).read_to_end(&mut text).unwrap();
+                flate2::read::MultiGzDecoder::new(&bytes()[..])
+                    .read_to_end(&mut text)
+                    .expect("a readable fixture");
                 found.push((name, text));
             }
         }
