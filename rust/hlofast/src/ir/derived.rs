@@ -169,7 +169,7 @@ impl Module {
 }
 
 /// Skips an optional result shape and reads the opcode after it.
-fn skip_to_opcode(cursor: &mut Cursor<'_>) -> Option<Span> {
+pub(crate) fn skip_to_opcode(cursor: &mut Cursor<'_>) -> Option<Span> {
     loop {
         cursor.skip_space().ok()?;
         match cursor.peek() {

@@ -1,14 +1,16 @@
 //! The general path: one instruction in any form the language allows.
 
-use super::infer::{Request, infer};
+use super::infer::{Attribute, Callee, Request, Signature, infer};
 use super::line::call_role;
 use super::operands::{Operand, Operands};
 use super::reader::{Pending, Queued, Reader};
 use super::shape::{parse_shape, starts_shape};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::attributes::{read_value, skip_to_value};
+use crate::ir::derived::skip_to_opcode;
 use crate::ir::{Call, CallRole, ComputationId, Flags, Opcode, Row, ShapeId};
 use crate::text::{Cursor, Span, is_identifier_byte};
+use std::sync::Arc;
 
 /// How an opcode is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -292,26 +294,59 @@ impl Reader<'_> {
                 }
             }
         }
-        let attributes: Vec<(&[u8], &[u8])> = attributes
+        let attributes: Vec<Attribute<'_>> = attributes
             .iter()
-            .map(|a| (&self.text[a.key.range()], &self.text[a.value.range()]))
-            .collect();
-        let callees: Vec<Option<ShapeId>> = calls
-            .iter()
-            .map(|(name, _)| {
-                let id = self.find_computation(*name)?;
-                let root = self.computations.get(id as usize)?.root;
-                self.columns.shapes.get(root as usize).copied()
+            .map(|a| Attribute {
+                key: &self.text[a.key.range()],
+                value: &self.text[a.value.range()],
+                at: a.value,
             })
             .collect();
-        let request = Request {
-            opcode,
-            operands: &shapes,
-            attributes: &attributes,
-            callee_results: &callees,
-        };
-        infer(&request, &mut self.shapes)
-            .map_err(|error| ParseError::new(error.kind(), word, error.message()))
+        let callees: Vec<Callee> = calls
+            .iter()
+            .map(|(name, role)| Callee { role: *role, signature: self.signature(*name) })
+            .collect();
+        let request =
+            Request { opcode, operands: &shapes, attributes: &attributes, callees: &callees };
+        infer(&request, &mut self.shapes).map_err(|error| match error.span() {
+            Span::EMPTY => ParseError::new(error.kind(), word, error.message()),
+            _ => error,
+        })
+    }
+
+    /// What the computation called `name` takes and gives, if it is defined by now.
+    fn signature(&mut self, name: Span) -> Option<Arc<Signature>> {
+        let id = self.find_computation(name)?;
+        if let Some(known) = self.signatures.get(&id) {
+            return Some(known.clone());
+        }
+        let computation = self.computations.get(id as usize)?;
+        let result = self.columns.shapes.get(computation.root as usize).copied()?;
+        let mut parameters = Vec::new();
+        for row in computation.rows().map(Row) {
+            if self.columns.opcodes[row.0 as usize] == Opcode::Parameter {
+                let shape = self.columns.shapes[row.0 as usize];
+                parameters.push((self.parameter_number(row)?, shape));
+            }
+        }
+        parameters.sort_unstable_by_key(|(number, _)| *number);
+        let parameters = parameters.into_iter().map(|(_, shape)| shape).collect();
+        let signature = Arc::new(Signature { parameters, result });
+        self.signatures.insert(id, signature.clone());
+        Some(signature)
+    }
+
+    /// The number of parameter `row`.
+    fn parameter_number(&self, row: Row) -> Option<u64> {
+        let index = row.0 as usize;
+        let start = self.columns.name_starts[index] + u32::from(self.columns.name_lengths[index]);
+        let rest = self.bytes(Span { start, end: self.columns.tail_starts[index] });
+        let mut cursor = Cursor::new(rest);
+        cursor.eat(b':').ok()?;
+        cursor.eat(b'=').ok()?;
+        skip_to_opcode(&mut cursor)?;
+        cursor.eat(b'(').ok()?;
+        cursor.integer().ok()?.and_then(|number| u64::try_from(number).ok())
     }
 }
 

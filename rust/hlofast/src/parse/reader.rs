@@ -1,6 +1,7 @@
 //! The state of a parse: the columns so far, the scopes, and what is still to be resolved.
 
 use super::Options;
+use super::infer::Signatures;
 use super::names::{HashKeys, InstructionNames, Scope};
 use super::shape::parse_shape;
 use crate::error::{ErrorKind, ParseError, Result};
@@ -90,6 +91,8 @@ pub(super) struct Reader<'a> {
     pub single_instruction: bool,
     /// Rows of those parameters.
     pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::shape::BuildMix>,
+    /// Computations whose signatures shape inference asked for.
+    pub signatures: Signatures,
 }
 
 /// The columns' lengths before an instruction, to take it back after a fault.
@@ -137,6 +140,7 @@ impl<'a> Reader<'a> {
             general_until: if options.force_general { usize::MAX } else { 0 },
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),
+            signatures: Signatures::default(),
         };
         reader.columns.operand_offsets.push(0);
         reader.reserve(text.len());
