@@ -95,7 +95,15 @@ class TestProgram:
         assert done.stdout == f"hlofast {hlofast.__version__}\n"
 
     @pytest.mark.parametrize(
-        "arguments", [(), ("sumary", "x"), ("--nonsense",), ("summary",), ("show", "x")]
+        "arguments",
+        [
+            (),
+            ("sumary", "x"),
+            ("--nonsense",),
+            ("summary",),
+            ("show", "x"),
+            ("summary", "x", "--limit", "-1"),
+        ],
     )
     def test_wrong_usage_is_exit_code_2(self, arguments: tuple[str, ...]) -> None:
         done = hlofast_command(*arguments)

@@ -19,6 +19,14 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def natural(text: str) -> int:
+    """The number in an argument; negative ones are refused."""
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
 def size(count: int | None) -> str:
     """A number of bytes, exact, and in GiB where that says something."""
     if count is None:

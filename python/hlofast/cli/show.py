@@ -31,7 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="an instruction or a computation")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
-        "--limit", type=int, default=20, metavar="N", help="rows per table, 0 for all (default 20)"
+        "--limit",
+        type=output.natural,
+        default=20,
+        metavar="N",
+        help="rows per table, 0 for all (default 20)",
     )
 
 

@@ -21,6 +21,7 @@ The status is what the passes left behind: unoptimised (as the framework wrote i
 scheduled (text order is the order of execution). Sizes are unpadded.
 """
 VERSION = 1
+ALL = 1 << 31
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     inputs.add_files(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
-        "--limit", type=int, default=10, metavar="N", help="rows per table, 0 for all (default 10)"
+        "--limit",
+        type=int,
+        default=10,
+        metavar="N",
+        help="rows per table, and shapes in JSON; 0 for all (default 10)",
     )
 
 
@@ -38,8 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     reader = inputs.Reader(arguments)
     printer = None if arguments.json else output.Printer()
     documents = []
+    shapes = arguments.limit or ALL
     for found in reader:
-        document = found.describe() | found.module.summary()
+        document = found.describe() | found.module.summary(shapes=shapes)
         if printer is None:
             documents.append(document)
         else:
