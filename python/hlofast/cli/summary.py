@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--limit",
-        type=int,
+        type=output.natural,
         default=10,
         metavar="N",
         help="rows per table, and shapes in JSON; 0 for all (default 10)",
