@@ -65,11 +65,7 @@ def _print(printer: output.Printer, document: dict[str, Any], limit: int | None)
             ("file", _place(document)),
             ("status", f"{document['status']} ({document['status_reason']})"),
             ("backend", _backend(document)),
-            (
-                "devices",
-                f"{output.counted(document['num_partitions'], 'partition')}, "
-                f"{output.counted(document['replica_count'], 'replica')}",
-            ),
+            ("devices", _devices(document)),
             (
                 "size",
                 f"{output.counted(counts['instructions'], 'instruction')} in "
@@ -138,6 +134,14 @@ def _backend(document: dict[str, Any]) -> str:
     if document["backend"] is None:
         return "unknown"
     return f"{document['backend']} ({document['backend_reason']})"
+
+
+def _devices(document: dict[str, Any]) -> str:
+    """Empty where both are 1, which is also what headers without these attributes mean."""
+    partitions, replicas = document["num_partitions"], document["replica_count"]
+    if partitions == replicas == 1:
+        return ""
+    return f"{output.counted(partitions, 'partition')}, {output.counted(replicas, 'replica')}"
 
 
 def _implicit(count: int) -> str:
