@@ -11,7 +11,11 @@ FIXTURES = CHECKOUT / "tests" / "fixtures"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--no-skips", action="store_true", help="count a skipped test as a failure")
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="count a skipped test as a failure, unless it needs the seed documents",
+    )
 
 
 def seeds_folder() -> Path | None:
@@ -62,7 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--no-skips"):
+    demanded = item.config.getoption("--no-skips") and not item.get_closest_marker("seeds")
+    if report.skipped and not hasattr(report, "wasxfail") and demanded:
         report.outcome = "failed"
         report.longrepr = f"skipped, and --no-skips was given: {report.longrepr}"
     return report
