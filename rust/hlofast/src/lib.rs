@@ -7,6 +7,7 @@ pub mod error;
 pub mod ir;
 pub mod parse;
 pub mod print;
+mod strict;
 pub mod summary;
 pub mod text;
 

@@ -69,5 +69,14 @@ pub fn parse(source: Source, options: &Options) -> Result<Module> {
     };
     // The reader borrows the source's bytes, which the module then owns.
     let parts = reader.into_parts()?;
-    Ok(parts.into_module(source))
+    let mut module = parts.into_module(source);
+    if options.strictness != Strictness::Tolerant
+        && let Err(error) = crate::strict::check(&module, options.strictness)
+    {
+        if !options.collect_errors {
+            return Err(error);
+        }
+        module.errors.push(error);
+    }
+    Ok(module)
 }

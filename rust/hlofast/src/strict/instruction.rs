@@ -1,0 +1,299 @@
+//! One instruction: result shape, opcode, operands or payload, attributes.
+
+use super::Checker;
+use super::lexer::Kind;
+use super::operands::NO_ROW;
+use super::table::{self, Attribute, Set, only};
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::{Arity, ComputationId, Module, Opcode, Row};
+use crate::text::Span;
+
+/// What an instruction says about itself, as far as later checks need it.
+#[derive(Clone, Default)]
+pub(super) struct Facts {
+    /// The attributes given.
+    pub seen: Set,
+    /// Where the opcode stands.
+    pub word: Span,
+    /// Whether the result shape is written.
+    pub has_shape: bool,
+    /// How many integers `dimensions` holds.
+    pub dimensions: usize,
+    pub channel_id: Option<i64>,
+    pub use_global_device_ids: bool,
+    /// The computation of `to_apply` or `calls`.
+    pub callee: Option<ComputationId>,
+    pub branches: usize,
+    pub index: i64,
+    /// `async_execution_thread`, with quotes.
+    pub thread: Option<Span>,
+    /// The shapes of `operand_layout_constraints`.
+    pub constraints: Option<Vec<Span>>,
+    /// How many leaves `parameter_replication` speaks of.
+    pub replication: Option<usize>,
+}
+
+/// How an opcode is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Plain,
+    Start(Opcode),
+    Update(Opcode),
+    Done(Opcode),
+}
+
+/// The instruction being checked.
+#[derive(Clone, Copy)]
+pub(super) struct Subject {
+    /// `Row(NO_ROW)` where the tolerant reader saw no such instruction.
+    pub row: Row,
+    pub opcode: Opcode,
+    pub form: Form,
+    /// Where its operands start in `Checker::operands`.
+    pub first_operand: usize,
+}
+
+impl Subject {
+    /// The opcode whose attributes and rules hold: the wrapped one for the start of async sugar.
+    pub fn described(self) -> Opcode {
+        match self.form {
+            Form::Start(stem) => stem,
+            _ => self.opcode,
+        }
+    }
+}
+
+impl<'a> Checker<'a> {
+    /// `shape? opcode(...)` and, if `attributes`, `, key=value` as often as it comes.
+    pub(super) fn right_hand_side(
+        &mut self,
+        row: Row,
+        attributes: bool,
+        facts: &mut Facts,
+    ) -> Result<()> {
+        if self.starts_shape() {
+            self.result_shape()?;
+            facts.has_shape = true;
+        }
+        let (opcode, form) = self.opcode()?;
+        facts.word = self.lexer.span();
+        self.advance();
+        let stem = match form {
+            Form::Start(stem) | Form::Update(stem) | Form::Done(stem) => stem,
+            Form::Plain => opcode,
+        };
+        if !facts.has_shape && !opcode.is_inferable() {
+            return Err(ParseError::new(
+                ErrorKind::CannotInferShape,
+                facts.word,
+                format!("{} needs its result shape written", opcode.as_str()),
+            ));
+        }
+        let first_operand = self.operands.len();
+        let subject = Subject { row, opcode, form, first_operand };
+        match opcode {
+            Opcode::Parameter => self.parameter_payload()?,
+            Opcode::Constant => self.constant_payload(row, facts)?,
+            _ => self.operand_list(row.0)?,
+        }
+        if matches!(form, Form::Start(Opcode::Parameter | Opcode::Constant)) {
+            return Err(ParseError::new(
+                ErrorKind::UnknownOpcode,
+                facts.word,
+                format!("{} cannot run asynchronously", stem.as_str()),
+            ));
+        }
+        let count = self.operands.len() - first_operand;
+        if !opcode.arity().accepts(count) {
+            return Err(self.wrong_count(subject, count, facts.word));
+        }
+        self.check_operands(subject, facts)?;
+        let (allowed, required) = self.expected_attributes(subject);
+        if attributes {
+            self.attributes(subject, allowed, facts)?;
+        }
+        let missing = required & !facts.seen;
+        if missing != 0 {
+            return Err(missing_attribute(subject, missing, facts.word));
+        }
+        let result = self.check_instruction(subject, facts);
+        self.operands.truncate(first_operand);
+        result
+    }
+
+    /// Reads the result shape; texts that passed before are skipped.
+    #[inline]
+    fn result_shape(&mut self) -> Result<()> {
+        let span = self.shape()?;
+        let text = self.bytes(span);
+        if !self.shape_texts.contains(text) {
+            self.shape_texts.insert(text);
+        }
+        Ok(())
+    }
+
+    /// The opcode at the current token.
+    #[inline]
+    fn opcode(&mut self) -> Result<(Opcode, Form)> {
+        if self.kind() != Kind::Ident {
+            return Err(self.error(ErrorKind::ExpectedOpcode, "expected an opcode"));
+        }
+        let word = self.lexer.word();
+        if let Some(opcode) = Opcode::from_bytes(word) {
+            return Ok((opcode, Form::Plain));
+        }
+        type Wrap = fn(Opcode) -> Form;
+        let forms: [(&[u8], Opcode, Wrap); 3] = [
+            (b"-start", Opcode::AsyncStart, Form::Start),
+            (b"-update", Opcode::AsyncUpdate, Form::Update),
+            (b"-done", Opcode::AsyncDone, Form::Done),
+        ];
+        for (suffix, opcode, wrap) in forms {
+            if let Some(stem) = word.strip_suffix(suffix).and_then(Opcode::from_bytes)
+                && stem.may_be_wrapped()
+            {
+                return Ok((opcode, wrap(stem)));
+            }
+        }
+        let shown = String::from_utf8_lossy(word);
+        Err(self.error(ErrorKind::UnknownOpcode, &format!("XLA knows no opcode {shown}")))
+    }
+
+    fn parameter_payload(&mut self) -> Result<()> {
+        self.expect(Kind::LeftParen, "'(' before a parameter's number")?;
+        let place = self.lexer.span();
+        if self.integer()? < 0 {
+            return Err(ParseError::new(
+                ErrorKind::InvalidOperand,
+                place,
+                "a parameter's number is not negative",
+            ));
+        }
+        self.expect(Kind::RightParen, "')' after a parameter's number")
+    }
+
+    fn constant_payload(&mut self, row: Row, facts: &Facts) -> Result<()> {
+        self.expect(Kind::LeftParen, "'(' before a constant's value")?;
+        if row.0 == NO_ROW {
+            return Err(ParseError::new(
+                ErrorKind::InvalidLiteral,
+                facts.word,
+                "this constant has no readable shape",
+            ));
+        }
+        let module: &'a Module = self.module;
+        self.literal(module.shapes(), module.shape(row))?;
+        self.expect(Kind::RightParen, "')' after a constant's value")
+    }
+
+    /// The attributes that the subject may and must have.
+    fn expected_attributes(&self, subject: Subject) -> (Set, Set) {
+        let newest = self.is_newest();
+        let thread = only(Attribute::AsyncExecutionThread);
+        let aliasing = only(Attribute::OutputToOperandAliasing);
+        let opcode = match subject.form {
+            Form::Plain => subject.opcode,
+            Form::Start(stem) => {
+                let (mut allowed, required) = self.attributes_of(stem, subject, newest);
+                allowed |= thread | aliasing;
+                return (allowed, required);
+            }
+            Form::Update(_) => {
+                return (table::COMMON | thread | if newest { aliasing } else { 0 }, 0);
+            }
+            Form::Done(_) => return (table::COMMON | thread, 0),
+        };
+        self.attributes_of(opcode, subject, newest)
+    }
+
+    fn attributes_of(&self, opcode: Opcode, subject: Subject, newest: bool) -> (Set, Set) {
+        let mut allowed = table::allowed(opcode, newest);
+        let mut required = table::required(opcode);
+        match opcode {
+            Opcode::Conditional => {
+                let branches = only(Attribute::BranchComputations);
+                let two = only(Attribute::TrueComputation) | only(Attribute::FalseComputation);
+                if self.selects_by_predicate(subject) {
+                    allowed &= !branches;
+                    required |= two;
+                } else {
+                    allowed &= !two;
+                    required |= branches;
+                }
+            }
+            Opcode::Broadcast if !self.is_scalar_operand(subject) => {
+                required |= only(Attribute::Dimensions);
+            }
+            _ => {}
+        }
+        (allowed, required)
+    }
+
+    /// Reads `, key=value` as often as it comes.
+    #[inline]
+    fn attributes(&mut self, subject: Subject, allowed: Set, facts: &mut Facts) -> Result<()> {
+        while self.eat(Kind::Comma) {
+            if self.kind() != Kind::AttributeName {
+                return Err(
+                    self.error(ErrorKind::ExpectedName, "expected an attribute's name and '='")
+                );
+            }
+            let key = self.lexer.span();
+            let attribute = Attribute::from_bytes(self.lexer.word());
+            let Some(attribute) = attribute.filter(|a| allowed & only(*a) != 0) else {
+                let known = attribute.is_some() && !self.is_newest();
+                return Err(self.unexpected(key, subject, known));
+            };
+            if facts.seen & only(attribute) != 0 {
+                return Err(self.repeated_attribute(key));
+            }
+            facts.seen |= only(attribute);
+            self.advance();
+            self.value(attribute, subject, facts)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn unexpected(&self, key: Span, subject: Subject, known: bool) -> ParseError {
+        let error = self.unexpected_attribute(key, subject.opcode.as_str());
+        let newer = table::NEWEST_ATTRIBUTES.iter().any(|(opcode, attribute)| {
+            *opcode == subject.opcode && attribute.as_str().as_bytes() == self.bytes(key)
+        });
+        if known && newer {
+            return error.with_help("XLA newer than jaxlib 0.10.2 takes it: use strict=\"newest\"");
+        }
+        error
+    }
+
+    #[cold]
+    fn wrong_count(&self, subject: Subject, count: usize, word: Span) -> ParseError {
+        let wanted = match subject.opcode.arity() {
+            Arity::Exactly(1) => "1 operand".to_string(),
+            Arity::Exactly(n) => format!("{n} operands"),
+            Arity::AtLeast(n) => format!("at least {n} operands"),
+            Arity::Even => "an even number of operands".to_string(),
+            Arity::Odd => "an odd number of operands".to_string(),
+            Arity::Any | Arity::Payload => "other operands".to_string(),
+        };
+        ParseError::new(
+            ErrorKind::OperandCount,
+            word,
+            format!("{} takes {wanted}, but has {count}", subject.opcode.as_str()),
+        )
+    }
+}
+
+#[cold]
+fn missing_attribute(subject: Subject, missing: Set, word: Span) -> ParseError {
+    let name = table::first(missing).map_or("", Attribute::as_str);
+    let opcode = match subject.form {
+        Form::Start(stem) => stem,
+        _ => subject.opcode,
+    };
+    ParseError::new(
+        ErrorKind::MissingAttribute,
+        word,
+        format!("{} needs the attribute {name}", opcode.as_str()),
+    )
+}

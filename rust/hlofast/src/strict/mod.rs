@@ -1,0 +1,276 @@
+//! Strict mode: what XLA's own parser accepts, and nothing else.
+//!
+//! The tolerant reader builds the module; then a checker reads the text again, token by token as
+//! XLA does, and looks up shapes and operands in the module. A module that passes is therefore the
+//! one that tolerant reading gives.
+
+mod computation;
+mod header;
+mod instruction;
+mod lexer;
+mod literal;
+mod mesh;
+mod number;
+mod operands;
+mod semantics;
+mod shape;
+mod sharding;
+mod structured;
+mod table;
+mod value;
+
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::{ComputationId, Module, ShapeId, ShapeInterner};
+use crate::parse::Strictness;
+use crate::text::Span;
+use hashbrown::{HashMap, HashSet};
+use lexer::{Kind, Lexer};
+
+/// Deepest nesting of instructions, literals and blocks inside each other. XLA gives up at 8192,
+/// a depth at which only prepared texts arrive.
+const MAX_NESTING: usize = 500;
+
+type Build = crate::ir::shape::BuildMix;
+
+/// Checks that XLA's parser, of the vintage that `strictness` names, accepts `module`'s text.
+pub fn check(module: &Module, strictness: Strictness) -> Result<()> {
+    if strictness == Strictness::Tolerant {
+        return Ok(());
+    }
+    Checker::new(module, strictness).module()
+}
+
+/// The state of a check.
+pub(super) struct Checker<'a> {
+    module: &'a Module,
+    text: &'a [u8],
+    strictness: Strictness,
+    lexer: Lexer<'a>,
+    /// Computations that the text defined so far.
+    computations: HashMap<&'a [u8], ComputationId, Build>,
+    /// Computations written as blocks, by the offset of their brace.
+    blocks: HashMap<u32, ComputationId, Build>,
+    depth: usize,
+    /// Shapes of declarations, apart from the module's own table.
+    declared: ShapeInterner,
+    declared_texts: HashMap<&'a [u8], ShapeId, Build>,
+    /// Pairs of declared and actual shapes that were found compatible.
+    compatible: HashSet<(ShapeId, ShapeId), Build>,
+    /// Shape texts that passed.
+    shape_texts: HashSet<&'a [u8], Build>,
+    /// Whether the text is one instruction and nothing else.
+    single: bool,
+    /// Rows of the operands of the instructions being read, innermost last.
+    operands: Vec<u32>,
+    rows: computation::Rows,
+    next_computation: usize,
+    asynchronous: semantics::Asynchronous,
+}
+
+impl<'a> Checker<'a> {
+    fn new(module: &'a Module, strictness: Strictness) -> Self {
+        let text = module.text();
+        let mut blocks = HashMap::default();
+        for (id, computation) in module.computations().iter().enumerate() {
+            if computation.is_inline {
+                blocks.insert(computation.body.start, ComputationId(id as u32));
+            }
+        }
+        Self {
+            module,
+            text,
+            strictness,
+            lexer: Lexer::new(text, 0),
+            computations: HashMap::default(),
+            blocks,
+            depth: 0,
+            declared: ShapeInterner::default(),
+            declared_texts: HashMap::default(),
+            compatible: HashSet::default(),
+            shape_texts: HashSet::default(),
+            single: false,
+            operands: Vec::new(),
+            rows: computation::Rows::default(),
+            next_computation: 0,
+            asynchronous: semantics::Asynchronous::default(),
+        }
+    }
+
+    fn is_newest(&self) -> bool {
+        self.strictness == Strictness::Newest
+    }
+
+    #[inline]
+    fn kind(&self) -> Kind {
+        self.lexer.kind
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        self.lexer.advance();
+    }
+
+    /// Takes the current token if it is `kind`.
+    #[inline]
+    fn eat(&mut self, kind: Kind) -> bool {
+        let found = self.lexer.kind == kind;
+        if found {
+            self.lexer.advance();
+        }
+        found
+    }
+
+    /// Takes the current token if it is the identifier `word`.
+    fn eat_word(&mut self, word: &[u8]) -> bool {
+        let found = self.lexer.kind == Kind::Ident && self.lexer.word() == word;
+        if found {
+            self.lexer.advance();
+        }
+        found
+    }
+
+    /// Takes the current token if it is the reserved word `word`.
+    fn eat_keyword(&mut self, word: &[u8]) -> bool {
+        let found = self.lexer.is_keyword(word);
+        if found {
+            self.lexer.advance();
+        }
+        found
+    }
+
+    /// Demands a token of `kind`.
+    #[inline]
+    fn expect(&mut self, kind: Kind, what: &str) -> Result<()> {
+        if self.eat(kind) { Ok(()) } else { Err(self.expected(what)) }
+    }
+
+    /// The error "expected WHAT" at the current token.
+    #[cold]
+    fn expected(&self, what: &str) -> ParseError {
+        self.error(ErrorKind::ExpectedToken, &format!("expected {what}"))
+    }
+
+    /// An error at the current token; what is wrong with the token itself comes first.
+    #[cold]
+    fn error(&self, kind: ErrorKind, message: &str) -> ParseError {
+        match self.lexer.kind {
+            Kind::Error => self.lexer.error(),
+            Kind::End => ParseError::new(
+                ErrorKind::UnexpectedEnd,
+                Span::at(self.text.len()),
+                format!("{message}, but the text ends"),
+            ),
+            _ => ParseError::new(kind, self.lexer.span(), message),
+        }
+    }
+
+    /// Reads a name; where it stands.
+    #[inline]
+    fn name(&mut self) -> Result<Span> {
+        if !matches!(self.lexer.kind, Kind::Name | Kind::Ident) {
+            return Err(self.error(ErrorKind::ExpectedName, "expected a name"));
+        }
+        let span = self.lexer.span();
+        self.lexer.advance();
+        Ok(span)
+    }
+
+    fn bytes(&self, span: Span) -> &'a [u8] {
+        self.text.get(span.range()).unwrap_or_default()
+    }
+
+    fn integer(&mut self) -> Result<i64> {
+        if self.lexer.kind != Kind::Int {
+            return Err(self.error(ErrorKind::InvalidAttribute, "expected an integer"));
+        }
+        let value = self.lexer.value;
+        self.lexer.advance();
+        Ok(value)
+    }
+
+    fn string(&mut self) -> Result<Span> {
+        if self.lexer.kind != Kind::String {
+            return Err(self.error(ErrorKind::InvalidAttribute, "expected a string"));
+        }
+        let span = self.lexer.span();
+        self.lexer.advance();
+        Ok(span)
+    }
+
+    fn boolean(&mut self) -> Result<bool> {
+        match self.lexer.word() {
+            b"true" if self.lexer.kind == Kind::Keyword => self.advance(),
+            b"false" if self.lexer.kind == Kind::Keyword => {
+                self.advance();
+                return Ok(false);
+            }
+            _ => return Err(self.error(ErrorKind::InvalidAttribute, "expected true or false")),
+        }
+        Ok(true)
+    }
+
+    /// `open item, item close`; no comma before the closing token.
+    fn list(
+        &mut self,
+        open: Kind,
+        close: Kind,
+        mut item: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<usize> {
+        self.expect(open, spelled(open))?;
+        let mut count = 0;
+        if self.kind() != close {
+            loop {
+                item(self)?;
+                count += 1;
+                if !self.eat(Kind::Comma) {
+                    break;
+                }
+            }
+        }
+        self.expect(close, spelled(close))?;
+        Ok(count)
+    }
+
+    /// `{1, 2}`; the number of integers.
+    fn integer_list(&mut self) -> Result<usize> {
+        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| checker.integer().map(drop))
+    }
+
+    /// `{1, 2,}`: the numbers of a shape index, a trailing comma allowed.
+    fn shape_index(&mut self, index: &mut Vec<i64>) -> Result<()> {
+        index.clear();
+        self.expect(Kind::LeftBrace, "'{' before a shape index")?;
+        while self.kind() != Kind::RightBrace {
+            index.push(self.integer()?);
+            if !self.eat(Kind::Comma) {
+                break;
+            }
+        }
+        self.expect(Kind::RightBrace, "'}' after a shape index")
+    }
+
+    /// Goes one level deeper; `self.depth` must be lowered again.
+    fn deeper(&mut self) -> Result<()> {
+        self.depth += 1;
+        if self.depth > MAX_NESTING {
+            return Err(ParseError::new(
+                ErrorKind::TooDeep,
+                self.lexer.span(),
+                format!("nesting deeper than {MAX_NESTING} levels"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn spelled(kind: Kind) -> &'static str {
+    match kind {
+        Kind::LeftBrace => "'{' to start a list",
+        Kind::RightBrace => "',' or '}' in a list",
+        Kind::LeftSquare => "'[' to start a list",
+        Kind::RightSquare => "',' or ']' in a list",
+        Kind::LeftParen => "'(' to start a list",
+        Kind::RightParen => "',' or ')' in a list",
+        _ => "a list",
+    }
+}

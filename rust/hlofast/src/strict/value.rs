@@ -1,0 +1,419 @@
+//! The values of attributes.
+
+use super::Checker;
+use super::instruction::{Facts, Subject};
+use super::lexer::Kind;
+use super::table::{Attribute, Grammar};
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::{ComputationId, Opcode};
+use crate::text::Span;
+
+/// The grammar of a value in a `{key=value key=value}` list.
+#[derive(Clone, Copy)]
+pub(super) enum SubAttribute {
+    Int32,
+    Text,
+    Profile,
+    Sharding,
+    DomainKind,
+}
+
+const METADATA_KEYS: [&[u8]; 12] = [
+    b"op_type",
+    b"op_name",
+    b"source_file",
+    b"source_line",
+    b"source_end_line",
+    b"source_column",
+    b"source_end_column",
+    b"profile_type",
+    b"deduplicated_name",
+    b"scheduling_name",
+    b"stack_frame_id",
+    b"metadata_payload",
+];
+
+impl Checker<'_> {
+    /// Reads the value of `attribute`.
+    #[inline]
+    pub(super) fn value(
+        &mut self,
+        attribute: Attribute,
+        subject: Subject,
+        facts: &mut Facts,
+    ) -> Result<()> {
+        match attribute.grammar() {
+            Grammar::Metadata => self.metadata(),
+            Grammar::Integers => {
+                if attribute == Attribute::SliceSizes && subject.described() != Opcode::Gather {
+                    self.integer_lists()?;
+                    return Ok(());
+                }
+                let count = self.integer_list()?;
+                if attribute == Attribute::Dimensions {
+                    facts.dimensions = count;
+                }
+                Ok(())
+            }
+            Grammar::Sharding => self.sharding(),
+            Grammar::Frontend => self.frontend_attributes(),
+            Grammar::BackendConfig => self.backend_config(),
+            Grammar::Boolean => {
+                let value = self.boolean()?;
+                if attribute == Attribute::UseGlobalDeviceIds {
+                    facts.use_global_device_ids = value;
+                }
+                Ok(())
+            }
+            Grammar::Booleans => {
+                let count = self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+                    checker.boolean().map(drop)
+                })?;
+                facts.replication = Some(count);
+                Ok(())
+            }
+            Grammar::Integer => {
+                let value = self.integer()?;
+                match attribute {
+                    Attribute::ChannelId => facts.channel_id = Some(value),
+                    Attribute::Index | Attribute::NumCarries => facts.index = value,
+                    _ => {}
+                }
+                Ok(())
+            }
+            Grammar::Int32 => self.int32(),
+            Grammar::Float => self.float(),
+            Grammar::Text => {
+                let text = self.string()?;
+                if attribute == Attribute::AsyncExecutionThread {
+                    facts.thread = Some(text);
+                }
+                Ok(())
+            }
+            Grammar::IntegerLists => self.integer_lists(),
+            Grammar::Pairs => self.pairs(),
+            Grammar::Computation => {
+                let callee = self.computation_name()?;
+                if matches!(attribute, Attribute::ToApply | Attribute::Calls) {
+                    facts.callee = callee;
+                }
+                Ok(())
+            }
+            Grammar::Computations => {
+                facts.branches = self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+                    checker.computation_name().map(drop)
+                })?;
+                Ok(())
+            }
+            Grammar::Names => self.predecessors(subject),
+            Grammar::Statistics => self.statistics(),
+            Grammar::Origin => self.origin(),
+            Grammar::Accuracy => self.accuracy(),
+            Grammar::Groups => self.replica_groups(),
+            Grammar::Window => self.window(),
+            Grammar::DimLabels => self.dim_labels(),
+            Grammar::Padding => self.padding(),
+            Grammar::Slice => self.slice(),
+            Grammar::Aliasing => self.operand_aliasing(),
+            Grammar::Shapes => {
+                let mut shapes = Vec::new();
+                self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+                    shapes.push(checker.shape()?);
+                    Ok(())
+                })?;
+                facts.constraints = Some(shapes);
+                Ok(())
+            }
+            Grammar::Shape => self.shape().map(drop),
+            Grammar::Literal => self.typed_literal(),
+            Grammar::Domain => self.domain(),
+            Grammar::Sparsity => self.sparsity(),
+            Grammar::Precision => {
+                self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+                    checker.word_of(&["default", "high", "highest"], true)
+                })?;
+                Ok(())
+            }
+            Grammar::Word => self.word(attribute, subject),
+        }
+    }
+
+    fn word(&mut self, attribute: Attribute, subject: Subject) -> Result<()> {
+        let (words, any_case): (&[&str], bool) = match attribute {
+            Attribute::Direction => (&["EQ", "NE", "GE", "GT", "LE", "LT"], false),
+            Attribute::Type => (&["FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"], false),
+            Attribute::Kind => (&["kLoop", "kInput", "kOutput", "kCustom"], false),
+            Attribute::FftType => (&["FFT", "IFFT", "RFFT", "IRFFT"], false),
+            Attribute::Distribution => (&["rng_uniform", "rng_normal", "rng_invalid"], true),
+            Attribute::Algorithm if subject.described() == Opcode::RngBitGenerator => {
+                (&["rng_default", "rng_three_fry", "rng_philox"], true)
+            }
+            Attribute::Algorithm => (&DOT_ALGORITHMS, true),
+            Attribute::TransposeA => {
+                (&["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"], false)
+            }
+            Attribute::ConvolutionKind => (&["fprop", "wgrad", "dgrad", "unset"], false),
+            Attribute::PaddingType => {
+                (&["PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"], false)
+            }
+            Attribute::Schedule => {
+                (&["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"], true)
+            }
+            Attribute::ApiVersion => (&API_VERSIONS, true),
+            _ => (
+                &[
+                    "cross_replica",
+                    "cross_partition",
+                    "cross_replica_and_partition",
+                    "flattened_id",
+                ],
+                false,
+            ),
+        };
+        self.word_of(words, any_case)
+    }
+
+    /// One of `words`.
+    pub(super) fn word_of(&mut self, words: &[&str], any_case: bool) -> Result<()> {
+        let word = self.lexer.word();
+        let known = self.kind() == Kind::Ident
+            && words.iter().any(|known| {
+                known.as_bytes() == word || any_case && known.as_bytes().eq_ignore_ascii_case(word)
+            });
+        if !known {
+            let message = format!("expected one of {}", words.join(", "));
+            return Err(self.error(ErrorKind::InvalidAttribute, &message));
+        }
+        self.advance();
+        Ok(())
+    }
+
+    pub(super) fn int32(&mut self) -> Result<()> {
+        let place = self.lexer.span();
+        if i32::try_from(self.integer()?).is_err() {
+            return Err(ParseError::new(
+                ErrorKind::InvalidNumber,
+                place,
+                "this integer does not fit 32 bits",
+            ));
+        }
+        Ok(())
+    }
+
+    fn float(&mut self) -> Result<()> {
+        let place = self.lexer.span();
+        let fits = match self.double()? {
+            Some((value, _)) => value.is_nan() || (value as f32).is_finite(),
+            None => false,
+        };
+        if !fits {
+            return Err(ParseError::new(
+                ErrorKind::InvalidNumber,
+                place,
+                "this number does not fit a 32-bit float",
+            ));
+        }
+        Ok(())
+    }
+
+    fn integer_lists(&mut self) -> Result<()> {
+        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+            checker.integer_list().map(drop)
+        })?;
+        Ok(())
+    }
+
+    fn pairs(&mut self) -> Result<()> {
+        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+            let place = checker.lexer.span();
+            if checker.integer_list()? != 2 {
+                return Err(ParseError::new(
+                    ErrorKind::InvalidAttribute,
+                    place,
+                    "expected a pair of source and target",
+                ));
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// A computation defined before, or a block.
+    fn computation_name(&mut self) -> Result<Option<ComputationId>> {
+        if self.kind() == Kind::LeftBrace {
+            return self.block();
+        }
+        let name = self.name()?;
+        if let Some(id) = self.computations.get(self.bytes(name)) {
+            return Ok(Some(*id));
+        }
+        let shown = String::from_utf8_lossy(self.bytes(name)).into_owned();
+        let later = self.module.computations().iter().find(|c| {
+            !c.is_inline && !c.is_implicit && self.bytes(c.name) == self.bytes(name)
+        });
+        Err(match later {
+            Some(later) => ParseError::new(
+                ErrorKind::ForwardReference,
+                name,
+                format!("computation {shown} is used before its definition"),
+            )
+            .with_related(later.name),
+            None => ParseError::new(
+                ErrorKind::UnknownComputation,
+                name,
+                format!("no computation before this place is called {shown}"),
+            ),
+        })
+    }
+
+    /// `{a, b}`: instructions defined before; at least one.
+    fn predecessors(&mut self, subject: Subject) -> Result<()> {
+        self.expect(Kind::LeftBrace, "'{' before control predecessors")?;
+        loop {
+            let name = self.name()?;
+            self.check_predecessor(subject, name)?;
+            if !self.eat(Kind::Comma) {
+                break;
+            }
+        }
+        self.expect(Kind::RightBrace, "',' or '}' after a control predecessor")
+    }
+
+    fn check_predecessor(&self, subject: Subject, name: Span) -> Result<()> {
+        let all = self.module.control_predecessors();
+        let start = all.partition_point(|(row, _)| *row < subject.row);
+        let own = all.iter().skip(start).take_while(|(row, _)| *row == subject.row);
+        let word = self.bytes(name);
+        for (_, predecessor) in own {
+            if *predecessor < subject.row && self.module.instruction_name(*predecessor) == word {
+                return Ok(());
+            }
+        }
+        let shown = String::from_utf8_lossy(word);
+        Err(ParseError::new(
+            ErrorKind::ForwardReference,
+            name,
+            format!("no instruction before this one is called {shown}"),
+        ))
+    }
+
+    pub(super) fn backend_config(&mut self) -> Result<()> {
+        self.string_or_dictionary().map(drop)
+    }
+
+    /// `"text"` or `{anything with balanced braces}`.
+    fn string_or_dictionary(&mut self) -> Result<Span> {
+        if self.kind() == Kind::LeftBrace {
+            self.lexer.dictionary();
+        }
+        self.string()
+    }
+
+    /// `{key="text",key={...}}`.
+    pub(super) fn frontend_attributes(&mut self) -> Result<()> {
+        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+            if checker.kind() != Kind::AttributeName {
+                return Err(checker.error(ErrorKind::ExpectedName, "expected a key and '='"));
+            }
+            checker.advance();
+            checker.string_or_dictionary().map(drop)
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn metadata(&mut self) -> Result<()> {
+        self.sub_attributes(&METADATA_KEYS, 0, |key| match key {
+            3..=6 | 10 => SubAttribute::Int32,
+            7 => SubAttribute::Profile,
+            _ => SubAttribute::Text,
+        })
+    }
+
+    /// `{key=value key=value}`: a comma may stand before each key. `required` is a set of indices
+    /// into `keys`.
+    pub(super) fn sub_attributes(
+        &mut self,
+        keys: &[&[u8]],
+        required: u32,
+        grammar: impl Fn(usize) -> SubAttribute,
+    ) -> Result<()> {
+        let start = self.lexer.span();
+        self.expect(Kind::LeftBrace, "'{' before attributes")?;
+        let mut seen = 0u32;
+        while self.kind() != Kind::RightBrace {
+            self.eat(Kind::Comma);
+            let (key, index) = self.attribute_key(keys)?;
+            if seen >> index & 1 != 0 {
+                return Err(self.repeated_attribute(key));
+            }
+            seen |= 1 << index;
+            match grammar(index) {
+                SubAttribute::Int32 => self.int32()?,
+                SubAttribute::Text => {
+                    self.string()?;
+                }
+                SubAttribute::Profile => {
+                    self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
+                        let place = checker.lexer.span();
+                        if !(0..4).contains(&checker.integer()?) {
+                            return Err(ParseError::new(
+                                ErrorKind::InvalidAttribute,
+                                place,
+                                "a profile type is 0, 1, 2 or 3",
+                            ));
+                        }
+                        Ok(())
+                    })?;
+                }
+                SubAttribute::Sharding => self.sharding()?,
+                SubAttribute::DomainKind => {
+                    let place = self.string()?;
+                    let word = self.bytes(place);
+                    if word.get(1..word.len() - 1) != Some(b"sharding") {
+                        return Err(ParseError::new(
+                            ErrorKind::InvalidAttribute,
+                            place,
+                            "the only kind of domain is \"sharding\"",
+                        ));
+                    }
+                }
+            }
+        }
+        self.advance();
+        let missing = required & !seen;
+        if missing != 0 {
+            let key = keys.get(missing.trailing_zeros() as usize).copied().unwrap_or_default();
+            let shown = String::from_utf8_lossy(key).into_owned();
+            return Err(ParseError::new(
+                ErrorKind::MissingAttribute,
+                start,
+                format!("{shown}= is missing here"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+const DOT_ALGORITHMS: [&str; 14] = [
+    "unset",
+    "dot_any_f8_any_f8_f32",
+    "dot_any_f8_any_f8_f32_fast_accum",
+    "dot_f16_f16_f16",
+    "dot_f16_f16_f32",
+    "dot_bf16_bf16_bf16",
+    "dot_bf16_bf16_f32",
+    "dot_bf16_bf16_f32_x3",
+    "dot_bf16_bf16_f32_x6",
+    "dot_bf16_bf16_f32_x9",
+    "dot_tf32_tf32_f32",
+    "dot_tf32_tf32_f32_x3",
+    "dot_f32_f32_f32",
+    "dot_f64_f64_f64",
+];
+
+const API_VERSIONS: [&str; 4] = [
+    "API_VERSION_ORIGINAL",
+    "API_VERSION_STATUS_RETURNING",
+    "API_VERSION_STATUS_RETURNING_UNIFIED",
+    "API_VERSION_TYPED_FFI",
+];
