@@ -19,8 +19,7 @@ impl Checker<'_> {
     pub(super) fn computation(&mut self) -> Result<()> {
         self.eat_keyword(b"ENTRY");
         let name = self.name()?;
-        let signature =
-            if self.kind() == Kind::LeftParen { Some(self.signature()?) } else { None };
+        let signature = if self.kind() == Kind::LeftParen { Some(self.signature()?) } else { None };
         let known = self.module.computations();
         let written = |c: &crate::ir::Computation| !c.is_inline && !c.is_implicit;
         let ahead = known.get(self.next_computation..).unwrap_or_default().iter();
@@ -125,11 +124,7 @@ impl Checker<'_> {
                 break;
             }
         }
-        Err(ParseError::new(
-            ErrorKind::ExpectedName,
-            name,
-            "XLA reads another instruction here",
-        ))
+        Err(ParseError::new(ErrorKind::ExpectedName, name, "XLA reads another instruction here"))
     }
 
     /// A block where a computation's name was expected.
@@ -148,9 +143,8 @@ impl Checker<'_> {
         let columns = self.module.columns();
         let rows = self.module.computation(id).rows();
         let codes = columns.opcodes.get(rows.start as usize..rows.end as usize).unwrap_or_default();
-        let parameters = || {
-            codes.iter().enumerate().filter(|(_, opcode)| **opcode == Opcode::Parameter)
-        };
+        let parameters =
+            || codes.iter().enumerate().filter(|(_, opcode)| **opcode == Opcode::Parameter);
         let count = parameters().count() as u64;
         for (offset, _) in parameters() {
             let row = Row(rows.start + offset as u32);

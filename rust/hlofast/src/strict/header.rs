@@ -2,6 +2,7 @@
 
 use super::Checker;
 use super::lexer::{Kind, Lexer};
+use super::table::Newer;
 use super::value::SubAttribute;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ShapeId, ShapeView};
@@ -31,8 +32,8 @@ impl Checker<'_> {
         if has_header {
             self.header()?;
         } else {
-            let starts_computation = self.lexer.is_keyword(b"ENTRY")
-                || self.lexer.look_ahead() == Kind::LeftBrace;
+            let starts_computation =
+                self.lexer.is_keyword(b"ENTRY") || self.lexer.look_ahead() == Kind::LeftBrace;
             if !starts_computation {
                 return self.single_instruction();
             }
@@ -53,7 +54,7 @@ impl Checker<'_> {
         while self.eat(Kind::Comma) {
             let (key, index) = self.attribute_key(&ATTRIBUTES)?;
             let is_newer = ATTRIBUTES.get(index) == Some(&&b"debug_attributes"[..]);
-            if is_newer && !self.is_newest() {
+            if is_newer && !self.allows(Newer::DebugAttributes) {
                 return Err(self.unexpected_attribute(key, "a module"));
             }
             if seen >> index & 1 != 0 {
@@ -271,14 +272,8 @@ impl Checker<'_> {
             self.eat(Kind::String);
         }
         self.table_keyword(b"FileLocations")?;
-        const LOCATION: [&[u8]; 6] = [
-            b"file_name_id",
-            b"function_name_id",
-            b"line",
-            b"end_line",
-            b"column",
-            b"end_column",
-        ];
+        const LOCATION: [&[u8]; 6] =
+            [b"file_name_id", b"function_name_id", b"line", b"end_line", b"column", b"end_column"];
         while self.eat(Kind::Int) {
             self.sub_attributes(&LOCATION, 0b11_1111, |_| SubAttribute::Int32)?;
         }

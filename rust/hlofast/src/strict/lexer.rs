@@ -137,12 +137,6 @@ impl<'a> Lexer<'a> {
         Span::new(self.start, self.end)
     }
 
-    /// The offset behind the current token.
-    #[inline]
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
     /// Whether the current token is the reserved word `word`.
     #[inline]
     pub fn is_keyword(&self, word: &[u8]) -> bool {
@@ -159,13 +153,6 @@ impl<'a> Lexer<'a> {
     #[inline]
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)
-    }
-
-    /// Skips to `position`, which must follow a complete token, and reads the token there.
-    #[inline]
-    pub fn resume(&mut self, position: usize) {
-        self.position = position;
-        self.advance();
     }
 
     /// Reads the next token.

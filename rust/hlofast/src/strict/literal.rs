@@ -246,15 +246,17 @@ impl<'a> Checker<'a> {
     }
 
     fn complex_element(&mut self, element_type: ElementType, place: Span) -> Result<()> {
-        let part = if element_type == ElementType::C64 { ElementType::F32 } else { ElementType::F64 };
+        let part =
+            if element_type == ElementType::C64 { ElementType::F32 } else { ElementType::F64 };
         self.advance();
         let real = self.double()?;
         self.expect(Kind::Comma, "',' after the real part")?;
         let imaginary = self.double()?;
         self.expect(Kind::RightParen, "')' after the imaginary part")?;
-        let fits = [real, imaginary].into_iter().flatten().all(|(value, payload)| {
-            payload.is_some() || number::fits_float(part, value)
-        });
+        let fits = [real, imaginary]
+            .into_iter()
+            .flatten()
+            .all(|(value, payload)| payload.is_some() || number::fits_float(part, value));
         let payload = real.and_then(|(_, payload)| payload).unwrap_or(0);
         if !fits || payload > number::nan_payload_mask(part) {
             return Err(ParseError::new(
@@ -275,10 +277,9 @@ impl<'a> Checker<'a> {
             Kind::Decimal => match number::parse(self.lexer.word()) {
                 Some(value) => Some((value, self.lexer.nan_payload)),
                 None => {
-                    return Err(self.error(
-                        ErrorKind::InvalidNumber,
-                        "this number does not fit a double",
-                    ));
+                    return Err(
+                        self.error(ErrorKind::InvalidNumber, "this number does not fit a double")
+                    );
                 }
             },
             _ => return Err(self.error(ErrorKind::InvalidNumber, "expected a number")),
@@ -292,8 +293,8 @@ impl<'a> Checker<'a> {
         let Some(layout) = array.layout else { return Ok(()) };
         let rank = array.rank();
         let order = &layout.minor_to_major;
-        let is_permutation = order.len() == rank
-            && (0..rank as i64).all(|dimension| order.contains(&dimension));
+        let is_permutation =
+            order.len() == rank && (0..rank as i64).all(|dimension| order.contains(&dimension));
         if is_permutation {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 
 use super::Checker;
 use super::lexer::Kind;
+use super::table::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::Span;
 
@@ -33,7 +34,7 @@ impl Checker<'_> {
             }
         }
         let mut parts = Vec::new();
-        if self.is_newest() && self.kind() == Kind::AttributeName {
+        if self.allows(Newer::UnreducedKinds) && self.kind() == Kind::AttributeName {
             self.axis_set(&mesh, &mut parts)?;
             return self.expect(Kind::RightBrace, "'}' after a sharding");
         }
@@ -76,7 +77,7 @@ impl Checker<'_> {
     /// `replicated={'a'}` and its like; which.
     fn axis_set(&mut self, mesh: &Mesh, parts: &mut Vec<Part>) -> Result<usize> {
         let (_, index) = self.attribute_key(&[b"replicated", b"unreduced", b"manual"])?;
-        if index == 1 && self.is_newest() && self.kind() == Kind::Ident {
+        if index == 1 && self.allows(Newer::UnreducedKinds) && self.kind() == Kind::Ident {
             self.word_of(&["sum", "max", "min"], false)?;
         }
         self.list(Kind::LeftBrace, Kind::RightBrace, |checker| checker.axis(mesh, parts))?;
@@ -89,9 +90,7 @@ impl Checker<'_> {
         let mesh = self.mesh()?;
         let mut parts = Vec::new();
         let mut size = 1i64;
-        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
-            checker.axis(&mesh, &mut parts)
-        })?;
+        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| checker.axis(&mesh, &mut parts))?;
         for part in &parts {
             size = size.saturating_mul(if part.pre > 0 { part.end / part.pre } else { 0 });
         }
@@ -150,7 +149,7 @@ impl Checker<'_> {
     fn device_order(&mut self, mesh: &Mesh, place: Span) -> Result<()> {
         self.expect(Kind::LeftParen, "'(' before device numbers")?;
         if self.kind() == Kind::LeftSquare {
-            let rank = self.iota_dimensions()?;
+            let (rank, _) = self.iota_dimensions()?;
             if rank > 1 {
                 self.permutation(rank)?;
             }
@@ -166,7 +165,8 @@ impl Checker<'_> {
             }
         }
         self.expect(Kind::RightParen, "',' or ')' after a device number")?;
-        let total = mesh.axes.iter().try_fold(1i64, |product, (_, size)| product.checked_mul(*size));
+        let total =
+            mesh.axes.iter().try_fold(1i64, |product, (_, size)| product.checked_mul(*size));
         let count = devices.len() as i64;
         devices.sort_unstable();
         let is_permutation = devices.iter().zip(0..).all(|(device, number)| *device == number);
@@ -230,10 +230,9 @@ impl Checker<'_> {
                         || (other.pre, other.end) == (part.pre, part.end))
             });
             if overlaps {
-                return Err(self.error(
-                    ErrorKind::InvalidSharding,
-                    "an axis of the mesh is used twice",
-                ));
+                return Err(
+                    self.error(ErrorKind::InvalidSharding, "an axis of the mesh is used twice")
+                );
             }
         }
         Ok(())

@@ -25,6 +25,7 @@ use crate::parse::Strictness;
 use crate::text::Span;
 use hashbrown::{HashMap, HashSet};
 use lexer::{Kind, Lexer};
+use table::{NEWEST_CONSTRUCTS, Newer};
 
 /// Deepest nesting of instructions, literals and blocks inside each other. XLA gives up at 8192,
 /// a depth at which only prepared texts arrive.
@@ -98,6 +99,11 @@ impl<'a> Checker<'a> {
 
     fn is_newest(&self) -> bool {
         self.strictness == Strictness::Newest
+    }
+
+    /// Whether a construct that jaxlib 0.10.2 does not know is allowed.
+    fn allows(&self, construct: Newer) -> bool {
+        self.is_newest() && NEWEST_CONSTRUCTS.contains(&construct)
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use super::Checker;
 use super::instruction::Facts;
 use super::lexer::Kind;
+use super::table::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{Module, Row};
 
@@ -82,7 +83,9 @@ impl<'a> Checker<'a> {
             }
         }
         let name = self.name()?;
-        if self.is_newest() && self.kind() == Kind::Octothorp {
+        let mut is_path = false;
+        if self.allows(Newer::CompactOperands) && self.kind() == Kind::Octothorp {
+            is_path = true;
             while self.eat(Kind::Octothorp) {
                 self.integer()?;
             }
@@ -92,6 +95,9 @@ impl<'a> Checker<'a> {
         }
         if known >= row || known == NO_ROW {
             return Err(self.undefined(name, known));
+        }
+        if !is_path && self.module.instruction_name(Row(known)) != self.bytes(name) {
+            return Err(self.undefined(name, NO_ROW));
         }
         if let Some(declared) = declared
             && !self.is_compatible(declared, Row(known))?

@@ -1,10 +1,10 @@
 //! What must hold between an instruction, its operands and its callees.
 
+use super::Build;
 use super::Checker;
 use super::instruction::{Facts, Form, Subject};
 use super::operands::NO_ROW;
-use super::table::{Attribute, only};
-use super::Build;
+use super::table::{Attribute, Newer, only};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{
     Arity, CallRole, ComputationId, ElementType, Module, Opcode, Row, ShapeId, ShapeView,
@@ -57,7 +57,8 @@ impl<'a> Checker<'a> {
     /// Rules that hold before the attributes are read.
     pub(super) fn check_operands(&self, subject: Subject, facts: &Facts) -> Result<()> {
         let count = self.operand_rows(subject).len();
-        let wrong = |kind: ErrorKind, message: &str| Err(ParseError::new(kind, facts.word, message));
+        let wrong =
+            |kind: ErrorKind, message: &str| Err(ParseError::new(kind, facts.word, message));
         if let Form::Start(stem) = subject.form {
             let enough = match stem.arity() {
                 Arity::Exactly(n) | Arity::AtLeast(n) => count >= n as usize,
@@ -197,7 +198,9 @@ impl<'a> Checker<'a> {
         let count = self.operand_rows(subject).len();
         let fits = if subject.described() == Opcode::Scan {
             let parameters = facts.callee.map_or(count, |callee| self.parameter_count(callee));
-            parameters == count && usize::try_from(facts.index).is_ok_and(|n| n <= count)
+            facts.dimensions == 1
+                && parameters == count
+                && usize::try_from(facts.index).is_ok_and(|n| n <= count)
         } else if self.selects_by_predicate(subject) {
             count == 3
         } else {
@@ -235,7 +238,7 @@ impl<'a> Checker<'a> {
         let elements = shapes.tuple(result);
         let (fits, message) = match subject.described() {
             Opcode::Tuple => (
-                elements.is_some_and(|elements| elements.len() == count),
+                subject.form != Form::Plain || elements.is_some_and(|e| e.len() == count),
                 "the result of tuple has as many elements as there are operands",
             ),
             Opcode::Reshape => {
@@ -294,7 +297,8 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         let first = Row(first);
-        let wanted = if subject.described() == Opcode::SendDone { Opcode::Send } else { Opcode::Recv };
+        let wanted =
+            if subject.described() == Opcode::SendDone { Opcode::Send } else { Opcode::Recv };
         let opcode = self.module.opcode(first);
         let wrong = |message: &str| {
             Err(ParseError::new(ErrorKind::InvalidAttribute, facts.word, message)
@@ -370,12 +374,13 @@ impl<'a> Checker<'a> {
     fn check_continuation(&mut self, subject: Subject, facts: &Facts) -> Result<()> {
         let rows = self.operand_rows(subject);
         let first = rows.first().copied().filter(|row| *row != NO_ROW).map(Row);
-        let goes_on = |row: Row| {
-            matches!(self.module.opcode(row), Opcode::AsyncStart | Opcode::AsyncUpdate)
-        };
-        let Some(first) = first.filter(|row| goes_on(*row)).filter(|_| self.is_newest() || rows.len() == 1)
+        let goes_on =
+            |row: Row| matches!(self.module.opcode(row), Opcode::AsyncStart | Opcode::AsyncUpdate);
+        let Some(first) = first
+            .filter(|row| goes_on(*row))
+            .filter(|_| self.allows(Newer::LateOperands) || rows.len() == 1)
         else {
-            if self.is_newest() && !rows.is_empty() {
+            if self.allows(Newer::LateOperands) && !rows.is_empty() {
                 return Ok(());
             }
             return Err(self.wrong_async(
@@ -416,7 +421,7 @@ impl<'a> Checker<'a> {
         }
         if subject.opcode == Opcode::AsyncUpdate && subject.row.0 != NO_ROW {
             let (own, previous) = (self.module.shape(subject.row), self.module.shape(first));
-            if !self.is_same_shape(own, previous) && !self.is_newest() {
+            if !self.is_same_shape(own, previous) && !self.allows(Newer::LateOperands) {
                 return Err(self.wrong_async(facts, "an update has the shape of its operand"));
             }
         }

@@ -3,7 +3,7 @@
 use super::Checker;
 use super::lexer::Kind;
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::{ElementKind, ElementType, Module, Row, ShapeId};
+use crate::ir::{ElementKind, ElementType, Module, Row, ShapeId, ShapeTable, ShapeView};
 use crate::parse::shape::{MAX_DEPTH, parse_shape};
 use crate::text::{Cursor, Span};
 
@@ -13,9 +13,7 @@ impl<'a> Checker<'a> {
     pub(super) fn starts_shape(&self) -> bool {
         match self.kind() {
             Kind::Type | Kind::LeftParen => true,
-            Kind::Ident => {
-                self.lexer.word() == b"b" && self.lexer.look_ahead() == Kind::LeftParen
-            }
+            Kind::Ident => self.lexer.word() == b"b" && self.lexer.look_ahead() == Kind::LeftParen,
             _ => false,
         }
     }
@@ -38,7 +36,13 @@ impl<'a> Checker<'a> {
                 opens.push(true);
                 self.shape_depth(opens.len())?;
                 self.advance();
-                self.array_shape(&mut end)?;
+                if self.array_shape(&mut end)? {
+                    return Err(ParseError::new(
+                        ErrorKind::InvalidShape,
+                        Span::new(start, end),
+                        "a buffer holds exactly one array shape",
+                    ));
+                }
             } else {
                 self.array_shape(&mut end)?;
             }
@@ -68,22 +72,21 @@ impl<'a> Checker<'a> {
         ))
     }
 
-    /// `f32[2,3]{1,0}`; moves `end` behind its last token.
-    fn array_shape(&mut self, end: &mut usize) -> Result<()> {
+    /// `f32[2,3]{1,0}`; moves `end` behind its last token. Whether it is a token or opaque.
+    fn array_shape(&mut self, end: &mut usize) -> Result<bool> {
         let start = self.lexer.start;
         if self.kind() != Kind::Type {
             return Err(self.error(ErrorKind::InvalidShape, "expected an element type"));
         }
         let element_type = ElementType::from_bytes(self.lexer.word());
         self.advance();
-        let mut has_dimensions = false;
         self.expect(Kind::LeftSquare, "'[' after an element type")?;
         let mut rank = 0;
+        let mut negative = None;
         if self.kind() != Kind::RightSquare {
             loop {
-                self.dimension()?;
+                self.dimension(&mut negative)?;
                 rank += 1;
-                has_dimensions = true;
                 if !self.eat(Kind::Comma) {
                     break;
                 }
@@ -91,18 +94,19 @@ impl<'a> Checker<'a> {
         }
         *end = self.lexer.end;
         self.expect(Kind::RightSquare, "',' or ']' in the dimensions of a shape")?;
-        let is_opaque = element_type.is_some_and(|t| t.kind() == ElementKind::Opaque);
-        if is_opaque && has_dimensions {
+        if let Some(place) = negative {
             return Err(ParseError::new(
                 ErrorKind::InvalidShape,
-                Span::new(start, *end),
-                "a token or opaque value has no dimensions",
+                place,
+                "a dimension size is negative or beyond 63 bits",
             ));
         }
+        let mut has_layout = false;
         if self.kind() == Kind::LeftBrace
             && matches!(self.lexer.look_ahead(), Kind::Int | Kind::Colon)
         {
             let at = self.lexer.start;
+            has_layout = true;
             let ordered = self.layout(end)?;
             if ordered != rank {
                 return Err(ParseError::new(
@@ -111,26 +115,29 @@ impl<'a> Checker<'a> {
                     format!("the shape has {rank} dimensions, but its layout orders {ordered}"),
                 ));
             }
-            if is_opaque {
-                return Ok(());
-            }
         }
-        Ok(())
+        let is_opaque = element_type.is_some_and(|t| t.kind() == ElementKind::Opaque);
+        if is_opaque && (rank > 0 || has_layout) {
+            return Err(ParseError::new(
+                ErrorKind::InvalidShape,
+                Span::new(start, *end),
+                "a token or opaque value has neither dimensions nor layout",
+            ));
+        }
+        Ok(is_opaque)
     }
 
-    fn dimension(&mut self) -> Result<()> {
+    /// Reads a dimension; a negative size is an error only once the dimensions are complete.
+    fn dimension(&mut self, negative: &mut Option<Span>) -> Result<()> {
         if self.eat(Kind::Question) {
             return Ok(());
         }
-        self.eat(Kind::LessEqual);
+        let is_bounded = self.eat(Kind::LessEqual);
         let place = self.lexer.span();
         let size = self.integer()?;
-        if size < 0 {
-            return Err(ParseError::new(
-                ErrorKind::InvalidShape,
-                place,
-                "a dimension size is negative or beyond 63 bits",
-            ));
+        // The smallest integer is how XLA stores `?`.
+        if size < 0 && !(is_bounded && size == i64::MIN) {
+            negative.get_or_insert(place);
         }
         Ok(())
     }
@@ -159,75 +166,39 @@ impl<'a> Checker<'a> {
         Ok(ordered)
     }
 
+    /// XLA ignores what is wrong with an item and goes on where its reader stopped, with the next
+    /// kind of item; in the end only the closing brace counts.
     fn layout_items(&mut self) -> Result<()> {
         if self.eat_word(b"D") {
-            self.list(Kind::LeftParen, Kind::RightParen, |checker| {
-                if checker.kind() != Kind::Ident
-                    || !matches!(checker.lexer.word(), b"D" | b"C" | b"S" | b"H")
-                {
-                    return Err(checker.error(
-                        ErrorKind::InvalidLayout,
-                        "expected a dimension level type: D, C, S or H",
-                    ));
-                }
-                checker.advance();
-                checker.eat(Kind::Plus);
-                checker.eat(Kind::Tilde);
-                Ok(())
-            })?;
+            let _ = self.list(Kind::LeftParen, Kind::RightParen, Self::level_type);
         }
         if self.eat_word(b"T") {
-            while self.kind() == Kind::LeftParen {
-                self.list(Kind::LeftParen, Kind::RightParen, |checker| {
-                    if checker.eat(Kind::Asterisk) {
-                        return Ok(());
-                    }
-                    checker.integer().map(drop)
-                })?;
-            }
+            self.tiles()?;
         }
         if self.eat_word(b"L") {
-            self.parenthesised_integer()?;
+            let place = self.lexer.span();
+            if self.parenthesised_integer().is_ok_and(|alignment| alignment < 1) {
+                return Err(ParseError::new(
+                    ErrorKind::InvalidLayout,
+                    place,
+                    "an alignment is at least 1",
+                ));
+            }
         }
         for symbol in [Kind::Octothorp, Kind::Asterisk] {
             if self.eat(symbol) {
-                self.expect(Kind::LeftParen, "'(' after a sparse layout item")?;
-                let found = (self.kind() == Kind::Type)
-                    .then(|| ElementType::from_bytes(self.lexer.word()))
-                    .flatten()
-                    .is_some_and(|t| t.kind() == ElementKind::Unsigned);
-                if !found {
-                    return Err(
-                        self.error(ErrorKind::InvalidLayout, "expected an unsigned element type")
-                    );
-                }
-                self.advance();
-                self.expect(Kind::RightParen, "')' after an element type")?;
+                self.eat(Kind::LeftParen);
+                self.eat(Kind::Type);
+                self.eat(Kind::RightParen);
             }
         }
         for item in [b"E", b"S"] {
             if self.eat_word(item) {
-                self.parenthesised_integer()?;
+                let _ = self.parenthesised_integer();
             }
         }
         if self.eat_word(b"SC") {
-            loop {
-                self.expect(Kind::LeftParen, "'(' before a split")?;
-                self.integer()?;
-                self.expect(Kind::Colon, "':' after the dimension of a split")?;
-                if self.kind() != Kind::RightParen {
-                    loop {
-                        self.integer()?;
-                        if !self.eat(Kind::Comma) {
-                            break;
-                        }
-                    }
-                }
-                self.expect(Kind::RightParen, "')' after a split")?;
-                if self.kind() != Kind::LeftParen {
-                    break;
-                }
-            }
+            let _ = self.splits();
         }
         if self.kind() == Kind::Ident && self.lexer.word() == b"P" {
             return Err(self.error(
@@ -236,15 +207,74 @@ impl<'a> Checker<'a> {
             ));
         }
         if self.eat_word(b"M") {
-            self.parenthesised_integer()?;
+            let _ = self.parenthesised_integer();
         }
         Ok(())
     }
 
-    fn parenthesised_integer(&mut self) -> Result<()> {
+    fn level_type(&mut self) -> Result<()> {
+        let known = matches!(self.lexer.word(), b"D" | b"C" | b"S" | b"H");
+        if self.kind() != Kind::Ident || !known {
+            return Err(self.expected("a dimension level type: D, C, S or H"));
+        }
+        self.advance();
+        self.eat(Kind::Plus);
+        self.eat(Kind::Tilde);
+        Ok(())
+    }
+
+    fn tiles(&mut self) -> Result<()> {
+        let mut negative = None;
+        while self.kind() == Kind::LeftParen {
+            let read = self.list(Kind::LeftParen, Kind::RightParen, |checker| {
+                if checker.eat(Kind::Asterisk) {
+                    return Ok(());
+                }
+                let place = checker.lexer.span();
+                if checker.integer()? < 0 {
+                    negative.get_or_insert(place);
+                }
+                Ok(())
+            });
+            if read.is_err() {
+                break;
+            }
+        }
+        match negative {
+            None => Ok(()),
+            Some(place) => Err(ParseError::new(
+                ErrorKind::InvalidLayout,
+                place,
+                "the size of a tile is not negative",
+            )),
+        }
+    }
+
+    fn splits(&mut self) -> Result<()> {
+        loop {
+            self.expect(Kind::LeftParen, "'(' before a split")?;
+            self.integer()?;
+            self.expect(Kind::Colon, "':' after the dimension of a split")?;
+            if self.kind() != Kind::RightParen {
+                loop {
+                    self.integer()?;
+                    if !self.eat(Kind::Comma) {
+                        break;
+                    }
+                }
+            }
+            self.expect(Kind::RightParen, "')' after a split")?;
+            if self.kind() != Kind::LeftParen {
+                return Ok(());
+            }
+        }
+    }
+
+    fn parenthesised_integer(&mut self) -> Result<i64> {
         self.expect(Kind::LeftParen, "'(' in a layout item")?;
-        self.integer()?;
-        self.expect(Kind::RightParen, "')' in a layout item")
+        let value = self.integer()?;
+        self.expect(Kind::RightParen, "')' in a layout item")?;
+        Ok(value)
     }
 
     /// The id, in `self.declared`, of the shape that `span` spells.
@@ -271,10 +301,36 @@ impl<'a> Checker<'a> {
         if self.compatible.contains(&(declared, actual)) {
             return Ok(true);
         }
-        let found = self.declared.table.is_compatible(declared, module.shapes(), actual);
+        let found = is_compatible(&self.declared.table, declared, module.shapes(), actual);
         if found {
             self.compatible.insert((declared, actual));
         }
         Ok(found)
     }
+}
+
+/// Whether structure, element types and dimensions agree; a dimension without a bound agrees with
+/// every other.
+fn is_compatible(a: &ShapeTable, first: ShapeId, b: &ShapeTable, second: ShapeId) -> bool {
+    let mut stack = vec![(first, second)];
+    while let Some((x, y)) = stack.pop() {
+        match (a.get(x), b.get(y)) {
+            (ShapeView::Array(x), ShapeView::Array(y)) => {
+                let agrees = x.element_type == y.element_type
+                    && x.rank() == y.rank()
+                    && x.dimensions().zip(y.dimensions()).all(|(x, y)| {
+                        x.bound() == y.bound() || x.bound().is_none() || y.bound().is_none()
+                    });
+                if !agrees {
+                    return false;
+                }
+            }
+            (ShapeView::Buffer(x), ShapeView::Buffer(y)) => stack.push((x, y)),
+            (ShapeView::Tuple(x), ShapeView::Tuple(y)) if x.len() == y.len() => {
+                stack.extend(x.iter().copied().zip(y.iter().copied()));
+            }
+            _ => return false,
+        }
+    }
+    true
 }

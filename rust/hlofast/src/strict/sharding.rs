@@ -2,15 +2,31 @@
 
 use super::Checker;
 use super::lexer::Kind;
+use super::table::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 
 /// What `devices=` says.
 #[derive(Default)]
 struct Tiles {
     dimensions: usize,
+    /// Products of the dimensions, of the iota's dimensions, and the number of devices.
+    product: i64,
+    reshape_product: i64,
     reshape: usize,
     transpose: usize,
     devices: usize,
+}
+
+impl Tiles {
+    fn new() -> Self {
+        Self { product: 1, reshape_product: 1, ..Self::default() }
+    }
+
+    /// Whether there are as many devices as tiles; XLA newer than jaxlib 0.10.2 demands it.
+    fn counts_agree(&self) -> bool {
+        let devices = if self.reshape > 0 { self.reshape_product } else { self.devices as i64 };
+        self.product == devices
+    }
 }
 
 impl Checker<'_> {
@@ -31,17 +47,14 @@ impl Checker<'_> {
         if !self.eat(Kind::LeftBrace) {
             return Err(self.error(ErrorKind::InvalidSharding, "expected '{' before a sharding"));
         }
-        if self.kind() == Kind::Ident
-            && matches!(self.lexer.word(), b"mesh" | b"maximal_mesh")
-        {
+        if self.kind() == Kind::Ident && matches!(self.lexer.word(), b"mesh" | b"maximal_mesh") {
             return self.named_sharding();
         }
         let mut words = [false; 5];
-        let mut tiles = Tiles::default();
+        let mut tiles = Tiles::new();
         let mut last_dimensions = 0;
         let mut replicate_last = false;
-        const WORDS: [&[u8]; 5] =
-            [b"replicated", b"maximal", b"manual", b"unknown", b"unreduced"];
+        const WORDS: [&[u8]; 5] = [b"replicated", b"maximal", b"manual", b"unknown", b"unreduced"];
         while self.kind() != Kind::RightBrace {
             if self.kind() == Kind::AttributeName {
                 match self.lexer.word() {
@@ -81,10 +94,9 @@ impl Checker<'_> {
             } else if self.eat_keyword(b"shard_as") || self.eat_keyword(b"shard_like") {
                 self.integer()?;
             } else {
-                return Err(self.error(
-                    ErrorKind::InvalidSharding,
-                    "this word means nothing in a sharding",
-                ));
+                return Err(
+                    self.error(ErrorKind::InvalidSharding, "this word means nothing in a sharding")
+                );
             }
         }
         self.advance();
@@ -113,6 +125,9 @@ impl Checker<'_> {
             if last_dimensions > 0 && replicate_last {
                 return wrong("last_tile_dims and last_tile_dim_replicate exclude each other");
             }
+            if self.allows(Newer::DeviceCounts) && !tiles.counts_agree() {
+                return wrong("the number of devices is not the product of the tile dimensions");
+            }
             if last_dimensions > tiles.dimensions {
                 return wrong("a sharding has fewer dimensions than kinds of subgroups");
             }
@@ -125,7 +140,9 @@ impl Checker<'_> {
         self.expect(Kind::LeftSquare, "'[' before the dimensions of a tile assignment")?;
         loop {
             let place = self.lexer.span();
-            if self.integer()? < 0 && devices {
+            let size = self.integer()?;
+            tiles.product = tiles.product.wrapping_mul(size);
+            if size < 0 && devices {
                 return Err(ParseError::new(
                     ErrorKind::InvalidSharding,
                     place,
@@ -155,7 +172,9 @@ impl Checker<'_> {
 
     /// `[2,4]T(1,0)`, the transpose only if there is more than one dimension.
     fn iota(&mut self, tiles: &mut Tiles) -> Result<()> {
-        tiles.reshape += self.iota_dimensions()?;
+        let (count, product) = self.iota_dimensions()?;
+        tiles.reshape += count;
+        tiles.reshape_product = tiles.reshape_product.wrapping_mul(product);
         if tiles.reshape == 1 {
             tiles.transpose += 1;
             return Ok(());
@@ -164,18 +183,20 @@ impl Checker<'_> {
         Ok(())
     }
 
-    pub(super) fn iota_dimensions(&mut self) -> Result<usize> {
+    /// `[2,4]`; how many dimensions, and their product.
+    pub(super) fn iota_dimensions(&mut self) -> Result<(usize, i64)> {
         self.expect(Kind::LeftSquare, "'[' before the dimensions of an iota")?;
         let mut count = 0;
+        let mut product = 1i64;
         loop {
-            self.integer()?;
+            product = product.wrapping_mul(self.integer()?);
             count += 1;
             if !self.eat(Kind::Comma) {
                 break;
             }
         }
         self.expect(Kind::RightSquare, "',' or ']' in an iota")?;
-        Ok(count)
+        Ok((count, product))
     }
 
     /// `T(1,0)`; how many numbers.
@@ -245,13 +266,20 @@ impl Checker<'_> {
             }
             _ => {
                 let place = self.lexer.span();
-                let mut tiles = Tiles::default();
+                let mut tiles = Tiles::new();
                 self.tile_assignment(&mut tiles, false)?;
                 if tiles.dimensions != 2 {
                     return Err(ParseError::new(
                         ErrorKind::InvalidAttribute,
                         place,
                         "replica groups have two dimensions: groups and their size",
+                    ));
+                }
+                if self.allows(Newer::DeviceCounts) && !tiles.counts_agree() {
+                    return Err(ParseError::new(
+                        ErrorKind::InvalidAttribute,
+                        place,
+                        "the groups do not hold as many devices as the iota",
                     ));
                 }
                 Ok(())

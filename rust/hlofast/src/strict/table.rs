@@ -12,7 +12,6 @@ pub(super) enum Grammar {
     Float,
     Text,
     Integers,
-    IntegerLists,
     Pairs,
     Computation,
     Computations,
@@ -221,11 +220,26 @@ pub(super) const fn signature_of(opcode: Opcode) -> Signature {
     use Attribute::*;
     use Opcode as O;
     match opcode {
-        O::Acos | O::Acosh | O::Asin | O::Asinh | O::Atanh | O::ExponentialMinusOne | O::Log
-        | O::LogPlusOne | O::Logistic | O::Sqrt | O::Cbrt | O::Rsqrt | O::Tanh | O::Erf
-        | O::Sine | O::Sinh | O::Cosine | O::Cosh | O::Tan | O::Exponential => {
-            signature(&[], &[ResultAccuracy])
-        }
+        O::Acos
+        | O::Acosh
+        | O::Asin
+        | O::Asinh
+        | O::Atanh
+        | O::ExponentialMinusOne
+        | O::Log
+        | O::LogPlusOne
+        | O::Logistic
+        | O::Sqrt
+        | O::Cbrt
+        | O::Rsqrt
+        | O::Tanh
+        | O::Erf
+        | O::Sine
+        | O::Sinh
+        | O::Cosine
+        | O::Cosh
+        | O::Tan
+        | O::Exponential => signature(&[], &[ResultAccuracy]),
         O::Compare => signature(&[Direction], &[Type]),
         O::Iota => signature(&[IotaDimension], &[]),
         O::GetTupleElement => signature(&[Index], &[]),
@@ -242,25 +256,48 @@ pub(super) const fn signature_of(opcode: Opcode) -> Signature {
             &[OperandBatchingDims, StartIndicesBatchingDims, IndicesAreSorted],
         ),
         O::Scatter => signature(
-            &[UpdateWindowDims, InsertedWindowDims, ScatterDimsToOperandDims, IndexVectorDim, ToApply],
+            &[
+                UpdateWindowDims,
+                InsertedWindowDims,
+                ScatterDimsToOperandDims,
+                IndexVectorDim,
+                ToApply,
+            ],
             &[InputBatchingDims, ScatterIndicesBatchingDims, IndicesAreSorted, UniqueIndices],
         ),
         O::Dot | O::ScaledDot => signature(
             &[],
-            &[LhsContractingDims, RhsContractingDims, LhsBatchDims, RhsBatchDims, OperandPrecision, Algorithm],
+            &[
+                LhsContractingDims,
+                RhsContractingDims,
+                LhsBatchDims,
+                RhsBatchDims,
+                OperandPrecision,
+                Algorithm,
+            ],
         ),
         O::RaggedDot => signature(
             &[],
             &[
-                LhsContractingDims, RhsContractingDims, LhsBatchDims, RhsBatchDims, LhsRaggedDims,
-                RhsGroupDims, OperandPrecision,
+                LhsContractingDims,
+                RhsContractingDims,
+                LhsBatchDims,
+                RhsBatchDims,
+                LhsRaggedDims,
+                RhsGroupDims,
+                OperandPrecision,
             ],
         ),
         O::Convolution => signature(
             &[DimLabels],
             &[
-                Window, FeatureGroupCount, BatchGroupCount, OperandPrecision, Algorithm,
-                ConvolutionKind, SparsityConfig,
+                Window,
+                FeatureGroupCount,
+                BatchGroupCount,
+                OperandPrecision,
+                Algorithm,
+                ConvolutionKind,
+                SparsityConfig,
             ],
         ),
         O::Fft => signature(&[FftType, FftLength], &[]),
@@ -284,9 +321,20 @@ pub(super) const fn signature_of(opcode: Opcode) -> Signature {
         O::CustomCall => signature(
             &[CustomCallTarget],
             &[
-                Window, DimLabels, FeatureGroupCount, BatchGroupCount, OperandLayoutConstraints,
-                CustomCallHasSideEffect, ToApply, CalledComputations, OutputToOperandAliasing,
-                PaddingType, Literal, OperandPrecision, Schedule, ApiVersion,
+                Window,
+                DimLabels,
+                FeatureGroupCount,
+                BatchGroupCount,
+                OperandLayoutConstraints,
+                CustomCallHasSideEffect,
+                ToApply,
+                CalledComputations,
+                OutputToOperandAliasing,
+                PaddingType,
+                Literal,
+                OperandPrecision,
+                Schedule,
+                ApiVersion,
             ],
         ),
         O::Domain => signature(&[Domain], &[]),
@@ -311,25 +359,21 @@ pub(super) const fn signature_of(opcode: Opcode) -> Signature {
             &[Dimensions],
             &[ReplicaGroups, ChannelId, ConstrainLayout, UseGlobalDeviceIds],
         ),
-        O::AllToAll => {
-            signature(&[], &[Dimensions, ReplicaGroups, ChannelId, ConstrainLayout])
-        }
+        O::AllToAll => signature(&[], &[Dimensions, ReplicaGroups, ChannelId, ConstrainLayout]),
         O::RaggedAllToAll => signature(&[], &[Dimensions, ReplicaGroups, ChannelId]),
         O::CollectiveBroadcast => signature(&[], &[ReplicaGroups, ChannelId, HasDynamicRoot]),
         O::CollectivePermute | O::CollectivePermuteStart => {
             signature(&[SourceTargetPairs], &[ChannelId, SliceSizes])
         }
         O::AsyncStart => signature(&[Calls], &[AsyncExecutionThread, OutputToOperandAliasing]),
-        O::AsyncUpdate => {
-            signature(&[], &[Calls, AsyncExecutionThread, OutputToOperandAliasing])
-        }
+        O::AsyncUpdate => signature(&[], &[Calls, AsyncExecutionThread, OutputToOperandAliasing]),
         O::AsyncDone => signature(&[], &[Calls, AsyncExecutionThread]),
         _ => signature(&[], &[]),
     }
 }
 
-/// Attributes that only XLA newer than jaxlib 0.10.2 takes, by opcode. The other constructs of this
-/// kind, each behind `Checker::is_newest`, are listed in `NEWEST_CONSTRUCTS`.
+/// Attributes that only XLA newer than jaxlib 0.10.2 takes, by opcode. The other differences
+/// are `NEWEST_CONSTRUCTS`.
 pub(super) const NEWEST_ATTRIBUTES: &[(Opcode, Attribute)] = &[
     (Opcode::Topk, Attribute::IsStable),
     (Opcode::CollectiveBroadcast, Attribute::HasDynamicRoot),
@@ -337,11 +381,29 @@ pub(super) const NEWEST_ATTRIBUTES: &[(Opcode, Attribute)] = &[
     (Opcode::AsyncUpdate, Attribute::OutputToOperandAliasing),
 ];
 
-/// What else only newer XLA accepts.
-pub const NEWEST_CONSTRUCTS: &[(&str, &str)] = &[
-    ("debug_attributes", "a header attribute"),
-    ("%x#1#0", "an operand that is an element of a tuple"),
-    ("async-update(start, late, ...)", "operands of asynchronous operations that are bound late"),
+/// A construct on which XLA newer than jaxlib 0.10.2 differs from it, apart from attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Newer {
+    /// The header attribute `debug_attributes`.
+    DebugAttributes,
+    /// `%x#1#0`: an operand that is an element of a tuple.
+    CompactOperands,
+    /// Further operands of updates and dones, and starts that reach them through other operations.
+    LateOperands,
+    /// `unreduced=max{'a'}` in shardings over a mesh.
+    UnreducedKinds,
+    /// Tile assignments and iota groups must have as many devices as their dimensions say. This
+    /// one is stricter than before.
+    DeviceCounts,
+}
+
+/// All of them: what `Checker::allows` answers for strict mode "newest".
+pub(super) const NEWEST_CONSTRUCTS: &[Newer] = &[
+    Newer::DebugAttributes,
+    Newer::CompactOperands,
+    Newer::LateOperands,
+    Newer::UnreducedKinds,
+    Newer::DeviceCounts,
 ];
 
 /// Attributes of all opcodes, common ones included.

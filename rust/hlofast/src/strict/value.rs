@@ -90,7 +90,6 @@ impl Checker<'_> {
                 }
                 Ok(())
             }
-            Grammar::IntegerLists => self.integer_lists(),
             Grammar::Pairs => self.pairs(),
             Grammar::Computation => {
                 let callee = self.computation_name()?;
@@ -217,9 +216,7 @@ impl Checker<'_> {
     }
 
     fn integer_lists(&mut self) -> Result<()> {
-        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
-            checker.integer_list().map(drop)
-        })?;
+        self.list(Kind::LeftBrace, Kind::RightBrace, |checker| checker.integer_list().map(drop))?;
         Ok(())
     }
 
@@ -248,9 +245,11 @@ impl Checker<'_> {
             return Ok(Some(*id));
         }
         let shown = String::from_utf8_lossy(self.bytes(name)).into_owned();
-        let later = self.module.computations().iter().find(|c| {
-            !c.is_inline && !c.is_implicit && self.bytes(c.name) == self.bytes(name)
-        });
+        let later = self
+            .module
+            .computations()
+            .iter()
+            .find(|c| !c.is_inline && !c.is_implicit && self.bytes(c.name) == self.bytes(name));
         Err(match later {
             Some(later) => ParseError::new(
                 ErrorKind::ForwardReference,
