@@ -10,7 +10,9 @@ use crate::text::Span;
 /// Which rows the instructions being read have.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Rows {
-    next: u32,
+    pub first: u32,
+    /// One past the row of the instruction being read.
+    pub next: u32,
     end: u32,
 }
 
@@ -71,7 +73,11 @@ impl Checker<'_> {
     fn body(&mut self, id: ComputationId) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' at the beginning of a computation's body")?;
         let computation = self.module.computation(id);
-        let rows = Rows { next: computation.first_row, end: computation.end_row };
+        let rows = Rows {
+            first: computation.first_row,
+            next: computation.first_row,
+            end: computation.end_row,
+        };
         let outer = std::mem::replace(&mut self.rows, rows);
         loop {
             self.instruction()?;
@@ -173,7 +179,11 @@ impl Checker<'_> {
     pub(super) fn single_instruction(&mut self) -> Result<()> {
         let id = self.module.entry();
         let computation = self.module.computation(id);
-        self.rows = Rows { next: computation.first_row, end: computation.end_row };
+        self.rows = Rows {
+            first: computation.first_row,
+            next: computation.root + 1,
+            end: computation.end_row,
+        };
         self.single = true;
         self.eat_keyword(b"ROOT");
         if self.starts_shape() {

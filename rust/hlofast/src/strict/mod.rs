@@ -65,6 +65,10 @@ pub(super) struct Checker<'a> {
     operands: Vec<u32>,
     rows: computation::Rows,
     next_computation: usize,
+    /// Rows by name, of the computation that starts at row `names_of`, up to `names_until`.
+    names: HashMap<&'a [u8], u32, Build>,
+    names_of: u32,
+    names_until: u32,
     asynchronous: semantics::Asynchronous,
 }
 
@@ -93,6 +97,9 @@ impl<'a> Checker<'a> {
             operands: Vec::new(),
             rows: computation::Rows::default(),
             next_computation: 0,
+            names: HashMap::default(),
+            names_of: u32::MAX,
+            names_until: 0,
             asynchronous: semantics::Asynchronous::default(),
         }
     }

@@ -6,6 +6,7 @@ use super::lexer::Kind;
 use super::table::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{Module, Row};
+use crate::text::Span;
 
 /// The row of an operand that only strict reading sees.
 pub(super) const NO_ROW: u32 = u32::MAX;
@@ -24,12 +25,12 @@ impl<'a> Checker<'a> {
         loop {
             let place = self.lexer;
             let known = rows.get(index).copied().unwrap_or(NO_ROW);
-            match self.plain_operand(known, row) {
-                Ok(true) => {
-                    self.operands.push(known);
-                    index += 1;
+            match self.plain_operand(known) {
+                Ok(Some(found)) => {
+                    self.operands.push(found);
+                    index += usize::from(found == known);
                 }
-                Ok(false) | Err(_) => {
+                Ok(None) | Err(_) => {
                     self.lexer = place;
                     let base = self.operands.len();
                     let nested = self.nested_operand(known);
@@ -41,7 +42,7 @@ impl<'a> Checker<'a> {
                         }
                         // XLA forgets a slot that it could not read if it stopped at its end.
                         Err(_) if matches!(self.kind(), Kind::Comma | Kind::RightParen) => {}
-                        Err(error) => return Err(self.operand_error(&place, known, row, error)),
+                        Err(error) => return Err(self.operand_error(&place, known, error)),
                     }
                 }
             }
@@ -58,12 +59,11 @@ impl<'a> Checker<'a> {
         &mut self,
         place: &super::lexer::Lexer<'a>,
         known: u32,
-        row: u32,
         nested: ParseError,
     ) -> ParseError {
         let stopped = self.lexer;
         self.lexer = *place;
-        let plain = self.plain_operand(known, row);
+        let plain = self.plain_operand(known);
         self.lexer = stopped;
         match plain {
             Err(error) if error.kind() != ErrorKind::ExpectedName => error,
@@ -71,38 +71,42 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads `shape? name`; whether that is all of the operand.
+    /// Reads `shape? name`: the row it names; None if that is not all of the operand. `known` is
+    /// the row that tolerant reading found next.
     #[inline]
-    fn plain_operand(&mut self, known: u32, row: u32) -> Result<bool> {
+    fn plain_operand(&mut self, known: u32) -> Result<Option<u32>> {
         let mut declared = None;
         if self.starts_shape() {
             declared = Some(self.shape()?);
             let ends = matches!(self.kind(), Kind::Comma | Kind::RightParen);
             if ends && self.single && self.depth == 0 {
-                return Ok(true);
+                return Ok(Some(known));
             }
         }
         let name = self.name()?;
         let mut is_path = false;
-        if self.allows(Newer::CompactOperands) && self.kind() == Kind::Octothorp {
+        if self.kind() == Kind::Octothorp && self.allows(Newer::CompactOperands) {
             is_path = true;
             while self.eat(Kind::Octothorp) {
                 self.integer()?;
             }
         }
         if !matches!(self.kind(), Kind::Comma | Kind::RightParen) {
-            return Ok(false);
+            return Ok(None);
         }
-        if known >= row || known == NO_ROW {
-            return Err(self.undefined(name, known));
+        let mut row = known;
+        if !is_path
+            && (known == NO_ROW || self.module.instruction_name(Row(known)) != self.bytes(name))
+        {
+            row = self.find_row(name);
         }
-        if !is_path && self.module.instruction_name(Row(known)) != self.bytes(name) {
-            return Err(self.undefined(name, NO_ROW));
+        if row >= self.rows.next.saturating_sub(1) {
+            return Err(self.undefined(name, row));
         }
         if let Some(declared) = declared
-            && !self.is_compatible(declared, Row(known))?
+            && !self.is_compatible(declared, Row(row))?
         {
-            let first = self.module.name_span(Row(known));
+            let first = self.module.name_span(Row(row));
             return Err(ParseError::new(
                 ErrorKind::ShapeMismatch,
                 declared,
@@ -110,11 +114,29 @@ impl<'a> Checker<'a> {
             )
             .with_related(first));
         }
-        Ok(true)
+        Ok(Some(row))
+    }
+
+    /// The row before the current instruction that is called `name`, where tolerant reading saw no
+    /// operand: inside what XLA and it drop.
+    #[cold]
+    fn find_row(&mut self, name: Span) -> u32 {
+        let module: &'a Module = self.module;
+        let current = self.rows.next.saturating_sub(1);
+        if self.names_of != self.rows.first {
+            self.names.clear();
+            self.names_of = self.rows.first;
+            self.names_until = self.rows.first;
+        }
+        for row in self.names_until..current {
+            self.names.insert(module.instruction_name(Row(row)), row);
+        }
+        self.names_until = self.names_until.max(current);
+        self.names.get(self.bytes(name)).copied().unwrap_or(NO_ROW)
     }
 
     #[cold]
-    fn undefined(&self, name: crate::text::Span, known: u32) -> ParseError {
+    fn undefined(&self, name: Span, known: u32) -> ParseError {
         let shown = String::from_utf8_lossy(self.bytes(name));
         if known == NO_ROW {
             return ParseError::new(
