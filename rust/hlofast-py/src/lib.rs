@@ -11,6 +11,7 @@ mod instruction;
 mod loading;
 mod metadata;
 mod module;
+mod query;
 mod records;
 mod sequence;
 mod shape;

@@ -1,10 +1,11 @@
 //! `Module`: a parsed HLO module.
 
 use crate::attributes::Attributes;
-use crate::columns::Columns;
+use crate::columns::{Columns, as_array};
 use crate::computation::Computation;
 use crate::held::{Held, same_module, text};
 use crate::instruction::{Instruction, instruction_names, instruction_opcodes, operand_names};
+use crate::query::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
 use hlofast::ir::decode::unescape;
@@ -184,6 +185,52 @@ impl Module {
     #[pyo3(signature = (*, shapes=10))]
     fn summary<'py>(&self, py: Python<'py>, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
         crate::summary::summary(py, &self.held, shapes)
+    }
+
+    /// The rows that meet every condition given, as a NumPy array of row numbers. `opcode`,
+    /// `computation`, `shape` and `element_type` take one value or several; `op_name` and
+    /// `source_file` a part of the text or a compiled regular expression.
+    #[pyo3(
+        name = "where",
+        signature = (*, opcode=None, computation=None, name=None, op_name=None, source_file=None,
+            source_line=None, shape=None, element_type=None, min_bytes=None, max_bytes=None,
+            is_root=None, is_implicit=None)
+    )]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
+    fn where_<'py>(
+        slf: &Bound<'py, Self>,
+        opcode: Option<&Bound<'py, PyAny>>,
+        computation: Option<&Bound<'py, PyAny>>,
+        name: Option<&Bound<'py, PyString>>,
+        op_name: Option<&Bound<'py, PyAny>>,
+        source_file: Option<&Bound<'py, PyAny>>,
+        source_line: Option<i32>,
+        shape: Option<&Bound<'py, PyAny>>,
+        element_type: Option<&Bound<'py, PyAny>>,
+        min_bytes: Option<i64>,
+        max_bytes: Option<i64>,
+        is_root: Option<bool>,
+        is_implicit: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let conditions = Conditions {
+            opcode,
+            computation,
+            name,
+            op_name,
+            source_file,
+            source_line,
+            shape,
+            element_type,
+            min_bytes,
+            max_bytes,
+            is_root,
+            is_implicit,
+        };
+        let op_names = || Ok(this.op_names(py)?.unbind());
+        let source_files = || Ok(this.source_files(py)?.unbind());
+        let rows = rows_where(py, &this.held, op_names, source_files, &conditions)?;
+        as_array(Bound::new(py, rows)?)
     }
 
     /// Bytes that the representation takes beyond the text, with what was computed so far.

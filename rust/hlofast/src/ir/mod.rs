@@ -9,6 +9,7 @@ mod derived_rows;
 pub mod dtype;
 pub mod module;
 pub mod opcode;
+pub mod query;
 pub mod shape;
 
 pub use attributes::{Attribute, Attributes};

@@ -1,0 +1,158 @@
+//! `where(...)`: conditions in Python's terms, answered in one pass in Rust.
+
+use crate::column::Column;
+use crate::computation::Computation;
+use crate::held::Held;
+use crate::sequence::no_such;
+use crate::shape::{Shape, shape_text};
+use hlofast::ir::query::Query;
+use hlofast::ir::{ComputationId, ElementType, ShapeView};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// The conditions of `where`, as Python gives them.
+pub struct Conditions<'a, 'py> {
+    pub opcode: Option<&'a Bound<'py, PyAny>>,
+    pub computation: Option<&'a Bound<'py, PyAny>>,
+    pub name: Option<&'a Bound<'py, PyString>>,
+    pub op_name: Option<&'a Bound<'py, PyAny>>,
+    pub source_file: Option<&'a Bound<'py, PyAny>>,
+    pub source_line: Option<i32>,
+    pub shape: Option<&'a Bound<'py, PyAny>>,
+    pub element_type: Option<&'a Bound<'py, PyAny>>,
+    pub min_bytes: Option<i64>,
+    pub max_bytes: Option<i64>,
+    pub is_root: Option<bool>,
+    pub is_implicit: Option<bool>,
+}
+
+/// One value, or every item of an iterable.
+fn one_or_many<'py>(value: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let is_one = value.is_instance_of::<PyString>()
+        || value.is_instance_of::<Computation>()
+        || value.is_instance_of::<Shape>();
+    if is_one {
+        return Ok(vec![value.clone()]);
+    }
+    value.try_iter()?.collect()
+}
+
+fn words(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let word = |one: Bound<'_, PyAny>| Ok(one.cast::<PyString>()?.to_string_lossy().into_owned());
+    one_or_many(value)?.into_iter().map(word).collect()
+}
+
+/// For each of `texts` whether `condition` holds: a part of the text, or a compiled pattern.
+fn matching(texts: &Bound<'_, PyAny>, condition: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
+    let search = condition.getattr_opt("search")?;
+    let mut wanted = Vec::with_capacity(texts.len()?);
+    for one in texts.try_iter()? {
+        let one = one?;
+        wanted.push(match &search {
+            Some(search) => !search.call1((one,))?.is_none(),
+            None => {
+                let part = condition.cast::<PyString>().map_err(|_| {
+                    PyTypeError::new_err("expected a str or a compiled regular expression")
+                })?;
+                one.contains(part)?
+            }
+        });
+    }
+    Ok(wanted)
+}
+
+fn computation_ids(held: &Held, value: &Bound<'_, PyAny>) -> PyResult<Vec<ComputationId>> {
+    let id = |one: Bound<'_, PyAny>| -> PyResult<ComputationId> {
+        if let Ok(computation) = one.cast::<Computation>() {
+            return Ok(computation.get().id);
+        }
+        let name = one.cast::<PyString>()?.to_string_lossy().into_owned();
+        let found = held.core.find_computation(name.as_bytes());
+        found.ok_or_else(|| PyKeyError::new_err(no_such("computation", &name)))
+    };
+    let ids: Vec<ComputationId> =
+        one_or_many(value)?.into_iter().map(id).collect::<PyResult<_>>()?;
+    match ids.iter().all(|id| (id.0 as usize) < held.core.computations().len()) {
+        true => Ok(ids),
+        false => Err(PyValueError::new_err("computation of another module")),
+    }
+}
+
+fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Vec<bool>>> {
+    let table = held.core.shapes();
+    let mut wanted: Option<Vec<bool>> = None;
+    if let Some(value) = conditions.shape {
+        let mut texts = Vec::new();
+        for one in one_or_many(value)? {
+            texts.push(one.str()?.to_string_lossy().replace(' ', ""));
+        }
+        // `f32[8]` stands for any layout of it.
+        let same = |id| {
+            let text = shape_text(held, id, usize::MAX).replace(' ', "");
+            texts.iter().any(|wanted| {
+                *wanted == text
+                    || (text.starts_with(wanted.as_str())
+                        && text.as_bytes().get(wanted.len()) == Some(&b'{'))
+            })
+        };
+        wanted = Some(held.core.shapes_where(same));
+    }
+    if let Some(value) = conditions.element_type {
+        let mut types = Vec::new();
+        for word in words(value)? {
+            let known = ElementType::from_bytes(word.as_bytes());
+            types
+                .push(known.ok_or_else(|| {
+                    PyValueError::new_err(format!("{word:?} is no element type"))
+                })?);
+        }
+        let same = |id| match table.get(id) {
+            ShapeView::Array(array) => types.contains(&array.element_type),
+            ShapeView::Tuple(_) | ShapeView::Buffer(_) => false,
+        };
+        let of_type = held.core.shapes_where(same);
+        wanted = Some(match wanted {
+            Some(wanted) => wanted.iter().zip(of_type).map(|(a, b)| *a && b).collect(),
+            None => of_type,
+        });
+    }
+    Ok(wanted)
+}
+
+/// The rows that meet all `conditions`.
+pub fn rows_where(
+    py: Python<'_>,
+    held: &Held,
+    op_names: impl FnOnce() -> PyResult<Py<PyAny>>,
+    source_files: impl FnOnce() -> PyResult<Py<PyAny>>,
+    conditions: &Conditions<'_, '_>,
+) -> PyResult<Column> {
+    let boxed = |word: String| word.into_bytes().into_boxed_slice();
+    let query = Query {
+        opcodes: conditions
+            .opcode
+            .map(|value| Ok::<_, PyErr>(words(value)?.into_iter().map(boxed).collect()))
+            .transpose()?,
+        computations: conditions
+            .computation
+            .map(|value| computation_ids(held, value))
+            .transpose()?,
+        op_names: conditions
+            .op_name
+            .map(|value| matching(op_names()?.bind(py), value))
+            .transpose()?,
+        source_files: conditions
+            .source_file
+            .map(|value| matching(source_files()?.bind(py), value))
+            .transpose()?,
+        source_lines: conditions.source_line.map(|line| line..line.saturating_add(1)),
+        shapes: shapes_of(held, conditions)?,
+        min_bytes: conditions.min_bytes,
+        max_bytes: conditions.max_bytes,
+        name: conditions.name.map(|name| boxed(name.to_string_lossy().into_owned())),
+        is_root: conditions.is_root,
+        is_implicit: conditions.is_implicit,
+    };
+    Ok(Column::of(py.detach(|| held.core.rows_where(&query))))
+}

@@ -1,0 +1,113 @@
+//! Rows that meet conditions, found in one pass over the columns.
+
+use super::module::{ComputationId, Flags, Module, Row};
+use super::opcode::Opcode;
+use super::shape::ShapeId;
+use std::ops::Range;
+
+/// Conditions on rows; those that are None do not matter, all others must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// Opcodes by name, as the graph or as the text has them.
+    pub opcodes: Option<Vec<Box<[u8]>>>,
+    /// Only rows of these computations.
+    pub computations: Option<Vec<ComputationId>>,
+    /// Which entries of `MetadataColumns::op_names` are wanted.
+    pub op_names: Option<Vec<bool>>,
+    /// Which entries of `MetadataColumns::source_files` are wanted.
+    pub source_files: Option<Vec<bool>>,
+    /// Source lines.
+    pub source_lines: Option<Range<i32>>,
+    /// Which shapes are wanted, by id.
+    pub shapes: Option<Vec<bool>>,
+    /// At least this many unpadded bytes; results of unknown size are left out.
+    pub min_bytes: Option<i64>,
+    /// At most this many.
+    pub max_bytes: Option<i64>,
+    /// A part of the name.
+    pub name: Option<Box<[u8]>>,
+    /// Whether the row is a root.
+    pub is_root: Option<bool>,
+    /// Whether the text only implies the row.
+    pub is_implicit: Option<bool>,
+}
+
+impl Module {
+    /// The rows that meet `query`, ascending.
+    pub fn rows_where(&self, query: &Query) -> Vec<u32> {
+        let mut rows: Vec<u32> = match &query.computations {
+            None => (0..self.row_count() as u32).collect(),
+            Some(ids) => {
+                let mut ids = ids.clone();
+                ids.sort_unstable();
+                ids.dedup();
+                ids.iter().flat_map(|id| self.computation(*id).rows()).collect()
+            }
+        };
+        if let Some(names) = &query.opcodes {
+            self.keep_opcodes(&mut rows, names);
+        }
+        let flag = |rows: &mut Vec<u32>, bit: u8, wanted: Option<bool>| {
+            if let Some(wanted) = wanted {
+                rows.retain(|row| (self.flags(Row(*row)) & bit != 0) == wanted);
+            }
+        };
+        flag(&mut rows, Flags::ROOT, query.is_root);
+        flag(&mut rows, Flags::IMPLICIT, query.is_implicit);
+        if let Some(wanted) = &query.shapes {
+            rows.retain(|row| is_wanted(wanted, self.shape(Row(*row)).0 as usize));
+        }
+        if query.min_bytes.is_some() || query.max_bytes.is_some() {
+            let bytes = self.shape_bytes_column();
+            let range = query.min_bytes.unwrap_or(0).max(0)..=query.max_bytes.unwrap_or(i64::MAX);
+            rows.retain(|row| bytes.get(*row as usize).is_some_and(|size| range.contains(size)));
+        }
+        if let Some(wanted) = &query.op_names {
+            keep_ids(&mut rows, &self.metadata_columns().op_name, wanted);
+        }
+        if let Some(wanted) = &query.source_files {
+            keep_ids(&mut rows, &self.metadata_columns().source_file, wanted);
+        }
+        if let Some(lines) = &query.source_lines {
+            let column = &self.metadata_columns().source_line;
+            rows.retain(|row| column.get(*row as usize).is_some_and(|line| lines.contains(line)));
+        }
+        if let Some(part) = &query.name {
+            let finder = memchr::memmem::Finder::new(part);
+            rows.retain(|row| finder.find(self.instruction_name(Row(*row))).is_some());
+        }
+        rows
+    }
+
+    /// Known opcodes are compared by code; the text is read only where it may differ.
+    fn keep_opcodes(&self, rows: &mut Vec<u32>, names: &[Box<[u8]>]) {
+        let mut codes = [false; 256];
+        for opcode in names.iter().filter_map(|name| Opcode::from_bytes(name)) {
+            codes[opcode as usize] = true;
+        }
+        codes[Opcode::Unknown as usize] = false;
+        rows.retain(|row| {
+            let row = Row(*row);
+            let opcode = self.opcode(row);
+            codes[opcode as usize]
+                || ((opcode == Opcode::Unknown || self.flags(row) & Flags::SUGAR != 0)
+                    && names.iter().any(|name| &name[..] == self.opcode_text(row)))
+        });
+    }
+
+    /// For each shape whether `test` holds.
+    pub fn shapes_where(&self, mut test: impl FnMut(ShapeId) -> bool) -> Vec<bool> {
+        self.shapes.ids().map(&mut test).collect()
+    }
+}
+
+fn is_wanted(wanted: &[bool], index: usize) -> bool {
+    wanted.get(index).copied().unwrap_or(false)
+}
+
+fn keep_ids(rows: &mut Vec<u32>, column: &[i32], wanted: &[bool]) {
+    rows.retain(|row| {
+        let id = column.get(*row as usize).and_then(|id| usize::try_from(*id).ok());
+        id.is_some_and(|id| is_wanted(wanted, id))
+    });
+}
