@@ -29,6 +29,7 @@ from hlofast._core import (
     SliceDimension,
     SourceLocation,
     StackFrame,
+    TextColumn,
     WindowDimension,
     call_roles,
     element_types,
@@ -42,6 +43,7 @@ from hlofast.errors import ParseError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast._jax import from_jax
+    from hlofast.table import Table
 
     __version__: str
 
@@ -67,6 +69,8 @@ __all__ = [
     "SliceDimension",
     "SourceLocation",
     "StackFrame",
+    "Table",
+    "TextColumn",
     "WindowDimension",
     "__version__",
     "call_roles",
@@ -92,6 +96,8 @@ def __getattr__(name: str) -> object:
         value = version("hlofast")
     elif name == "from_jax":
         from hlofast._jax import from_jax as value
+    elif name == "Table":
+        from hlofast.table import Table as value
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

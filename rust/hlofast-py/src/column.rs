@@ -2,7 +2,8 @@
 #![allow(unsafe_code, reason = "the buffer protocol hands out raw pointers")]
 
 use hlofast::ir::{Opcode, ShapeId};
-use pyo3::exceptions::{PyBufferError, PyIndexError};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -27,6 +28,7 @@ pub enum Format {
     U32,
     I64,
     U64,
+    F64,
 }
 
 impl Format {
@@ -37,6 +39,7 @@ impl Format {
             Format::U32 => c"I",
             Format::I64 => c"q",
             Format::U64 => c"Q",
+            Format::F64 => c"d",
         }
     }
 
@@ -44,14 +47,14 @@ impl Format {
         match self {
             Format::U8 => 1,
             Format::I32 | Format::U32 => 4,
-            Format::I64 | Format::U64 => 8,
+            Format::I64 | Format::U64 | Format::F64 => 8,
         }
     }
 }
 
 macro_rules! items {
     ($($type:ty = $format:ident,)*) => {
-        // SAFETY: plain integers, or `repr(u8)` and `repr(transparent)` wrappers of the integer
+        // SAFETY: plain numbers, or `repr(u8)` and `repr(transparent)` wrappers of the integer
         // the format names.
         $(unsafe impl Item for $type { const FORMAT: Format = Format::$format; })*
     };
@@ -63,6 +66,7 @@ items! {
     u32 = U32,
     i64 = I64,
     u64 = U64,
+    f64 = F64,
     Opcode = U8,
     ShapeId = U32,
 }
@@ -74,7 +78,7 @@ items! {
 pub struct Column {
     /// What owns the memory. Nothing ever gets a mutable reference to it, since this is a clone
     /// of the `Arc` that shares it.
-    _owner: Arc<dyn Any + Send + Sync>,
+    owner: Arc<dyn Any + Send + Sync>,
     data: *const u8,
     format: Format,
     /// In items, as the buffer protocol wants it; here so that views can point to it.
@@ -82,7 +86,7 @@ pub struct Column {
     strides: [ffi::Py_ssize_t; 1],
 }
 
-// SAFETY: the memory behind `data` is immutable and owned by `_owner`, which is Send and Sync.
+// SAFETY: the memory behind `data` is immutable and owned by `owner`, which is Send and Sync.
 unsafe impl Send for Column {}
 // SAFETY: as above; no method writes.
 unsafe impl Sync for Column {}
@@ -100,7 +104,7 @@ impl Column {
             format: T::FORMAT,
             shape: [slice.len() as ffi::Py_ssize_t],
             strides: [T::FORMAT.size() as ffi::Py_ssize_t],
-            _owner: Arc::clone(owner) as Arc<dyn Any + Send + Sync>,
+            owner: Arc::clone(owner) as Arc<dyn Any + Send + Sync>,
         }
     }
 
@@ -109,7 +113,8 @@ impl Column {
         Self::project(&Arc::new(values), |values| &values[..])
     }
 
-    fn len(&self) -> usize {
+    /// Number of items.
+    pub fn len(&self) -> usize {
         self.shape[0] as usize
     }
 
@@ -134,6 +139,9 @@ impl Column {
                 Format::U64 => {
                     self.data.cast::<u64>().add(index).read().into_pyobject(py)?.into_any()
                 }
+                Format::F64 => {
+                    self.data.cast::<f64>().add(index).read().into_pyobject(py)?.into_any()
+                }
             })
         }
     }
@@ -147,6 +155,46 @@ impl Column {
         Some(unsafe { std::slice::from_raw_parts(self.data.cast::<u32>(), self.len()) })
     }
 
+    /// The owner and the start of the memory.
+    pub fn memory(&self) -> (Arc<dyn Any + Send + Sync>, *const u8) {
+        (Arc::clone(&self.owner), self.data)
+    }
+
+    /// Item `index` if it exists and is an integer.
+    pub fn integer(&self, index: usize) -> Option<i64> {
+        if index >= self.len() {
+            return None;
+        }
+        // SAFETY: as in `value`.
+        unsafe {
+            Some(match self.format {
+                Format::U8 => i64::from(self.data.add(index).read()),
+                Format::I32 => i64::from(self.data.cast::<i32>().add(index).read()),
+                Format::U32 => i64::from(self.data.cast::<u32>().add(index).read()),
+                Format::I64 => self.data.cast::<i64>().add(index).read(),
+                Format::U64 => i64::try_from(self.data.cast::<u64>().add(index).read()).ok()?,
+                Format::F64 => return None,
+            })
+        }
+    }
+
+    /// The integers of `rows` as a column of their own; -1 where there is none.
+    pub fn take(&self, rows: &[usize]) -> Self {
+        Self::of(rows.iter().map(|row| self.integer(*row).unwrap_or(-1)).collect())
+    }
+
+    /// The format string of the Arrow C data interface.
+    pub fn arrow_format(&self) -> &'static CStr {
+        match self.format {
+            Format::U8 => c"C",
+            Format::I32 => c"i",
+            Format::U32 => c"I",
+            Format::I64 => c"l",
+            Format::U64 => c"L",
+            Format::F64 => c"g",
+        }
+    }
+
     fn dtype(&self) -> &'static str {
         match self.format {
             Format::U8 => "uint8",
@@ -154,12 +202,32 @@ impl Column {
             Format::U32 => "uint32",
             Format::I64 => "int64",
             Format::U64 => "uint64",
+            Format::F64 => "float64",
         }
     }
 }
 
+/// The items of a buffer of `T`, copied.
+fn copied<T: Item + pyo3::buffer::Element + Send + Sync + 'static>(
+    buffer: &Bound<'_, PyAny>,
+) -> Option<Column> {
+    Some(Column::of(PyBuffer::<T>::get(buffer).ok()?.to_vec(buffer.py()).ok()?))
+}
+
 #[pymethods]
 impl Column {
+    /// A copy of a buffer of numbers, such as a NumPy array.
+    #[new]
+    fn new(buffer: &Bound<'_, PyAny>) -> PyResult<Self> {
+        copied::<i64>(buffer)
+            .or_else(|| copied::<f64>(buffer))
+            .or_else(|| copied::<i32>(buffer))
+            .or_else(|| copied::<u32>(buffer))
+            .or_else(|| copied::<u8>(buffer))
+            .or_else(|| copied::<u64>(buffer))
+            .ok_or_else(|| PyTypeError::new_err("expected a buffer of numbers"))
+    }
+
     fn __len__(&self) -> usize {
         self.len()
     }

@@ -1,5 +1,6 @@
 //! Python bindings of hlofast: the only code that knows PyO3.
 
+mod arrow;
 mod attributes;
 mod column;
 mod columns;
@@ -17,6 +18,8 @@ mod sequence;
 mod shape;
 mod sharding;
 mod summary;
+mod table;
+mod text_column;
 mod values;
 
 use pyo3::prelude::*;
@@ -24,6 +27,8 @@ use pyo3::prelude::*;
 /// The compiled part of the package `hlofast`.
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use crate::arrow::{_arrow_array, _arrow_schema, _arrow_stream};
     #[pymodule_export]
     use crate::attributes::Attributes;
     #[pymodule_export]
@@ -54,6 +59,10 @@ mod _core {
     use crate::shape::{Layout, Shape};
     #[pymodule_export]
     use crate::sharding::{ReplicaGroups, Sharding};
+    #[pymodule_export]
+    use crate::table::_instruction_columns;
+    #[pymodule_export]
+    use crate::text_column::TextColumn;
     use hlofast::ir::{CallRole, ElementType, Opcode};
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;

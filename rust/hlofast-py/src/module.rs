@@ -187,6 +187,12 @@ impl Module {
         crate::summary::summary(py, &self.held, shapes)
     }
 
+    /// The instruction table: one row per instruction, implied ones included.
+    fn table<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let table = slf.py().import("hlofast.table")?.getattr("Table")?;
+        table.call1((crate::table::_instruction_columns(slf)?,))
+    }
+
     /// The rows that meet every condition given, as a NumPy array of row numbers. `opcode`,
     /// `computation`, `shape` and `element_type` take one value or several; `op_name` and
     /// `source_file` a part of the text or a compiled regular expression.

@@ -1,0 +1,185 @@
+"""`Table`: the one form of every result with rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from hlofast import _core
+from hlofast._core import Column, TextColumn
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+_SHOWN = 10
+
+
+class Table:
+    """Named columns of one length. Rows are dictionaries, columns NumPy arrays.
+
+    Numbers are read-only views of the memory they were computed in; other libraries read the
+    whole table through the Arrow PyCapsule interface without a copy of them.
+    """
+
+    __slots__ = ("_arrays", "_columns", "_length")
+
+    def __init__(self, columns: Iterable[tuple[str, Column | TextColumn]]) -> None:
+        self._columns: dict[str, Column | TextColumn] = dict(columns)
+        lengths = {len(column) for column in self._columns.values()}
+        if len(lengths) > 1:
+            raise ValueError("the columns of a table have one length")
+        self._length: int = lengths.pop() if lengths else 0
+        self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self._columns)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> numpy.typing.NDArray[Any]:
+        """Column `name` as a NumPy array; texts as an array of objects."""
+        array = self._arrays.get(name)
+        if array is None:
+            import numpy
+
+            column = self._columns[name]
+            if isinstance(column, TextColumn):
+                array = numpy.empty(len(column), dtype=object)
+                array[:] = column.tolist()
+                array.flags.writeable = False
+            else:
+                array = numpy.asarray(column)
+            array = self._arrays.setdefault(name, array)
+        return array
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        names = tuple(self._columns)
+        values = [column.tolist() for column in self._columns.values()]
+        for row in zip(*values, strict=True):
+            yield dict(zip(names, row, strict=True))
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Row `index` as a dictionary."""
+        return {name: column[index] for name, column in self._columns.items()}
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """All rows as dictionaries."""
+        return list(self)
+
+    def take(self, rows: Iterable[int]) -> Table:
+        """The rows with these numbers, in this order."""
+        import numpy
+
+        chosen = numpy.asarray(rows if hasattr(rows, "__len__") else list(rows), dtype=numpy.int64)
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self._length):
+            raise IndexError("row out of range")
+        taken: list[tuple[str, Column | TextColumn]] = []
+        for name, column in self._columns.items():
+            if isinstance(column, TextColumn):
+                taken.append((name, column.take(chosen.tolist())))
+            else:
+                taken.append((name, Column(numpy.asarray(column)[chosen])))
+        return Table(taken)
+
+    def sort_by(self, name: str, *, descending: bool = False) -> Table:
+        """The same rows ordered by a column; rows that are equal in it keep their order."""
+        values = self._columns[name].tolist()
+        present = [row for row, value in enumerate(values) if value is not None]
+        absent = [row for row, value in enumerate(values) if value is None]
+        present.sort(key=values.__getitem__, reverse=descending)
+        return self.take(present + absent)
+
+    def top(self, count: int, by: str | None = None) -> Table:
+        """The first `count` rows, or those with the largest values of column `by`."""
+        table = self if by is None else self.sort_by(by, descending=True)
+        return table.take(range(min(max(count, 0), len(table))))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The table as a stream of one record batch."""
+        return _core._arrow_stream(list(self._columns.items()), self._length)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """The table as one struct array."""
+        return _core._arrow_array(list(self._columns.items()), self._length)
+
+    def __arrow_c_schema__(self) -> object:
+        """The types of the columns."""
+        return _core._arrow_schema(list(self._columns.items()), self._length)
+
+    def to_arrow(self) -> Any:
+        """A `pyarrow.Table`."""
+        import pyarrow
+
+        return pyarrow.table(self)
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame`."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """A `polars.DataFrame`."""
+        import polars
+
+        return polars.DataFrame(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self.columns == other.columns and self.to_pylist() == other.to_pylist()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        columns = []
+        for name, column in self._columns.items():
+            if isinstance(column, TextColumn):
+                columns.append((name, True, column.tolist()))
+            else:
+                columns.append((name, False, column.tolist()))
+        return _restore, (columns,)
+
+    def _cells(self) -> list[list[str]]:
+        shown = min(self._length, _SHOWN)
+        rows = (self.row(index) for index in range(shown))
+        return [["" if value is None else str(value) for value in row.values()] for row in rows]
+
+    def __repr__(self) -> str:
+        heads = list(self._columns)
+        cells = [[cell if len(cell) <= 40 else cell[:37] + "..." for cell in row] for row in self._cells()]
+        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [heads, *cells]]
+        if self._length > len(cells):
+            lines.append(f"({self._length} rows)")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self._columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._cells()
+        )
+        caption = f"{self._length} rows"
+        return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _restore(columns: list[tuple[str, bool, list[Any]]]) -> Table:
+    import numpy
+
+    restored: list[tuple[str, Column | TextColumn]] = []
+    for name, is_text, values in columns:
+        if is_text:
+            distinct = list(dict.fromkeys(value for value in values if value is not None))
+            codes = {value: code for code, value in enumerate(distinct)} | {None: -1}
+            numbers = numpy.array([codes[value] for value in values], dtype=numpy.int32)
+            restored.append((name, TextColumn(distinct, Column(numbers))))
+        else:
+            restored.append((name, Column(numpy.asarray(values))))
+    return Table(restored)

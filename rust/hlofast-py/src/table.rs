@@ -1,0 +1,88 @@
+//! The instruction table: rows of a module as named columns.
+
+use crate::column::Column;
+use crate::instruction::opcode_bytes;
+use crate::module::Module;
+use crate::shape::shape_text;
+use crate::text_column::TextColumn;
+use hlofast::ir::decode::unescape;
+use hlofast::ir::{ComputationId, Opcode, Row};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::sync::Arc;
+
+type Texts = Vec<Box<[u8]>>;
+
+/// Name and column of every fact in the instruction table.
+#[pyfunction]
+pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<'py, PyList>> {
+    let py = module.py();
+    let held = Arc::clone(&module.get().held);
+    let core = &held.core;
+    let column =
+        |project: for<'a> fn(&'a hlofast::ir::Module) -> &'a [u32]| Column::project(core, project);
+    let ids =
+        |project: for<'a> fn(&'a hlofast::ir::Module) -> &'a [i32]| Column::project(core, project);
+    let names: Texts = core.rows().map(|row| core.instruction_name(row).into()).collect();
+    let (opcodes, opcode_texts) = opcodes(core);
+    let computations: Texts = (0..core.computations().len() as u32)
+        .map(|id| core.computation_name(ComputationId(id)).into())
+        .collect();
+    let shapes: Texts = core
+        .shapes()
+        .ids()
+        .map(|id| shape_text(&held, id, usize::MAX).into_bytes().into_boxed_slice())
+        .collect();
+    py.detach(|| core.metadata_columns());
+    let metadata = core.metadata_columns();
+    let op_names: Texts = metadata
+        .op_names
+        .iter()
+        .map(|span| {
+            let raw = core.bytes(*span);
+            unescape(raw).map_or_else(|_| raw.into(), |name| name.into_owned().into_boxed_slice())
+        })
+        .collect();
+    let files: Texts = metadata.source_files.clone();
+    let list = PyList::empty(py);
+    let text = |values: Texts, codes: Option<Column>| -> PyResult<Bound<'py, PyAny>> {
+        let codes = codes.map(|codes| Py::new(py, codes)).transpose()?;
+        Ok(Bound::new(py, TextColumn::new_from(values, codes))?.into_any())
+    };
+    let number =
+        |column: Column| -> PyResult<Bound<'py, PyAny>> { Ok(Bound::new(py, column)?.into_any()) };
+    list.append(("instruction", number(Column::of((0..core.row_count() as u32).collect()))?))?;
+    list.append(("name", text(names, None)?))?;
+    list.append(("opcode", text(opcode_texts, Some(opcodes))?))?;
+    list.append(("computation", text(computations, Some(column(|m| m.computation_column())))?))?;
+    let shape_ids = Column::project(core, |m: &hlofast::ir::Module| &m.columns().shapes[..]);
+    list.append(("shape", text(shapes, Some(shape_ids))?))?;
+    let bytes = Column::project(core, |m: &hlofast::ir::Module| m.shape_bytes_column());
+    list.append(("shape_bytes", number(bytes)?))?;
+    list.append(("op_name", text(op_names, Some(ids(|m| &m.metadata_columns().op_name)))?))?;
+    list.append(("source_file", text(files, Some(ids(|m| &m.metadata_columns().source_file)))?))?;
+    list.append(("source_line", number(ids(|m| &m.metadata_columns().source_line))?))?;
+    Ok(list)
+}
+
+/// Opcode codes and their names; unknown opcodes get codes of their own behind the table.
+fn opcodes(core: &Arc<hlofast::ir::Module>) -> (Column, Texts) {
+    let mut names: Texts =
+        Opcode::ALL.iter().map(|opcode| opcode.as_str().as_bytes().into()).collect();
+    if !core.columns().opcodes.contains(&Opcode::Unknown) {
+        return (Column::project(core, |m: &hlofast::ir::Module| &m.columns().opcodes[..]), names);
+    }
+    let mut unknown: std::collections::HashMap<Vec<u8>, u32> = std::collections::HashMap::new();
+    let code = |row: Row| match core.opcode(row) {
+        Opcode::Unknown => {
+            let written = opcode_bytes(core, row);
+            *unknown.entry(written.to_vec()).or_insert_with(|| {
+                names.push(written.into());
+                names.len() as u32 - 1
+            })
+        }
+        opcode => opcode as u32,
+    };
+    let codes: Vec<u32> = core.rows().map(code).collect();
+    (Column::of(codes), names)
+}

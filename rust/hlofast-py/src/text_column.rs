@@ -1,0 +1,118 @@
+//! `TextColumn`: a table's column of texts, as codes into distinct texts or one by one.
+
+use crate::column::Column;
+use crate::held::text;
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+/// A read-only column of texts; None where there is none.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct TextColumn {
+    values: Vec<Box<[u8]>>,
+    /// None: the values themselves, in order.
+    codes: Option<Py<Column>>,
+}
+
+impl TextColumn {
+    /// `codes` number `values`; without codes the values are the column.
+    pub fn new_from(values: Vec<Box<[u8]>>, codes: Option<Py<Column>>) -> Self {
+        Self { values, codes }
+    }
+
+    /// One text per row.
+    fn of_texts(values: Vec<Box<[u8]>>) -> Self {
+        Self { values, codes: None }
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.codes.as_ref().map_or(self.values.len(), |codes| codes.get().len())
+    }
+
+    /// The text of row `index`.
+    pub fn bytes(&self, index: usize) -> Option<&[u8]> {
+        let index = match &self.codes {
+            None => index,
+            Some(codes) => usize::try_from(codes.get().integer(index)?).ok()?,
+        };
+        self.values.get(index).map(|value| &value[..])
+    }
+
+    /// Codes and distinct texts, if it is made of them.
+    pub fn dictionary(&self) -> Option<(&Column, &[Box<[u8]>])> {
+        self.codes.as_ref().map(|codes| (codes.get(), &self.values[..]))
+    }
+}
+
+#[pymethods]
+impl TextColumn {
+    /// `codes` number `values`; a number outside of them is None. Without codes the values are
+    /// the column.
+    #[new]
+    #[pyo3(signature = (values, codes=None))]
+    fn new(values: Vec<String>, codes: Option<Py<Column>>) -> PyResult<Self> {
+        if codes
+            .as_ref()
+            .is_some_and(|codes| codes.get().integer(0).is_none() && codes.get().len() > 0)
+        {
+            return Err(PyValueError::new_err("codes are integers"));
+        }
+        let values =
+            values.into_iter().map(|value| value.into_bytes().into_boxed_slice()).collect();
+        Ok(Self { values, codes })
+    }
+
+    fn __len__(&self) -> usize {
+        self.len()
+    }
+
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        index: isize,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let length = self.len() as isize;
+        let position = if index < 0 { index + length } else { index };
+        if !(0..length).contains(&position) {
+            return Err(PyIndexError::new_err("column index out of range"));
+        }
+        self.bytes(position as usize).map(|bytes| Ok(text(py, bytes)?.into_any())).transpose()
+    }
+
+    /// The texts as a list of str.
+    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let values: Vec<Bound<'py, PyAny>> = self
+            .values
+            .iter()
+            .map(|value| Ok(text(py, value)?.into_any()))
+            .collect::<PyResult<_>>()?;
+        let Some(codes) = &self.codes else { return PyList::new(py, values) };
+        let codes = codes.get();
+        let of = |row: usize| {
+            let code = codes.integer(row).and_then(|code| usize::try_from(code).ok());
+            code.and_then(|code| values.get(code)).cloned()
+        };
+        PyList::new(py, (0..self.len()).map(of))
+    }
+
+    /// The texts of `rows`.
+    fn take(&self, py: Python<'_>, rows: Vec<usize>) -> PyResult<Self> {
+        if rows.iter().any(|row| *row >= self.len()) {
+            return Err(PyIndexError::new_err("row out of range"));
+        }
+        Ok(match &self.codes {
+            None => Self::of_texts(
+                rows.iter().filter_map(|row| self.values.get(*row).cloned()).collect(),
+            ),
+            Some(codes) => {
+                let codes = codes.get().take(&rows);
+                Self { values: self.values.clone(), codes: Some(Py::new(py, codes)?) }
+            }
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hlofast.TextColumn of {} texts>", self.len())
+    }
+}
