@@ -9,6 +9,8 @@ use crate::query::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
 use hlofast::ir::decode::unescape;
+use hlofast::print::{self, FingerprintOptions, Form, PrintOptions};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -251,6 +253,44 @@ impl Module {
         self.core().text().len()
     }
 
+    /// The module as text: `form` is `long` or `short` for XLA's canonical forms, `original` for
+    /// the bytes it was read from.
+    #[pyo3(signature = (*, form="long", metadata=true, backend_config=true, layouts=true))]
+    fn to_text<'py>(
+        &self,
+        py: Python<'py>,
+        form: &str,
+        metadata: bool,
+        backend_config: bool,
+        layouts: bool,
+    ) -> PyResult<Bound<'py, PyString>> {
+        let Some(options) = print_options(form, metadata, backend_config, layouts)? else {
+            return self.text_(py);
+        };
+        text(py, &py.detach(|| print::to_text(self.core(), &options)))
+    }
+
+    /// A stable digest, as 32 hexadecimal digits, of what the module computes: equal for modules
+    /// that differ only in what is left out here.
+    #[pyo3(signature = (*, names=false, channel_ids=false, metadata=false, layouts=true,
+        backend_config=true, schedule=true))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
+    fn fingerprint(
+        &self,
+        py: Python<'_>,
+        names: bool,
+        channel_ids: bool,
+        metadata: bool,
+        layouts: bool,
+        backend_config: bool,
+        schedule: bool,
+    ) -> String {
+        let options =
+            FingerprintOptions { names, channel_ids, metadata, layouts, backend_config, schedule };
+        let digest = py.detach(|| print::fingerprint(self.core(), &options));
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// The text, byte for byte.
     #[getter(text)]
     fn text_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
@@ -328,6 +368,23 @@ impl Module {
     fn __deepcopy__<'py>(slf: Bound<'py, Self>, _memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
         slf
     }
+}
+
+/// What to print; None for the original text.
+fn print_options(
+    form: &str,
+    metadata: bool,
+    backend_config: bool,
+    layouts: bool,
+) -> PyResult<Option<PrintOptions>> {
+    let form = match form {
+        "long" => Form::Long,
+        "short" => Form::Short,
+        "original" => return Ok(None),
+        _ => return Err(PyValueError::new_err("form is \"long\", \"short\" or \"original\"")),
+    };
+    let options = PrintOptions::default();
+    Ok(Some(PrintOptions { form, metadata, backend_config, layouts, ..options }))
 }
 
 /// What unpickling a module calls.

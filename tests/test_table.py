@@ -1,0 +1,147 @@
+"""`Table`, and the instruction table through Arrow."""
+
+import gc
+import pickle
+
+import numpy
+import pytest
+
+import hlofast
+from test_module import TEXT
+
+
+@pytest.fixture
+def module() -> hlofast.Module:
+    return hlofast.loads(TEXT)
+
+
+@pytest.fixture
+def table(module: hlofast.Module) -> hlofast.Table:
+    return module.table()
+
+
+def expected(module: hlofast.Module) -> list[dict[str, object]]:
+    return [
+        {
+            "instruction": i.row,
+            "name": i.name,
+            "opcode": i.opcode,
+            "computation": i.computation.name,
+            "shape": str(i.shape),
+            "shape_bytes": i.shape.bytes,
+            "op_name": i.metadata and i.metadata.op_name,
+            "source_file": i.source and i.source.file,
+            "source_line": i.source.line if i.source else 0,
+        }
+        for i in module
+    ]
+
+
+def test_rows_and_columns(module: hlofast.Module, table: hlofast.Table) -> None:
+    rows = expected(module)
+    assert len(table) == len(module) == 9
+    assert table.to_pylist() == list(table) == rows
+    assert table.row(3) == rows[3]
+    assert table.columns == tuple(rows[0])
+    for name in table.columns:
+        assert table[name].tolist() == [row[name] for row in rows]
+        assert not table[name].flags.writeable
+        assert table[name] is table[name]
+    assert "opcode" in table and "nothing" not in table
+    with pytest.raises(KeyError):
+        table["nothing"]
+
+
+def test_order_and_choice(table: hlofast.Table) -> None:
+    rows = table.to_pylist()
+    by_bytes = table.sort_by("shape_bytes", descending=True)
+    assert by_bytes.to_pylist() == sorted(rows, key=lambda row: -row["shape_bytes"])
+    assert table.top(2, "shape_bytes").to_pylist() == by_bytes.to_pylist()[:2]
+    assert table.top(3).to_pylist() == rows[:3] and len(table.top(100)) == len(rows)
+    named = [row for row in rows if row["op_name"] is not None]
+    by_name = table.sort_by("op_name").to_pylist()
+    assert by_name[: len(named)] == sorted(named, key=lambda row: row["op_name"])
+    assert all(row["op_name"] is None for row in by_name[len(named) :])
+    assert table.take([4, 1]).to_pylist() == [rows[4], rows[1]]
+    assert table.take(numpy.array([2])).to_pylist() == [rows[2]]
+    with pytest.raises(IndexError):
+        table.take([9])
+
+
+def test_numbers_are_views(module: hlofast.Module, table: hlofast.Table) -> None:
+    assert numpy.shares_memory(table["shape_bytes"], module.columns.shape_bytes)
+
+
+def test_shown(table: hlofast.Table) -> None:
+    lines = repr(table).splitlines()
+    assert lines[0].split() == list(table.columns)
+    assert "add.1" in repr(table)
+    html = hlofast.Table([("t", hlofast.TextColumn(["<b>"]))])._repr_html_()
+    assert "&lt;b&gt;" in html and "<b>" not in html
+
+
+def test_pickle(table: hlofast.Table) -> None:
+    assert pickle.loads(pickle.dumps(table)) == table
+
+
+def test_empty_and_uneven() -> None:
+    assert hlofast.Table([]).to_pylist() == [] and len(hlofast.Table([])) == 0
+    one, two = (hlofast.Column(numpy.zeros(n)) for n in (1, 2))
+    with pytest.raises(ValueError, match="length"):
+        hlofast.Table([("a", one), ("b", two)])
+
+
+def test_unknown_opcodes() -> None:
+    module = hlofast.loads("HloModule m\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] brand-new(a)\n}\n")
+    assert module.table()["opcode"].tolist() == ["parameter", "brand-new"]
+
+
+def test_pyarrow_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    read = table.to_arrow()
+    assert read.to_pylist() == expected(module)
+    read.validate(full=True)
+    assert pyarrow.array(table).to_pylist() == expected(module)
+    assert pyarrow.schema(table).names == list(table.columns)
+    assert pyarrow.types.is_dictionary(read.schema.field("opcode").type)
+
+
+def test_arrow_keeps_the_memory_alive(module: hlofast.Module) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    rows = expected(module)
+    read = pyarrow.table(module.table())
+    column = read["shape_bytes"]
+    del module, read
+    gc.collect()
+    others = [hlofast.loads(TEXT).table() for _ in range(20)]
+    assert column.to_pylist() == [row["shape_bytes"] for row in rows]
+    assert len(others) == 20
+
+
+def test_capsules_may_be_dropped_unread(table: hlofast.Table) -> None:
+    for _ in range(10):
+        table.__arrow_c_stream__()
+        table.__arrow_c_array__()
+        table.__arrow_c_schema__()
+    gc.collect()
+    assert table.to_pylist()
+
+
+def test_polars_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
+    pytest.importorskip("polars")
+    assert table.to_polars().to_dicts() == expected(module)
+
+
+def test_pandas_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = table.to_pandas()
+    assert frame["name"].tolist() == module.names()
+    assert frame["shape_bytes"].tolist() == [i.shape.bytes for i in module]
+
+
+def test_duckdb_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    query = "select opcode, count(*) from table_ group by 1 order by 1"
+    found = duckdb.connect().register("table_", table.to_arrow()).execute(query).fetchall()
+    assert found == sorted((opcode, module.opcodes().count(opcode)) for opcode in set(module.opcodes()))
