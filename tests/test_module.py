@@ -243,20 +243,20 @@ def test_sources() -> None:
 
 
 def test_errors() -> None:
-    text = "HloModule x\nENTRY e {\n  a = f32[2] add(b, c)\n}\n"
+    text = "HloModule x\nENTRY e {\n  a = f32[2] add(%b, %c)\n}\n"
     with pytest.raises(hlofast.ParseError) as caught:
         hlofast.loads(text, path="x.txt")
     error = caught.value
     assert isinstance(error, ValueError)
-    assert (error.path, error.line, error.column, error.kind) == ("x.txt", 3, 18, "unknown-instruction")
+    assert (error.path, error.line, error.column, error.kind) == ("x.txt", 3, 19, "unknown-instruction")
     assert text[error.offset : error.end_offset] == "b"
-    assert str(error).startswith("x.txt:3:18: ") and "^" in error.excerpt
+    assert str(error).startswith("x.txt:3:19: ") and "^" in error.excerpt
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) and again.line == 3
 
 
 def test_errors_can_be_collected() -> None:
-    text = "HloModule x\nENTRY e {\n  a = f32[2] parameter(0)\n  b = f32[2] add(a, missing)\n  ROOT c = f32[2] negate(a)\n}\n"
+    text = "HloModule x\nENTRY e {\n  a = f32[2] parameter(0)\n  b = f32[2] add(a, %missing)\n  ROOT c = f32[2] negate(a)\n}\n"
     module = hlofast.loads(text, on_error="collect")
     assert [error.line for error in module.errors] == [4]
     assert "c" in module and module["c"].is_root
