@@ -7,6 +7,7 @@ pub mod error;
 pub mod ir;
 pub mod parse;
 pub mod print;
+pub mod query;
 mod strict;
 pub mod summary;
 pub mod text;

@@ -9,7 +9,6 @@ mod derived_rows;
 pub mod dtype;
 pub mod module;
 pub mod opcode;
-pub mod query;
 pub mod shape;
 
 pub use attributes::{Attribute, Attributes};

@@ -1,8 +1,6 @@
 //! Rows that meet conditions, found in one pass over the columns.
 
-use super::module::{ComputationId, Flags, Module, Row};
-use super::opcode::Opcode;
-use super::shape::ShapeId;
+use crate::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use std::ops::Range;
 
 /// Conditions on rows; those that are None do not matter, all others must hold.
