@@ -63,6 +63,8 @@ def test_lists_agree_with_views(module: hlofast.Module) -> None:
     ]
     roles = [hlofast.call_roles[role] for role in columns.call_role]
     assert list(zip(columns.call_row, columns.call_computation, roles)) == calls
+    names = module.names()
+    assert [names[row] for row in columns.name_order] == sorted(names)
 
 
 def test_metadata_columns_agree_with_views(module: hlofast.Module) -> None:
