@@ -64,7 +64,6 @@ def test_lists_agree_with_views(module: hlofast.Module) -> None:
     roles = [hlofast.call_roles[role] for role in columns.call_role]
     assert list(zip(columns.call_row, columns.call_computation, roles)) == calls
     names = module.names()
-    assert [names[row] for row in columns.name_order] == sorted(names)
 
 
 def test_metadata_columns_agree_with_views(module: hlofast.Module) -> None:
@@ -129,7 +128,7 @@ def test_arrays_outlive_the_module() -> None:
 
 
 def test_columns_of_a_computation(module: hlofast.Module) -> None:
-    flat = {"operands", "users", "name_order", "call_row", "call_computation", "call_role"}
+    flat = {"operands", "users", "call_row", "call_computation", "call_role"}
     flat |= {"control_row", "control_predecessor"}
     for computation in module.computations:
         start, end = computation[0].row, computation[-1].row + 1

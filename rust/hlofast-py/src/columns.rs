@@ -20,7 +20,7 @@ pub struct Columns {
 }
 
 /// Every column and what it holds.
-const COLUMNS: [(&str, &str); 27] = [
+const COLUMNS: [(&str, &str); 26] = [
     ("opcode", "position in hlofast.opcodes"),
     (
         "flags",
@@ -53,7 +53,6 @@ const COLUMNS: [(&str, &str); 27] = [
     ("call_role", "position in hlofast.call_roles"),
     ("control_row", "instructions with control predecessors (of the whole module)"),
     ("control_predecessor", "their predecessors"),
-    ("name_order", "rows sorted by name (of the whole module)"),
 ];
 
 impl Columns {
@@ -118,7 +117,6 @@ impl Columns {
             }
             "users" => whole!(users, items),
             "leaf_offsets" => part!(with_end, leaf_offsets),
-            "name_order" => whole!(rows_by_name),
             "call_row" => Column::of(core.all_calls().iter().map(|call| call.row.0).collect()),
             "call_computation" => {
                 Column::of(core.all_calls().iter().map(|call| call.computation.0).collect())

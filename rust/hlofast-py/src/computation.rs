@@ -108,7 +108,7 @@ impl Computation {
     /// The instructions that call it.
     #[getter]
     fn callers(&self) -> InstructionSequence {
-        self.list(self.held.core.callers(self.id).into_iter().map(|row| row.0))
+        self.list(self.held.core.callers(self.id).iter().copied())
     }
 
     /// Its part of the module's columns.

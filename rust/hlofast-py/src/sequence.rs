@@ -101,7 +101,7 @@ impl InstructionSequence {
             let rows = self.ids.to_vec(&self.held).into_iter();
             return rows.filter(|r| core.instruction_name(Row(*r)) == name.as_bytes()).collect();
         }
-        let rows = core.find_instructions(name.as_bytes()).iter().copied();
+        let rows = core.find_instructions(name.as_bytes()).into_iter();
         rows.filter(|row| self.ids.contains(&self.held, *row)).collect()
     }
 

@@ -3,7 +3,8 @@
 use super::csr::Csr;
 use super::decode::StackFrames;
 use super::derived_metadata::MetadataColumns;
-use super::module::{ComputationId, Module, Row};
+use super::intern::hash_bytes;
+use super::module::{Computation, ComputationId, Module, Row};
 use super::opcode::Opcode;
 use crate::text::{Cursor, Span};
 use std::sync::OnceLock;
@@ -15,7 +16,9 @@ pub struct Derived {
     computation_of: OnceLock<Vec<u32>>,
     shape_bytes: OnceLock<Vec<i64>>,
     leaf_offsets: OnceLock<Vec<u64>>,
-    names: OnceLock<Vec<u32>>,
+    names: OnceLock<Vec<(u32, u32)>>,
+    computation_names: OnceLock<Vec<(u32, u32)>>,
+    pub(super) callers: OnceLock<Csr>,
     pub(super) element_types: OnceLock<Vec<u8>>,
     pub(super) ranks: OnceLock<Vec<i32>>,
     pub(super) elements: OnceLock<Vec<i64>>,
@@ -31,7 +34,9 @@ impl Derived {
             + self.computation_of.get().map_or(0, |v| v.capacity() * 4)
             + self.shape_bytes.get().map_or(0, |v| v.capacity() * 8)
             + self.leaf_offsets.get().map_or(0, |v| v.capacity() * 8)
-            + self.names.get().map_or(0, |v| v.capacity() * 4)
+            + self.names.get().map_or(0, |v| v.capacity() * 8)
+            + self.computation_names.get().map_or(0, |v| v.capacity() * 8)
+            + self.callers.get().map_or(0, Csr::heap_bytes)
             + self.element_types.get().map_or(0, Vec::capacity)
             + self.ranks.get().map_or(0, |v| v.capacity() * 4)
             + self.elements.get().map_or(0, |v| v.capacity() * 8)
@@ -88,34 +93,45 @@ impl Module {
         })
     }
 
-    /// All rows, sorted by the bytes of their names; equal names in text order.
-    pub fn rows_by_name(&self) -> &[u32] {
+    /// (hash of the name, row), sorted.
+    fn rows_by_name(&self) -> &[(u32, u32)] {
         self.derived.names.get_or_init(|| {
-            let mut rows: Vec<u32> = (0..self.row_count() as u32).collect();
-            rows.sort_by(|a, b| self.instruction_name(Row(*a)).cmp(self.instruction_name(Row(*b))));
+            let hash = |row: Row| name_hash(self.instruction_name(row));
+            let mut rows: Vec<(u32, u32)> = self.rows().map(|row| (hash(row), row.0)).collect();
+            rows.sort_unstable();
             rows
         })
     }
 
     /// The rows called `name` in any computation, in text order.
-    pub fn find_instructions(&self, name: &[u8]) -> &[u32] {
+    pub fn find_instructions(&self, name: &[u8]) -> Vec<u32> {
+        let hash = name_hash(name);
         let sorted = self.rows_by_name();
-        let start = sorted.partition_point(|row| self.instruction_name(Row(*row)) < name);
-        let length =
-            sorted[start..].partition_point(|row| self.instruction_name(Row(*row)) == name);
-        &sorted[start..start + length]
+        let start = sorted.partition_point(|entry| entry.0 < hash);
+        let same = sorted[start..].iter().take_while(|entry| entry.0 == hash);
+        same.map(|entry| entry.1).filter(|row| self.instruction_name(Row(*row)) == name).collect()
     }
 
     /// The row called `name` in computation `id`.
     pub fn find_in_computation(&self, id: ComputationId, name: &[u8]) -> Option<Row> {
         let rows = self.computation(id).rows();
-        self.find_instructions(name).iter().find(|row| rows.contains(row)).map(|row| Row(*row))
+        self.find_instructions(name).into_iter().find(|row| rows.contains(row)).map(Row)
     }
 
     /// The computation called `name`.
     pub fn find_computation(&self, name: &[u8]) -> Option<ComputationId> {
-        let found = self.computations.iter().position(|c| self.bytes(c.name) == name);
-        found.map(|index| ComputationId(index as u32))
+        let hash = name_hash(name);
+        let sorted = self.derived.computation_names.get_or_init(|| {
+            let hash = |c: &Computation| name_hash(self.bytes(c.name));
+            let hashes = self.computations.iter().map(hash);
+            let mut ids: Vec<(u32, u32)> = hashes.zip(0..).collect();
+            ids.sort_unstable();
+            ids
+        });
+        let start = sorted.partition_point(|entry| entry.0 < hash);
+        let mut same = sorted[start..].iter().take_while(|entry| entry.0 == hash);
+        let found = same.find(|entry| self.computation_name(ComputationId(entry.1)) == name);
+        found.map(|entry| ComputationId(entry.1))
     }
 
     /// What stands between the parentheses after the opcode: the operand list, a parameter's
@@ -154,8 +170,18 @@ impl Module {
         if self.opcode(row) != Opcode::Parameter {
             return None;
         }
+        // The digits stand right before the closing parenthesis, unless spaces or comments do.
+        let end = self.columns.tail_starts[row.0 as usize];
+        let start = self.columns.name_starts[row.0 as usize];
+        if let Some(before) = self.bytes(Span { start, end }).strip_suffix(b")") {
+            let count = before.iter().rev().take(18).take_while(|b| b.is_ascii_digit()).count();
+            let (rest, digits) = before.split_at(before.len() - count);
+            if count > 0 && rest.last() == Some(&b'(') {
+                return Some(digits.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')));
+            }
+        }
         let payload = self.opcode_and_payload(row).1;
-        std::str::from_utf8(self.bytes(payload)).ok()?.trim().parse().ok()
+        Cursor::new(self.bytes(payload)).integer().ok()?.and_then(|n| u64::try_from(n).ok())
     }
 
     /// The parameter rows of computation `id`, ordered by parameter number.
@@ -166,6 +192,11 @@ impl Module {
         found.sort_unstable();
         found.into_iter().map(|(_, row)| row).collect()
     }
+}
+
+/// A 32-bit hash of a name.
+fn name_hash(name: &[u8]) -> u32 {
+    (hash_bytes(name) >> 32) as u32
 }
 
 /// Skips an optional result shape and reads the opcode after it.

@@ -2,11 +2,10 @@
 
 use super::decode::{StackFrames, unescape};
 use super::derived::Derived;
-use super::module::{Flags, Module, Row};
-use super::shape::hash_seed;
+use super::intern::hash_bytes;
+use super::module::{Module, NO_METADATA, Row};
 use crate::text::{Cursor, Span};
 use hashbrown::HashTable;
-use memchr::memmem;
 
 /// One entry per row; ids number the distinct texts in the order of their first use, -1 = none.
 #[derive(Clone, Debug, Default)]
@@ -47,9 +46,17 @@ impl Module {
 
     /// The braces of `metadata={...}` of `row`.
     pub fn metadata_span(&self, row: Row) -> Option<Span> {
-        let tail = self.tail(row);
-        let finder = memmem::Finder::new(NEEDLE);
-        find_metadata(self, row, tail, self.bytes(tail), &finder)
+        let start = self.metadata_start(row)?;
+        let end = self.tail(row).end;
+        let mut cursor = Cursor::new(self.bytes(Span { start, end }));
+        let span = if cursor.peek() == b'{' { cursor.balanced().ok()? } else { return None };
+        Some(span.shifted(start))
+    }
+
+    /// Where the value of `metadata` starts.
+    fn metadata_start(&self, row: Row) -> Option<u32> {
+        let start = self.columns.metadata_starts[row.0 as usize];
+        (start != NO_METADATA).then_some(start)
     }
 }
 
@@ -64,8 +71,6 @@ impl Derived {
             })
     }
 }
-
-const NEEDLE: &[u8] = b"metadata={";
 
 /// The facts of one `metadata={...}` that have columns. Spans are without quotes.
 #[derive(Default)]
@@ -91,12 +96,13 @@ fn build(module: &Module) -> MetadataColumns {
     // The file of each text in `written_files`.
     let mut file_of: Vec<i32> = Vec::new();
     let mut last_frame = (0, -1, 0);
-    let finder = memmem::Finder::new(NEEDLE);
     for row in module.rows() {
-        let tail = module.tail(row);
-        let facts = find_metadata(module, row, tail, module.bytes(tail), &finder)
-            .map(|span| read_facts(module.bytes(span), span.start))
-            .unwrap_or_default();
+        let facts = match module.metadata_start(row) {
+            Some(start) => {
+                read_facts(module.bytes(Span { start, end: module.tail(row).end }), start)
+            }
+            None => Facts::default(),
+        };
         columns.op_name.push(facts.op_name.map_or(-1, |span| op_names.id(span)));
         let (file, line) = if let Some(span) = facts.source_file {
             let text = written_files.id(span) as usize;
@@ -148,49 +154,25 @@ impl Files {
     }
 }
 
-/// The braces of the attribute `metadata`, as a span of the module's bytes.
-fn find_metadata(
-    module: &Module,
-    row: Row,
-    tail: Span,
-    bytes: &[u8],
-    finder: &memmem::Finder<'_>,
-) -> Option<Span> {
-    let at = finder.find(bytes)?;
-    let before = &bytes[..at];
-    // Only an attribute's key follows a comma or a space, and strings and comments before it
-    // could contain anything; then the attributes are read one by one.
-    let plain = before.last().is_none_or(|byte| matches!(byte, b',' | b' '))
-        && memchr::memchr2(b'\'', b'/', before).is_none()
-        && memchr::memchr(b'\\', before).is_none()
-        && memchr::memchr_iter(b'"', before).count().is_multiple_of(2)
-        && memchr::memchr(b'{', before).is_none_or(|_| braces_close(before))
-        && module.flags(row) & Flags::SUGAR == 0;
-    if plain {
-        let mut cursor = Cursor::within(bytes, Span::new(at + NEEDLE.len() - 1, bytes.len()));
-        return cursor.balanced().ok().map(|span| span.shifted(tail.start));
-    }
-    let found = module.attribute(row, "metadata")?;
-    module.bytes(found).starts_with(b"{").then_some(found)
-}
-
-/// Whether no brace is open at the end of `bytes`: `metadata={` may stand inside a dictionary.
-fn braces_close(bytes: &[u8]) -> bool {
-    let open = memchr::memchr_iter(b'{', bytes).count();
-    open == memchr::memchr_iter(b'}', bytes).count()
-}
-
 /// Reads `{op_type="..." op_name="..." source_line=3}`; `base` is where it starts. Values it does
 /// not know are skipped.
 fn read_facts(bytes: &[u8], base: u32) -> Facts {
     let mut facts = Facts::default();
     let mut cursor = Cursor::new(bytes);
+    if cursor.peek() != b'{' {
+        return facts;
+    }
     cursor.advance(1);
+    // What XLA prints first in nearly all metadata.
+    if cursor.eat_bytes(b"op_name=") {
+        let Ok(quoted) = cursor.string() else { return facts };
+        facts.op_name = Some(Span { start: quoted.start + 1, end: quoted.end - 1 }.shifted(base));
+    }
     loop {
         while matches!(cursor.peek(), b' ' | b',') && !cursor.is_at_end() {
             cursor.advance(1);
         }
-        if cursor.skip_space().is_err() {
+        if cursor.peek() == b'}' || cursor.skip_space().is_err() {
             return facts;
         }
         let key = cursor.identifier();
@@ -238,7 +220,7 @@ fn read_facts(bytes: &[u8], base: u32) -> Facts {
 struct Texts<'a> {
     module: &'a Module,
     spans: Vec<Span>,
-    ids: HashTable<i32>,
+    ids: HashTable<(u64, i32)>,
     last: i32,
 }
 
@@ -256,34 +238,15 @@ impl<'a> Texts<'a> {
             return *last;
         }
         let hash = hash_bytes(bytes);
-        if let Some(found) = ids.find(hash, |id| text_of(*id) == Some(bytes)) {
+        let same = |entry: &(u64, i32)| entry.0 == hash && text_of(entry.1) == Some(bytes);
+        if let Some((_, found)) = ids.find(hash, same) {
             *last = *found;
             return *last;
         }
         let id = spans.len() as i32;
-        let rehash = |id: &i32| hash_bytes(text_of(*id).unwrap_or_default());
-        ids.insert_unique(hash, id, rehash);
+        ids.insert_unique(hash, (hash, id), |entry| entry.0);
         spans.push(span);
         *last = id;
         id
     }
-}
-
-/// A keyed hash of eight bytes at a time.
-fn hash_bytes(bytes: &[u8]) -> u64 {
-    const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15;
-    let seed = hash_seed();
-    let mix = |hash: u64, word: u64| {
-        let product = u128::from(hash ^ word) * FACTOR;
-        (product as u64) ^ ((product >> 64) as u64)
-    };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let hash = words.iter().fold(seed ^ bytes.len() as u64, |hash, word| {
-        mix(hash, u64::from_le_bytes(*word)).rotate_left(5)
-    });
-    let mut last = [0u8; 8];
-    for (slot, byte) in last.iter_mut().zip(rest) {
-        *slot = *byte;
-    }
-    mix(mix(hash, u64::from_le_bytes(last)), seed)
 }

@@ -1,6 +1,7 @@
 //! Facts of rows that follow from their shapes and payloads, as columns.
 
-use super::module::{CallRole, ComputationId, Module, Row};
+use super::csr::Csr;
+use super::module::{Call, CallRole, ComputationId, Module, Row};
 use super::opcode::Opcode;
 use super::shape::{ShapeId, ShapeView};
 
@@ -79,11 +80,15 @@ impl Module {
     }
 
     /// The rows that call computation `id`, ascending.
-    pub fn callers(&self, id: ComputationId) -> Vec<Row> {
-        let calls = self.calls.iter().filter(|call| call.computation == id);
-        let mut rows: Vec<Row> = calls.map(|call| call.row).collect();
-        rows.dedup();
-        rows
+    pub fn callers(&self, id: ComputationId) -> &[u32] {
+        let callers = self.derived.callers.get_or_init(|| {
+            let pair = |call: &Call| (call.computation.0, call.row.0);
+            let mut pairs: Vec<(u32, u32)> = self.calls.iter().map(pair).collect();
+            pairs.sort_unstable();
+            pairs.dedup();
+            Csr::from_sorted(self.computations.len(), pairs.into_iter())
+        });
+        callers.get(id.0)
     }
 
     /// The rows of computation `id`, operands before users; otherwise in text order.

@@ -155,6 +155,9 @@ pub struct Header {
     pub has_tables: bool,
 }
 
+/// In `Columns::metadata_starts`: the row has no metadata.
+pub const NO_METADATA: u32 = u32::MAX;
+
 /// The columns, one entry per row. Public within the crate: analyses read them directly.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
@@ -172,6 +175,8 @@ pub struct Columns {
     pub tail_starts: Vec<u32>,
     /// Where the instruction's text ends.
     pub tail_ends: Vec<u32>,
+    /// Where the value of the attribute `metadata` starts; `NO_METADATA` without one.
+    pub metadata_starts: Vec<u32>,
     /// Into `operands`; one longer than the rows.
     pub operand_offsets: Vec<u32>,
     /// Operand rows of all rows, in order.
@@ -199,6 +204,7 @@ impl Columns {
                 + self.name_starts.capacity()
                 + self.tail_starts.capacity()
                 + self.tail_ends.capacity()
+                + self.metadata_starts.capacity()
                 + self.operand_offsets.capacity()
                 + self.operands.capacity())
     }

@@ -5,6 +5,7 @@
 use super::Options;
 use super::reader::Reader;
 use crate::error::Result;
+use crate::ir::module::NO_METADATA;
 use crate::ir::{ComputationId, Dimension, Row, ShapeId, ShapeView};
 use crate::text::Span;
 
@@ -100,6 +101,9 @@ impl Reader<'_> {
             {
                 *at = shift(*at);
             }
+            for at in &mut part.columns.metadata_starts {
+                *at = if *at == NO_METADATA { NO_METADATA } else { shift(*at) };
+            }
             self.arena.append(&mut part.arena);
         }
 
@@ -112,6 +116,7 @@ impl Reader<'_> {
         columns.name_lengths.append(&mut part.columns.name_lengths);
         columns.tail_starts.append(&mut part.columns.tail_starts);
         columns.tail_ends.append(&mut part.columns.tail_ends);
+        columns.metadata_starts.append(&mut part.columns.metadata_starts);
         columns
             .operand_offsets
             .extend(part.columns.operand_offsets[1..].iter().map(|o| o + operands));

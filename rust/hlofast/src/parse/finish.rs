@@ -5,6 +5,7 @@ use super::operands::{Operand, unknown_instruction};
 use super::reader::{Queued, Reader};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::derived::Derived;
+use crate::ir::module::NO_METADATA;
 use crate::ir::{
     Call, Columns, Computation, ComputationId, Flags, Header, Module, Opcode, Row, ShapeTable,
 };
@@ -198,12 +199,18 @@ impl Reader<'_> {
                 self.push_implicit(name.as_bytes(), Opcode::Parameter, shape, &payload, &[])?;
             operands.push(Operand::Row(row));
         }
+        let tail_start = tail.start;
         let tail = self.text[tail.range()].to_vec();
         let stem = self.bytes(place).to_vec();
         let name = [&stem[..], b".wrapped"].concat();
         self.push_calls(calls, blocks);
         let row = self.push_implicit_with_tail(&name, opcode, result, "", &operands, &tail)?;
         self.columns.flags[row as usize] |= Flags::SUGAR;
+        let written = self.columns.metadata_starts[start.0 as usize];
+        if written != NO_METADATA {
+            self.columns.metadata_starts[row as usize] =
+                self.columns.tail_starts[row as usize] + (written - tail_start);
+        }
         let name = [b"async_wrapped.", &stem[..]].concat();
         let computation = Computation {
             name: self.append_to_arena(&name)?,
@@ -304,6 +311,7 @@ impl Reader<'_> {
         columns.name_lengths.shrink_to_fit();
         columns.tail_starts.shrink_to_fit();
         columns.tail_ends.shrink_to_fit();
+        columns.metadata_starts.shrink_to_fit();
         columns.operand_offsets.shrink_to_fit();
         columns.operands.shrink_to_fit();
         self.calls.shrink_to_fit();

@@ -8,6 +8,7 @@ use super::shape::{parse_shape, starts_shape};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::attributes::{read_value, skip_to_value};
 use crate::ir::derived::skip_to_opcode;
+use crate::ir::module::NO_METADATA;
 use crate::ir::{Call, CallRole, ComputationId, Flags, Opcode, Row, ShapeId};
 use crate::text::{Cursor, Span, is_identifier_byte};
 use std::sync::Arc;
@@ -125,7 +126,9 @@ impl Reader<'_> {
             }
         }
         let row = self.next_row();
-        self.push_row(opcode, flags, shape, name, tail);
+        let metadata = attributes.iter().find(|a| &self.text[a.key.range()] == b"metadata");
+        let metadata = metadata.map_or(NO_METADATA, |a| a.value.start);
+        self.push_row(opcode, flags, shape, name, tail, metadata);
         Ok(row)
     }
 

@@ -12,6 +12,7 @@
 use super::names::equal;
 use super::reader::Reader;
 use crate::error::Result;
+use crate::ir::module::NO_METADATA;
 use crate::ir::{CallRole, Computation, Opcode};
 use crate::text::Span;
 use crate::text::kernel::{
@@ -325,7 +326,7 @@ impl Reader<'_> {
             self.parameters.truncate(first_parameter);
             return Ok(Line::Other);
         }
-        let tail = read.unwrap_or(line.len());
+        let (tail, metadata) = read.unwrap_or((line.len(), NO_METADATA));
         self.define_hashed((start + name, name_end - name), hash)?;
         let row = self.next_row();
         let mut end = line.len();
@@ -338,6 +339,7 @@ impl Reader<'_> {
             shape,
             (start + name, name_end - name),
             Span::new(start + tail, start + end),
+            metadata,
         );
         if is_root {
             self.mark_root(row, Span::new(start, start + 4))?;
@@ -346,7 +348,7 @@ impl Reader<'_> {
     }
 
     /// Reads from the opening parenthesis at `open` to the line's end. Returns where the text
-    /// after the closing parenthesis starts.
+    /// after the closing parenthesis starts, and where the metadata does in the text.
     #[inline(always)]
     fn operands_and_tail(
         &mut self,
@@ -354,7 +356,7 @@ impl Reader<'_> {
         scan: &Scan<'_, '_>,
         opcode: Opcode,
         open: usize,
-    ) -> Option<usize> {
+    ) -> Option<(usize, u32)> {
         let close = match opcode {
             Opcode::Constant => scan.closing(open)?,
             Opcode::Parameter => {
@@ -375,8 +377,8 @@ impl Reader<'_> {
             }
             _ => self.operand_list(start, scan, open)?,
         };
-        self.tail(start, scan, opcode, close + 1)?;
-        self.ends_here(start + scan.line.len()).then_some(close + 1)
+        let metadata = self.tail(start, scan, opcode, close + 1)?;
+        self.ends_here(start + scan.line.len()).then_some((close + 1, metadata))
     }
 
     /// The end of the tuple type at `at`. Old dumps repeat a tuple's whole type in each of its
@@ -491,16 +493,24 @@ impl Reader<'_> {
     }
 
     /// Walks the attributes from `at`; None unless all are `, key=value` with closed brackets.
+    /// Returns where the metadata starts.
     #[inline(always)]
-    fn tail(&mut self, start: usize, scan: &Scan<'_, '_>, opcode: Opcode, at: usize) -> Option<()> {
+    fn tail(
+        &mut self,
+        start: usize,
+        scan: &Scan<'_, '_>,
+        opcode: Opcode,
+        at: usize,
+    ) -> Option<u32> {
         let masks = scan.masks;
         let length = scan.line.len();
         let may_call = opcode.may_call();
+        let mut metadata = NO_METADATA;
         let mut at = at;
         while at < length {
             if scan.byte(at) != b',' || scan.byte(at + 1) != b' ' {
                 let rest = scan.line.get(at..)?;
-                return rest.iter().all(|b| matches!(b, b' ' | b'\r' | b'\t')).then_some(());
+                return rest.iter().all(|b| matches!(b, b' ' | b'\r' | b'\t')).then_some(metadata);
             }
             let key = at + 2;
             let key_end = masks.next::<NOT_IDENTIFIER>(key);
@@ -516,6 +526,11 @@ impl Reader<'_> {
             };
             match scan.byte(key) {
                 b'c' if key_end - key == 20 => return None, // control-predecessors
+                b'm' if metadata == NO_METADATA
+                    && scan.line.get(key..key_end) == Some(b"metadata") =>
+                {
+                    metadata = (start + value) as u32;
+                }
                 b'c' | b't' | b'b' | b's' | b'f' if may_call => {
                     if let Some(role) = call_role(scan.line.get(key..key_end)?) {
                         self.call_value(start, scan, role, value, end)?;
@@ -525,7 +540,7 @@ impl Reader<'_> {
             }
             at = end;
         }
-        Some(())
+        Some(metadata)
     }
 
     /// Reads `%name` or `{%a, %b}`.

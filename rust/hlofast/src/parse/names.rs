@@ -8,7 +8,7 @@ pub(super) struct HashKeys(u64, u64);
 
 impl HashKeys {
     pub fn new() -> Self {
-        let seed = crate::ir::shape::hash_seed();
+        let seed = crate::ir::intern::hash_seed();
         Self(seed, seed.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 

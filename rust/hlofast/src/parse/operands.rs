@@ -4,6 +4,7 @@
 use super::reader::{Pending, Reader};
 use super::shape::{parse_shape, starts_shape};
 use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::module::NO_METADATA;
 use crate::ir::{ElementType, Flags, Opcode, ShapeId};
 use crate::text::{Cursor, Span};
 
@@ -301,7 +302,8 @@ impl Reader<'_> {
         self.push_operands(operands);
         let row = self.next_row();
         let tail = Span { start: span.start + tail_at as u32, end: span.end };
-        self.push_row(opcode, Flags::IMPLICIT, shape, (span.start as usize + 1, name.len()), tail);
+        let name = (span.start as usize + 1, name.len());
+        self.push_row(opcode, Flags::IMPLICIT, shape, name, tail, NO_METADATA);
         Ok(row)
     }
 

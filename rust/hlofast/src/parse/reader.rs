@@ -81,7 +81,7 @@ pub(super) struct Reader<'a> {
     /// (number, row) of the parameters of the computation being read.
     pub parameters: Vec<(u64, u32)>,
     /// Implicit get-tuple-elements of the computation being read, by (operand row, index).
-    pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::shape::BuildMix>,
+    pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::intern::BuildMix>,
     /// First row of the computation being read.
     pub first_row: u32,
     pub root: Option<u32>,
@@ -90,7 +90,7 @@ pub(super) struct Reader<'a> {
     /// Whether unknown typed operands become parameters (single-instruction text).
     pub single_instruction: bool,
     /// Rows of those parameters.
-    pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::shape::BuildMix>,
+    pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
     /// Computations whose signatures shape inference asked for.
     pub signatures: Signatures,
 }
@@ -173,6 +173,7 @@ impl<'a> Reader<'a> {
         columns.name_lengths.reserve(rows);
         columns.tail_starts.reserve(rows);
         columns.tail_ends.reserve(rows);
+        columns.metadata_starts.reserve(rows);
         columns.operand_offsets.reserve(rows);
         columns.operands.reserve(rows + rows / 2);
     }
@@ -197,6 +198,7 @@ impl<'a> Reader<'a> {
         shape: ShapeId,
         name: (usize, usize),
         tail: Span,
+        metadata: u32,
     ) {
         let columns = &mut self.columns;
         columns.opcodes.push(opcode);
@@ -206,6 +208,7 @@ impl<'a> Reader<'a> {
         columns.name_lengths.push(name.1.min(255) as u8);
         columns.tail_starts.push(tail.start);
         columns.tail_ends.push(tail.end);
+        columns.metadata_starts.push(metadata);
         columns.operand_offsets.push(columns.operands.len() as u32);
     }
 
@@ -361,6 +364,7 @@ impl<'a> Reader<'a> {
         columns.name_lengths.truncate(mark.rows);
         columns.tail_starts.truncate(mark.rows);
         columns.tail_ends.truncate(mark.rows);
+        columns.metadata_starts.truncate(mark.rows);
         columns.operand_offsets.truncate(mark.rows + 1);
         columns.operands.truncate(mark.operands);
         self.calls.truncate(mark.calls);

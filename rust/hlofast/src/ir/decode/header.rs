@@ -5,7 +5,7 @@ use super::other::{Alias, OriginalValue, alias_target, decode_aliases, original_
 use super::scan::{Trailing, boolean, integer, key, list, string, whole, word};
 use super::{metadata, shape_text};
 use crate::error::Result;
-use crate::ir::shape::{ShapeId, ShapeInterner};
+use crate::ir::{ShapeId, ShapeInterner};
 use crate::text::Cursor;
 use std::borrow::Cow;
 

@@ -3,7 +3,7 @@
 use super::dimension::agree;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::decode::{AttributeValue, WindowDimension, decode};
-use crate::ir::shape::BuildMix;
+use crate::ir::intern::BuildMix;
 use crate::ir::{
     CallRole, Dimension, ElementKind, ElementType, Layout, Opcode, ShapeId, ShapeInterner,
     ShapeTable, ShapeView,

@@ -1,0 +1,325 @@
+//! Grows a shape table so that equal structures get equal ids, and remembers recent texts.
+
+use super::dtype::ElementType;
+use super::shape::{
+    BUFFER, Dimension, Layout, NO_LAYOUT, Record, ShapeId, ShapeTable, ShapeView, TUPLE,
+};
+use crate::text::{Cursor, Span};
+use hashbrown::HashMap;
+
+/// Grows a `ShapeTable`, giving equal structures equal ids.
+#[derive(Default)]
+pub struct ShapeInterner {
+    /// The table so far.
+    pub table: ShapeTable,
+    by_structure: hashbrown::HashTable<ShapeId>,
+    layouts: HashMap<Layout, u32, BuildMix>,
+    recent_layouts: Vec<RecentLayout>,
+    recent_arrays: Vec<RecentArray>,
+}
+
+/// An array shape's text met a short while ago.
+#[derive(Clone, Copy)]
+struct RecentArray {
+    /// Its first eight bytes, and which of them there are.
+    head: u64,
+    head_mask: u64,
+    text: Span,
+    shape: ShapeId,
+}
+
+/// The id of an interned layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayoutId(u32);
+
+/// A layout text met a short while ago.
+#[derive(Clone, Copy)]
+struct RecentLayout {
+    text: Span,
+    layout: LayoutId,
+    rank: usize,
+}
+
+/// Hasher state for structural keys: keyed once per process, so that collisions cannot be
+/// prepared.
+#[derive(Clone, Default)]
+pub struct BuildMix(std::hash::RandomState);
+
+impl std::hash::BuildHasher for BuildMix {
+    type Hasher = std::hash::DefaultHasher;
+    fn build_hasher(&self) -> Self::Hasher {
+        self.0.build_hasher()
+    }
+}
+
+impl ShapeInterner {
+    /// Continues an existing table, so that new shapes can be added to a module's.
+    pub fn from_table(table: ShapeTable) -> Self {
+        let mut interner = Self { table, ..Self::default() };
+        for (index, layout) in interner.table.layouts.iter().enumerate() {
+            interner.layouts.insert(layout.clone(), index as u32);
+        }
+        for id in interner.table.ids() {
+            let key = interner.hash_of(id);
+            let Self { table, by_structure, .. } = &mut interner;
+            by_structure.insert_unique(key, id, |other| structure_hash(table, *other));
+        }
+        interner
+    }
+
+    /// The id of an array shape. `text` may be empty.
+    pub fn array(
+        &mut self,
+        element_type: ElementType,
+        dimensions: &[Dimension],
+        layout: Option<Layout>,
+        text: Span,
+    ) -> ShapeId {
+        let layout = layout.map(|layout| self.layout(layout));
+        self.array_with_layout(element_type, dimensions, layout, text)
+    }
+
+    /// As `array`, with a layout that is already interned.
+    pub fn array_with_layout(
+        &mut self,
+        element_type: ElementType,
+        dimensions: &[Dimension],
+        layout: Option<LayoutId>,
+        text: Span,
+    ) -> ShapeId {
+        let layout = layout.map_or(NO_LAYOUT, |layout| layout.0);
+        let start = self.table.dimensions.len() as u32;
+        self.table.dimensions.extend(dimensions.iter().map(|dimension| dimension.encode()));
+        self.push(Record {
+            start,
+            count: dimensions.len() as u32,
+            layout,
+            leaves: 1,
+            text,
+            code: element_type as u8,
+        })
+    }
+
+    /// The id of a tuple shape.
+    pub fn tuple(&mut self, children: &[ShapeId], text: Span) -> ShapeId {
+        let start = self.table.children.len() as u32;
+        let mut leaves = 0u32;
+        for child in children {
+            self.table.child_leaves.push(leaves);
+            leaves = leaves.saturating_add(self.table.leaf_count(*child));
+        }
+        self.table.children.extend_from_slice(children);
+        let count = children.len() as u32;
+        self.push(Record { start, count, layout: NO_LAYOUT, leaves, text, code: TUPLE })
+    }
+
+    /// The id of the buffer shape that holds array `inner`.
+    pub fn buffer(&mut self, inner: ShapeId, text: Span) -> ShapeId {
+        let start = self.table.children.len() as u32;
+        self.table.children.push(inner);
+        self.table.child_leaves.push(0);
+        self.push(Record { start, count: 1, layout: NO_LAYOUT, leaves: 1, text, code: BUFFER })
+    }
+
+    /// The id of `source`'s shape `id`, copied with everything below it.
+    pub fn import(&mut self, source: &ShapeTable, id: ShapeId) -> ShapeId {
+        // Children precede parents, so an explicit stack of unfinished tuples suffices.
+        let mut done: HashMap<ShapeId, ShapeId, BuildMix> = HashMap::default();
+        let mut stack = vec![id];
+        while let Some(&top) = stack.last() {
+            if done.contains_key(&top) {
+                stack.pop();
+                continue;
+            }
+            let children: Vec<ShapeId> = match source.get(top) {
+                ShapeView::Tuple(children) => children.to_vec(),
+                ShapeView::Buffer(inner) => vec![inner],
+                ShapeView::Array(_) => Vec::new(),
+            };
+            let missing: Vec<ShapeId> =
+                children.iter().copied().filter(|child| !done.contains_key(child)).collect();
+            if !missing.is_empty() {
+                stack.extend(missing);
+                continue;
+            }
+            let text = source.text(top);
+            let new = match source.get(top) {
+                ShapeView::Array(array) => {
+                    let dimensions: Vec<Dimension> = array.dimensions().collect();
+                    self.array(array.element_type, &dimensions, array.layout.cloned(), text)
+                }
+                ShapeView::Buffer(inner) => self.buffer(done[&inner], text),
+                ShapeView::Tuple(_) => {
+                    let mapped: Vec<ShapeId> = children.iter().map(|child| done[child]).collect();
+                    self.tuple(&mapped, text)
+                }
+            };
+            done.insert(top, new);
+            stack.pop();
+        }
+        done[&id]
+    }
+
+    /// The finished table, without unused capacity.
+    pub fn into_table(self) -> ShapeTable {
+        let mut table = self.table;
+        table.records.shrink_to_fit();
+        table.dimensions.shrink_to_fit();
+        table.children.shrink_to_fit();
+        table.child_leaves.shrink_to_fit();
+        table.layouts.shrink_to_fit();
+        table
+    }
+
+    /// The id of `layout`.
+    pub fn layout(&mut self, layout: Layout) -> LayoutId {
+        if let Some(id) = self.layouts.get(&layout) {
+            return LayoutId(*id);
+        }
+        let id = self.table.layouts.len() as u32;
+        self.table.layouts.push(layout.clone());
+        self.layouts.insert(layout, id);
+        LayoutId(id)
+    }
+
+    /// The layout that the text at the cursor starts with, if one of the last few did too, and
+    /// its number of dimensions; takes it. Layout texts end with their only closing brace, so
+    /// none is a prefix of another.
+    pub(crate) fn recent_layout(&mut self, cursor: &mut Cursor<'_>) -> Option<(LayoutId, usize)> {
+        let rest = cursor.rest();
+        let found = self.recent_layouts.iter().position(|known| {
+            let length = known.text.len();
+            rest.len() >= length && cursor.text().get(known.text.range()) == rest.get(..length)
+        })?;
+        let known = self.recent_layouts[found];
+        self.recent_layouts.swap(found, found / 2);
+        cursor.advance(known.text.len());
+        Some((known.layout, known.rank))
+    }
+
+    /// The array shape that the text at the cursor starts with, if one of the last few did too
+    /// and a comma or parenthesis follows; takes it.
+    pub(crate) fn recent_array(&mut self, cursor: &mut Cursor<'_>) -> Option<ShapeId> {
+        let rest = cursor.rest();
+        let head = rest.first_chunk::<8>().map(|head| u64::from_le_bytes(*head))?;
+        let found = self.recent_arrays.iter().position(|known| {
+            let length = known.text.len();
+            (head ^ known.head) & known.head_mask == 0
+                && matches!(rest.get(length), Some(b',' | b')'))
+                && cursor.text().get(known.text.range()) == rest.get(..length)
+        })?;
+        let known = self.recent_arrays[found];
+        self.recent_arrays.swap(found, found / 2);
+        cursor.advance(known.text.len());
+        Some(known.shape)
+    }
+
+    /// Remembers that `text` spells array `shape`.
+    pub(crate) fn remember_array(&mut self, bytes: &[u8], text: Span, shape: ShapeId) {
+        let mut head = [0u8; 8];
+        let length = bytes.len().min(8);
+        head[..length].copy_from_slice(&bytes[..length]);
+        let head_mask = if length == 8 { u64::MAX } else { (1u64 << (8 * length)) - 1 };
+        let entry = RecentArray { head: u64::from_le_bytes(head), head_mask, text, shape };
+        if self.recent_arrays.len() < 12 {
+            self.recent_arrays.push(entry);
+        } else if let Some(last) = self.recent_arrays.last_mut() {
+            *last = entry;
+        }
+    }
+
+    /// Remembers that `text` spells `layout`, which orders `rank` dimensions.
+    pub(crate) fn remember_layout(&mut self, text: Span, layout: LayoutId, rank: usize) {
+        let entry = RecentLayout { text, layout, rank };
+        if self.recent_layouts.len() < 12 {
+            self.recent_layouts.push(entry);
+        } else if let Some(last) = self.recent_layouts.last_mut() {
+            *last = entry;
+        }
+    }
+
+    fn hash_of(&self, id: ShapeId) -> u64 {
+        structure_hash(&self.table, id)
+    }
+
+    /// Interns the record whose contents were just appended; drops them again if it is known.
+    fn push(&mut self, record: Record) -> ShapeId {
+        let id = ShapeId(self.table.records.len() as u32);
+        self.table.records.push(record);
+        let hash = self.hash_of(id);
+        let Self { table, by_structure, .. } = self;
+        let known = by_structure.find(hash, |other| same_structure(table, *other, id)).copied();
+        if let Some(known) = known {
+            table.records.pop();
+            if record.code >= TUPLE {
+                table.children.truncate(record.start as usize);
+                table.child_leaves.truncate(record.start as usize);
+            } else {
+                table.dimensions.truncate(record.start as usize);
+            }
+            let text = &mut table.records[known.0 as usize].text;
+            if text.is_empty() {
+                *text = record.text;
+            }
+            return known;
+        }
+        by_structure.insert_unique(hash, id, |other| structure_hash(table, *other));
+        id
+    }
+}
+
+fn structure_hash(table: &ShapeTable, id: ShapeId) -> u64 {
+    let record = &table.records[id.0 as usize];
+    let range = record.start as usize..(record.start + record.count) as usize;
+    let mut hash = hash_seed() ^ (u64::from(record.code) << 32 | u64::from(record.layout));
+    let mut mix = |value: u64| {
+        let product = u128::from(hash ^ value) * 0x9e37_79b9_7f4a_7c15_u128;
+        hash = (product as u64) ^ ((product >> 64) as u64);
+    };
+    mix(u64::from(record.count));
+    if record.code >= TUPLE {
+        table.children[range].iter().for_each(|child| mix(u64::from(child.0) + 1));
+    } else {
+        table.dimensions[range].iter().for_each(|dimension| mix(*dimension as u64));
+    }
+    hash
+}
+
+fn same_structure(table: &ShapeTable, a: ShapeId, b: ShapeId) -> bool {
+    let (a, b) = (&table.records[a.0 as usize], &table.records[b.0 as usize]);
+    if (a.code, a.layout, a.count) != (b.code, b.layout, b.count) {
+        return false;
+    }
+    let range = |r: &Record| r.start as usize..(r.start + r.count) as usize;
+    if a.code >= TUPLE {
+        table.children[range(a)] == table.children[range(b)]
+    } else {
+        table.dimensions[range(a)] == table.dimensions[range(b)]
+    }
+}
+
+/// A number drawn once per process, so that colliding inputs cannot be prepared.
+pub fn hash_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    static SEED: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *SEED.get_or_init(|| std::hash::RandomState::new().build_hasher().finish() | 1)
+}
+
+/// A keyed hash of eight bytes at a time.
+pub(super) fn hash_bytes(bytes: &[u8]) -> u64 {
+    const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15;
+    let seed = hash_seed();
+    let mix = |hash: u64, word: u64| {
+        let product = u128::from(hash ^ word) * FACTOR;
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(seed ^ bytes.len() as u64, |hash, word| {
+        mix(hash, u64::from_le_bytes(*word)).rotate_left(5)
+    });
+    let mut last = [0u8; 8];
+    for (slot, byte) in last.iter_mut().zip(rest) {
+        *slot = *byte;
+    }
+    mix(mix(hash, u64::from_le_bytes(last)), seed)
+}
