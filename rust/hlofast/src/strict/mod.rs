@@ -31,7 +31,7 @@ use table::{NEWEST_CONSTRUCTS, Newer};
 /// a depth at which only prepared texts arrive.
 const MAX_NESTING: usize = 500;
 
-type Build = crate::ir::shape::BuildMix;
+type Build = crate::ir::intern::BuildMix;
 
 /// Checks that XLA's parser, of the vintage that `strictness` names, accepts `module`'s text.
 pub fn check(module: &Module, strictness: Strictness) -> Result<()> {
