@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod generate;
+
 use hlofast::ir::Module;
 use hlofast::print::{EqualityOptions, Form, PrintOptions, structurally_equal_with, to_text};
 use hlofast::text::Source;
