@@ -3,6 +3,7 @@
 //! Start at [`parse()`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
 //! Python and reads no files; the bindings crate hands it bytes.
 
+pub mod edit;
 pub mod error;
 pub mod ir;
 pub mod parse;

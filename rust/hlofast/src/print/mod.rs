@@ -18,7 +18,8 @@ pub use fingerprint::{FingerprintOptions, fingerprint};
 
 use crate::ir::{CallRole, Computation, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use crate::text::{Cursor, Span};
-use names::{Names, needs_percent};
+use names::Names;
+pub(crate) use names::needs_percent;
 use shape::{number, write_index_comment, write_shape};
 use std::collections::HashMap;
 use value::{Spacing, write_value, write_without_layouts};

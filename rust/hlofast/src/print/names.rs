@@ -25,7 +25,7 @@ pub(crate) fn is_valid_name(name: &[u8]) -> bool {
 
 /// Whether `name` needs its `%`: without it, it would be a keyword, a type or a number.
 pub(crate) fn needs_percent(name: &[u8]) -> bool {
-    const KEYWORDS: [&[u8]; 20] = [
+    const KEYWORDS: [&[u8]; 19] = [
         b"true",
         b"false",
         b"inf",
@@ -45,7 +45,6 @@ pub(crate) fn needs_percent(name: &[u8]) -> bool {
         b"shard_like",
         b"unknown",
         b"unreduced",
-        b"b",
     ];
     KEYWORDS.contains(&name) || ElementType::from_bytes(name).is_some()
 }

@@ -256,7 +256,7 @@ impl Writer<'_> {
 
     fn computation(&mut self, name: &str, size: usize) -> Vec<Expected> {
         let marked = self.mark(name);
-        let _ = write!(self.text, "{marked} {{\n");
+        let _ = writeln!(self.text, "{marked} {{");
         let count = 1 + self.random.below(size.max(1));
         let root = if self.random.one_in(3) { Some(self.random.below(count)) } else { None };
         let mut scope: Vec<Instruction> = Vec::new();

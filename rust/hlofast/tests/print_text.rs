@@ -1,0 +1,311 @@
+//! Canonical text in detail, what comparing tells apart, what fingerprints ignore.
+
+mod support;
+
+use hlofast::ir::Row;
+use hlofast::print::{
+    EqualityOptions, FingerprintOptions, Form, PrintOptions, fingerprint, structurally_equal,
+    structurally_equal_with, to_text,
+};
+use support::{all_print_options, check_round_trip, parse};
+
+fn long(text: &str) -> String {
+    let module = parse(text.as_bytes());
+    for options in all_print_options() {
+        check_round_trip(&module, &options);
+    }
+    String::from_utf8(to_text(&module, &PrintOptions::default())).expect("text")
+}
+
+fn with(text: &str, options: PrintOptions) -> String {
+    String::from_utf8(to_text(&parse(text.as_bytes()), &options)).expect("text")
+}
+
+const MODULE: &str = "HloModule m, is_scheduled=true,
+  entry_computation_layout={(f32[2]{0:T(256)}, (s32[], f32[2]))->f32[2]{0}}
+
+FileNames
+1 \"a.py\"
+FunctionNames
+1 \"f\"
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=3 end_line=3 column=2 end_column=9}
+StackFrames
+1 {file_location_id=1, parent_frame_id=1}
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  r = f32[] add(a, /* b */ b)
+}
+
+ENTRY main {
+  t = (s32[], f32[2]) parameter(1)
+  inf.1 = f32[2]{0:T(256)} parameter(0), sharding={replicated}
+  ROOT all-reduce = f32[2]{0} all-reduce(inf.1),
+     to_apply=sum, channel_id=3, metadata={op_name=\"x\" stack_frame_id=1}, backend_config={\"a\": 1}
+  last = f32[2] copy(all-reduce), control-predecessors={t}
+}
+";
+
+#[test]
+fn the_long_form() {
+    assert_eq!(
+        long(MODULE),
+        "HloModule m, is_scheduled=true, \
+         entry_computation_layout={(f32[2]{0:T(256)}, (s32[], f32[2]))->f32[2]{0}}
+
+FileNames
+1 \"a.py\"
+
+FunctionNames
+1 \"f\"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=3 end_line=3 column=2 end_column=9}
+
+StackFrames
+1 {file_location_id=1, parent_frame_id=1}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %r = f32[] add(%a, %b)
+}
+
+ENTRY %main (inf.1: f32[2], t: (s32[], f32[2])) -> f32[2] {
+  %t = (s32[], f32[2]) parameter(1)
+  %inf.1 = f32[2]{0:T(256)} parameter(0), sharding={replicated}
+  ROOT %all-reduce = f32[2]{0} all-reduce(%inf.1), to_apply=%sum, channel_id=3, \
+  metadata={op_name=\"x\" stack_frame_id=1}, backend_config={\"a\": 1}
+  %last = f32[2] copy(%all-reduce), control-predecessors={%t}
+}
+"
+    );
+}
+
+#[test]
+fn the_short_form_without_extras() {
+    let options = PrintOptions {
+        form: Form::Short,
+        layouts: false,
+        metadata: false,
+        backend_config: false,
+        operand_shapes: true,
+        fold: false,
+    };
+    assert_eq!(
+        with(MODULE, options),
+        "HloModule m, is_scheduled=true, \
+         entry_computation_layout={(f32[2],(s32[],f32[2]))->f32[2]}
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(f32[] a, f32[] b)
+}
+
+ENTRY main {
+  t = (s32[], f32[2]) parameter(1)
+  inf.1 = f32[2] parameter(0), sharding={replicated}
+  ROOT all-reduce = f32[2] all-reduce(f32[2] inf.1), to_apply=sum, channel_id=3
+  last = f32[2] copy(f32[2] all-reduce), control-predecessors={t}
+}
+"
+    );
+}
+
+#[test]
+fn names_that_are_words_keep_their_mark() {
+    let text =
+        "HloModule m\nENTRY %true { %inf = f32[] parameter(0)\n %ROOT = f32[] negate(%inf) }";
+    let short = with(text, PrintOptions { form: Form::Short, ..PrintOptions::default() });
+    assert!(short.contains("ENTRY %true {\n  %inf = "), "{short}");
+    assert!(short.contains("ROOT %ROOT = f32[] negate(%inf)"), "{short}");
+    long(text);
+}
+
+#[test]
+fn names_that_xla_refuses_are_changed() {
+    let text = "HloModule m\nENTRY e { %f32 = f32[] parameter(0)\n %__x = f32[] negate(%f32)\n \
+                %_x = f32[] negate(%__x) }";
+    let printed = long(text);
+    assert!(printed.contains("%f32_ = f32[] parameter(0)"), "{printed}");
+    assert!(printed.contains("%_x.1 = f32[] negate(%f32_)"), "{printed}");
+    assert!(printed.contains("%_x = f32[] negate(%_x.1)"), "{printed}");
+}
+
+#[test]
+fn everything_is_defined_before_it_is_used() {
+    let text = "HloModule m\nENTRY e {\n  a = f32[] call(bb), to_apply=g\n  bb = f32[] negate(p)\n  \
+                p = f32[] parameter(0)\n  ROOT c = f32[] add(a, bb), control-predecessors={d}\n  \
+                d = f32[] copy(p)\n}\ng { q = f32[] parameter(0)\n ROOT r = f32[] call(q), \
+                to_apply=h }\nh { z = f32[] parameter(0) }";
+    let printed = long(text);
+    let place = |part: &str| printed.find(part).expect(part);
+    assert!(place("%h (") < place("%g (") && place("%g (") < place("ENTRY %e"));
+    assert!(place("%p =") < place("%bb =") && place("%bb =") < place("%a ="));
+    assert!(place("%d =") < place("%c ="));
+}
+
+#[test]
+fn what_the_text_implies_is_written_out_or_folded() {
+    let text = "HloModule m\nENTRY e {\n  t = (f32[2], (s32[], f32[3])) parameter(0)\n  t_0 = f32[2] \
+                copy(t#0)\n  n = f32[3] add(t#1#1, f32[3] negate(t#1#1))\n  s = ((f32[3]), f32[3], \
+                u32[]) custom-call-start(n), custom_call_target=\"x\", \
+                async_execution_thread=\"side\", metadata={op_name=\"o\"}\n  ROOT d = f32[3] \
+                custom-call-done(s)\n}";
+    let printed = long(text);
+    for part in [
+        "%async_wrapped.s (param_0: f32[3]) -> f32[3] {",
+        "}, execution_thread=\"side\"\n",
+        "%t_0.1 = f32[2] get-tuple-element(%t), index=0",
+        "%t_0 = f32[2] copy(%t_0.1)",
+        "%t_1_1 = f32[3] get-tuple-element(%t_1), index=1",
+        "%n = f32[3] add(%t_1_1, %negate.anon.",
+        "async-start(%n), calls=%async_wrapped.s, async_execution_thread=\"side\"",
+        "ROOT %d = f32[3] async-done(%s)",
+    ] {
+        assert!(printed.contains(part), "{part}\n{printed}");
+    }
+    let folded = with(text, PrintOptions { fold: true, ..PrintOptions::default() });
+    for part in [
+        "%t_0 = f32[2] copy(%t#0)",
+        "%n = f32[3] add(%t#1#1, %negate.anon.",
+        "custom-call-start(%n), custom_call_target=\"x\", async_execution_thread=\"side\"",
+        "ROOT %d = f32[3] custom-call-done(%s)",
+    ] {
+        assert!(folded.contains(part), "{part}\n{folded}");
+    }
+    assert!(!folded.contains("async_wrapped"));
+}
+
+#[test]
+fn other_beginnings_get_a_header() {
+    let printed = long("ENTRY %e (x: f32[]) -> f32[] { ROOT %x = f32[] parameter(0) }");
+    assert!(printed.starts_with("HloModule module_e\n\nENTRY %e (x: f32[]) -> f32[] {\n"));
+    let printed = long("f32[2] add(f32[2] a, f32[2] b)");
+    assert!(printed.contains("ROOT %add = f32[2] add(%a, %b)"), "{printed}");
+    let printed = long("f32[] constant(1)");
+    assert!(printed.contains("ROOT %constant = f32[] constant(1)"), "{printed}");
+}
+
+#[test]
+fn literals_lose_comments_and_repeated_shapes() {
+    let printed = long(
+        "HloModule m\nENTRY e {\n c = f32[2,2] constant(f32[2,2] { /*i0=0*/ { 1, 2 },\n { 3, nan } \
+         })\n ROOT d = f32[2] constant({...})\n}",
+    );
+    assert!(printed.contains("constant({ { 1, 2 }, { 3, nan } })"), "{printed}");
+    assert!(printed.contains("constant({...})"), "{printed}");
+}
+
+#[test]
+fn comparing_finds_every_kind_of_difference() {
+    let original = parse(MODULE.as_bytes());
+    for (from, to) in [
+        ("HloModule m", "HloModule n"),
+        ("is_scheduled=true,", "is_scheduled=false,"),
+        ("line=3", "line=4"),
+        ("add(a, /* b */ b)", "add(b, a)"),
+        ("add(a, /* b */ b)", "multiply(a, b)"),
+        ("a = f32[] parameter(0)", "a = f32[] parameter(7)"),
+        ("inf.1 = f32[2]{0:T(256)}", "inf.1 = f32[2]{0:T(128)}"),
+        ("inf.1 = f32[2]{0:T(256)}", "inf.1 = f32[2]"),
+        ("sharding={replicated}", "sharding={manual}"),
+        (", sharding={replicated}", ""),
+        ("channel_id=3", "channel_id=4"),
+        ("op_name=\"x\"", "op_name=\"x \""),
+        ("{\"a\": 1}", "{\"a\":1}"),
+        ("ROOT all-reduce =", "all-reduce ="),
+        ("control-predecessors={t}", "control-predecessors={inf.1}"),
+        (", control-predecessors={t}", ""),
+        ("  r = f32[] add", "  s = f32[] add"),
+        ("  last = f32[2]", "  other = f32[2]"),
+        ("copy(all-reduce)", "copy(inf.1)"),
+        ("ENTRY main", "ENTRY other"),
+        ("copy(all-reduce), control-predecessors={t}", "copy(all-reduce)\n  x = f32[] constant(1)"),
+    ] {
+        assert!(MODULE.contains(from), "{from}");
+        let changed = parse(MODULE.replacen(from, to, 1).as_bytes());
+        assert!(structurally_equal(&original, &changed).is_err(), "{from} and {to} are the same");
+        assert!(structurally_equal(&changed, &original).is_err(), "{to} and {from} are the same");
+    }
+    structurally_equal(&original, &parse(MODULE.as_bytes())).expect("the same text");
+    let bare = EqualityOptions { layouts: false, metadata: false, backend_config: false };
+    let other = MODULE.replace(":T(256)", "").replace("\"x\"", "\"y\"").replace("\"a\": 1", "");
+    structurally_equal_with(&original, &parse(other.as_bytes()), &bare).expect("the same but");
+}
+
+#[test]
+fn fingerprints_take_in_what_they_are_asked_to() {
+    let all = FingerprintOptions {
+        names: true,
+        channel_ids: true,
+        metadata: true,
+        layouts: true,
+        backend_config: true,
+        schedule: true,
+    };
+    let none = FingerprintOptions {
+        names: false,
+        channel_ids: false,
+        metadata: false,
+        layouts: false,
+        backend_config: false,
+        schedule: false,
+    };
+    let of = |text: &str, options| fingerprint(&parse(text.as_bytes()), options);
+    let renamed = MODULE.replace("all-reduce)", "ar.7)").replace("ROOT all-reduce", "ROOT ar.7");
+    let moved = {
+        let (before, after) = MODULE.split_once("  t = ").expect("t");
+        let (t, rest) = after.split_once('\n').expect("a line");
+        let (inf, rest) = rest.split_once('\n').expect("a line");
+        format!("{before}{inf}\n  t = {t}\n{rest}")
+    };
+    for text in [
+        renamed,
+        moved,
+        MODULE.replace("channel_id=3", "channel_id=5"),
+        MODULE.replace("op_name=\"x\"", "op_name=\"y\""),
+        MODULE.replace("inf.1 = f32[2]{0:T(256)}", "inf.1 = f32[2]{0}"),
+        MODULE.replace("{\"a\": 1}", "{\"a\": 2}"),
+    ] {
+        assert_ne!(of(MODULE, &all), of(&text, &all), "{text}");
+        assert_eq!(of(MODULE, &none), of(&text, &none), "{text}");
+    }
+    for text in [
+        MODULE.replace("f32[] add(", "f32[] multiply("),
+        MODULE.replace("copy(all-reduce)", "copy(inf.1)"),
+        MODULE.replace("ROOT all-reduce", "all-reduce"),
+        MODULE.replace(", control-predecessors={t}", ""),
+        MODULE.replace("{replicated}", "{manual}"),
+        MODULE.replace("f32[2] copy", "f32[3] copy"),
+    ] {
+        assert_ne!(of(MODULE, &none), of(&text, &none), "{text}");
+    }
+}
+
+/// The documented algorithm, fixed: a change of these bytes needs a new version number.
+#[test]
+fn fingerprints_are_the_same_in_every_run() {
+    let module = parse(MODULE.as_bytes());
+    let hex = |options: &FingerprintOptions| {
+        fingerprint(&module, options).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    assert_eq!(hex(&FingerprintOptions::default()), "e041686b62c5e6b7ccfdc7adce0c55d6");
+}
+
+#[test]
+fn text_of_rows_is_verbatim() {
+    let module = parse(MODULE.as_bytes());
+    let row = |name: &str| Row(module.find_instructions(name.as_bytes())[0]);
+    assert_eq!(module.instruction_text(row("r")), b"r = f32[] add(a, /* b */ b)");
+    assert!(module.instruction_text(row("all-reduce")).starts_with(b"ROOT all-reduce = "));
+    let single = parse(b"ROOT %r = f32[2] add(f32[2] a, f32[2] b)");
+    let root = Row(single.computation(single.entry()).root);
+    assert_eq!(single.instruction_text(root), b"ROOT %r = f32[2] add(f32[2] a, f32[2] b)");
+    let nameless = parse(b"f32[2] negate(f32[2] a)");
+    let root = Row(nameless.computation(nameless.entry()).root);
+    assert_eq!(nameless.instruction_text(root), b"f32[2] negate(f32[2] a)");
+}
