@@ -64,7 +64,9 @@ def test_sequences(module: hlofast.Module) -> None:
     computations = module.computations
     assert [c.name for c in computations] == ["sum", "main"] == computations.names()
     assert computations["sum"] == computations[0] == computations[-2]
-    assert "sum" in computations and module.entry in computations and "x" not in computations
+    assert "sum" in computations
+    assert module.entry in computations
+    assert "x" not in computations
     assert [c.name for c in reversed(computations)] == ["main", "sum"]
     assert isinstance(computations, Sequence)
     instructions = module.entry.instructions
@@ -93,7 +95,9 @@ def test_a_name_in_two_computations_is_ambiguous(module: hlofast.Module) -> None
 
 def test_large_computations_find_names() -> None:
     lines = "\n".join(f"  a.{i} = f32[] constant({i})" for i in range(300))
-    module = hlofast.loads(f"HloModule big\nENTRY e {{\n{lines}\n  ROOT r = f32[] negate(a.7)\n}}\n")
+    module = hlofast.loads(
+        f"HloModule big\nENTRY e {{\n{lines}\n  ROOT r = f32[] negate(a.7)\n}}\n"
+    )
     assert module["a.250"].row == module.entry["a.250"].index == 250
     assert "a.300" not in module
     assert [user.name for user in module["a.7"].users] == ["r"]
@@ -102,7 +106,13 @@ def test_large_computations_find_names() -> None:
 def test_instruction_facts(module: hlofast.Module) -> None:
     entry = module.entry
     add, reduce, collective = entry["add.1"], entry["reduce.1"], entry["all-reduce.1"]
-    assert (add.opcode, add.row, add.index, add.is_root, add.is_implicit) == ("add", 5, 2, False, False)
+    assert (add.opcode, add.row, add.index, add.is_root, add.is_implicit) == (
+        "add",
+        5,
+        2,
+        False,
+        False,
+    )
     assert [o.name for o in add.operands] == ["p.1", "p.1"]
     assert [u.name for u in entry["p.1"].users] == ["add.1"]
     assert [u.name for u in add.users] == ["reduce.1", "all-reduce.1"]
@@ -111,8 +121,10 @@ def test_instruction_facts(module: hlofast.Module) -> None:
     assert [c.name for c in module.computations["sum"].callers] == ["reduce.1", "all-reduce.1"]
     assert [i.name for i in collective.control_predecessors] == ["reduce.1"]
     assert [i.name for i in reduce.control_successors] == ["all-reduce.1"]
-    assert entry["p.1"].parameter_number == 0 and add.parameter_number is None
-    assert entry["zero"].literal == "0" and add.literal is None
+    assert entry["p.1"].parameter_number == 0
+    assert add.parameter_number is None
+    assert entry["zero"].literal == "0"
+    assert add.literal is None
     assert entry["out"].text.startswith("ROOT %out = (f32[8,4]")
     assert entry["zero"].text == "%zero = f32[] constant(0)"
     assert entry["zero"].text_line == TEXT[: TEXT.index("%zero")].count("\n") + 1
@@ -127,7 +139,8 @@ def test_attributes(module: hlofast.Module) -> None:
     assert reduce.attributes["to_apply"] == module.computations["sum"]
     assert reduce.attributes.raw("dimensions") == "{0,1}"
     assert reduce.attributes.get("nothing") is None
-    assert "dimensions" in reduce.attributes and 3 not in reduce.attributes
+    assert "dimensions" in reduce.attributes
+    assert 3 not in reduce.attributes
     with pytest.raises(KeyError):
         reduce.attributes["nothing"]
     groups = collective.attributes["replica_groups"]
@@ -139,20 +152,31 @@ def test_attributes(module: hlofast.Module) -> None:
     assert module["out"].frontend_attributes == {"k": "v<1>"}
     assert reduce.frontend_attributes == {}
     sharding = module["p.1"].sharding
-    assert sharding is not None and reduce.sharding is None
-    assert (sharding.kind, sharding.tile_dimensions, sharding.devices()) == ("tiled", (2, 1), (0, 1, 2, 3))
+    assert sharding is not None
+    assert reduce.sharding is None
+    assert (sharding.kind, sharding.tile_dimensions, sharding.devices()) == (
+        "tiled",
+        (2, 1),
+        (0, 1, 2, 3),
+    )
 
 
 def test_metadata_and_stack_frames(module: hlofast.Module) -> None:
     written = module.entry["add.1"]
-    assert written.metadata is not None and written.metadata.op_name == "jit(f)/a"
+    assert written.metadata is not None
+    assert written.metadata.op_name == "jit(f)/a"
     assert str(written.source) == "a.py:7"
     framed = module.computations["sum"].root
-    assert framed is not None and framed.metadata is not None
+    assert framed is not None
+    assert framed.metadata is not None
     assert str(framed.source) == "/code/train.py:20"
     frames = framed.metadata.stack_frames
-    assert [(f.function, f.line, f.end_line) for f in frames] == [("loss", 20, 21), ("main", 10, 10)]
-    assert module["zero"].metadata is None and module["zero"].source is None
+    assert [(f.function, f.line, f.end_line) for f in frames] == [
+        ("loss", 20, 21),
+        ("main", 10, 10),
+    ]
+    assert module["zero"].metadata is None
+    assert module["zero"].source is None
 
 
 def test_header(module: hlofast.Module) -> None:
@@ -167,14 +191,17 @@ def test_shapes(module: hlofast.Module) -> None:
     assert (len(shape), shape.is_tuple, shape.bytes, shape.leaf_count) == (2, True, 132, 2)
     assert shape[0] == module["p.1"].shape == shape[-2]
     assert (shape[0].element_type, shape[0].dimensions, shape[0].rank) == ("f32", (8, 4), 2)
-    assert shape[0].layout is not None and shape[0].layout.minor_to_major == (1, 0)
+    assert shape[0].layout is not None
+    assert shape[0].layout.minor_to_major == (1, 0)
     assert shape[0] == hlofast.loads(TEXT.replace("step", "other"))["p.1"].shape
     assert len({shape[0], module["p.1"].shape}) == 1
 
 
 def test_layouts_and_dynamic_dimensions() -> None:
     text = "f32[<=8,?,3]{2,1,0:T(8,128)(2,1)E(4)S(1)}"
-    shape = hlofast.loads(f"HloModule m\nENTRY e {{\n  ROOT p = {text} parameter(0)\n}}\n")["p"].shape
+    shape = hlofast.loads(f"HloModule m\nENTRY e {{\n  ROOT p = {text} parameter(0)\n}}\n")[
+        "p"
+    ].shape
     assert str(shape) == text
     assert shape.dimensions == (8, None, 3)
     assert shape.dynamic_dimensions == (True, True, False)
@@ -200,33 +227,53 @@ def test_bulk_lists_agree_with_walking(module: hlofast.Module) -> None:
 
 def test_views_are_equal_by_module_and_id(module: hlofast.Module) -> None:
     other = hlofast.loads(TEXT)
-    assert module == other and hash(module) == hash(other)
-    assert module["zero"] == other["zero"] and len({module["zero"], other["zero"]}) == 1
-    assert module.entry == other.entry and len({module.entry, other.entry}) == 1
+    assert module == other
+    assert hash(module) == hash(other)
+    assert module["zero"] == other["zero"]
+    assert len({module["zero"], other["zero"]}) == 1
+    assert module.entry == other.entry
+    assert len({module.entry, other.entry}) == 1
     changed = hlofast.loads(TEXT.replace("constant(0)", "constant(1)"))
-    assert module != changed and module["zero"] != changed["zero"] and module.entry != changed.entry
+    assert module != changed
+    assert module["zero"] != changed["zero"]
+    assert module.entry != changed.entry
 
 
 def test_views_cannot_be_changed(module: hlofast.Module) -> None:
-    for view in (module, module.entry, module["zero"], module["zero"].shape, module["zero"].attributes):
+    for view in (
+        module,
+        module.entry,
+        module["zero"],
+        module["zero"].shape,
+        module["zero"].attributes,
+    ):
         with pytest.raises((AttributeError, TypeError)):
             view.name = "x"  # type: ignore[union-attr]
 
 
 def test_pickle_and_copy(module: hlofast.Module) -> None:
     again = pickle.loads(pickle.dumps(module))
-    assert again == module and again.names() == module.names()
+    assert again == module
+    assert again.names() == module.names()
     for view in (module["zero"], module.entry, module["out"].shape):
         assert pickle.loads(pickle.dumps(view)) == view
-    assert copy.copy(module) is module and copy.deepcopy(module) is module
+    assert copy.copy(module) is module
+    assert copy.deepcopy(module) is module
     assert copy.deepcopy(module["zero"]) == module["zero"]
 
 
 def test_html_is_escaped(module: hlofast.Module) -> None:
-    views = (module, module.computations, module.entry, module["out"].attributes, module["out"].shape)
+    views = (
+        module,
+        module.computations,
+        module.entry,
+        module["out"].attributes,
+        module["out"].shape,
+    )
     for view in views:
         html = view._repr_html_()
-        assert html.startswith("<") and "v<1>" not in html
+        assert html.startswith("<")
+        assert "v<1>" not in html
     assert "v&lt;1&gt;" in module["out"].attributes._repr_html_()
 
 
@@ -248,18 +295,26 @@ def test_errors() -> None:
         hlofast.loads(text, path="x.txt")
     error = caught.value
     assert isinstance(error, ValueError)
-    assert (error.path, error.line, error.column, error.kind) == ("x.txt", 3, 19, "unknown-instruction")
+    assert (error.path, error.line, error.column, error.kind) == (
+        "x.txt",
+        3,
+        19,
+        "unknown-instruction",
+    )
     assert text[error.offset : error.end_offset] == "b"
-    assert str(error).startswith("x.txt:3:19: ") and "^" in error.excerpt
+    assert str(error).startswith("x.txt:3:19: ")
+    assert "^" in error.excerpt
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error) and again.line == 3
+    assert str(again) == str(error)
+    assert again.line == 3
 
 
 def test_errors_can_be_collected() -> None:
     text = "HloModule x\nENTRY e {\n  a = f32[2] parameter(0)\n  b = f32[2] add(a, %missing)\n  ROOT c = f32[2] negate(a)\n}\n"
     module = hlofast.loads(text, on_error="collect")
     assert [error.line for error in module.errors] == [4]
-    assert "c" in module and module["c"].is_root
+    assert "c" in module
+    assert module["c"].is_root
 
 
 def test_unreadable_files_and_bad_arguments(tmp_path) -> None:
@@ -287,4 +342,6 @@ def test_several_modules_in_one_file(tmp_path) -> None:
     assert [f.module.name for f in found if f.module] == ["step", "other"]
     assert [f.line for f in found] == [1, TEXT.count("\n") + 2]
     assert found[1].module is not None
-    assert found[1].module["zero"].text_line == found[1].line + TEXT[: TEXT.index("%zero")].count("\n")
+    assert found[1].module["zero"].text_line == found[1].line + TEXT[: TEXT.index("%zero")].count(
+        "\n"
+    )

@@ -47,7 +47,8 @@ def test_rows_and_columns(module: hlofast.Module, table: hlofast.Table) -> None:
         assert table[name].tolist() == [row[name] for row in rows]
         assert not table[name].flags.writeable
         assert table[name] is table[name]
-    assert "opcode" in table and "nothing" not in table
+    assert "opcode" in table
+    assert "nothing" not in table
     with pytest.raises(KeyError):
         table["nothing"]
 
@@ -57,7 +58,8 @@ def test_order_and_choice(table: hlofast.Table) -> None:
     by_bytes = table.sort_by("shape_bytes", descending=True)
     assert by_bytes.to_pylist() == sorted(rows, key=lambda row: -row["shape_bytes"])
     assert table.top(2, "shape_bytes").to_pylist() == by_bytes.to_pylist()[:2]
-    assert table.top(3).to_pylist() == rows[:3] and len(table.top(100)) == len(rows)
+    assert table.top(3).to_pylist() == rows[:3]
+    assert len(table.top(100)) == len(rows)
     named = [row for row in rows if row["op_name"] is not None]
     by_name = table.sort_by("op_name").to_pylist()
     assert by_name[: len(named)] == sorted(named, key=lambda row: row["op_name"])
@@ -77,7 +79,8 @@ def test_shown(table: hlofast.Table) -> None:
     assert lines[0].split() == list(table.columns)
     assert "add.1" in repr(table)
     html = hlofast.Table([("t", hlofast.TextColumn(["<b>"]))])._repr_html_()
-    assert "&lt;b&gt;" in html and "<b>" not in html
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
 
 
 def test_pickle(table: hlofast.Table) -> None:
@@ -85,14 +88,17 @@ def test_pickle(table: hlofast.Table) -> None:
 
 
 def test_empty_and_uneven() -> None:
-    assert hlofast.Table([]).to_pylist() == [] and len(hlofast.Table([])) == 0
+    assert hlofast.Table([]).to_pylist() == []
+    assert len(hlofast.Table([])) == 0
     one, two = (hlofast.Column(numpy.zeros(n)) for n in (1, 2))
     with pytest.raises(ValueError, match="length"):
         hlofast.Table([("a", one), ("b", two)])
 
 
 def test_unknown_opcodes() -> None:
-    module = hlofast.loads("HloModule m\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] brand-new(a)\n}\n")
+    module = hlofast.loads(
+        "HloModule m\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] brand-new(a)\n}\n"
+    )
     assert module.table()["opcode"].tolist() == ["parameter", "brand-new"]
 
 
@@ -144,4 +150,6 @@ def test_duckdb_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
     duckdb = pytest.importorskip("duckdb")
     query = "select opcode, count(*) from table_ group by 1 order by 1"
     found = duckdb.connect().register("table_", table.to_arrow()).execute(query).fetchall()
-    assert found == sorted((opcode, module.opcodes().count(opcode)) for opcode in set(module.opcodes()))
+    assert found == sorted(
+        (opcode, module.opcodes().count(opcode)) for opcode in set(module.opcodes())
+    )

@@ -70,16 +70,20 @@ def test_threads_share_arrays(train_step: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(arrays) == THREADS and all(ids == arrays[0] for ids in arrays)
+    assert len(arrays) == THREADS
+    assert all(ids == arrays[0] for ids in arrays)
 
 
 def test_loading_releases_the_interpreter_lock(train_step: Path) -> None:
     """Threads that load at the same time get equal modules, whoever holds the lock."""
     data = train_step.read_bytes()
     modules: list[hlofast.Module] = []
-    threads = [threading.Thread(target=lambda: modules.append(hlofast.loads(data))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: modules.append(hlofast.loads(data))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(modules) == 4 and all(module == modules[0] for module in modules)
+    assert len(modules) == 4
+    assert all(module == modules[0] for module in modules)

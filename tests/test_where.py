@@ -21,12 +21,15 @@ def rows(module: hlofast.Module, condition) -> list[int]:
 
 def test_no_condition_gives_every_row(module: hlofast.Module) -> None:
     found = module.where()
-    assert isinstance(found, numpy.ndarray) and found.dtype == numpy.uint32
+    assert isinstance(found, numpy.ndarray)
+    assert found.dtype == numpy.uint32
     assert found.tolist() == list(range(len(module)))
 
 
 def test_opcodes_and_computations(module: hlofast.Module) -> None:
-    assert rows(module, lambda i: i.opcode == "fusion") == module.where(opcode="fusion").tolist() != []
+    assert (
+        rows(module, lambda i: i.opcode == "fusion") == module.where(opcode="fusion").tolist() != []
+    )
     several = module.where(opcode=["add", "multiply"])
     assert several.tolist() == rows(module, lambda i: i.opcode in ("add", "multiply")) != []
     assert module.where(opcode="no-such-opcode").tolist() == []
@@ -38,7 +41,9 @@ def test_opcodes_and_computations(module: hlofast.Module) -> None:
 
 
 def test_unknown_opcodes_are_found_as_written() -> None:
-    module = hlofast.loads("HloModule m\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] brand-new(a)\n}\n")
+    module = hlofast.loads(
+        "HloModule m\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] brand-new(a)\n}\n"
+    )
     assert module.where(opcode="brand-new").tolist() == [1]
     assert module.where(opcode="unknown").tolist() == []
 
@@ -50,7 +55,9 @@ def test_texts(module: hlofast.Module) -> None:
     word = "dot_general"
     assert module.where(op_name=word).tolist() == rows(module, lambda i: word in op_name(i)) != []
     pattern = re.compile(r"jvp\(.*\)/dot_general$")
-    assert module.where(op_name=pattern).tolist() == rows(module, lambda i: pattern.search(op_name(i)))
+    assert module.where(op_name=pattern).tolist() == rows(
+        module, lambda i: pattern.search(op_name(i))
+    )
     part = module[3].name[:4]
     assert module.where(name=part).tolist() == rows(module, lambda i: part in i.name)
     with pytest.raises(TypeError):
@@ -71,7 +78,9 @@ def test_shapes(module: hlofast.Module) -> None:
     bare = str(shape).partition("{")[0]
     found = module.where(shape=bare)
     assert found.tolist() == rows(module, lambda i: str(i.shape).partition("{")[0] == bare)
-    assert module.where(element_type="s32").tolist() == rows(module, lambda i: i.shape.element_type == "s32")
+    assert module.where(element_type="s32").tolist() == rows(
+        module, lambda i: i.shape.element_type == "s32"
+    )
     with pytest.raises(ValueError, match="f33"):
         module.where(element_type="f33")
 
@@ -90,6 +99,8 @@ def test_all_conditions_must_hold(module: hlofast.Module) -> None:
     found = module.where(opcode="parameter", computation=module.entry, min_bytes=100)
     assert found.tolist() == rows(
         module,
-        lambda i: i.opcode == "parameter" and i.computation == module.entry and i.shape.bytes >= 100,
+        lambda i: (
+            i.opcode == "parameter" and i.computation == module.entry and i.shape.bytes >= 100
+        ),
     )
     assert len(found) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hlofast import _core
@@ -91,10 +92,10 @@ class Table:
 
     def sort_by(self, name: str, *, descending: bool = False) -> Table:
         """The same rows ordered by a column; rows that are equal in it keep their order."""
-        values = self._columns[name].tolist()
+        values: list[Any] = self._columns[name].tolist()
         present = [row for row, value in enumerate(values) if value is not None]
         absent = [row for row, value in enumerate(values) if value is None]
-        present.sort(key=values.__getitem__, reverse=descending)
+        present.sort(key=lambda row: values[row], reverse=descending)
         return self.take(present + absent)
 
     def top(self, count: int, by: str | None = None) -> Table:
@@ -116,9 +117,7 @@ class Table:
 
     def to_arrow(self) -> Any:
         """A `pyarrow.Table`."""
-        import pyarrow
-
-        return pyarrow.table(self)
+        return import_module("pyarrow").table(self)
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame`."""
@@ -126,9 +125,7 @@ class Table:
 
     def to_polars(self) -> Any:
         """A `polars.DataFrame`."""
-        import polars
-
-        return polars.DataFrame(self)
+        return import_module("polars").DataFrame(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Table):
@@ -153,7 +150,10 @@ class Table:
 
     def __repr__(self) -> str:
         heads = list(self._columns)
-        cells = [[cell if len(cell) <= 40 else cell[:37] + "..." for cell in row] for row in self._cells()]
+        cells = [
+            [cell if len(cell) <= 40 else cell[:37] + "..." for cell in row]
+            for row in self._cells()
+        ]
         widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [heads, *cells]]
         if self._length > len(cells):

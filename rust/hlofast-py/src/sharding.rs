@@ -110,7 +110,7 @@ impl Sharding {
 
     /// The devices in row-major order of the tile grid; None if the sharding names none. A
     /// ValueError beyond `limit` devices.
-    #[pyo3(signature = (limit=DEFAULT_LIMIT))]
+    #[pyo3(signature = (limit=4_194_304))]
     fn devices<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let count = self.device_count()?;
         let devices = self.with_leaf(|leaf| leaf.devices(limit))?.flatten();
@@ -191,7 +191,7 @@ impl ReplicaGroups {
     }
 
     /// All groups as tuples; None for one group of everyone. A ValueError beyond `limit` devices.
-    #[pyo3(signature = (limit=DEFAULT_LIMIT))]
+    #[pyo3(signature = (limit=4_194_304))]
     fn expand<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let groups = self.read()?;
         if matches!(groups, CoreGroups::Everyone) {
