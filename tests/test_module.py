@@ -76,7 +76,7 @@ def test_sequences(module: hlofast.Module) -> None:
     assert instructions.index("zero") == instructions.index(instructions[1]) == 1
     assert instructions.count(instructions[1]) == 1
     assert list(module.entry) == list(instructions)
-    assert [i.name for i in reversed(module.entry)][0] == "out"
+    assert next(reversed(module.entry)).name == "out"
     with pytest.raises(IndexError):
         instructions[6]
     with pytest.raises(TypeError):

@@ -97,7 +97,9 @@ def __getattr__(name: str) -> object:
     elif name == "from_jax":
         from hlofast._jax import from_jax as value
     elif name == "Table":
-        from hlofast.table import Table as value
+        from hlofast import table
+
+        value = table.Table
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -390,11 +390,11 @@ fn print_options(
 /// What unpickling a module calls.
 #[pyfunction]
 pub fn _restore_module<'py>(
-    bytes: &Bound<'py, PyAny>,
+    text: &Bound<'py, PyAny>,
     options: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let core = bytes.py().import("hlofast._core")?;
-    core.getattr("loads")?.call((bytes,), Some(options))
+    let core = text.py().import("hlofast._core")?;
+    core.getattr("loads")?.call((text,), Some(options))
 }
 
 /// What unpickling an instruction calls.
@@ -405,12 +405,12 @@ pub fn _restore_instruction(module: &Bound<'_, Module>, row: u32) -> Instruction
 
 /// What unpickling a computation calls.
 #[pyfunction]
-pub fn _restore_computation(module: &Bound<'_, Module>, id: u32) -> Computation {
-    Computation { held: Arc::clone(&module.get().held), id: hlofast::ir::ComputationId(id) }
+pub fn _restore_computation(module: &Bound<'_, Module>, number: u32) -> Computation {
+    Computation { held: Arc::clone(&module.get().held), id: hlofast::ir::ComputationId(number) }
 }
 
 /// What unpickling a shape calls.
 #[pyfunction]
-pub fn _restore_shape(module: &Bound<'_, Module>, id: u32) -> Shape {
-    Shape { held: Arc::clone(&module.get().held), id: hlofast::ir::ShapeId(id) }
+pub fn _restore_shape(module: &Bound<'_, Module>, number: u32) -> Shape {
+    Shape { held: Arc::clone(&module.get().held), id: hlofast::ir::ShapeId(number) }
 }
