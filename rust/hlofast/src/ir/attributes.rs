@@ -151,8 +151,8 @@ fn read_mesh(cursor: &mut Cursor<'_>) -> Result<Span> {
             cursor.skip_space()?;
             if cursor.peek() == b'(' {
                 cursor.balanced()?;
+                continue;
             }
-            continue;
         }
         if cursor.peek() == b'{' {
             cursor.balanced()?;

@@ -6,6 +6,8 @@ use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
 use super::module::{Computation, ComputationId, Module, Row};
 use super::opcode::Opcode;
+use super::shape::ShapeInterner;
+use crate::parse::shape::parse_shape;
 use crate::text::{Cursor, Span};
 use std::sync::OnceLock;
 
@@ -201,11 +203,18 @@ fn name_hash(name: &[u8]) -> u32 {
 
 /// Skips an optional result shape and reads the opcode after it.
 pub(crate) fn skip_to_opcode(cursor: &mut Cursor<'_>) -> Option<Span> {
+    let mut has_shape = false;
+    let start = cursor.position();
     loop {
         cursor.skip_space().ok()?;
         match cursor.peek() {
             b'(' | b'[' | b'{' => {
-                cursor.balanced().ok()?;
+                if cursor.balanced().is_err() {
+                    // XLA lets a layout leave parentheses open.
+                    cursor.set_position(start);
+                    parse_shape(cursor, &mut ShapeInterner::default()).ok()?;
+                }
+                has_shape = true;
             }
             _ => {
                 let start = cursor.position();
@@ -215,13 +224,17 @@ pub(crate) fn skip_to_opcode(cursor: &mut Cursor<'_>) -> Option<Span> {
                 let word = cursor.span_since(start);
                 let after = cursor.position();
                 cursor.skip_space().ok()?;
-                // A shape's element type is followed by its dimensions, `b(` starts a buffer.
-                let is_shape = cursor.peek() == b'['
-                    || (word.len() == 1 && cursor.text()[start] == b'b' && cursor.peek() == b'(');
+                // The opcode is the word before a parenthesis, but `b(` starts a buffer.
+                let is_shape = cursor.peek() != b'('
+                    || (!has_shape
+                        && word.len() == 1
+                        && cursor.text()[start] == b'b'
+                        && cursor.peek() == b'(');
                 cursor.set_position(after);
                 if !is_shape {
                     return Some(word);
                 }
+                has_shape = true;
             }
         }
     }

@@ -295,9 +295,11 @@ impl ShapeTable {
     /// types and dimension sizes; layouts and dynamic flags are ignored.
     pub fn is_compatible(&self, a: ShapeId, other: &ShapeTable, b: ShapeId) -> bool {
         let mut stack = vec![(a, b)];
+        // A shape may hold another many times over: each pair is compared once.
+        let mut seen: hashbrown::HashSet<(ShapeId, ShapeId), BuildMix> = Default::default();
         let same_table = std::ptr::eq(self, other);
         while let Some((a, b)) = stack.pop() {
-            if same_table && a == b {
+            if same_table && a == b || self.code(a) >= TUPLE && !seen.insert((a, b)) {
                 continue;
             }
             match (self.get(a), other.get(b)) {

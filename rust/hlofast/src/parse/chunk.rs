@@ -85,6 +85,7 @@ impl Reader<'_> {
         if part.entry.is_some() && self.entry.is_some() {
             return None;
         }
+        self.has_late_calls |= part.has_late_calls;
         self.entry = self.entry.or(part.entry.map(|entry| entry + computations));
 
         let base = self.arena_base() as u32;

@@ -119,27 +119,40 @@ impl Reader<'_> {
         let offsets = &self.columns.operand_offsets[first as usize..];
         let operands = &self.columns.operands;
         let edges = |row: usize| &operands[offsets[row] as usize..offsets[row + 1] as usize];
-        let Some(row) = find_cycle(count, |row, index| {
+        let closing = closing_edges(count, |row, index| {
             edges(row).get(index).map(|operand| (*operand - first) as usize)
-        }) else {
+        });
+        if closing.is_empty() {
             return Ok(());
-        };
-        let start = self.columns.name_starts[first as usize + row] as usize;
-        let error = ParseError::new(
-            ErrorKind::UnknownInstruction,
-            Span::new(start, start + 1),
-            "this instruction depends on itself",
-        );
-        if !self.options.collect_errors {
-            return Err(error);
         }
-        self.errors.push(error);
-        // The cycle is cut where it was found, so that every analysis sees a graph without one.
-        let slots = self.columns.operand_offsets[first as usize + row] as usize
-            ..self.columns.operand_offsets[first as usize + row + 1] as usize;
-        self.columns.operands[slots].fill(u32::MAX);
+        for (row, index) in closing {
+            let row = first + row as u32;
+            let error = ParseError::new(
+                ErrorKind::UnknownInstruction,
+                self.place_of(row),
+                "this instruction depends on itself",
+            );
+            if !self.options.collect_errors {
+                return Err(error);
+            }
+            self.errors.push(error);
+            // The operand is dropped, so that every analysis sees a graph without cycles.
+            let slot = self.columns.operand_offsets[row as usize] as usize + index;
+            self.columns.operands[slot] = u32::MAX;
+        }
         self.drop_operands();
-        self.check_cycles()
+        Ok(())
+    }
+
+    /// The name of `row` in the text; for one that the text only implies, of what it is part of.
+    fn place_of(&self, row: u32) -> Span {
+        let from = row as usize;
+        let written = (from..self.columns.flags.len())
+            .take(64)
+            .find(|row| self.columns.flags[*row] & Flags::IMPLICIT == 0);
+        let Some(row) = written else { return Span::at(self.text.len()) };
+        let start = self.columns.name_starts[row] as usize;
+        Span::new(start, start + self.columns.name_lengths[row] as usize)
     }
 
     /// No two parameters of a computation share a number.
@@ -151,16 +164,12 @@ impl Reader<'_> {
         self.parameters.sort_unstable();
         let pair = self.parameters.windows(2).find(|w| w[0].0 == w[1].0);
         let Some((first, second)) = pair.map(|w| (w[0], w[1])) else { return Ok(()) };
-        let at = |row: u32| {
-            let start = self.columns.name_starts[row as usize] as usize;
-            Span::new(start, start + 1)
-        };
         let error = ParseError::new(
             ErrorKind::DuplicateParameter,
-            at(second.1),
+            self.place_of(second.1),
             format!("two parameters of this computation have number {}", second.0),
         )
-        .with_related(at(first.1));
+        .with_related(self.place_of(first.1));
         if !self.options.collect_errors {
             return Err(error);
         }
@@ -170,9 +179,10 @@ impl Reader<'_> {
 
     /// The computation that async sugar wraps: parameters for the operands, and the instruction.
     pub(super) fn read_wrapped(&mut self, queued: Queued) -> Result<()> {
-        let Queued::Wrapped { call, start, opcode, tail, calls, blocks } = queued else {
+        let Queued::Wrapped { depth, call, start, opcode, tail, calls, blocks } = queued else {
             return Ok(());
         };
+        self.depth = depth;
         let place = {
             let at = self.columns.name_starts[start.0 as usize] as usize;
             let length = self.columns.name_lengths[start.0 as usize] as usize;
@@ -248,42 +258,38 @@ impl Reader<'_> {
         if unresolved || self.calls.iter().any(unknown) {
             self.calls.retain(|call| !unknown(call));
         }
-        if pending.is_empty() { Ok(()) } else { self.check_recursion() }
+        if pending.is_empty() && !self.has_late_calls { Ok(()) } else { self.check_recursion() }
     }
 
     /// Forward references between computations may make a computation call itself.
     fn check_recursion(&mut self) -> Result<()> {
-        loop {
-            let calls = &self.calls;
-            let ranges: Vec<(usize, usize)> = self
-                .computations
-                .iter()
-                .map(|c| {
-                    (
-                        calls.partition_point(|call| call.row.0 < c.first_row),
-                        calls.partition_point(|call| call.row.0 < c.end_row),
-                    )
-                })
-                .collect();
-            let Some(found) = find_cycle(ranges.len(), |id, index| {
-                let (start, end) = ranges[id];
-                let call = calls[start..end].get(index)?;
-                Some(call.computation.0 as usize)
-            }) else {
-                return Ok(());
-            };
+        let calls = &self.calls;
+        let starts: Vec<usize> = self
+            .computations
+            .iter()
+            .map(|c| calls.partition_point(|call| call.row.0 < c.first_row))
+            .collect();
+        let closing = closing_edges(starts.len(), |id, index| {
+            let end = starts.get(id + 1).copied().unwrap_or(calls.len());
+            calls[starts[id]..end].get(index).map(|call| call.computation.0 as usize)
+        });
+        if closing.is_empty() {
+            return Ok(());
+        }
+        for (id, index) in closing {
             let error = ParseError::new(
                 ErrorKind::InvalidComputation,
-                self.computations[found].name,
-                "this computation calls itself",
+                self.place_of(self.calls[starts[id] + index].row.0),
+                "this calls the computation that it is part of",
             );
             if !self.options.collect_errors {
                 return Err(error);
             }
             self.errors.push(error);
-            let (start, end) = ranges[found];
-            self.calls.drain(start..end);
+            self.calls[starts[id] + index].computation = ComputationId(u32::MAX);
         }
+        self.calls.retain(|call| call.computation.0 != u32::MAX);
+        Ok(())
     }
 
     /// Everything a module is made of, but its source.
@@ -364,13 +370,18 @@ impl Parts {
     }
 }
 
-/// A node on a cycle of the graph whose node `n` has `edge(n, 0)`, `edge(n, 1)`, ... as targets.
-fn find_cycle(nodes: usize, edge: impl Fn(usize, usize) -> Option<usize>) -> Option<usize> {
+/// Edges without which the graph has no cycle, as (node, index): node `n` has the targets
+/// `edge(n, 0)`, `edge(n, 1)`, ...
+fn closing_edges(
+    nodes: usize,
+    edge: impl Fn(usize, usize) -> Option<usize>,
+) -> Vec<(usize, usize)> {
     const NEW: u8 = 0;
     const OPEN: u8 = 1;
     const DONE: u8 = 2;
     let mut state = vec![NEW; nodes];
     let mut stack: Vec<(usize, usize)> = Vec::new();
+    let mut closing = Vec::new();
     for root in 0..nodes {
         if state[root] != NEW {
             continue;
@@ -386,7 +397,7 @@ fn find_cycle(nodes: usize, edge: impl Fn(usize, usize) -> Option<usize>) -> Opt
                     stack.pop();
                 }
                 Some(next) => match state.get(next) {
-                    Some(&OPEN) => return Some(*node),
+                    Some(&OPEN) => closing.push((*node, *index - 1)),
                     Some(&NEW) => {
                         state[next] = OPEN;
                         stack.push((next, 0));
@@ -396,5 +407,5 @@ fn find_cycle(nodes: usize, edge: impl Fn(usize, usize) -> Option<usize>) -> Opt
             }
         }
     }
-    None
+    closing
 }

@@ -40,7 +40,9 @@ impl Reader<'_> {
             ));
         };
         cursor.expect(b'=', "after an instruction's name")?;
-        let row = self.right_hand_side(&mut cursor, Some(name))?;
+        let read = self.right_hand_side(&mut cursor, Some(name));
+        self.reached = cursor.position();
+        let row = read?;
         if is_root {
             self.mark_root(row, Span::new(start, start + 4))?;
         }
@@ -218,9 +220,9 @@ impl Reader<'_> {
     pub(super) fn push_calls(&mut self, calls: Vec<(Span, CallRole)>, blocks: Vec<usize>) {
         let row = Row(self.next_row());
         for (index, (span, role)) in calls.into_iter().enumerate() {
-            if blocks.contains(&index) {
+            if blocks.binary_search(&index).is_ok() {
                 let call = self.calls.len() as u32;
-                self.queue.push_back(Queued::Inline { call, body: span });
+                self.queue.push_back(Queued::Inline { call, body: span, depth: self.depth });
                 self.calls.push(Call { row, computation: ComputationId(u32::MAX), role });
             } else {
                 self.push_call(span, role);
@@ -243,7 +245,8 @@ impl Reader<'_> {
             computation: ComputationId(u32::MAX),
             role: CallRole::Wrapped,
         });
-        self.queue.push_back(Queued::Wrapped { call, start, opcode, tail, calls, blocks });
+        let depth = self.depth;
+        self.queue.push_back(Queued::Wrapped { depth, call, start, opcode, tail, calls, blocks });
         Ok(())
     }
 

@@ -111,6 +111,22 @@ impl Scan<'_, '_> {
         if self.byte(at) == b'/' { self.masks.next::<SPECIAL>(at + 1) + 1 } else { at }
     }
 
+    /// Whether `value..end` is one word for the general path too, which ends values at gaps, reads
+    /// on at comments and knows that a mesh has a comma in it.
+    #[cold]
+    #[inline(never)]
+    fn plain_value(&self, value: usize, end: usize) -> Option<()> {
+        let mut text = self.line.get(value..end)?;
+        if end == self.line.len() {
+            text = text.trim_ascii_end();
+        }
+        let word = text.split(|byte| *byte == b'[').next()?;
+        let is_plain = !text.is_empty()
+            && !text.iter().any(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'/'))
+            && !matches!(word, b"mesh" | b"maximal_mesh");
+        is_plain.then_some(())
+    }
+
     /// The end of the attribute value at `value`: the comma, or the line's end.
     #[inline(always)]
     fn value_end(&self, value: usize) -> Option<usize> {
@@ -253,6 +269,11 @@ impl Reader<'_> {
                 return None;
             }
             self.shape_of_text(start + shape, start + end)?;
+            // A number behind the brace would make it the shape's layout.
+            let next = self.text[start + line.len()..].iter().find(|b| !b.is_ascii_whitespace());
+            if next.is_some_and(|b| matches!(b, b'0'..=b'9' | b':' | b'-' | b'/')) {
+                return None;
+            }
             (trimmed - 1, Span::new(start + signature, start + end))
         };
         if !line[brace + 1..].trim_ascii_end().is_empty() {
@@ -522,7 +543,14 @@ impl Reader<'_> {
                 b'{' => scan.closing(value)? + 1,
                 b' ' | b',' | b'\n' => return None,
                 b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
-                _ => scan.value_end(value)?,
+                first => {
+                    let end = scan.value_end(value)?;
+                    let word = value + usize::from(first == b'%');
+                    if masks.next::<NOT_IDENTIFIER>(word) != end {
+                        scan.plain_value(value, end)?;
+                    }
+                    end
+                }
             };
             match scan.byte(key) {
                 b'c' if key_end - key == 20 => return None, // control-predecessors

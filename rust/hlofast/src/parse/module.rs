@@ -11,11 +11,19 @@ use crate::ir::attributes::{read_value, skip_to_value};
 use crate::text::kernel::{Kernel, KernelChoice, LineMasks, Portable};
 use crate::text::{Cursor, Span, is_identifier_byte};
 
+/// Deepest nesting of blocks that stand for computations: each level is read once more.
+const MAX_BLOCKS: u32 = 32;
+
 impl Reader<'_> {
     /// Reads the whole text.
     pub(super) fn read_module(&mut self) -> Result<()> {
         let mut cursor = self.cursor(0);
-        self.read_header(&mut cursor)?;
+        if let Err(error) = self.read_header(&mut cursor) {
+            let at = (error.span().start as usize).max(cursor.position());
+            self.collect(error)?;
+            self.header.span = Span::new(0, at);
+            cursor.set_position(self.next_line(at));
+        }
         self.read_computations(&mut cursor)
     }
 
@@ -28,9 +36,10 @@ impl Reader<'_> {
             }
             let start = cursor.position();
             if let Err(error) = self.read_computation(cursor) {
+                let at = start.max(cursor.position());
+                let again = self.may_read_again(&error, at);
                 self.collect(error)?;
-                let next = self.after_computation(start.max(cursor.position()));
-                cursor.set_position(next);
+                cursor.set_position(if again { self.after_computation(at) } else { usize::MAX });
             }
         }
     }
@@ -42,6 +51,25 @@ impl Reader<'_> {
         }
         self.errors.push(error);
         Ok(())
+    }
+
+    /// Whether reading may go on behind `at` after `error`. What a fault made the reader pass
+    /// over is read again; all faults together may cost a few times the text.
+    fn may_read_again(&mut self, error: &ParseError, at: usize) -> bool {
+        use ErrorKind::{UnclosedBracket, UnclosedComment, UnclosedString, UnexpectedEnd};
+        let reached = match error.kind() {
+            UnclosedBracket | UnclosedComment | UnclosedString | UnexpectedEnd => self.text.len(),
+            _ => (error.span().end as usize).max(self.reached),
+        };
+        let enough = self.budget > 0;
+        self.budget = self.budget.saturating_sub(reached.saturating_sub(at));
+        enough
+    }
+
+    /// Where the line after `at` starts.
+    fn next_line(&self, at: usize) -> usize {
+        let rest = self.text.get(at..).unwrap_or_default();
+        memchr::memchr(b'\n', rest).map_or(self.text.len(), |skip| at + skip + 1)
     }
 
     /// Past the next line that is only a closing brace.
@@ -162,10 +190,18 @@ impl Reader<'_> {
         let mut computation = computation;
         let body = cursor.position() - 1;
         self.check_computation(&computation)?;
+        self.depth = 0;
         let position = self.read_body(cursor.position(), &mut computation, body)?;
         cursor.set_position(position);
-        computation.execution_thread = read_execution_thread(cursor)?;
-        self.finish_computation(computation)?;
+        match read_execution_thread(cursor) {
+            Ok(thread) => computation.execution_thread = thread,
+            Err(error) => {
+                self.collect(error)?;
+                cursor.set_position(self.next_line(position));
+            }
+        }
+        let finished = self.finish_computation(computation).map(|_| ());
+        finished.or_else(|error| self.collect(error))?;
         self.read_queue()
     }
 
@@ -178,7 +214,7 @@ impl Reader<'_> {
         } else {
             cursor.set_position(start);
         }
-        let is_first = self.computations.is_empty();
+        let is_first = self.is_first_part && self.computations.is_empty();
         let Some(name) = cursor.name()? else {
             if is_first && self.header.span.is_empty() && starts_shape(cursor) {
                 return Ok(None);
@@ -260,7 +296,7 @@ impl Reader<'_> {
     fn trailing_text(&self, cursor: &Cursor<'_>) -> ParseError {
         let at = cursor.position();
         let span = Span::new(at, (at + 1).min(cursor.end()));
-        if self.computations.is_empty() {
+        if self.is_first_part && self.computations.is_empty() {
             return ParseError::new(
                 ErrorKind::InvalidComputation,
                 span,
@@ -319,7 +355,15 @@ impl Reader<'_> {
             KernelChoice::Portable => unsafe { self.body::<Portable>(position, open, &mut masks) },
         };
         self.masks = masks;
-        let end = end?;
+        let end = match end {
+            Ok(end) => end,
+            Err(error) => {
+                // What was read stays, as if the body ended with the text.
+                self.collect(error)?;
+                computation.body = Span::new(open, self.text.len());
+                return Ok(self.text.len());
+            }
+        };
         computation.body = Span::new(open, end + 1);
         Ok(end + 1)
     }
@@ -416,19 +460,22 @@ impl Reader<'_> {
         mark: Option<super::reader::Mark>,
         at: usize,
     ) -> Result<usize> {
+        let again = self.may_read_again(&error, at);
         self.collect(error)?;
         if let Some(mark) = mark {
             self.take_back(&mark);
             self.root = self.root.filter(|root| *root < self.next_row());
         }
-        let rest = &self.text[at..];
-        Ok(memchr::memchr(b'\n', rest).map_or(self.text.len(), |skip| at + skip + 1))
+        Ok(if again { self.next_line(at) } else { self.text.len() })
     }
 
     pub(super) fn start_computation(&mut self) {
         self.scope.clear();
         self.parameters.clear();
         self.tuple_elements.clear();
+        self.tuple_element_keys.clear();
+        self.single_parameters.clear();
+        self.pending.clear();
         self.first_row = self.next_row();
         self.root = None;
     }
@@ -436,16 +483,26 @@ impl Reader<'_> {
     /// Reads the computations that the last one queued, and what those queue.
     fn read_queue(&mut self) -> Result<()> {
         while let Some(queued) = self.queue.pop_front() {
-            match queued {
-                Queued::Inline { call, body } => self.read_inline(call, body)?,
-                Queued::Wrapped { .. } => self.read_wrapped(queued)?,
-            }
+            self.has_late_calls = true;
+            let read = match queued {
+                Queued::Inline { call, body, depth } => self.read_inline(call, body, depth),
+                Queued::Wrapped { .. } => self.read_wrapped(queued),
+            };
+            read.or_else(|error| self.collect(error))?;
         }
         Ok(())
     }
 
     /// A block `{...}` where a computation's name was expected.
-    fn read_inline(&mut self, call: u32, body: Span) -> Result<()> {
+    fn read_inline(&mut self, call: u32, body: Span, depth: u32) -> Result<()> {
+        if depth >= MAX_BLOCKS {
+            return Err(ParseError::new(
+                ErrorKind::TooDeep,
+                Span { start: body.start, end: body.start + 1 },
+                format!("computations nest deeper than {MAX_BLOCKS} levels"),
+            ));
+        }
+        self.depth = depth + 1;
         let edge = self.calls[call as usize];
         let caller = self.columns.name_starts[edge.row.0 as usize] as usize;
         let length = self.columns.name_lengths[edge.row.0 as usize] as usize;
@@ -460,9 +517,10 @@ impl Reader<'_> {
         };
         let open = body.start as usize;
         computation.header = Span::new(open, open + 1);
-        // A nested block starts on a line that may have been given up before; try again.
+        // The rest of the line that a block starts on was given up before; later lines were not.
         if !self.options.force_general {
-            self.general_until = 0;
+            let rest = &self.text[body.range()];
+            self.general_until = open + memchr::memchr(b'\n', rest).unwrap_or(rest.len());
         }
         self.read_body(open + 1, &mut computation, open)?;
         let id = self.finish_computation(computation)?;
@@ -474,7 +532,23 @@ impl Reader<'_> {
     /// unknown typed operands are parameters.
     fn read_single_instruction(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         self.start_computation();
+        let mark = self.mark();
         self.single_instruction = true;
+        let read = self.single_instruction(cursor);
+        self.single_instruction = false;
+        if let Err(error) = read {
+            self.take_back(&mark);
+            return Err(error);
+        }
+        self.read_queue()?;
+        cursor.skip_space()?;
+        if !cursor.is_at_end() {
+            return Err(self.trailing_text(cursor));
+        }
+        Ok(())
+    }
+
+    fn single_instruction(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         let mut ahead = *cursor;
         let marked = ahead.identifier() == b"ROOT";
         if !marked {
@@ -502,14 +576,7 @@ impl Reader<'_> {
             body: Span::new(start, cursor.position()),
             ..Computation::default()
         };
-        self.finish_computation(computation)?;
-        self.single_instruction = false;
-        self.read_queue()?;
-        cursor.skip_space()?;
-        if !cursor.is_at_end() {
-            return Err(self.trailing_text(cursor));
-        }
-        Ok(())
+        self.finish_computation(computation).map(|_| ())
     }
 }
 

@@ -138,8 +138,11 @@ impl Reader<'_> {
         }
         if self.single_instruction {
             let key: Box<[u8]> = self.text[name.range()].into();
-            if let Some(row) = self.single_parameters.get(&key) {
-                return Ok(Some(Operand::Row(*row)));
+            // A slot that was dropped takes its parameters with it.
+            if let Some(row) = self.single_parameters.get(&key).copied()
+                && self.is_parameter(row, &key)
+            {
+                return Ok(Some(Operand::Row(row)));
             }
             if let Some(shape) = shape {
                 let row = self.push_parameter(&key, shape)?;
@@ -151,6 +154,15 @@ impl Reader<'_> {
             return Ok(None);
         }
         Ok(Some(Operand::Named(name)))
+    }
+
+    /// Whether `row` is the implicit parameter `name`.
+    fn is_parameter(&self, row: u32, name: &[u8]) -> bool {
+        let columns = &self.columns;
+        let at = row as usize;
+        columns.opcodes.get(at) == Some(&Opcode::Parameter)
+            && columns.name_lengths[at] as usize == name.len().min(255)
+            && self.bytes(Span::new(0, name.len()).shifted(columns.name_starts[at])) == name
     }
 
     /// Appends an implicit parameter (single-instruction text).
@@ -203,6 +215,7 @@ impl Reader<'_> {
                         tail.as_bytes(),
                     )?;
                     self.tuple_elements.insert((row, index), new);
+                    self.tuple_element_keys.push((row, index));
                     new
                 }
             };

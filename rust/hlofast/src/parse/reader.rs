@@ -24,11 +24,12 @@ pub(super) struct Pending {
 
 /// A computation that is read after the one it was found in.
 pub(super) enum Queued {
-    /// A block `{...}` where a name was expected.
-    Inline { call: u32, body: Span },
+    /// A block `{...}` where a name was expected, inside `depth` others.
+    Inline { call: u32, body: Span, depth: u32 },
     /// What async sugar wraps: `opcode` with the attributes in `tail`. `blocks` are those of
     /// `calls` that are blocks.
     Wrapped {
+        depth: u32,
         call: u32,
         start: Row,
         opcode: Opcode,
@@ -82,11 +83,23 @@ pub(super) struct Reader<'a> {
     pub parameters: Vec<(u64, u32)>,
     /// Implicit get-tuple-elements of the computation being read, by (operand row, index).
     pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::intern::BuildMix>,
+    /// Their keys in the order they were added, to take them back.
+    pub tuple_element_keys: Vec<(u32, u32)>,
     /// First row of the computation being read.
     pub first_row: u32,
     pub root: Option<u32>,
     /// Below this offset the fast path was tried in vain.
     pub general_until: usize,
+    /// Whether a computation was read after the one that its text stands in, which it may call.
+    pub has_late_calls: bool,
+    /// Blocks around the computation being read.
+    pub depth: u32,
+    /// Bytes that may still be read again after faults, so that collecting them stays linear.
+    pub budget: usize,
+    /// Where the last instruction of the general path stopped.
+    pub reached: usize,
+    /// Whether this reader has the beginning of the text.
+    pub is_first_part: bool,
     /// Whether unknown typed operands become parameters (single-instruction text).
     pub single_instruction: bool,
     /// Rows of those parameters.
@@ -105,6 +118,7 @@ pub(super) struct Mark {
     control: usize,
     queue: usize,
     parameters: usize,
+    tuple_elements: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -135,9 +149,15 @@ impl<'a> Reader<'a> {
             queue: VecDeque::new(),
             parameters: Vec::new(),
             tuple_elements: hashbrown::HashMap::default(),
+            tuple_element_keys: Vec::new(),
             first_row: 0,
             root: None,
             general_until: if options.force_general { usize::MAX } else { 0 },
+            has_late_calls: false,
+            depth: 0,
+            budget: text.len().saturating_mul(16).saturating_add(1 << 20),
+            reached: 0,
+            is_first_part: true,
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),
             signatures: Signatures::default(),
@@ -152,6 +172,7 @@ impl<'a> Reader<'a> {
         let mut reader = Self::new(&[], options);
         reader.text = &whole[..part.end];
         reader.whole = whole;
+        reader.is_first_part = false;
         reader.reserve(part.len());
         reader
     }
@@ -351,6 +372,7 @@ impl<'a> Reader<'a> {
             control: self.control_predecessors.len(),
             queue: self.queue.len(),
             parameters: self.parameters.len(),
+            tuple_elements: self.tuple_element_keys.len(),
         }
     }
 
@@ -373,8 +395,10 @@ impl<'a> Reader<'a> {
         self.control_predecessors.truncate(mark.control);
         self.queue.truncate(mark.queue);
         self.parameters.truncate(mark.parameters);
-        let rows = mark.rows as u32;
-        self.tuple_elements.retain(|_, row| *row < rows);
+        while self.tuple_element_keys.len() > mark.tuple_elements {
+            let key = self.tuple_element_keys.pop().unwrap_or_default();
+            self.tuple_elements.remove(&key);
+        }
     }
 
     /// Marks row `row` as the root, if the text says so; an error if there is one already.

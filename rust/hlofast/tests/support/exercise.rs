@@ -1,0 +1,98 @@
+//! Everything that can be asked of a module, asked: the fuzz targets and the tests of hostile
+//! texts share it. Only panics, hangs and memory out of proportion are faults here.
+
+use hlofast::ir::decode::{
+    AttributeValue, Literal, ReplicaGroups, Sharding, StackFrames, decode, decode_header,
+    metadata_string,
+};
+use hlofast::ir::{Module, Opcode, Row};
+
+/// Most devices that are listed one by one.
+const LIMIT: usize = 1000;
+
+/// Computes every column and decodes every value of `module`. How many values could be read.
+pub fn exercise(module: &Module) -> usize {
+    let mut readable = 0;
+    for row in module.rows() {
+        readable += exercise_row(module, row);
+    }
+    for (key, value) in &module.header().attributes {
+        readable += usize::from(decode_header(module.bytes(*key), module.bytes(*value)).is_ok());
+    }
+    if let Ok(frames) = StackFrames::of_module(module) {
+        readable += frames.resolve(frames.len() as i64).count();
+        frames.first_dangling();
+    }
+    for (index, computation) in module.computations().iter().enumerate() {
+        let name = module.bytes(computation.name);
+        readable += usize::from(module.find_computation(name).is_some());
+        let id = hlofast::ir::ComputationId(index as u32);
+        readable += module.parameters(id).len();
+        let root = module.instruction_name(Row(computation.root));
+        readable += usize::from(module.find_in_computation(id, root).is_some());
+        if index > 20 {
+            break;
+        }
+    }
+    module.users();
+    module.leaf_offsets();
+    module.shape_bytes_column();
+    module.computation_column();
+    module.heap_bytes();
+    let summary = hlofast::summary::summarise(module, &hlofast::summary::Options::default());
+    readable + summary.instructions
+}
+
+fn exercise_row(module: &Module, row: Row) -> usize {
+    let mut readable = 0;
+    let opcode = module.opcode(row);
+    for attribute in module.attributes(row) {
+        let (key, value) = (module.bytes(attribute.key), module.bytes(attribute.value));
+        if let Ok(decoded) = decode(key, opcode, value) {
+            readable += 1;
+            look_inside(&decoded);
+        }
+        if key == b"metadata" {
+            readable += usize::from(metadata_string(value, b"op_name").is_some());
+        }
+    }
+    if opcode == Opcode::Constant {
+        let (_, payload) = module.opcode_and_payload(row);
+        let shape = module.shape(row);
+        if let Ok(literal) = Literal::split(module.bytes(payload), module.shapes(), shape) {
+            for index in 0..literal.leaves.len() {
+                readable += usize::from(literal.decode(index, module.shapes()).is_ok());
+            }
+        }
+    }
+    readable
+}
+
+fn look_inside(value: &AttributeValue<'_>) {
+    match value {
+        AttributeValue::ReplicaGroups(groups) => groups_inside(groups),
+        AttributeValue::Sharding(sharding) => sharding_inside(sharding),
+        AttributeValue::Metadata(metadata) => {
+            metadata.to_text();
+        }
+        _ => {}
+    }
+}
+
+fn groups_inside(groups: &ReplicaGroups<'_>) {
+    groups.group_count();
+    groups.group_size();
+    groups.device(0, 0);
+    groups.expand(LIMIT);
+    groups.to_text();
+}
+
+fn sharding_inside(sharding: &Sharding<'_>) {
+    sharding.to_text();
+    sharding.is_replicated();
+    for leaf in sharding.leaves() {
+        leaf.device_count();
+        leaf.tile_dimensions();
+        leaf.devices(LIMIT);
+    }
+}

@@ -1,0 +1,127 @@
+//! What the integration tests share: texts to read, changes to make to them, and what must hold
+//! of every module that comes out.
+
+#![allow(dead_code, reason = "each test uses a part")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+pub mod compare;
+pub mod exercise;
+pub mod invariants;
+pub mod mutate;
+
+use hlofast::ir::Module;
+use hlofast::text::{OpenOptions, Source};
+use hlofast::{Options, ParseError};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The repository's folder of tests and fixtures.
+pub fn tests_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
+}
+
+/// The content of a file, decompressed if its name ends in `.gz`.
+pub fn read(path: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    if path.extension().is_none_or(|extension| extension != "gz") {
+        return bytes;
+    }
+    let mut text = Vec::new();
+    flate2::read::MultiGzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap();
+    text
+}
+
+/// A text to read.
+pub struct Text {
+    /// What a failing test calls it.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Where it was read from.
+    pub path: PathBuf,
+}
+
+/// The files in `folder` whose names end in `suffix`, sorted.
+pub fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().ends_with(suffix))
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// The dumps among the fixtures.
+pub fn dumps() -> Vec<Text> {
+    let folder = tests_folder().join("fixtures");
+    let mut paths = files(&folder, ".txt");
+    paths.extend(files(&folder.join("dumps"), ".txt.gz"));
+    paths.extend(files(&folder.join("seedlike"), ".txt.gz"));
+    assert!(paths.len() > 20, "fixtures are missing");
+    let named = |path: PathBuf| Text {
+        name: path.file_name().unwrap().to_string_lossy().into_owned(),
+        bytes: read(&path),
+        path,
+    };
+    paths.into_iter().map(named).collect()
+}
+
+/// The modules inside the dumps: texts around them are taken away.
+pub fn modules() -> Vec<(String, Source)> {
+    let mut all = Vec::new();
+    for text in dumps() {
+        let options = OpenOptions { path: Some(&text.name), max_bytes: None };
+        for found in hlofast::text::open(Arc::new(text.bytes), &options).unwrap() {
+            all.push((text.name.clone(), found.source));
+        }
+    }
+    all
+}
+
+/// A probe of one feature, with the verdict of jaxlib 0.10.2.
+pub struct Probe {
+    /// Its name.
+    pub id: String,
+    /// The text.
+    pub text: String,
+    /// Whether jaxlib accepts it.
+    pub is_accepted: bool,
+}
+
+/// All probes.
+pub fn probes() -> Vec<Probe> {
+    let lines = String::from_utf8(read(&tests_folder().join("probes/verdicts.jsonl.gz"))).unwrap();
+    let probes: Vec<Probe> = lines
+        .lines()
+        .map(|line| {
+            let value: serde_json::Value = serde_json::from_str(line).unwrap();
+            let text = |key: &str| value[key].as_str().unwrap_or_default().to_string();
+            Probe { id: text("id"), text: text("text"), is_accepted: value["verdict"] == "accept" }
+        })
+        .collect();
+    assert!(probes.len() > 1500, "probes are missing");
+    probes
+}
+
+/// Reads `text` with the default options.
+pub fn parse(text: &[u8]) -> Result<Module, ParseError> {
+    hlofast::parse(Source::from_slice(text), &Options::default())
+}
+
+/// Reads `text`, collecting errors.
+pub fn parse_all(text: &[u8]) -> Result<Module, ParseError> {
+    let options = Options { collect_errors: true, ..Options::default() };
+    hlofast::parse(Source::from_slice(text), &options)
+}
+
+/// Runs `check`; if it panics, says for which text.
+pub fn with_context(what: &str, text: &[u8], check: impl FnOnce()) {
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+    if let Err(panic) = checked {
+        let shown = &text[..text.len().min(4000)];
+        eprintln!("{what}\n{}", String::from_utf8_lossy(shown));
+        std::panic::resume_unwind(panic);
+    }
+}
