@@ -268,12 +268,12 @@ impl Reader<'_> {
             if end < shape {
                 return None;
             }
-            self.shape_of_text(start + shape, start + end)?;
             // A number behind the brace would make it the shape's layout.
             let next = self.text[start + line.len()..].iter().find(|b| !b.is_ascii_whitespace());
             if next.is_some_and(|b| matches!(b, b'0'..=b'9' | b':' | b'-' | b'/')) {
                 return None;
             }
+            self.shape_of_text(start + shape, start + end)?;
             (trimmed - 1, Span::new(start + signature, start + end))
         };
         if !line[brace + 1..].trim_ascii_end().is_empty() {
