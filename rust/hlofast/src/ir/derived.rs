@@ -1,12 +1,12 @@
 //! What is computed from the columns when someone asks, once, and kept in the module.
 
+use super::ShapeInterner;
 use super::csr::Csr;
 use super::decode::StackFrames;
 use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
 use super::module::{Computation, ComputationId, Module, Row};
 use super::opcode::Opcode;
-use super::shape::ShapeInterner;
 use crate::parse::shape::parse_shape;
 use crate::text::{Cursor, Span};
 use std::sync::OnceLock;

@@ -2,6 +2,7 @@
 //! id, whatever the spacing and comments of the text it came from.
 
 use super::dtype::ElementType;
+use super::intern::BuildMix;
 use crate::text::Span;
 
 /// The id of a shape in its module's table.
