@@ -140,6 +140,24 @@ fn faults_have_kind_and_place() {
 }
 
 #[test]
+fn blocks_in_place_of_computations_are_read_ahead() {
+    let block = "{ x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT s = add(x, y) }";
+    let reduced = format!("reduce(p0, p1), dimensions={{0}}, to_apply={block}");
+    let module = parse(&module_text(&["f32[2,3]", "f32[]"], &reduced)).expect("a block");
+    let text = module.shapes().array(shape_of_root(&module)).map(|shape| shape.rank());
+    assert_eq!((text, module.computations().len()), (Some(1), 3));
+    // Below a few levels the shapes inside have to be given.
+    let nest = |levels: usize| {
+        let open = "call(p), to_apply={ p = f32[] parameter(0) ROOT r = ".repeat(levels);
+        format!("{open}negate(p){}", " }".repeat(levels))
+    };
+    let parse_nested =
+        |levels| parse(&module_text(&["f32[]"], &nest(levels).replacen("(p)", "(p0)", 1)));
+    assert!(parse_nested(8).is_ok());
+    assert_eq!(parse_nested(200).err().map(|e| e.kind()), Some(ErrorKind::CannotInferShape));
+}
+
+#[test]
 fn hostile_numbers_are_errors() {
     let max = i64::MAX;
     for (shapes, instruction) in [

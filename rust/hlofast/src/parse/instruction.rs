@@ -9,9 +9,12 @@ use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::attributes::{read_value, skip_to_value};
 use crate::ir::derived::skip_to_opcode;
 use crate::ir::module::NO_METADATA;
-use crate::ir::{Call, CallRole, ComputationId, Flags, Opcode, Row, ShapeId};
+use crate::ir::{Call, CallRole, Computation, ComputationId, Flags, Opcode, Row, ShapeId};
 use crate::text::{Cursor, Span, is_identifier_byte};
 use std::sync::Arc;
+
+/// Deepest nesting of blocks that are read ahead for the sake of their signatures.
+const MAX_BLOCK_LEVEL: u8 = 8;
 
 /// How an opcode is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -320,12 +323,22 @@ impl Reader<'_> {
         })
     }
 
-    /// What the computation called `name` takes and gives, if it is defined by now.
+    /// What the computation called `name` takes and gives, if it is defined by now. In place of a
+    /// name there may be a block.
     fn signature(&mut self, name: Span) -> Option<Arc<Signature>> {
+        if self.text.get(name.start as usize) == Some(&b'{') {
+            return self.block_signature(name);
+        }
         let id = self.find_computation(name)?;
         if let Some(known) = self.signatures.get(&id) {
             return Some(known.clone());
         }
+        let signature = Arc::new(self.signature_of(id)?);
+        self.signatures.insert(id, signature.clone());
+        Some(signature)
+    }
+
+    fn signature_of(&self, id: u32) -> Option<Signature> {
         let computation = self.computations.get(id as usize)?;
         let result = self.columns.shapes.get(computation.root as usize).copied()?;
         let mut parameters = Vec::new();
@@ -337,9 +350,26 @@ impl Reader<'_> {
         }
         parameters.sort_unstable_by_key(|(number, _)| *number);
         let parameters = parameters.into_iter().map(|(_, shape)| shape).collect();
-        let signature = Arc::new(Signature { parameters, result });
-        self.signatures.insert(id, signature.clone());
-        Some(signature)
+        Some(Signature { parameters, result })
+    }
+
+    /// Blocks are read after the computation they stand in, so one whose signature is needed
+    /// before is read twice; its own blocks may need the same, up to a few levels.
+    fn block_signature(&mut self, body: Span) -> Option<Arc<Signature>> {
+        if self.block_level >= MAX_BLOCK_LEVEL {
+            return None;
+        }
+        let mut reader = Reader::of_part(self.whole, body.range(), self.options);
+        reader.options.collect_errors = false;
+        reader.block_level = self.block_level + 1;
+        let open = body.start as usize;
+        let mut computation = Computation { is_inline: true, ..Computation::default() };
+        reader.read_body(open + 1, &mut computation, open).ok()?;
+        let id = reader.finish_computation(computation).ok()?;
+        let Signature { parameters, result } = reader.signature_of(id.0)?;
+        let mut import = |shape: ShapeId| self.shapes.import(&reader.shapes.table, shape);
+        let parameters = parameters.into_iter().map(&mut import).collect();
+        Some(Arc::new(Signature { parameters, result: import(result) }))
     }
 
     /// The number of parameter `row`.

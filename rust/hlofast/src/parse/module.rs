@@ -336,7 +336,7 @@ impl Reader<'_> {
     }
 
     /// Reads instructions from `position` to the closing brace; what comes after it.
-    fn read_body(
+    pub(super) fn read_body(
         &mut self,
         position: usize,
         computation: &mut Computation,

@@ -106,6 +106,8 @@ pub(super) struct Reader<'a> {
     pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
     /// Computations whose signatures shape inference asked for.
     pub signatures: Signatures,
+    /// How many readers wait for the signature of the block that this one reads.
+    pub block_level: u8,
 }
 
 /// The columns' lengths before an instruction, to take it back after a fault.
@@ -161,6 +163,7 @@ impl<'a> Reader<'a> {
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),
             signatures: Signatures::default(),
+            block_level: 0,
         };
         reader.columns.operand_offsets.push(0);
         reader.reserve(text.len());
