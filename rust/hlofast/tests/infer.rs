@@ -146,6 +146,15 @@ fn blocks_in_place_of_computations_are_read_ahead() {
     let module = parse(&module_text(&["f32[2,3]", "f32[]"], &reduced)).expect("a block");
     let text = module.shapes().array(shape_of_root(&module)).map(|shape| shape.rank());
     assert_eq!((text, module.computations().len()), (Some(1), 3));
+    // Parameters count by number, however they are written.
+    let name = "x".repeat(300);
+    let block = format!(
+        "{{ %y: = s32[] /*parameter(7)*/ parameter ( /*(*/ 1 ) {name}:= f32[] parameter(0 /*9*/) }}"
+    );
+    let called = format!("call(p1, p0), to_apply={block}");
+    let module = parse(&module_text(&["s32[]", "f32[]"], &called)).expect("a block");
+    let word = module.shapes().array(shape_of_root(&module)).map(|s| s.element_type.as_str());
+    assert_eq!(word, Some("f32"));
     // Below a few levels the shapes inside have to be given.
     let nest = |levels: usize| {
         let open = "call(p), to_apply={ p = f32[] parameter(0) ROOT r = ".repeat(levels);

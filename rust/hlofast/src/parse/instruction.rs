@@ -374,10 +374,12 @@ impl Reader<'_> {
 
     /// The number of parameter `row`.
     fn parameter_number(&self, row: Row) -> Option<u64> {
-        let index = row.0 as usize;
-        let start = self.columns.name_starts[index] + u32::from(self.columns.name_lengths[index]);
-        let rest = self.bytes(Span { start, end: self.columns.tail_starts[index] });
+        let start = self.columns.name_starts[row.0 as usize];
+        let rest = self.bytes(Span { start, end: self.columns.tail_starts[row.0 as usize] });
         let mut cursor = Cursor::new(rest);
+        while is_identifier_byte(cursor.peek()) {
+            cursor.advance(1);
+        }
         cursor.eat(b':').ok()?;
         cursor.eat(b'=').ok()?;
         skip_to_opcode(&mut cursor)?;
