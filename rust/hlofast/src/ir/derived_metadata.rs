@@ -3,7 +3,7 @@
 use super::decode::{StackFrames, unescape};
 use super::derived::Derived;
 use super::intern::hash_bytes;
-use super::module::{Module, NO_METADATA, Row};
+use super::module::{Module, NO_METADATA, Row, bytes_of};
 use crate::text::{Cursor, Span};
 use hashbrown::HashTable;
 
@@ -96,10 +96,15 @@ fn build(module: &Module) -> MetadataColumns {
     // The file of each text in `written_files`.
     let mut file_of: Vec<i32> = Vec::new();
     let mut last_frame = (0, -1, 0);
+    let text = module.text();
+    let mut last_file = Span::EMPTY;
     for row in module.rows() {
         let facts = match module.metadata_start(row) {
             Some(start) => {
-                read_facts(module.bytes(Span { start, end: module.tail(row).end }), start)
+                let end = module.columns.tail_ends[row.0 as usize];
+                let bytes = bytes_of(text, &module.arena, Span { start, end });
+                read_printed(bytes, start, text, &mut last_file)
+                    .unwrap_or_else(|| read_facts(bytes, start))
             }
             None => Facts::default(),
         };
@@ -152,6 +157,54 @@ impl Files {
         names.push(name.into());
         id
     }
+}
+
+/// Reads the two forms XLA prints most, without escapes: `{op_name="a" source_file="b"
+/// source_line=1}` and `{op_name="a" stack_frame_id=1}`; None for any other.
+fn read_printed(bytes: &[u8], base: u32, text: &[u8], last_file: &mut Span) -> Option<Facts> {
+    const OP_NAME: &[u8] = b"{op_name=\"";
+    const FILE: &[u8] = b" source_file=\"";
+    let quoted = bytes.strip_prefix(OP_NAME)?;
+    let length = memchr::memchr2(b'"', b'\\', quoted)?;
+    let span = |start: usize, length: usize| Span::new(start, start + length).shifted(base);
+    let mut facts = Facts { op_name: Some(span(OP_NAME.len(), length)), ..Facts::default() };
+    let after = quoted.get(length..)?.strip_prefix(b"\"")?;
+    if let Some(number) = after.strip_prefix(b" stack_frame_id=") {
+        facts.frame = digits(number)?;
+        return Some(facts);
+    }
+    let quoted = after.strip_prefix(FILE)?;
+    // Neighbours mostly come from one file, so its end need not be searched.
+    let known = text.get(last_file.range())?;
+    let length =
+        if !known.is_empty() && quoted.starts_with(known) && quoted.get(known.len()) == Some(&b'"')
+        {
+            known.len()
+        } else {
+            memchr::memchr2(b'"', b'\\', quoted)?
+        };
+    let start = bytes.len() - quoted.len();
+    let file = span(start, length);
+    let number = quoted.get(length..)?.strip_prefix(b"\" source_line=")?;
+    facts.source_line = i32::try_from(digits(number)?).ok()?;
+    facts.source_file = Some(file);
+    if file.end as usize <= text.len() {
+        *last_file = file;
+    }
+    Some(facts)
+}
+
+/// The number that `bytes` start with, if a closing brace follows it.
+fn digits(bytes: &[u8]) -> Option<i64> {
+    let mut value = 0i64;
+    for (index, byte) in bytes.iter().enumerate().take(10) {
+        match byte {
+            b'0'..=b'9' => value = value * 10 + i64::from(byte - b'0'),
+            b'}' if index > 0 => return Some(value),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Reads `{op_type="..." op_name="..." source_line=3}`; `base` is where it starts. Values it does
@@ -218,7 +271,8 @@ fn read_facts(bytes: &[u8], base: u32) -> Facts {
 
 /// Distinct texts, numbered as they come.
 struct Texts<'a> {
-    module: &'a Module,
+    text: &'a [u8],
+    arena: &'a [u8],
     spans: Vec<Span>,
     ids: HashTable<(u64, i32)>,
     last: i32,
@@ -226,13 +280,14 @@ struct Texts<'a> {
 
 impl<'a> Texts<'a> {
     fn new(module: &'a Module) -> Self {
-        Self { module, spans: Vec::new(), ids: HashTable::new(), last: -1 }
+        let (text, arena) = (module.text(), &module.arena[..]);
+        Self { text, arena, spans: Vec::new(), ids: HashTable::new(), last: -1 }
     }
 
     fn id(&mut self, span: Span) -> i32 {
-        let Self { module, spans, ids, last } = self;
-        let text_of = |id: i32| spans.get(id as usize).map(|span| module.bytes(*span));
-        let bytes = module.bytes(span);
+        let Self { text, arena, spans, ids, last } = self;
+        let text_of = |id: i32| spans.get(id as usize).map(|span| bytes_of(text, arena, *span));
+        let bytes = bytes_of(text, arena, span);
         // Neighbouring instructions often share their text.
         if text_of(*last) == Some(bytes) {
             return *last;

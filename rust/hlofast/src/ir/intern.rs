@@ -305,21 +305,33 @@ pub fn hash_seed() -> u64 {
     *SEED.get_or_init(|| std::hash::RandomState::new().build_hasher().finish() | 1)
 }
 
-/// A keyed hash of eight bytes at a time.
+/// A keyed hash of sixteen bytes at a time.
 pub(super) fn hash_bytes(bytes: &[u8]) -> u64 {
-    const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15;
     let seed = hash_seed();
-    let mix = |hash: u64, word: u64| {
-        let product = u128::from(hash ^ word) * FACTOR;
+    let fold = |a: u64, b: u64| {
+        let product = u128::from(a) * u128::from(b);
         (product as u64) ^ ((product >> 64) as u64)
     };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let hash = words.iter().fold(seed ^ bytes.len() as u64, |hash, word| {
-        mix(hash, u64::from_le_bytes(*word)).rotate_left(5)
-    });
-    let mut last = [0u8; 8];
-    for (slot, byte) in last.iter_mut().zip(rest) {
-        *slot = *byte;
+    let words = |pair: &[u8; 16]| {
+        let both = u128::from_le_bytes(*pair);
+        (both as u64, (both >> 64) as u64)
+    };
+    let key = seed.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let (pairs, rest) = bytes.as_chunks::<16>();
+    let mut hash = seed ^ bytes.len() as u64;
+    for pair in pairs {
+        let (low, high) = words(pair);
+        hash = fold(low ^ hash, high ^ key);
     }
-    mix(mix(hash, u64::from_le_bytes(last)), seed)
+    // What is left is read as the last sixteen bytes; shorter texts are padded.
+    let mut padded = [0u8; 16];
+    let last = match bytes.last_chunk::<16>() {
+        Some(last) => last,
+        None => {
+            padded[..rest.len()].copy_from_slice(rest);
+            &padded
+        }
+    };
+    let (low, high) = words(last);
+    fold(fold(low ^ hash, high ^ key), seed)
 }
