@@ -33,7 +33,9 @@ def test_columns_agree_with_views(module: hlofast.Module) -> None:
     assert [hlofast.opcodes[code] for code in columns.opcode] == [i.opcode for i in rows]
     assert columns.shape.tolist() == [i.shape.id for i in rows]
     assert columns.computation.tolist() == [i.computation.index for i in rows]
-    assert columns.shape_bytes.tolist() == [-1 if i.shape.bytes is None else i.shape.bytes for i in rows]
+    assert columns.shape_bytes.tolist() == [
+        -1 if i.shape.bytes is None else i.shape.bytes for i in rows
+    ]
     assert columns.rank.tolist() == [-1 if i.shape.rank is None else i.shape.rank for i in rows]
     assert columns.elements.tolist() == [
         -1 if i.shape.element_count is None else i.shape.element_count for i in rows
@@ -58,12 +60,9 @@ def test_lists_agree_with_views(module: hlofast.Module) -> None:
             assert items[offsets[row] : offsets[row + 1]].tolist() == expected
     leaves = [i.shape.leaf_count for i in module]
     assert numpy.diff(columns.leaf_offsets).tolist() == leaves
-    calls = [
-        (i.row, c.index, role) for i in module for role, c in i.calls
-    ]
+    calls = [(i.row, c.index, role) for i in module for role, c in i.calls]
     roles = [hlofast.call_roles[role] for role in columns.call_role]
     assert list(zip(columns.call_row, columns.call_computation, roles)) == calls
-    names = module.names()
 
 
 def test_metadata_columns_agree_with_views(module: hlofast.Module) -> None:
@@ -81,7 +80,7 @@ def test_metadata_columns_agree_with_views(module: hlofast.Module) -> None:
 
 
 def test_op_names_hidden_in_strings_are_not_taken() -> None:
-    fake = r'metadata={op_name=\"fake\"}'
+    fake = r"metadata={op_name=\"fake\"}"
     text = (
         "HloModule m\nENTRY e {\n"
         f'  a = f32[] custom-call(), custom_call_target="x, {fake}", metadata={{op_name="a"}}\n'
@@ -90,7 +89,9 @@ def test_op_names_hidden_in_strings_are_not_taken() -> None:
     )
     module = hlofast.loads(text)
     names = [module.op_names[i] if i >= 0 else None for i in module.columns.op_name]
-    assert names == [i.metadata.op_name if i.metadata else None for i in module] == ["a", None, None]
+    assert (
+        names == [i.metadata.op_name if i.metadata else None for i in module] == ["a", None, None]
+    )
 
 
 def test_arrays_are_views_of_rust_memory(module: hlofast.Module) -> None:

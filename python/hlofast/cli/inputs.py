@@ -85,13 +85,18 @@ class Reader:
             self._failed(name, error)
             return
         for found in modules:
-            if found.module is None:
+            if found.error is not None:
                 self._failed(name, found.error)
-            else:
+            elif found.module is not None:
                 yield Found(found.module, name, found.line, found.label)
 
     def _failed(self, path: str, error: Exception) -> None:
-        record = {"path": path, "line": None, "column": None, "kind": type(error).__name__}
+        record: dict[str, Any] = {
+            "path": path,
+            "line": None,
+            "column": None,
+            "kind": type(error).__name__,
+        }
         if isinstance(error, hlofast.ParseError):
             record |= {"line": error.line, "column": error.column, "kind": error.kind}
             complain(str(error))
