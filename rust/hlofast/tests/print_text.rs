@@ -293,7 +293,28 @@ fn fingerprints_are_the_same_in_every_run() {
     let hex = |options: &FingerprintOptions| {
         fingerprint(&module, options).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    assert_eq!(hex(&FingerprintOptions::default()), "e041686b62c5e6b7ccfdc7adce0c55d6");
+    assert_eq!(hex(&FingerprintOptions::default()), "99152157dccc80d863b567387b27cf47");
+}
+
+/// Inferred tuples share their parts; their text would be larger than the module by any factor.
+#[test]
+fn text_stays_in_proportion_to_what_was_read() {
+    let mut text = "HloModule m\nENTRY e {\n  t0 = f32[2] parameter(0)\n".to_string();
+    for index in 1..15 {
+        text.push_str(&format!("  t{index} = tuple(t{0}, t{0})\n", index - 1));
+    }
+    for index in 0..300 {
+        text.push_str(&format!("  u{index} = copy(t14)\n"));
+    }
+    text.push('}');
+    let module = parse(text.as_bytes());
+    for options in all_print_options() {
+        let printed = check_round_trip(&module, &options);
+        assert!(printed.len() < (3 << 20) + 20 * text.len(), "{}", printed.len());
+        let again = parse(&printed);
+        let options = FingerprintOptions { layouts: options.layouts, ..Default::default() };
+        assert_eq!(fingerprint(&module, &options), fingerprint(&again, &options));
+    }
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use super::names::is_valid_name;
 use super::order::row_order;
-use super::shape::ShapeMatcher;
+use super::shape::{shape_classes, text_lengths};
 use super::value::{Spacing, write_literal, write_tokens, write_value, write_without_layouts};
-use super::{call_role, implicit_callers, is_metadata, shape_to_text, thread_of};
-use crate::ir::{Call, Computation, ComputationId, Flags, Module, Opcode, Row};
+use super::{Seen, call_role, implicit_callers, is_metadata, shape_to_text, thread_of};
+use crate::ir::{Call, Computation, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -58,7 +58,7 @@ pub fn structurally_equal_with(
         a,
         b,
         options,
-        shapes: ShapeMatcher::new(a.shapes(), b.shapes(), options.layouts),
+        shapes: shape_classes(a.shapes(), b.shapes(), options.layouts),
         rows: vec![NONE; a.row_count()],
         rows_back: vec![NONE; b.row_count()],
         computations: vec![NONE; a.computations().len()],
@@ -69,6 +69,7 @@ pub fn structurally_equal_with(
     comparison.headers()?;
     comparison.pair_computations()?;
     comparison.drain()?;
+    comparison.pair_the_rest()?;
     comparison.check_all_paired()?;
     comparison.control()
 }
@@ -79,7 +80,8 @@ struct Comparison<'a> {
     a: &'a Module,
     b: &'a Module,
     options: &'a EqualityOptions,
-    shapes: ShapeMatcher<'a>,
+    /// The same number for shapes that print the same, of either side.
+    shapes: (Vec<usize>, Vec<usize>),
     /// The row of `b` for each row of `a`, and the other way round.
     rows: Vec<u32>,
     rows_back: Vec<u32>,
@@ -107,6 +109,14 @@ fn same_number(what: &str, a: usize, b: usize) -> Result<(), Difference> {
     }
 }
 
+/// The text of a shape, unless that is long.
+fn short_shape(module: &Module, id: ShapeId, layouts: bool) -> Vec<u8> {
+    match text_lengths(module.shapes(), layouts).get(id.0 as usize) {
+        Some(length) if *length < 10_000 => shape_to_text(module, id, layouts),
+        _ => b"a large tuple".to_vec(),
+    }
+}
+
 /// The attributes that stand in the text and are not graph edges, by key.
 fn plain_attributes<'a>(
     module: &'a Module,
@@ -115,14 +125,18 @@ fn plain_attributes<'a>(
 ) -> Vec<(&'a [u8], Vec<u8>)> {
     let calls = module.calls(row);
     let mut found: Vec<(&[u8], Vec<u8>)> = Vec::new();
+    let mut seen = Seen::default();
     for attribute in module.attributes(row) {
         let key = module.bytes(attribute.key);
+        if !seen.is_new(key) {
+            continue;
+        }
         let is_edge = key == b"control-predecessors"
             || call_role(key)
                 .is_some_and(|role| calls.iter().any(|c| c.role.as_str() == role.as_str()));
         let is_left_out = !options.metadata && is_metadata(key)
             || !options.backend_config && key == b"backend_config";
-        if !is_edge && !is_left_out && !found.iter().any(|(known, _)| *known == key) {
+        if !is_edge && !is_left_out {
             found.push((key, tight(key, module.bytes(attribute.value))));
         }
     }
@@ -143,11 +157,10 @@ impl Comparison<'_> {
         }
         let read = |module: &Module| {
             let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            let mut seen = Seen::default();
             for (key, value) in &module.header().attributes {
                 let (key, value) = (module.bytes(*key), module.bytes(*value));
-                if !self.options.metadata && is_metadata(key)
-                    || found.iter().any(|(known, _)| known == key)
-                {
+                if !self.options.metadata && is_metadata(key) || !seen.is_new(key) {
                     continue;
                 }
                 let mut text = tight(key, value);
@@ -330,11 +343,14 @@ impl Comparison<'_> {
         if opcodes.0 != opcodes.1 {
             return different("opcodes", &opcodes.0, &opcodes.1);
         }
-        if !self.shapes.same(a.shape(ra), b.shape(rb)) {
+        let class = |classes: &[usize], id: ShapeId| classes.get(id.0 as usize).copied();
+        if class(&self.shapes.0, a.shape(ra)) != class(&self.shapes.1, b.shape(rb)) {
             let layouts = self.options.layouts;
-            let texts =
-                (shape_to_text(a, a.shape(ra), layouts), shape_to_text(b, b.shape(rb), layouts));
-            return different("shapes", &texts.0, &texts.1);
+            return different(
+                "shapes",
+                &short_shape(a, a.shape(ra), layouts),
+                &short_shape(b, b.shape(rb), layouts),
+            );
         }
         let root = Flags::ROOT;
         same_number(
@@ -386,6 +402,34 @@ impl Comparison<'_> {
             if x.1 != y.1 {
                 let what = format!("attribute {}", String::from_utf8_lossy(x.0));
                 return different(&what, &x.1, &y.1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that nothing uses and whose names may differ are paired by their order.
+    fn pair_the_rest(&mut self) -> Result<(), Difference> {
+        if !self.rows.contains(&NONE) {
+            return Ok(());
+        }
+        for id in 0..self.computations.len() as u32 {
+            let Some(other) = self.computations.get(id as usize).copied().filter(|o| *o != NONE)
+            else {
+                continue;
+            };
+            let rows = row_order(self.a, ComputationId(id)).into_iter().rev();
+            let mut others = row_order(self.b, ComputationId(other));
+            for row in rows {
+                let is_open = |known: &[u32], row: Row| known.get(row.0 as usize) == Some(&NONE);
+                if !is_open(&self.rows, row) {
+                    continue;
+                }
+                while others.last().is_some_and(|other| !is_open(&self.rows_back, *other)) {
+                    others.pop();
+                }
+                let Some(other) = others.pop() else { return Ok(()) };
+                self.pair_row(row, other)?;
+                self.drain()?;
             }
         }
         Ok(())

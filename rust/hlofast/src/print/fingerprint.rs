@@ -4,6 +4,7 @@
 //!
 //! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
 //!   both halves of the product; bytes are absorbed as their length and little-endian words.
+//! * A *shape* is the digest of an array's canonical text, or of its elements' digests.
 //! * An *instruction* is the digest of: opcode, result shape, payload (literal text, parameter
 //!   number), the instructions of its operands in order, the digests of the computations it calls
 //!   by role in order, and its attributes sorted by key, values without optional whitespace.
@@ -20,8 +21,8 @@ use super::names::is_valid_name;
 use super::order::{computation_order, row_order};
 use super::shape::write_shape;
 use super::value::{Spacing, write_literal, write_value, write_without_layouts};
-use super::{call_role, implicit_callers, is_metadata, thread_of};
-use crate::ir::{CallRole, Module, Opcode, Row};
+use super::{Seen, call_role, implicit_callers, is_metadata, thread_of};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 
 /// What the fingerprint takes in besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +63,10 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         options,
         rows: vec![(0, 0); module.row_count()],
         computations: vec![(0, 0); module.computations().len()],
-        shapes: vec![None; module.shapes().len()],
+        shapes: Vec::with_capacity(module.shapes().len()),
         buffer: Vec::new(),
     };
+    hasher.shapes();
     let callers = implicit_callers(module);
     for id in computation_order(module) {
         let thread = module.bytes(thread_of(module, id, &callers));
@@ -130,25 +132,34 @@ struct Hasher<'a> {
     options: &'a FingerprintOptions,
     rows: Vec<Lanes>,
     computations: Vec<Lanes>,
-    shapes: Vec<Option<Lanes>>,
+    shapes: Vec<Lanes>,
     buffer: Vec<u8>,
 }
 
 impl Hasher<'_> {
-    fn shape(&mut self, row: Row) -> Lanes {
-        let id = self.module.shape(row);
-        if let Some(Some(known)) = self.shapes.get(id.0 as usize) {
-            return *known;
+    /// Digests of all shapes; those of tuples are made of their elements'.
+    fn shapes(&mut self) {
+        let table = self.module.shapes();
+        for id in table.ids() {
+            let of = |id: ShapeId| self.shapes.get(id.0 as usize).copied().unwrap_or_default();
+            let mut digest = Digest::new(1);
+            match table.get(id) {
+                ShapeView::Array(_) => {
+                    self.buffer.clear();
+                    write_shape(&mut self.buffer, table, id, self.options.layouts, false);
+                    digest.bytes(&self.buffer);
+                }
+                ShapeView::Buffer(inner) => {
+                    digest.bytes(b"b");
+                    digest.lanes(of(inner));
+                }
+                ShapeView::Tuple(elements) => {
+                    digest.word(elements.len() as u64);
+                    elements.iter().for_each(|element| digest.lanes(of(*element)));
+                }
+            }
+            self.shapes.push(digest.finish());
         }
-        self.buffer.clear();
-        write_shape(&mut self.buffer, self.module.shapes(), id, self.options.layouts, false);
-        let mut digest = Digest::new(1);
-        digest.bytes(&self.buffer);
-        let lanes = digest.finish();
-        if let Some(slot) = self.shapes.get_mut(id.0 as usize) {
-            *slot = Some(lanes);
-        }
-        lanes
     }
 
     fn row(&mut self, row: Row) -> Lanes {
@@ -158,7 +169,8 @@ impl Hasher<'_> {
             Opcode::Unknown => digest.bytes(module.opcode_text(row)),
             opcode => digest.bytes(opcode.as_str().as_bytes()),
         }
-        digest.lanes(self.shape(row));
+        let shape = self.shapes.get(module.shape(row).0 as usize);
+        digest.lanes(shape.copied().unwrap_or_default());
         match module.opcode(row) {
             Opcode::Parameter => digest.word(module.parameter_number(row).unwrap_or(u64::MAX)),
             Opcode::Constant => {
@@ -198,8 +210,12 @@ impl Hasher<'_> {
     fn attributes(&mut self, row: Row, digest: &mut Digest) {
         let module = self.module;
         let mut attributes: Vec<(&[u8], &[u8])> = Vec::new();
+        let mut seen = Seen::default();
         for attribute in module.attributes(row) {
             let key = module.bytes(attribute.key);
+            if !seen.is_new(key) {
+                continue;
+            }
             let is_edge = key == b"control-predecessors"
                 || call_role(key).is_some_and(|role| {
                     module.calls(row).iter().any(|call| call.role.as_str() == role.as_str())
@@ -208,7 +224,7 @@ impl Hasher<'_> {
                 || !self.options.backend_config && key == b"backend_config"
                 || !self.options.channel_ids && key == b"channel_id"
                 || !self.options.layouts && key == b"operand_layout_constraints";
-            if !is_edge && !is_left_out && attributes.iter().all(|(known, _)| *known != key) {
+            if !is_edge && !is_left_out {
                 attributes.push((key, module.bytes(attribute.value)));
             }
         }
@@ -226,7 +242,7 @@ impl Hasher<'_> {
         }
     }
 
-    fn computation(&mut self, id: crate::ir::ComputationId, thread: &[u8]) -> Lanes {
+    fn computation(&mut self, id: ComputationId, thread: &[u8]) -> Lanes {
         let module = self.module;
         let rows = row_order(module, id);
         for row in &rows {
@@ -273,12 +289,13 @@ impl Hasher<'_> {
             digest.bytes(module.name());
         }
         let mut attributes: Vec<(&[u8], &[u8])> = Vec::new();
+        let mut seen = Seen::default();
         for (key, value) in &module.header().attributes {
             let (key, value) = (module.bytes(*key), module.bytes(*value));
             let is_left_out = !self.options.metadata && is_metadata(key)
                 || !self.options.schedule && key == b"is_scheduled"
                 || !self.options.layouts && key == b"entry_computation_layout";
-            if !is_left_out && attributes.iter().all(|(known, _)| *known != key) {
+            if !is_left_out && seen.is_new(key) {
                 attributes.push((key, value));
             }
         }

@@ -3,7 +3,7 @@
 use super::names::is_tuple_path;
 use super::shape::number;
 use super::value::{Spacing, write_literal, write_value};
-use super::{Printer, call_role, is_metadata, wrapped, write_shape};
+use super::{Printer, Seen, call_role, is_metadata, wrapped, write_shape};
 use crate::ir::{Attribute, Attributes, CallRole, Flags, Opcode, Row};
 
 impl Printer<'_> {
@@ -14,11 +14,14 @@ impl Printer<'_> {
         }
         self.name(row);
         self.out.extend_from_slice(b" = ");
-        self.shape(row);
-        self.out.push(b' ');
-        let is_folded_sugar = self.options.fold
-            && module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR;
-        if is_folded_sugar || module.opcode(row) == Opcode::Unknown {
+        // What the text writes is written again; what it implies may be implied again.
+        let is_implied = module.flags(row) & (Flags::SHAPE_INFERRED | Flags::IMPLICIT) != 0
+            && module.opcode(row).is_inferable();
+        if !is_implied || self.affords(module.shape(row)) {
+            self.shape(row);
+            self.out.push(b' ');
+        }
+        if self.keeps_sugar(row) || module.opcode(row) == Opcode::Unknown {
             self.out.extend_from_slice(module.opcode_text(row));
         } else {
             self.out.extend_from_slice(module.opcode(row).as_str().as_bytes());
@@ -49,7 +52,7 @@ impl Printer<'_> {
         for (index, operand) in self.module.operands(row).iter().enumerate() {
             self.separator(index);
             let operand = Row(*operand);
-            if self.options.operand_shapes {
+            if self.options.operand_shapes && self.affords(self.module.shape(operand)) {
                 self.shape(operand);
                 self.out.push(b' ');
             }
@@ -82,7 +85,7 @@ impl Printer<'_> {
         // Whose call edges the attributes speak of: sugar writes the wrapped instruction's.
         let mut caller = row;
         if let Some(inner) = wrapped(module, row) {
-            if self.options.fold {
+            if self.keeps_sugar(row) {
                 list = Attributes::of_text(module, module.tail(row));
                 caller = Row(module.computation(inner).root);
             } else {
@@ -92,13 +95,12 @@ impl Printer<'_> {
         }
         let is_wrapped =
             module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR | Flags::IMPLICIT;
-        let mut written: Vec<&[u8]> = Vec::new();
+        let mut seen = Seen::default();
         for Attribute { key, value } in list {
             let (key, value) = (module.bytes(key), module.bytes(value));
-            if written.contains(&key) || self.is_left_out(key) {
+            if !seen.is_new(key) || self.is_left_out(key) {
                 continue;
             }
-            written.push(key);
             if key == b"control-predecessors" {
                 if !is_wrapped {
                     self.control_predecessors(row);

@@ -16,12 +16,12 @@ mod verbatim;
 pub use equal::{Difference, EqualityOptions, structurally_equal, structurally_equal_with};
 pub use fingerprint::{FingerprintOptions, fingerprint};
 
-use crate::ir::{CallRole, Computation, ComputationId, Flags, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use crate::text::{Cursor, Span};
 use names::Names;
 pub(crate) use names::needs_percent;
 use shape::{number, write_index_comment, write_shape};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use value::{Spacing, write_value, write_without_layouts};
 
 /// XLA's two ways to write a module.
@@ -70,7 +70,8 @@ pub fn to_text(module: &Module, options: &PrintOptions) -> Vec<u8> {
     let mut printer = Printer::new(module, options);
     printer.header();
     for id in order::computation_order(module) {
-        if !(options.fold && module.computation(id).is_implicit) {
+        let caller = printer.callers.get(&id.0).copied();
+        if !caller.is_some_and(|row| printer.keeps_sugar(row)) {
             printer.out.push(b'\n');
             printer.computation(id);
         }
@@ -121,6 +122,26 @@ fn is_metadata(key: &[u8]) -> bool {
     matches!(key, b"metadata" | b"origin" | b"origin_recovery_table" | b"debug_attributes")
 }
 
+/// The keys met so far in a list of attributes; of doubled ones the first counts.
+#[derive(Default)]
+struct Seen<'a> {
+    few: Vec<&'a [u8]>,
+    many: HashSet<&'a [u8]>,
+}
+
+impl<'a> Seen<'a> {
+    fn is_new(&mut self, key: &'a [u8]) -> bool {
+        if self.few.contains(&key) {
+            return false;
+        }
+        if self.few.len() < 32 {
+            self.few.push(key);
+            return true;
+        }
+        self.many.insert(key)
+    }
+}
+
 /// The computation that a sugared asynchronous start wraps.
 fn wrapped(module: &Module, row: Row) -> Option<ComputationId> {
     let is_start = module.opcode(row) == Opcode::AsyncStart;
@@ -150,13 +171,55 @@ struct Printer<'a> {
     names: Names,
     /// Callers of implicit computations.
     callers: HashMap<u32, Row>,
+    /// Lengths of the texts of all shapes.
+    lengths: Vec<u64>,
+    /// How many bytes of shapes may still be written that the text does not write.
+    budget: u64,
     out: Vec<u8>,
 }
 
 impl<'a> Printer<'a> {
     fn new(module: &'a Module, options: &'a PrintOptions) -> Self {
         let names = Names::new(module, options.fold);
-        Self { module, options, names, callers: implicit_callers(module), out: Vec::new() }
+        Self {
+            module,
+            options,
+            names,
+            callers: implicit_callers(module),
+            lengths: shape::text_lengths(module.shapes(), options.layouts),
+            budget: (1 << 20) + 16 * module.text().len() as u64,
+            out: Vec::new(),
+        }
+    }
+
+    /// Whether to write a shape that the text does not have at this place. Large tuples could
+    /// make the printed text larger than the original by any factor; small shapes cannot.
+    fn affords(&mut self, id: ShapeId) -> bool {
+        let length = self.lengths.get(id.0 as usize).copied().unwrap_or(u64::MAX);
+        if length > 256 {
+            match self.budget.checked_sub(length) {
+                Some(left) => self.budget = left,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether an asynchronous operation is written as `X-start`, `X-update`, `X-done`: if that is
+    /// asked for, and where sugar takes operands that `X` itself does not.
+    fn keeps_sugar(&self, row: Row) -> bool {
+        let module = self.module;
+        if module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) != Flags::SUGAR {
+            return false;
+        }
+        self.options.fold
+            || wrapped(module, row).is_some_and(|id| {
+                let inner = Row(module.computation(id).root);
+                let operands = module.operands(inner).len();
+                let elements = module.shapes().tuple(module.shape(inner)).map(<[ShapeId]>::len);
+                !module.opcode(inner).arity().accepts(operands)
+                    || module.opcode(inner) == Opcode::Tuple && elements != Some(operands)
+            })
     }
 
     fn is_long(&self) -> bool {
@@ -170,13 +233,12 @@ impl<'a> Printer<'a> {
             self.out.push(b'%');
         }
         self.out.extend_from_slice(module.name());
-        let mut written: Vec<&[u8]> = Vec::new();
+        let mut seen = Seen::default();
         for (key, value) in &module.header().attributes {
             let (key, value) = (module.bytes(*key), module.bytes(*value));
-            if written.contains(&key) || !self.options.metadata && is_metadata(key) {
+            if !seen.is_new(key) || !self.options.metadata && is_metadata(key) {
                 continue;
             }
-            written.push(key);
             self.out.extend_from_slice(b", ");
             self.out.extend_from_slice(key);
             self.out.push(b'=');
@@ -228,7 +290,12 @@ impl<'a> Printer<'a> {
         self.computation_name(id);
         self.out.push(b' ');
         if self.is_long() && !self.is_signature_unsafe(id) {
-            self.signature(id);
+            let parameters = self.module.parameters(id);
+            let root = Row(self.module.computation(id).root);
+            let mut rows = parameters.iter().chain([&root]);
+            if rows.all(|row| self.affords(self.module.shape(*row))) {
+                self.signature(&parameters, root);
+            }
         }
         self.out.extend_from_slice(b"{\n");
         for row in order::row_order(self.module, id) {
@@ -262,11 +329,10 @@ impl<'a> Printer<'a> {
     }
 
     /// `(parameters) -> shape `, in the order of parameter numbers, without layouts.
-    fn signature(&mut self, id: ComputationId) {
+    fn signature(&mut self, parameters: &[Row], root: Row) {
         let module = self.module;
-        let computation: &Computation = module.computation(id);
         self.out.push(b'(');
-        for (index, row) in module.parameters(id).into_iter().enumerate() {
+        for (index, row) in parameters.iter().copied().enumerate() {
             if index > 0 {
                 self.out.extend_from_slice(b", ");
             }
@@ -275,8 +341,7 @@ impl<'a> Printer<'a> {
             write_shape(&mut self.out, module.shapes(), module.shape(row), false, true);
         }
         self.out.extend_from_slice(b") -> ");
-        let result = module.shape(Row(computation.root));
-        write_shape(&mut self.out, module.shapes(), result, false, true);
+        write_shape(&mut self.out, module.shapes(), module.shape(root), false, true);
         self.out.push(b' ');
     }
 

@@ -1,6 +1,7 @@
 //! The canonical text of shapes.
 
 use crate::ir::{Dimension, Layout, ShapeId, ShapeTable, ShapeView};
+use std::collections::HashMap;
 use std::io::Write;
 
 /// Appends the text of `id`. With `comments`, every fifth tuple element is numbered.
@@ -147,58 +148,61 @@ fn write_integers(out: &mut Vec<u8>, values: &[i64]) {
     }
 }
 
-/// Whether two shapes of any tables are the same in everything that is printed. Remembers what
-/// it found, so that comparing all shapes of two modules is linear.
-pub(crate) struct ShapeMatcher<'a> {
-    a: &'a ShapeTable,
-    b: &'a ShapeTable,
+/// The length of every shape's text, by id, without writing it: inferred shapes share parts, and
+/// their text may be longer than any memory.
+pub(crate) fn text_lengths(table: &ShapeTable, layouts: bool) -> Vec<u64> {
+    let mut lengths: Vec<u64> = Vec::with_capacity(table.len());
+    let mut scratch = Vec::new();
+    for id in table.ids() {
+        let of = |id: ShapeId| lengths.get(id.0 as usize).copied().unwrap_or(u64::MAX);
+        let length = match table.get(id) {
+            ShapeView::Array(_) => {
+                scratch.clear();
+                write_array(&mut scratch, table, id, layouts);
+                scratch.len() as u64
+            }
+            ShapeView::Buffer(inner) => of(inner).saturating_add(3),
+            // With separators and comments.
+            ShapeView::Tuple(elements) => elements
+                .iter()
+                .fold(2u64, |sum, element| sum.saturating_add(of(*element)).saturating_add(6)),
+        };
+        lengths.push(length);
+    }
+    lengths
+}
+
+/// Numbers the shapes of two tables so that shapes that print the same have the same number.
+pub(crate) fn shape_classes(
+    a: &ShapeTable,
+    b: &ShapeTable,
     layouts: bool,
-    known: Vec<u32>,
-}
-
-impl<'a> ShapeMatcher<'a> {
-    pub(crate) fn new(a: &'a ShapeTable, b: &'a ShapeTable, layouts: bool) -> Self {
-        Self { a, b, layouts, known: vec![u32::MAX; a.len()] }
+) -> (Vec<usize>, Vec<usize>) {
+    #[derive(PartialEq, Eq, Hash)]
+    enum Key {
+        Array(Vec<u8>),
+        Buffer(usize),
+        Tuple(Vec<usize>),
     }
-
-    /// Whether `a` of the first table is `b` of the second.
-    pub(crate) fn same(&mut self, a: ShapeId, b: ShapeId) -> bool {
-        let mut stack = vec![(a, b)];
-        // Pairs are noted only once all below them agree.
-        let mut noted = Vec::new();
-        while let Some((a, b)) = stack.pop() {
-            if self.known.get(a.0 as usize) == Some(&b.0) {
-                continue;
-            }
-            match (self.a.get(a), self.b.get(b)) {
-                (ShapeView::Tuple(x), ShapeView::Tuple(y)) if x.len() == y.len() => {
-                    stack.extend(x.iter().copied().zip(y.iter().copied()));
+    let mut known: HashMap<Key, usize> = HashMap::new();
+    let mut number = |table: &ShapeTable| {
+        let mut classes: Vec<usize> = Vec::with_capacity(table.len());
+        for id in table.ids() {
+            // Elements have smaller ids than what holds them.
+            let of = |id: ShapeId| classes.get(id.0 as usize).copied().unwrap_or(usize::MAX);
+            let key = match table.get(id) {
+                ShapeView::Array(_) => {
+                    let mut text = Vec::new();
+                    write_array(&mut text, table, id, layouts);
+                    Key::Array(text)
                 }
-                (ShapeView::Buffer(x), ShapeView::Buffer(y)) => stack.push((x, y)),
-                (ShapeView::Array(x), ShapeView::Array(y))
-                    if x.element_type == y.element_type
-                        && x.dimensions().eq(y.dimensions())
-                        && (!self.layouts || same_layout(x.layout, y.layout)) => {}
-                _ => return false,
-            }
-            noted.push((a, b));
+                ShapeView::Buffer(inner) => Key::Buffer(of(inner)),
+                ShapeView::Tuple(elements) => Key::Tuple(elements.iter().map(|e| of(*e)).collect()),
+            };
+            let next = known.len();
+            classes.push(*known.entry(key).or_insert(next));
         }
-        for (a, b) in noted {
-            if let Some(slot) = self.known.get_mut(a.0 as usize) {
-                *slot = b.0;
-            }
-        }
-        true
-    }
-}
-
-fn same_layout(a: Option<&Layout>, b: Option<&Layout>) -> bool {
-    let text = |layout: Option<&Layout>| {
-        let mut out = Vec::new();
-        if let Some(layout) = layout {
-            write_layout(&mut out, layout);
-        }
-        out
+        classes
     };
-    a == b || text(a) == text(b)
+    (number(a), number(b))
 }
