@@ -2,7 +2,7 @@
 
 use super::Checker;
 use super::instruction::Facts;
-use super::lexer::Kind;
+use super::lexer::{Kind, is_type};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ComputationId, Flags, Opcode, Row};
 use crate::text::Span;
@@ -105,7 +105,7 @@ impl Checker<'_> {
     fn check_name(&self, name: Span) -> Result<()> {
         let word = self.bytes(name);
         let is_reserved = word.starts_with(b"__") && !word.starts_with(b"__xla_");
-        if !is_reserved && crate::ir::ElementType::from_bytes(word).is_none() {
+        if !is_reserved && !is_type(word) {
             return Ok(());
         }
         let shown = String::from_utf8_lossy(word);

@@ -72,7 +72,7 @@ impl<'a> Checker<'a> {
         facts: &mut Facts,
     ) -> Result<()> {
         if self.starts_shape() {
-            self.result_shape()?;
+            self.result_shape(row)?;
             facts.has_shape = true;
         }
         let (opcode, form) = self.opcode()?;
@@ -94,6 +94,7 @@ impl<'a> Checker<'a> {
         match opcode {
             Opcode::Parameter => self.parameter_payload()?,
             Opcode::Constant => self.constant_payload(row, facts)?,
+            _ if row.0 != NO_ROW && self.plain_operands(row) => {}
             _ => self.operand_list(row.0)?,
         }
         if matches!(form, Form::Start(Opcode::Parameter | Opcode::Constant)) {
@@ -119,17 +120,6 @@ impl<'a> Checker<'a> {
         let result = self.check_instruction(subject, facts);
         self.operands.truncate(first_operand);
         result
-    }
-
-    /// Reads the result shape; texts that passed before are skipped.
-    #[inline]
-    fn result_shape(&mut self) -> Result<()> {
-        let span = self.shape()?;
-        let text = self.bytes(span);
-        if !self.shape_texts.contains(text) {
-            self.shape_texts.insert(text);
-        }
-        Ok(())
     }
 
     /// The opcode at the current token.

@@ -57,28 +57,7 @@ pub(super) enum Fault {
     Dictionary,
 }
 
-const KEYWORDS: [&[u8]; 18] = [
-    b"true",
-    b"false",
-    b"inf",
-    b"HloModule",
-    b"ENTRY",
-    b"ROOT",
-    b"FileLocations",
-    b"FileNames",
-    b"FunctionNames",
-    b"StackFrames",
-    b"maximal",
-    b"replicated",
-    b"manual",
-    b"last_tile_dim_replicate",
-    b"shard_as",
-    b"shard_like",
-    b"unknown",
-    b"unreduced",
-];
-
-/// Whether a word may be a keyword or an element type: by length and first byte.
+/// Bytes with which a reserved word or a `DimLabels` may start.
 const MAYBE_RESERVED: [bool; 256] = {
     let mut table = [false; 256];
     let firsts = b"tfiHERFSmrlsunpbco";
@@ -89,6 +68,44 @@ const MAYBE_RESERVED: [bool; 256] = {
     }
     table
 };
+
+/// Whether `word` is an element type.
+#[inline]
+pub(super) fn is_type(word: &[u8]) -> bool {
+    match word {
+        [b'f' | b's' | b'u' | b'c', b'0'..=b'9', ..] => ElementType::from_bytes(word).is_some(),
+        b"bf16" | b"pred" | b"token" | b"opaque" => true,
+        _ => false,
+    }
+}
+
+/// Whether `word` can only be a name with `%` before it.
+#[inline]
+pub(super) fn is_reserved(word: &[u8]) -> bool {
+    word.first().is_some_and(|byte| MAYBE_RESERVED[*byte as usize])
+        && (is_type(word) || is_keyword(word) || word == b"nan")
+}
+
+/// Whether `word` is a keyword.
+#[inline]
+fn is_keyword(word: &[u8]) -> bool {
+    match word.first() {
+        Some(b't') => word == b"true",
+        Some(b'f') => word == b"false",
+        Some(b'i') => word == b"inf",
+        Some(b'm') => word == b"maximal" || word == b"manual",
+        Some(b'r') => word == b"replicated",
+        Some(b'l') => word == b"last_tile_dim_replicate",
+        Some(b's') => word == b"shard_as" || word == b"shard_like",
+        Some(b'u') => word == b"unknown" || word == b"unreduced",
+        Some(b'R') => word == b"ROOT",
+        Some(b'E') => word == b"ENTRY",
+        Some(b'H') => word == b"HloModule",
+        Some(b'S') => word == b"StackFrames",
+        Some(b'F') => matches!(word, b"FileLocations" | b"FileNames" | b"FunctionNames"),
+        _ => false,
+    }
+}
 
 /// A position in the text and the token found there.
 #[derive(Clone, Copy)]
@@ -153,6 +170,19 @@ impl<'a> Lexer<'a> {
     #[inline]
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)
+    }
+
+    /// The offset behind the current token.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Reads the token at `position`; what lies before it was read by other means.
+    #[inline]
+    pub fn resume(&mut self, position: usize) {
+        self.position = position;
+        self.advance();
     }
 
     /// Reads the next token.
@@ -275,11 +305,11 @@ impl<'a> Lexer<'a> {
             return;
         }
         let word = self.word();
-        if ElementType::from_bytes(word).is_some() {
+        if is_type(word) {
             self.kind = Kind::Type;
         } else if word == b"nan" {
             self.nan(end);
-        } else if KEYWORDS.contains(&word) {
+        } else if is_keyword(word) {
             self.kind = Kind::Keyword;
         } else if matches!(self.byte(at), b'b' | b'f')
             && let Some(end) = self.dim_labels(at)

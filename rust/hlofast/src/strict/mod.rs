@@ -57,8 +57,8 @@ pub(super) struct Checker<'a> {
     declared_texts: HashMap<&'a [u8], ShapeId, Build>,
     /// Pairs of declared and actual shapes that were found compatible.
     compatible: HashSet<(ShapeId, ShapeId), Build>,
-    /// Shape texts that passed.
-    shape_texts: HashSet<&'a [u8], Build>,
+    /// Per shape of the module's table: whether the text that the table knows for it passed.
+    passed: Vec<bool>,
     /// Whether the text is one instruction and nothing else.
     single: bool,
     /// Rows of the operands of the instructions being read, innermost last.
@@ -92,7 +92,7 @@ impl<'a> Checker<'a> {
             declared: ShapeInterner::default(),
             declared_texts: HashMap::default(),
             compatible: HashSet::default(),
-            shape_texts: HashSet::default(),
+            passed: vec![false; module.shapes().len()],
             single: false,
             operands: Vec::new(),
             rows: computation::Rows::default(),

@@ -2,16 +2,93 @@
 
 use super::Checker;
 use super::instruction::Facts;
-use super::lexer::Kind;
+use super::lexer::{Kind, is_reserved};
 use super::table::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{Module, Row};
-use crate::text::Span;
+use crate::text::{Span, is_identifier_start};
 
 /// The row of an operand that only strict reading sees.
 pub(super) const NO_ROW: u32 = u32::MAX;
 
 impl<'a> Checker<'a> {
+    /// Reads an operand list as XLA prints it: `(%a, f32[2]{0} %b)`, with types whose text passed
+    /// before. False, and nothing is read, if it is anything else.
+    #[inline]
+    pub(super) fn plain_operands(&mut self, row: Row) -> bool {
+        if self.kind() != Kind::LeftParen || self.single {
+            return false;
+        }
+        let module: &'a Module = self.module;
+        let rows = module.operands(row);
+        let current = self.rows.next.saturating_sub(1);
+        let mut at = self.lexer.position();
+        for (index, operand) in rows.iter().enumerate() {
+            if index > 0 {
+                if self.text.get(at) != Some(&b',') || self.text.get(at + 1) != Some(&b' ') {
+                    return false;
+                }
+                at += 2;
+                if self.text.get(at) == Some(&b'/') {
+                    match self.index_comment(at) {
+                        Some(end) => at = end,
+                        None => return false,
+                    }
+                }
+            }
+            let name = module.name_span(Row(*operand));
+            let Some(spelled) = self.text.get(name.range()) else { return false };
+            let mut marked = false;
+            match self.text.get(at) {
+                Some(b'%') => {
+                    marked = true;
+                    at += 1;
+                }
+                // A name, unless a type starts here.
+                Some(byte) if is_identifier_start(*byte) && self.ends_name(at, spelled) => {}
+                _ => match self.spelled_at(at, Row(*operand)) {
+                    Some(end)
+                        if self.passed.get(module.shape(Row(*operand)).0 as usize)
+                            == Some(&true) =>
+                    {
+                        marked = self.text.get(end + 1) == Some(&b'%');
+                        at = end + 1 + usize::from(marked);
+                    }
+                    _ => return false,
+                },
+            }
+            if *operand >= current
+                || !self.ends_name(at, spelled)
+                || !marked && is_reserved(spelled)
+            {
+                return false;
+            }
+            at += spelled.len();
+        }
+        if self.text.get(at) != Some(&b')') {
+            return false;
+        }
+        self.operands.extend_from_slice(rows);
+        self.lexer.resume(at + 1);
+        true
+    }
+
+    /// Whether the name `spelled`, and no longer one, stands at `at` as an operand.
+    #[inline]
+    fn ends_name(&self, at: usize, spelled: &[u8]) -> bool {
+        self.text.get(at..).is_some_and(|rest| rest.starts_with(spelled))
+            && matches!(self.text.get(at + spelled.len()), Some(b',' | b')'))
+    }
+
+    /// The end of `/*index=5*/` at `at`.
+    #[inline]
+    fn index_comment(&self, at: usize) -> Option<usize> {
+        let rest = self.text.get(at..)?.strip_prefix(b"/*index=")?;
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let end = at + 8 + digits;
+        (self.text.get(end..end + 2) == Some(b"*/")).then_some(end + 2)
+    }
+
     /// Reads `(...)` and pushes the operands' rows onto `self.operands`. `row` is NO_ROW where
     /// the tolerant reader saw no such instruction.
     pub(super) fn operand_list(&mut self, row: u32) -> Result<()> {

@@ -5,7 +5,7 @@ use super::lexer::Kind;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ElementKind, ElementType, Module, Row, ShapeId, ShapeTable, ShapeView};
 use crate::parse::shape::{MAX_DEPTH, parse_shape};
-use crate::text::{Cursor, Span};
+use crate::text::{Cursor, Span, is_identifier_start};
 
 impl<'a> Checker<'a> {
     /// Whether the current token may start a shape.
@@ -16,6 +16,46 @@ impl<'a> Checker<'a> {
             Kind::Ident => self.lexer.word() == b"b" && self.lexer.look_ahead() == Kind::LeftParen,
             _ => false,
         }
+    }
+
+    /// Whether the module's text for the shape of `row` stands at `position`, followed by a space
+    /// and a word: where it ends.
+    #[inline]
+    pub(super) fn spelled_at(&self, position: usize, row: Row) -> Option<usize> {
+        let module: &'a Module = self.module;
+        let known = module.shapes().text(module.shape(row));
+        let end = position + known.len();
+        let here = self.text.get(position..end)?;
+        let known = self.text.get(known.range())?;
+        let ends = self.text.get(end) == Some(&b' ')
+            && self
+                .text
+                .get(end + 1)
+                .is_some_and(|byte| is_identifier_start(*byte) || *byte == b'%');
+        (ends && !here.is_empty() && here == known).then_some(end)
+    }
+
+    /// Reads the result shape of `row`. A text that passed before is skipped.
+    #[inline]
+    pub(super) fn result_shape(&mut self, row: Row) -> Result<()> {
+        if row.0 == super::operands::NO_ROW {
+            return self.shape().map(drop);
+        }
+        let id = self.module.shape(row).0 as usize;
+        let Some(end) = self.spelled_at(self.lexer.start, row) else {
+            return self.shape().map(drop);
+        };
+        if self.passed.get(id) == Some(&true) {
+            self.lexer.resume(end);
+            return Ok(());
+        }
+        let read = self.shape()?;
+        if read.end as usize == end
+            && let Some(passed) = self.passed.get_mut(id)
+        {
+            *passed = true;
+        }
+        Ok(())
     }
 
     /// Reads a shape; its text.

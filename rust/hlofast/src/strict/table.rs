@@ -47,9 +47,17 @@ macro_rules! attributes {
 
         impl Attribute {
             /// The attribute that HLO text calls `word`.
+            #[allow(non_upper_case_globals, reason = "constants named as their variants")]
             pub fn from_bytes(word: &[u8]) -> Option<Attribute> {
-                match std::str::from_utf8(word).ok()? {
-                    $($text => Some(Attribute::$name),)*
+                // The commonest first.
+                if word == b"metadata" {
+                    return Some(Attribute::Metadata);
+                }
+                $(
+                    const $name: &[u8] = $text.as_bytes();
+                )*
+                match word {
+                    $($name => Some(Attribute::$name),)*
                     _ => None,
                 }
             }
