@@ -1,7 +1,7 @@
 //! Computations, bodies, blocks and texts that are one instruction.
 
 use super::Checker;
-use super::instruction::Facts;
+use super::instruction::{Facts, Form};
 use super::lexer::{Kind, is_type};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ComputationId, Flags, Opcode, Row};
@@ -93,11 +93,19 @@ impl Checker<'_> {
     /// `ROOT? name = ...`.
     fn instruction(&mut self) -> Result<()> {
         self.eat_keyword(b"ROOT");
-        let name = self.name()?;
-        self.expect(Kind::Equal, "'=' after an instruction's name")?;
-        self.check_name(name)?;
+        if !matches!(self.kind(), Kind::Name | Kind::Ident) {
+            return Err(self.error(ErrorKind::ExpectedName, "expected an instruction's name"));
+        }
+        let name = self.lexer.span();
         let row = self.row_named(name)?;
+        self.check_name(name)?;
         let mut facts = Facts::default();
+        if self.plain_head(row, name.end as usize, &mut facts) {
+            let opcode = self.module.opcode(row);
+            return self.operation(row, opcode, Form::Plain, true, &mut facts);
+        }
+        self.advance();
+        self.expect(Kind::Equal, "'=' after an instruction's name")?;
         self.right_hand_side(row, true, &mut facts)
     }
 

@@ -78,10 +78,6 @@ impl<'a> Checker<'a> {
         let (opcode, form) = self.opcode()?;
         facts.word = self.lexer.span();
         self.advance();
-        let stem = match form {
-            Form::Start(stem) | Form::Update(stem) | Form::Done(stem) => stem,
-            Form::Plain => opcode,
-        };
         if !facts.has_shape && !opcode.is_inferable() {
             return Err(ParseError::new(
                 ErrorKind::CannotInferShape,
@@ -89,6 +85,43 @@ impl<'a> Checker<'a> {
                 format!("{} needs its result shape written", opcode.as_str()),
             ));
         }
+        self.operation(row, opcode, form, attributes, facts)
+    }
+
+    /// Skips ` = shape opcode` after the name that ends at `end`, if it stands there as XLA prints
+    /// it and the shape's text passed before. The current token is then the parenthesis.
+    #[inline]
+    pub(super) fn plain_head(&mut self, row: Row, end: usize, facts: &mut Facts) -> bool {
+        let module: &'a Module = self.module;
+        if self.text.get(end..end + 3) != Some(b" = ")
+            || self.passed.get(module.shape(row).0 as usize) != Some(&true)
+        {
+            return false;
+        }
+        let Some(shape_end) = self.spelled_at(end + 3, row) else { return false };
+        let opcode = module.opcode(row);
+        let word = opcode.as_str().as_bytes();
+        let start = shape_end + 1;
+        let spelled = opcode != Opcode::Unknown
+            && self.text.get(start..).is_some_and(|rest| rest.starts_with(word))
+            && self.text.get(start + word.len()) == Some(&b'(');
+        if spelled {
+            facts.word = Span::new(start, start + word.len());
+            facts.has_shape = true;
+            self.lexer.resume(start + word.len());
+        }
+        spelled
+    }
+
+    /// `(...)` and the attributes; what precedes them was read.
+    pub(super) fn operation(
+        &mut self,
+        row: Row,
+        opcode: Opcode,
+        form: Form,
+        attributes: bool,
+        facts: &mut Facts,
+    ) -> Result<()> {
         let first_operand = self.operands.len();
         let subject = Subject { row, opcode, form, first_operand };
         match opcode {
@@ -101,7 +134,7 @@ impl<'a> Checker<'a> {
             return Err(ParseError::new(
                 ErrorKind::UnknownOpcode,
                 facts.word,
-                format!("{} cannot run asynchronously", stem.as_str()),
+                "this operation cannot run asynchronously",
             ));
         }
         let count = self.operands.len() - first_operand;

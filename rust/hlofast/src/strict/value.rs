@@ -320,10 +320,58 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Skips metadata that is written as XLA prints it: the keys once each, single spaces, no
+    /// escapes. False, and nothing is read, if it is anything else.
+    #[inline]
+    fn plain_metadata(&mut self) -> bool {
+        if self.kind() != Kind::LeftBrace {
+            return false;
+        }
+        let mut at = self.lexer.position();
+        let mut seen = 0u32;
+        loop {
+            let Some(rest) = self.text.get(at..) else { return false };
+            let length = rest.iter().take(20).take_while(|byte| **byte != b'=').count();
+            let Some(key) = rest.get(..length).and_then(metadata_key) else { return false };
+            if seen >> key & 1 != 0 {
+                return false;
+            }
+            seen |= 1 << key;
+            at += length + 1;
+            let Some(value) = rest.get(length + 1..) else { return false };
+            if is_metadata_number(key) {
+                let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                if !(1..=9).contains(&digits) {
+                    return false;
+                }
+                at += digits;
+            } else {
+                let Some(content) = value.strip_prefix(b"\"") else { return false };
+                let Some(end) = memchr::memchr2(b'"', b'\\', content) else { return false };
+                let plain = content.get(end) == Some(&b'"')
+                    && content.get(..end).is_some_and(<[u8]>::is_ascii);
+                if !plain {
+                    return false;
+                }
+                at += end + 2;
+            }
+            match self.text.get(at) {
+                Some(b' ') => at += 1,
+                Some(b'}') => break,
+                _ => return false,
+            }
+        }
+        self.lexer.resume(at + 1);
+        true
+    }
+
     pub(super) fn metadata(&mut self) -> Result<()> {
+        if self.plain_metadata() {
+            return Ok(());
+        }
         self.sub_attributes(&METADATA_KEYS, 0, |key| match key {
-            3..=6 | 10 => SubAttribute::Int32,
             7 => SubAttribute::Profile,
+            key if is_metadata_number(key) => SubAttribute::Int32,
             _ => SubAttribute::Text,
         })
     }
@@ -391,6 +439,28 @@ impl Checker<'_> {
         }
         Ok(())
     }
+}
+
+/// The index in `METADATA_KEYS` of the keys that XLA prints.
+#[inline]
+fn metadata_key(word: &[u8]) -> Option<usize> {
+    Some(match word {
+        b"op_type" => 0,
+        b"op_name" => 1,
+        b"source_file" => 2,
+        b"source_line" => 3,
+        b"source_end_line" => 4,
+        b"source_column" => 5,
+        b"source_end_column" => 6,
+        b"deduplicated_name" => 8,
+        b"scheduling_name" => 9,
+        b"stack_frame_id" => 10,
+        _ => return None,
+    })
+}
+
+fn is_metadata_number(key: usize) -> bool {
+    matches!(key, 3..=6 | 10)
 }
 
 const DOT_ALGORITHMS: [&str; 14] = [
