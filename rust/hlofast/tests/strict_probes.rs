@@ -59,10 +59,6 @@ const DISAGREEMENTS: &[(&str, &str)] = &[
         "dropped/of-tuple/f32[2] parameter(0), p0",
         "XLA drops a nested parameter whose number is taken; both modes call that a fault.",
     ),
-    (
-        "inference/reduce(p0, p0, p1, p1), dimensions={1}, to_apply={ a = f..180.0367/f32[2,3];f32[]",
-        "Blocks are read after the instruction that holds them, too late for its omitted result.",
-    ),
 ];
 
 #[test]
