@@ -15,9 +15,14 @@ impl Printer<'_> {
         self.name(row);
         self.out.extend_from_slice(b" = ");
         // What the text writes is written again; what it implies may be implied again.
-        let is_implied = module.flags(row) & (Flags::SHAPE_INFERRED | Flags::IMPLICIT) != 0
-            && module.opcode(row).is_inferable();
-        if !is_implied || self.affords(module.shape(row)) {
+        let is_implied =
+            module.flags(row) & Flags::SHAPE_INFERRED != 0 || is_tuple_path(module, row);
+        // XLA infers a permuted layout where none was written, but reads a written shape without
+        // layout as one with the default layout.
+        let is_permuted = is_implied
+            && module.opcode(row) == Opcode::Transpose
+            && module.shapes().array(module.shape(row)).is_some_and(|array| array.layout.is_none());
+        if !is_implied || !is_permuted && self.affords(module.shape(row)) {
             self.shape(row);
             self.out.push(b' ');
         }

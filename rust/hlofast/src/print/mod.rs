@@ -217,7 +217,8 @@ impl<'a> Printer<'a> {
                 let inner = Row(module.computation(id).root);
                 let operands = module.operands(inner).len();
                 let elements = module.shapes().tuple(module.shape(inner)).map(<[ShapeId]>::len);
-                !module.opcode(inner).arity().accepts(operands)
+                operands != module.operands(row).len()
+                    || !module.opcode(inner).arity().accepts(operands)
                     || module.opcode(inner) == Opcode::Tuple && elements != Some(operands)
             })
     }
@@ -322,7 +323,7 @@ impl<'a> Printer<'a> {
         let root = Row(computation.root);
         let is_fixed_up = match self.module.opcode(root) {
             AddDependency | AfterAll | Infeed | Outfeed | Recv | RecvDone | Send | SendDone => true,
-            Constant => self.module.shapes().tuple(self.module.shape(root)).is_some(),
+            Constant => self.module.shapes().array(self.module.shape(root)).is_none(),
             _ => false,
         };
         is_fixed_up && computation.signature.is_empty()
