@@ -43,9 +43,23 @@ pub fn instruction_names<'py>(
     held: &Held,
     rows: &[u32],
 ) -> PyResult<Bound<'py, PyList>> {
-    let names: PyResult<Vec<_>> =
-        rows.iter().map(|row| text(py, held.core.instruction_name(Row(*row)))).collect();
-    PyList::new(py, names?)
+    // Python cuts one string into many faster than it takes many over; no name has a line end.
+    let mut joined = Vec::with_capacity(16 * rows.len());
+    for row in rows {
+        joined.extend_from_slice(held.core.instruction_name(Row(*row)));
+        joined.push(b'\n');
+    }
+    joined.pop();
+    match std::str::from_utf8(&joined) {
+        Ok(joined) if !rows.is_empty() => {
+            let names = PyString::new(py, joined).call_method1("split", ("\n",))?;
+            Ok(names.cast_into::<PyList>()?)
+        }
+        _ => {
+            let names = rows.iter().map(|row| text(py, held.core.instruction_name(Row(*row))));
+            PyList::new(py, names.collect::<PyResult<Vec<_>>>()?)
+        }
+    }
 }
 
 /// Opcodes of `rows` as a list.

@@ -63,12 +63,7 @@ impl Module {
 impl Derived {
     pub(super) fn metadata_heap_bytes(&self) -> usize {
         self.metadata.get().map_or(0, MetadataColumns::heap_bytes)
-            + self.frames.get().map_or(0, |frames| {
-                let names = frames.file_names.iter().chain(&frames.function_names);
-                names.map(|name| name.len() + 24).sum::<usize>()
-                    + frames.location_positions.len() * 48
-                    + frames.len() * 16
-            })
+            + self.frames.get().map_or(0, StackFrames::heap_bytes)
     }
 }
 

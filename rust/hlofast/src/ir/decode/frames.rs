@@ -38,6 +38,24 @@ pub struct StackFrames {
     pub frame_parents: Vec<i64>,
 }
 
+impl StackFrames {
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        let names = |names: &Vec<Vec<u8>>| {
+            let content = names.iter().map(Vec::capacity).sum::<usize>();
+            content + names.capacity() * size_of::<Vec<u8>>()
+        };
+        names(&self.file_names)
+            + names(&self.function_names)
+            + self.location_positions.capacity() * size_of::<Positions>()
+            + (self.location_files.capacity()
+                + self.location_functions.capacity()
+                + self.frame_locations.capacity()
+                + self.frame_parents.capacity())
+                * size_of::<i64>()
+    }
+}
+
 /// One resolved frame. What the tables do not have is empty or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'t> {

@@ -1,0 +1,61 @@
+"""Two threads on one large text, beside two independent parses at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hlofast
+from harness import Figure, Record, interleave
+from texts import Text, dumps, generated
+
+SIMILAR = ("cpu_stacks.after", "cpu_stacks_unfused.after")
+
+
+def texts() -> list[Text]:
+    real = [text for text in dumps() if text.name in SIMILAR]
+    return [generated("similar", 100_000), *real, generated("giant", 100_000)]
+
+
+@pytest.mark.parametrize("text", texts(), ids=lambda text: text.name)
+def bench_threads(text: Text, benchmark: Any, record: Record, quick: bool) -> None:
+    data = text.read()
+    same(hlofast.loads(data, threads=1), hlofast.loads(data, threads=2))
+    with ThreadPoolExecutor(2) as pool:
+
+        def two_parses() -> None:
+            for done in [pool.submit(hlofast.loads, data, threads=1) for _ in range(2)]:
+                done.result()
+
+        two_parses()
+        times = interleave(
+            {
+                "one": lambda: hlofast.loads(data, threads=1),
+                "two": lambda: hlofast.loads(data, threads=2),
+                "independent": two_parses,
+            },
+            5 if quick else 40,
+        )
+    benchmark.group = "two threads"
+    benchmark.pedantic(lambda: hlofast.loads(data, threads=2), rounds=3 if quick else 10)
+    speed_up = times["one"].best / times["two"].best
+    independent = 2 * times["one"].best / times["independent"].best
+    note = f"{speed_up:.2f}× beside {independent:.2f}×"
+    if text.name.startswith("giant"):
+        title = "two threads on one giant computation, of one thread's speed"
+        record.figures.append(Figure(title, speed_up, at_least=0.95))
+    else:
+        title = f"two threads on {text.name}, of the speed-up of two parses"
+        record.figures.append(Figure(title, speed_up / independent, at_least=0.9, note=note))
+    record.details.append(
+        {"text": text.name, "bytes": len(data), "speed_up": speed_up, "independent": independent}
+        | {name: found.facts() for name, found in times.items()}
+    )
+
+
+def same(one: Any, two: Any) -> None:
+    """Columns and ids do not depend on the number of threads."""
+    for name in one.columns:
+        assert np.array_equal(one.columns[name], two.columns[name]), name
+    assert [c.name for c in one.computations] == [c.name for c in two.computations]

@@ -1,0 +1,72 @@
+"""What the benches share: options, peers, and one record per bench file."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# XLA's parser needs no device; without this JAX would look for one.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from harness import BENCHES, Record
+
+records: dict[str, Record] = {}
+failed: set[str] = set()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="few rounds, fewer texts")
+    parser.addoption("--results", type=Path, default=BENCHES / "results")
+    parser.addoption("--accept", action="store_true", help="write the checksums found")
+
+
+@pytest.fixture
+def quick(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--quick"))
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Record:
+    name = request.path.stem.removeprefix("bench_")
+    return records.setdefault(name, Record(name))
+
+
+@pytest.fixture(scope="session")
+def xla_parse() -> Callable[[str], Any]:
+    """XLA's parser, as jaxlib ships it."""
+    from jaxlib import _hlo
+
+    return _hlo.hlo_module_from_text
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        failed.add(item.path.stem.removeprefix("bench_"))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A bench file of which a part failed leaves its earlier result as it is."""
+    # Nor does a selection of its parts stand for the whole.
+    if session.config.option.collectonly or session.config.option.keyword:
+        return
+    for name, record in sorted(records.items()):
+        if name not in failed and record.figures:
+            quick = bool(session.config.getoption("--quick"))
+            record.write(session.config.getoption("--results"), quick=quick)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for name, record in sorted(records.items()):
+        terminalreporter.section(f"{name}{' (incomplete)' if name in failed else ''}")
+        for figure in record.figures:
+            sign = "<=" if figure.at_most is not None else ">="
+            limit = figure.at_most if figure.at_most is not None else figure.at_least
+            asked = "" if limit is None else f"(asked {sign} {limit:g})"
+            mark = " " if figure.met else "!"
+            number = f"{figure.measured:9.3g} {figure.unit:3}"
+            terminalreporter.write_line(f"{mark} {number} {asked:16} {figure.what}  {figure.note}")

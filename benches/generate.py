@@ -1,0 +1,174 @@
+"""Texts whose size is a parameter, for the benches of growth and of two threads.
+
+python benches/generate.py NAME SIZE > FILE
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+
+ARRAY = "f32[128,256]{1,0}"
+BODY_LENGTH = 12  # Instructions of a fused computation.
+OPCODES = ("add", "multiply", "subtract", "maximum", "exponential", "negate")
+UNARY = frozenset({"exponential", "negate"})
+
+
+class Numbers:
+    """A linear congruential sequence: the same text on every machine and Python version."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = seed
+
+    def below(self, limit: int) -> int:
+        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % 2**64
+        return (self.state >> 33) % limit
+
+
+def _metadata(number: int) -> str:
+    layer, line = number // 40 % 32, number % 400 + 1
+    path = f"jit(train_step)/decoder/layer_{layer}/mlp/linear"
+    return f'metadata={{op_name="{path}" source_file="/src/model/layers.py" source_line={line}}}'
+
+
+def _operand(numbers: Numbers, names: list[str], count: int) -> str:
+    """Mostly something recent; now and then what the backward pass reads: the forward pass's
+    results in reverse order, of `count` in all."""
+    recent = names[-1 - numbers.below(min(len(names), 16))]
+    if numbers.below(8):
+        return recent
+    mirrored = count - len(names) + numbers.below(16)
+    return names[mirrored] if mirrored < len(names) else recent
+
+
+def _elementwise(numbers: Numbers, names: list[str], number: int, count: int) -> str:
+    opcode = OPCODES[numbers.below(len(OPCODES))]
+    arity = 1 if opcode in UNARY else 2
+    operands = ", ".join(f"%{_operand(numbers, names, count)}" for _ in range(arity))
+    return f"  %op.{number} = {ARRAY} {opcode}({operands}), {_metadata(number)}\n"
+
+
+def _computation(numbers: Numbers, name: str, length: int, first: int) -> Iterator[str]:
+    yield f"%{name} (param_0.{first}: f32[128,256]) -> f32[128,256] {{\n"
+    names = [f"param_0.{first}"]
+    yield f"  %{names[0]} = {ARRAY} parameter(0)\n"
+    for number in range(first + 1, first + length):
+        line = _elementwise(numbers, names, number, length)
+        names.append(f"op.{number}")
+        yield line if number + 1 < first + length else line.replace("  %", "  ROOT %", 1)
+    yield "}\n\n"
+
+
+def _module(name: str) -> str:
+    layout = f"{{({ARRAY})->{ARRAY}}}"
+    return f"HloModule {name}, is_scheduled=true, entry_computation_layout={layout}\n\n"
+
+
+def _entry(
+    numbers: Numbers, first: int, last: int, callees: list[str], every: int
+) -> Iterator[str]:
+    yield f"ENTRY %main.{first} (p.{first}: f32[128,256]) -> f32[128,256] {{\n"
+    names = [f"p.{first}"]
+    yield f"  %{names[0]} = {ARRAY} parameter(0)\n"
+    callees = callees[::-1]
+    for number in range(first + 1, last):
+        root = "ROOT " if number + 1 == last else ""
+        if callees and number % every == 0:
+            name = f"fusion.{number}"
+            call = f"kind=kLoop, calls=%{callees.pop()}"
+            operand = _operand(numbers, names, last - first)
+            line = f"  %{name} = {ARRAY} fusion(%{operand}), {call}, {_metadata(number)}\n"
+        else:
+            name = f"op.{number}"
+            line = _elementwise(numbers, names, number, last - first)
+        names.append(name)
+        yield line.replace("  %", f"  {root}%", 1)
+    yield "}\n"
+
+
+def instructions(count: int) -> Iterator[str]:
+    """`count` instructions: an optimised step, half of it in fused computations."""
+    numbers = Numbers(1)
+    yield _module("growth")
+    callees, done = [], 0
+    while done + BODY_LENGTH <= count // 2:
+        callees.append(f"fused_computation.{len(callees)}")
+        yield from _computation(numbers, callees[-1], BODY_LENGTH, done)
+        done += BODY_LENGTH
+    yield from _entry(numbers, done, count, callees, BODY_LENGTH)
+
+
+def giant(count: int) -> Iterator[str]:
+    """`count` instructions in one computation."""
+    yield _module("giant")
+    yield from _entry(Numbers(2), 0, count, [], 1)
+
+
+def similar(count: int) -> Iterator[str]:
+    """`count` instructions in twelve computations of the same length."""
+    numbers = Numbers(3)
+    yield _module("similar")
+    length, callees = count // 12, []
+    for part in range(11):
+        callees.append(f"stage_{part}.{part}")
+        yield from _computation(numbers, callees[-1], length, part * length)
+    yield from _entry(numbers, 11 * length, count, callees, length // 12)
+
+
+def untyped_tuple(elements: int) -> Iterator[str]:
+    """A tuple with a get-tuple-element for each element, operands without types."""
+    yield "HloModule untyped_tuple\n\n"
+    yield f"ENTRY %main.0 (state.0: ({', '.join(['f32[64]'] * elements)})) -> f32[64] {{\n"
+    yield f"  %state.0 = ({', '.join(['f32[64]{0}'] * elements)}) parameter(0)\n"
+    for index in range(elements):
+        root = "ROOT " if index + 1 == elements else ""
+        yield f"  {root}%get.{index} = f32[64]{{0}} get-tuple-element(%state.0), index={index}\n"
+    yield "}\n"
+
+
+def typed_tuple(elements: int) -> Iterator[str]:
+    """The same as old dumps print it: the tuple's whole type in each get-tuple-element."""
+    whole = f"({', '.join(['f32[8]{0}'] * elements)})"
+    yield "HloModule typed_tuple\n\n"
+    yield f"ENTRY %main.0 (state.0: ({', '.join(['f32[8]'] * elements)})) -> f32[8] {{\n"
+    yield f"  %state.0 = {whole} parameter(0)\n"
+    for index in range(elements):
+        root = "ROOT " if index + 1 == elements else ""
+        name = f"{root}%get.{index}"
+        yield f"  {name} = f32[8]{{0}} get-tuple-element({whole} %state.0), index={index}\n"
+    yield "}\n"
+
+
+def header_line(size: int) -> Iterator[str]:
+    """A small module whose first line takes `size` bytes."""
+    yield "HloModule header_line, frontend_attributes={"
+    written = index = 0
+    while written < size:
+        item = f'{"," if index else ""}option_{index}="{{{index}}}"'
+        written, index = written + len(item), index + 1
+        yield item
+    yield "}\n\nENTRY %main.0 (p.0: f32[8]) -> f32[8] {\n"
+    yield "  %p.0 = f32[8]{0} parameter(0)\n  ROOT %negate.1 = f32[8]{0} negate(%p.0)\n}\n"
+
+
+KINDS: dict[str, Callable[[int], Iterator[str]]] = {
+    kind.__name__: kind
+    for kind in (
+        instructions, giant, similar, untyped_tuple, typed_tuple, header_line,
+    )
+}  # fmt: skip
+
+
+def text(kind: str, size: int) -> bytes:
+    return "".join(KINDS[kind](size)).encode()
+
+
+def main() -> int:
+    if len(sys.argv) != 3 or sys.argv[1] not in KINDS or not sys.argv[2].isdigit():
+        print(f"usage: generate.py {{{','.join(KINDS)}}} SIZE", file=sys.stderr)
+        return 2
+    for piece in KINDS[sys.argv[1]](int(sys.argv[2])):
+        sys.stdout.write(piece)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
