@@ -357,8 +357,8 @@ impl Module {
             return Span::new(start, start + length);
         }
         let from = Span::new(start, self.columns.tail_starts[row.0 as usize] as usize);
-        let length =
-            self.bytes(from).iter().position(|b| !is_identifier_byte(*b)).unwrap_or(from.len());
+        let inside = |b: &u8| is_identifier_byte(*b) || *b == b'#';
+        let length = self.bytes(from).iter().take_while(|b| inside(b)).count();
         Span::new(start, start + length)
     }
 

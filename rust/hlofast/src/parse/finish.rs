@@ -151,8 +151,7 @@ impl Reader<'_> {
             .take(64)
             .find(|row| self.columns.flags[*row] & Flags::IMPLICIT == 0);
         let Some(row) = written else { return Span::at(self.text.len()) };
-        let start = self.columns.name_starts[row] as usize;
-        Span::new(start, start + self.columns.name_lengths[row] as usize)
+        self.row_name(row as u32)
     }
 
     /// No two parameters of a computation share a number.
@@ -183,11 +182,7 @@ impl Reader<'_> {
             return Ok(());
         };
         self.depth = depth;
-        let place = {
-            let at = self.columns.name_starts[start.0 as usize] as usize;
-            let length = self.columns.name_lengths[start.0 as usize] as usize;
-            Span::new(at, at + length)
-        };
+        let place = self.row_name(start.0);
         let shapes = &self.shapes.table;
         let result = shapes.tuple(self.columns.shapes[start.0 as usize]).and_then(|elements| {
             let inputs = shapes.tuple(*elements.first()?)?;

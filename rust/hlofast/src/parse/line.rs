@@ -24,6 +24,9 @@ use std::ops::Range;
 /// Deepest nesting of brackets inside one attribute value or literal on the fast path.
 const MAX_NESTING: usize = 16;
 
+/// Operands from which a list counts as long.
+const MANY: usize = 8;
+
 /// What became of a line.
 pub(super) enum Line {
     /// A row was appended; the next line starts here.
@@ -207,13 +210,63 @@ impl Reader<'_> {
         }
     }
 
+    /// Reads the module header's attributes, `, key=value` to the end of the line at `start`; None,
+    /// with nothing read, if the line holds anything else.
+    pub(super) fn header_attributes_line(
+        &mut self,
+        start: usize,
+        masks: &mut LineMasks,
+    ) -> Option<usize> {
+        if self.options.force_general || !self.kernel.scan(masks, self.text, start) {
+            return None;
+        }
+        let line = self.text.get(start..start + masks.length)?;
+        let scan = Scan { line, masks };
+        if masks.has_special && !scan.has_only_harmless_specials() {
+            return None;
+        }
+        let end = line.trim_ascii_end().len();
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < end {
+            let key = at + 2;
+            let key_end = masks.next::<NOT_IDENTIFIER>(key);
+            let value = key_end + 1;
+            if scan.byte(at) != b','
+                || scan.byte(at + 1) != b' '
+                || scan.byte(key_end) != b'='
+                || !is_identifier_start(scan.byte(key))
+            {
+                return None;
+            }
+            at = match scan.byte(value) {
+                b'{' => scan.closing(value)? + 1,
+                b' ' | b',' | b'\n' | b'\r' => return None,
+                b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
+                _ => {
+                    let stop = scan.value_end(value)?.min(end);
+                    // A space may end the value; only the general path knows.
+                    if masks.next::<SPACE>(value) < stop {
+                        return None;
+                    }
+                    stop
+                }
+            };
+            found.push((
+                Span::new(start + key, start + key_end),
+                Span::new(start + value, start + at),
+            ));
+        }
+        if !self.ends_here(start + masks.length) {
+            return None;
+        }
+        self.header.attributes = found;
+        Some(start + end)
+    }
+
     /// Reads a computation's header, if the line is one and nothing else:
     /// `ENTRY %name (x: f32[]) -> f32[] {` or `name {`.
-    ///
-    /// # Safety
-    /// The CPU must have the features of `K`.
-    #[inline(always)]
-    pub(super) unsafe fn computation_line<K: Kernel>(
+    pub(super) fn computation_line(
         &mut self,
         start: usize,
         masks: &mut LineMasks,
@@ -221,8 +274,7 @@ impl Reader<'_> {
         if start < self.general_until {
             return None;
         }
-        // SAFETY: the caller vouches for the features.
-        if !unsafe { masks.scan::<K>(self.text, start) } {
+        if !self.kernel.scan(masks, self.text, start) {
             self.general_until = start + masks.length;
             return None;
         }
@@ -459,6 +511,7 @@ impl Reader<'_> {
         if scan.byte(at) == b')' {
             return Some(at);
         }
+        let mut position = 0usize;
         loop {
             at = scan.skip_comment(at);
             let first = scan.byte(at);
@@ -490,7 +543,16 @@ impl Reader<'_> {
             if !is_identifier_start(scan.byte(at)) {
                 return None;
             }
-            match self.lookup((start + at, end - at)) {
+            let name = (start + at, end - at);
+            // The operands of a large tuple are mostly consecutive rows.
+            let next = self.columns.operands.last().map_or(0, |row| row.wrapping_add(1));
+            let found = if position >= MANY && self.is_named(next, name) {
+                Some(next)
+            } else {
+                self.lookup(name)
+            };
+            position += 1;
+            match found {
                 Some(row) => {
                     if !typed.is_empty() {
                         self.check_operand_type(scan.line.get(typed.clone())?, start, &typed, row)?;
@@ -501,7 +563,7 @@ impl Reader<'_> {
                     if !typed.is_empty() {
                         self.shape_of_text(start + typed.start, start + typed.end)?;
                     }
-                    self.push_pending((start + at, end - at));
+                    self.push_pending(name);
                 }
                 None => return None,
             }

@@ -101,6 +101,11 @@ impl Reader<'_> {
             ));
         };
         self.header.name = name;
+        let mut masks = std::mem::take(&mut self.masks);
+        if let Some(end) = self.header_attributes_line(cursor.position(), &mut masks) {
+            cursor.set_position(end);
+        }
+        self.masks = masks;
         loop {
             let end = cursor.position();
             cursor.skip_space()?;
@@ -257,39 +262,10 @@ impl Reader<'_> {
     fn header_line(&mut self, cursor: &mut Cursor<'_>) -> Option<Computation> {
         let start = cursor.position();
         let mut masks = std::mem::take(&mut self.masks);
-        let found = match self.kernel {
-            // SAFETY: `KernelChoice::detect` found the features these functions are compiled for.
-            #[cfg(target_arch = "x86_64")]
-            KernelChoice::Avx512 => unsafe { self.header_avx512(start, &mut masks) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            KernelChoice::Avx2 => unsafe { self.header_avx2(start, &mut masks) },
-            // SAFETY: the portable kernel needs no features.
-            KernelChoice::Portable => unsafe {
-                self.computation_line::<Portable>(start, &mut masks)
-            },
-        };
+        let found = self.computation_line(start, &mut masks);
         self.masks = masks;
         cursor.set_position(found.as_ref()?.header.end as usize);
         found
-    }
-
-    /// # Safety
-    /// The CPU must have the features named.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
-    unsafe fn header_avx512(&mut self, start: usize, masks: &mut LineMasks) -> Option<Computation> {
-        // SAFETY: this function's features are the kernel's.
-        unsafe { self.computation_line::<crate::text::kernel::Avx512>(start, masks) }
-    }
-
-    /// # Safety
-    /// The CPU must have the features named.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
-    unsafe fn header_avx2(&mut self, start: usize, masks: &mut LineMasks) -> Option<Computation> {
-        // SAFETY: this function's features are the kernel's.
-        unsafe { self.computation_line::<crate::text::kernel::Avx2>(start, masks) }
     }
 
     #[cold]
@@ -473,6 +449,7 @@ impl Reader<'_> {
         self.scope.clear();
         self.parameters.clear();
         self.tuple_elements.clear();
+        self.anonymous.clear();
         self.tuple_element_keys.clear();
         self.single_parameters.clear();
         self.pending.clear();
@@ -504,9 +481,7 @@ impl Reader<'_> {
         }
         self.depth = depth + 1;
         let edge = self.calls[call as usize];
-        let caller = self.columns.name_starts[edge.row.0 as usize] as usize;
-        let length = self.columns.name_lengths[edge.row.0 as usize] as usize;
-        let mut name = self.bytes(Span::new(caller, caller + length)).to_vec();
+        let mut name = self.bytes(self.row_name(edge.row.0)).to_vec();
         name.push(b'.');
         name.extend_from_slice(edge.role.as_str().as_bytes());
         name.extend_from_slice(format!(".{}", body.start).as_bytes());

@@ -60,7 +60,7 @@ impl Reader<'_> {
                     // XLA drops a slot that it cannot read if it stops at the slot's end.
                     let stopped = matches!(cursor.peek(), b',' | b')');
                     let mut word = slot;
-                    let reserved = slot.peek() == b'(' || is_reserved(word.identifier());
+                    let reserved = starts_shape(&slot) || is_reserved(word.identifier());
                     if !(stopped && reserved && cursor.position() > slot.position()) {
                         *cursor = slot;
                         if !skip_droppable(cursor) {
@@ -149,6 +149,9 @@ impl Reader<'_> {
                 self.single_parameters.insert(key, row);
                 return Ok(Some(Operand::Row(row)));
             }
+        }
+        if let Some(row) = self.anonymous.get(&self.text[name.range()]) {
+            return Ok(Some(Operand::Row(*row)));
         }
         if !marked && is_reserved(&self.text[name.range()]) {
             return Ok(None);
@@ -252,6 +255,13 @@ impl Reader<'_> {
             let whole = cursor.balanced()?;
             payload = Span { start: whole.start + 1, end: whole.end - 1 };
             let number = self.parameter_payload(payload)?;
+            if self.parameters.iter().any(|known| known.0 == number) {
+                return Err(ParseError::new(
+                    ErrorKind::DuplicateParameter,
+                    word,
+                    format!("this computation already has parameter {number}"),
+                ));
+            }
             self.parameters.push((number, self.next_row()));
         } else if opcode == Opcode::Constant {
             cursor.advance(1);
@@ -274,10 +284,15 @@ impl Reader<'_> {
             Some(shape) => shape,
             None => self.infer_shape(opcode, &operands.list, &[], &[], word)?,
         };
-        let name = format!("{}.anon.{}", opcode.as_str(), word.start);
         let payload = String::from_utf8_lossy(&self.text[payload.range()]).into_owned();
-        self.push_implicit(name.as_bytes(), opcode, shape, &payload, &operands.list)
-            .map(Operand::Row)
+        // XLA generates the same names, and text may refer to them.
+        let mut name = format!("{}.anon", opcode.as_str());
+        if self.anonymous.contains_key(name.as_bytes()) {
+            name = format!("{name}.{}", self.anonymous.len());
+        }
+        let row = self.push_implicit(name.as_bytes(), opcode, shape, &payload, &operands.list)?;
+        self.anonymous.insert(name.into_bytes().into(), row);
+        Ok(Operand::Row(row))
     }
 
     /// Appends a row that the text only implies; its own text goes to the arena.
@@ -382,8 +397,7 @@ impl Reader<'_> {
 
 /// Words that XLA reads as the start of a type or of an instruction, not as a name.
 fn is_reserved(word: &[u8]) -> bool {
-    word == b"b"
-        || ElementType::from_bytes(word).is_some()
+    ElementType::from_bytes(word).is_some()
         || super::instruction::opcode_of(word).0 != Opcode::Unknown
 }
 
@@ -391,7 +405,7 @@ fn is_reserved(word: &[u8]) -> bool {
 /// without a name, an opcode without operands. Skips such a slot; false for anything else.
 fn skip_droppable(cursor: &mut Cursor<'_>) -> bool {
     let mut ahead = *cursor;
-    if !is_reserved(ahead.identifier()) {
+    if !starts_shape(cursor) && !is_reserved(ahead.identifier()) {
         return false;
     }
     let mut depth = 0usize;

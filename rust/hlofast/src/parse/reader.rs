@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::infer::Signatures;
-use super::names::{HashKeys, InstructionNames, Scope};
+use super::names::{HashKeys, InstructionNames, Scope, equal};
 use super::shape::parse_shape;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{
@@ -10,7 +10,7 @@ use crate::ir::{
     ShapeInterner,
 };
 use crate::text::kernel::{KernelChoice, LineMasks};
-use crate::text::{Cursor, Span};
+use crate::text::{Cursor, Span, is_identifier_byte};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -85,6 +85,8 @@ pub(super) struct Reader<'a> {
     pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::intern::BuildMix>,
     /// Their keys in the order they were added, to take them back.
     pub tuple_element_keys: Vec<(u32, u32)>,
+    /// Rows of nested instructions of the computation being read, by their generated names.
+    pub anonymous: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
     /// First row of the computation being read.
     pub first_row: u32,
     pub root: Option<u32>,
@@ -152,6 +154,7 @@ impl<'a> Reader<'a> {
             parameters: Vec::new(),
             tuple_elements: hashbrown::HashMap::default(),
             tuple_element_keys: Vec::new(),
+            anonymous: hashbrown::HashMap::default(),
             first_row: 0,
             root: None,
             general_until: if options.force_general { usize::MAX } else { 0 },
@@ -269,6 +272,37 @@ impl<'a> Reader<'a> {
             format!("instruction {shown} is defined twice in this computation"),
         )
         .with_related(Span::new(first, first + name.1))
+    }
+
+    /// Whether `row` of the computation being read is called so.
+    #[inline(always)]
+    pub fn is_named(&self, row: u32, name: (usize, usize)) -> bool {
+        let columns = &self.columns;
+        let (Some(start), Some(length)) =
+            (columns.name_starts.get(row as usize), columns.name_lengths.get(row as usize))
+        else {
+            return false;
+        };
+        row >= self.first_row
+            && *length < u8::MAX
+            && *length as usize == name.1
+            && columns.flags[row as usize] & Flags::IMPLICIT == 0
+            && equal(self.text, *start as usize, name.0, name.1)
+    }
+
+    /// Where the name of `row` stands.
+    pub fn row_name(&self, row: u32) -> Span {
+        let start = self.columns.name_starts[row as usize] as usize;
+        match self.columns.name_lengths[row as usize] {
+            u8::MAX => {
+                let base = self.arena_base();
+                let end = if start < base { base } else { base + self.arena.len() };
+                let rest = self.bytes(Span::new(start, end)).iter();
+                let length = rest.take_while(|b| is_identifier_byte(**b) || **b == b'#').count();
+                Span::new(start, start + length)
+            }
+            length => Span::new(start, start + length as usize),
+        }
     }
 
     /// The row of the instruction called so in the computation being read.

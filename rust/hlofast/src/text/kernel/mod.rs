@@ -241,7 +241,42 @@ pub(crate) enum KernelChoice {
     Portable,
 }
 
+#[cfg(target_arch = "x86_64")]
+mod dispatch {
+    use super::{Avx2, Avx512, LineMasks};
+
+    /// # Safety
+    /// The CPU must have the features named.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    pub unsafe fn scan_avx512(masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
+        // SAFETY: this function's features are the kernel's.
+        unsafe { masks.scan::<Avx512>(text, start) }
+    }
+
+    /// # Safety
+    /// The CPU must have the features named.
+    #[target_feature(enable = "avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    pub unsafe fn scan_avx2(masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
+        // SAFETY: this function's features are the kernel's.
+        unsafe { masks.scan::<Avx2>(text, start) }
+    }
+}
+
 impl KernelChoice {
+    /// `LineMasks::scan` with this kernel.
+    pub fn scan(self, masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
+        match self {
+            // SAFETY: `detect` found the features these functions are compiled for.
+            #[cfg(target_arch = "x86_64")]
+            KernelChoice::Avx512 => unsafe { dispatch::scan_avx512(masks, text, start) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            KernelChoice::Avx2 => unsafe { dispatch::scan_avx2(masks, text, start) },
+            // SAFETY: the portable kernel needs no features.
+            KernelChoice::Portable => unsafe { masks.scan::<Portable>(text, start) },
+        }
+    }
+
     /// The best kernel of this machine, or the portable one if `force_scalar`.
     pub fn detect(force_scalar: bool) -> Self {
         #[cfg(target_arch = "x86_64")]
