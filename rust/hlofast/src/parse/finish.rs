@@ -85,7 +85,7 @@ impl Reader<'_> {
                     if !self.options.collect_errors {
                         return Err(error);
                     }
-                    self.errors.push(error);
+                    self.keep(error);
                     unresolved.extend(slot);
                 }
             }
@@ -135,7 +135,7 @@ impl Reader<'_> {
             if !self.options.collect_errors {
                 return Err(error);
             }
-            self.errors.push(error);
+            self.keep(error);
             // The operand is dropped, so that every analysis sees a graph without cycles.
             let slot = self.columns.operand_offsets[row as usize] as usize + index;
             self.columns.operands[slot] = u32::MAX;
@@ -172,7 +172,7 @@ impl Reader<'_> {
         if !self.options.collect_errors {
             return Err(error);
         }
-        self.errors.push(error);
+        self.keep(error);
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl Reader<'_> {
                     if !self.options.collect_errors {
                         return Err(error);
                     }
-                    self.errors.push(error);
+                    self.keep(error);
                     unresolved = true;
                 }
             }
@@ -280,7 +280,7 @@ impl Reader<'_> {
             if !self.options.collect_errors {
                 return Err(error);
             }
-            self.errors.push(error);
+            self.keep(error);
             self.calls[starts[id] + index].computation = ComputationId(u32::MAX);
         }
         self.calls.retain(|call| call.computation.0 != u32::MAX);

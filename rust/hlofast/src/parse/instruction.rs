@@ -203,6 +203,14 @@ impl Reader<'_> {
                     }
                     b'{' => {
                         let body = cursor.balanced()?;
+                        let inside = &self.text[body.start as usize + 1..body.end as usize - 1];
+                        if inside.trim_ascii().is_empty() {
+                            return Err(ParseError::new(
+                                ErrorKind::InvalidComputation,
+                                body,
+                                "a computation needs at least one instruction",
+                            ));
+                        }
                         blocks.push(calls.len());
                         calls.push((body, role));
                     }

@@ -12,7 +12,7 @@ use crate::text::kernel::{Kernel, KernelChoice, LineMasks, Portable};
 use crate::text::{Cursor, Span, is_identifier_byte};
 
 /// Deepest nesting of blocks that stand for computations: each level is read once more.
-const MAX_BLOCKS: u32 = 32;
+const MAX_BLOCKS: u32 = 12;
 
 impl Reader<'_> {
     /// Reads the whole text.
@@ -49,7 +49,7 @@ impl Reader<'_> {
         if !self.options.collect_errors {
             return Err(error);
         }
-        self.errors.push(error);
+        self.keep(error);
         Ok(())
     }
 

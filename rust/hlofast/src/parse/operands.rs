@@ -181,7 +181,10 @@ impl Reader<'_> {
         let Some(mut row) = self.lookup((name.start as usize, name.len())) else {
             return Err(unknown_instruction(self.text, name));
         };
-        while cursor.peek() == b'#' {
+        for steps in 0.. {
+            if cursor.peek() != b'#' {
+                break;
+            }
             cursor.advance(1);
             let at = cursor.position();
             let index = cursor.integer()?;
@@ -206,7 +209,13 @@ impl Reader<'_> {
             row = match self.tuple_elements.get(&(row, index)) {
                 Some(known) => *known,
                 None => {
-                    let spelled = &self.text[name.start as usize..cursor.position()];
+                    let mut spelled = &self.text[name.start as usize..cursor.position()];
+                    // Each step of a long path would spell all steps before it again, and longer
+                    // names than 254 bytes end where identifiers do.
+                    let short = format!("get-tuple-element.anon.{at}");
+                    if spelled.len() > if steps > 0 { 64 } else { 254 } {
+                        spelled = short.as_bytes();
+                    }
                     let operands = [Operand::Row(row)];
                     let tail = format!(", index={index}");
                     let new = self.push_implicit_with_tail(

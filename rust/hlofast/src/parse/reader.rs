@@ -438,6 +438,17 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Adds to the faults found, up to a number in proportion to the text.
+    pub fn keep(&mut self, error: ParseError) {
+        let most = 1000 + self.whole.len() / 64;
+        if self.errors.len() < most {
+            self.errors.push(error);
+        } else if self.errors.len() == most {
+            let message = "more faults than are listed";
+            self.errors.push(ParseError::new(ErrorKind::TooLarge, error.span(), message));
+        }
+    }
+
     /// Marks row `row` as the root, if the text says so; an error if there is one already.
     pub fn mark_root(&mut self, row: u32, at: Span) -> Result<()> {
         if let Some(first) = self.root {
