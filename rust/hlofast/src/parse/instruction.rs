@@ -34,6 +34,7 @@ impl Reader<'_> {
     /// Reads the instruction at `start`; where it ends.
     pub(super) fn instruction(&mut self, start: usize) -> Result<usize> {
         let mut cursor = self.cursor(start);
+        self.undroppable = 0;
         let is_root = self.eat_root(&mut cursor)?;
         let Some(name) = cursor.name()? else {
             return Err(ParseError::new(

@@ -39,7 +39,9 @@ impl Reader<'_> {
                 let at = start.max(cursor.position());
                 let again = self.may_read_again(&error, at);
                 self.collect(error)?;
-                cursor.set_position(if again { self.after_computation(at) } else { usize::MAX });
+                // The brace may be what the fault stopped at.
+                let next = || self.after_computation(start.max(at.saturating_sub(1)));
+                cursor.set_position(if again { next() } else { usize::MAX });
             }
         }
     }

@@ -63,7 +63,9 @@ impl Reader<'_> {
                     let reserved = starts_shape(&slot) || is_reserved(word.identifier());
                     if !(stopped && reserved && cursor.position() > slot.position()) {
                         *cursor = slot;
-                        if !skip_droppable(cursor) {
+                        // What stops an inner slot from being dropped stops those around it.
+                        let hopeless = slot.position() < self.undroppable;
+                        if hopeless || !skip_droppable(cursor, &mut self.undroppable) {
                             return Err(error);
                         }
                     }
@@ -411,8 +413,9 @@ fn is_reserved(word: &[u8]) -> bool {
 }
 
 /// XLA drops an operand slot without a word when reading it fails but stops at its end: a type
-/// without a name, an opcode without operands. Skips such a slot; false for anything else.
-fn skip_droppable(cursor: &mut Cursor<'_>) -> bool {
+/// without a name, an opcode without operands. Skips such a slot; false for anything else,
+/// and then sets `stopped` to what it met.
+fn skip_droppable(cursor: &mut Cursor<'_>, stopped: &mut usize) -> bool {
     let mut ahead = *cursor;
     if !starts_shape(cursor) && !is_reserved(ahead.identifier()) {
         return false;
@@ -424,8 +427,14 @@ fn skip_droppable(cursor: &mut Cursor<'_>) -> bool {
             b')' if depth == 0 => break,
             b'(' | b'{' => depth += 1,
             b')' | b'}' => depth = depth.saturating_sub(1),
-            b'%' | b'"' | b'=' | b'\n' => return false,
-            _ if ahead.is_at_end() => return false,
+            b'%' | b'"' | b'=' | b'\n' => {
+                *stopped = ahead.position();
+                return false;
+            }
+            _ if ahead.is_at_end() => {
+                *stopped = ahead.position();
+                return false;
+            }
             _ => {}
         }
         ahead.advance(1);

@@ -98,6 +98,8 @@ pub(super) struct Reader<'a> {
     pub depth: u32,
     /// Bytes that may still be read again after faults, so that collecting them stays linear.
     pub budget: usize,
+    /// Operand slots that start below this offset cannot be dropped.
+    pub undroppable: usize,
     /// Where the last instruction of the general path stopped.
     pub reached: usize,
     /// Whether this reader has the beginning of the text.
@@ -162,6 +164,7 @@ impl<'a> Reader<'a> {
             depth: 0,
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
             reached: 0,
+            undroppable: 0,
             is_first_part: true,
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),

@@ -1,0 +1,30 @@
+//! Replays the corpus of the fuzz targets (`rust/fuzz`): what they do, on a stable toolchain.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/reading.rs"]
+mod support;
+
+use support::{exercise, invariants, with_context};
+
+#[test]
+fn the_corpus_of_the_fuzzer_reads_without_a_panic() {
+    let folder = support::tests_folder().join("fixtures/fuzz_corpus");
+    let mut inputs = support::files(&folder, "");
+    inputs.retain(|path| path.is_file());
+    assert!(inputs.len() > 50, "the corpus is missing");
+    let mut modules = 0;
+    for path in inputs {
+        let text = support::read(&path);
+        with_context(&path.to_string_lossy(), &text, || {
+            support::compare::read_in_every_way("", &text, false).ok();
+            let collected = support::compare::read_in_every_way("", &text, true);
+            for module in collected.iter().chain(support::parse(&text).iter()) {
+                invariants::check_invariants(module);
+                exercise::exercise(module);
+                modules += 1;
+            }
+        });
+    }
+    assert!(modules > 50, "hardly any text of the corpus is a module");
+}

@@ -1,0 +1,166 @@
+//! Every kind of error that reading produces: where it points and what it says.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/reading.rs"]
+mod support;
+
+use hlofast::ErrorKind::{self, *};
+use hlofast::text::{ErrorPlace, Source};
+use support::invariants::check_invariants;
+use support::{parse, parse_all};
+
+/// Kinds that other tests show: those of strict mode and decoders, and of opening files.
+const ELSEWHERE: &[(ErrorKind, &str)] = &[
+    (InvalidString, "decoders: an escape that means nothing"),
+    (InvalidName, "strict: names XLA would change"),
+    (UnknownOpcode, "strict"),
+    (ShapeMismatch, "strict"),
+    (ForwardReference, "strict"),
+    (ParameterGap, "strict"),
+    (DuplicateAttribute, "strict"),
+    (UnexpectedAttribute, "strict"),
+    (MissingAttribute, "strict"),
+    (InvalidAttribute, "decoders"),
+    (InvalidLiteral, "decoders"),
+    (InvalidSharding, "decoders"),
+    (NotHlo, "opening: other formats"),
+    (SeveralModules, "opening: one module asked for"),
+    (InvalidCompression, "opening: damaged archives"),
+    (TooLarge, "a text of 4 GiB, or more faults than are listed"),
+    (TooDeep, "hostile texts: bombs of brackets"),
+];
+
+/// Kind, line and column of the fault, part of the message, text.
+const CASES: &[(ErrorKind, u64, u64, &str, &str)] = &[
+    (UnexpectedCharacter, 2, 13, "'/'", "e {\n  a = f32[] / add(), x=1\n}"),
+    (UnexpectedEnd, 1, 15, "the text ends", "HloModule m, x"),
+    (UnclosedString, 2, 23, "unclosed string", "e {\n  a = f32[] rng(), x=y\"z\n}"),
+    (UnclosedComment, 2, 3, "unclosed comment", "e {\n  /* a = f32[] rng()\n}"),
+    (UnclosedBracket, 1, 3, "never closed", "e {\n  a = f32[] parameter(0)\n"),
+    (MismatchedBracket, 2, 23, "']'", "e {\n  a = f32[] constant({]\n}"),
+    (InvalidNumber, 2, 11, "64 bits", "e {\n  a = f32[99999999999999999999] rng()\n}"),
+    (ExpectedName, 2, 3, "instruction's name", "e {\n  = f32[] rng()\n}"),
+    (ExpectedToken, 2, 5, "'='", "e {\n  a f32[] rng()\n}"),
+    (ExpectedOpcode, 2, 13, "opcode", "e {\n  a = f32[] (b)\n}"),
+    (InvalidShape, 2, 8, "no element type", "e {\n  a = (x32[], f32[]) rng()\n}"),
+    (InvalidLayout, 2, 16, "layout", "e {\n  a = f32[2]{0 1} rng()\n}"),
+    (CannotInferShape, 2, 7, "shape", "e {\n  a = iota(), iota_dimension=0\n}"),
+    (InvalidOperand, 3, 21, "operand", "e {\n  a = f32[] parameter(0)\n  b = f32[] negate( =)\n}"),
+    (UnknownInstruction, 2, 20, "called nobody", "e {\n  a = f32[] negate(nobody)\n}"),
+    (UnknownComputation, 2, 31, "called none", "e {\n  a = f32[] call(), to_apply=%none\n}"),
+    (OperandCount, 3, 13, "2 operands", "e {\n  a = f32[] parameter(0)\n  b = f32[] add(a)\n}"),
+    (DuplicateInstruction, 3, 3, "twice", "e {\n  a = f32[] rng()\n  a = f32[] rng()\n}"),
+    (DuplicateComputation, 4, 1, "twice", "e {\n  a = f32[] rng()\n}\ne {\n  a = f32[] rng()\n}"),
+    (
+        DuplicateParameter,
+        3,
+        3,
+        "number 0",
+        "e {\n  a = f32[] parameter(0)\n  b = f32[] parameter(0)\n}",
+    ),
+    (DuplicateRoot, 3, 3, "ROOT", "e {\n  ROOT a = f32[] rng()\n  ROOT b = f32[] rng()\n}"),
+    (
+        DuplicateEntry,
+        4,
+        1,
+        "ENTRY",
+        "ENTRY e {\n  a = f32[] rng()\n}\nENTRY f {\n  a = f32[] rng()\n}",
+    ),
+    (InvalidHeader, 1, 1, "module's name", "HloModule ,\ne {\n  a = f32[] rng()\n}"),
+    (InvalidComputation, 1, 1, "at least one", "e {\n}"),
+    (
+        InvalidAsync,
+        3,
+        3,
+        "asynchronous",
+        "e {\n  a = f32[] parameter(0)\n  b = f32[] negate-start(a)\n}",
+    ),
+    (TrailingText, 4, 1, "end of the module", "e {\n  a = f32[] rng()\n}\n]"),
+    (NoModule, 1, 12, "no computation", "HloModule m"),
+];
+
+#[test]
+fn every_kind_is_shown_here_or_elsewhere() {
+    for kind in ErrorKind::ALL {
+        let here = CASES.iter().filter(|case| case.0 == *kind).count();
+        let elsewhere = ELSEWHERE.iter().filter(|case| case.0 == *kind).count();
+        assert_eq!(here.min(1) + elsewhere, 1, "{kind:?}");
+    }
+}
+
+#[test]
+fn errors_say_what_and_where() {
+    let mut wrong = Vec::new();
+    for (kind, line, column, message, text) in CASES {
+        let error = match parse(text.as_bytes()) {
+            Err(error) => error,
+            Ok(_) => {
+                wrong.push(format!("{kind:?}: accepted {text:?}"));
+                continue;
+            }
+        };
+        let place = ErrorPlace::new(&Source::from_slice(text.as_bytes()), &error);
+        let found = (error.kind(), place.line, place.column);
+        if found != (*kind, *line, *column) || !error.message().contains(message) {
+            wrong.push(format!("{kind:?}: {found:?} {:?} for {text:?}", error.message()));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_error_can_also_be_collected() {
+    for (kind, _, _, _, text) in CASES {
+        let alone = parse(text.as_bytes()).unwrap_err();
+        match parse_all(text.as_bytes()) {
+            Ok(module) => {
+                check_invariants(&module);
+                assert_eq!(module.errors().first(), Some(&alone), "{kind:?}");
+            }
+            Err(error) => assert_eq!(error, alone, "{kind:?}"),
+        }
+    }
+}
+
+fn names(text: &str) -> (Vec<String>, Vec<ErrorKind>) {
+    let module = parse_all(text.as_bytes()).unwrap();
+    check_invariants(&module);
+    let name = |row| String::from_utf8_lossy(module.instruction_name(row)).into_owned();
+    (module.rows().map(name).collect(), module.errors().iter().map(|e| e.kind()).collect())
+}
+
+#[test]
+fn what_follows_a_fault_is_read() {
+    let text = "HloModule m\n\nc {\n  a = f32[] parameter(0)\n  b = f32[] %%\n  d = f32[] negate(a)\n\
+                ROOT e = f32[] negate(missing)\n}\n\nbroken (\n  x\n}\n\nENTRY f {\n  a = f32[] rng()\n  \
+                a = f32[] rng()\n  ROOT g = f32[] call(a), to_apply=c\n}\n";
+    let (rows, kinds) = names(text);
+    assert_eq!(rows, ["a", "d", "e", "a", "g"]);
+    assert_eq!(kinds.len(), 4, "{kinds:?}");
+    assert!(kinds.contains(&UnknownInstruction) && kinds.contains(&DuplicateInstruction));
+}
+
+#[test]
+fn cycles_are_reported_once_and_cut() {
+    let (rows, kinds) = names(
+        "e {\n  x = f32[] add(y, p)\n  y = f32[] negate(x)\n  z = f32[] negate(z)\n  \
+         p = f32[] parameter(0)\n}",
+    );
+    assert_eq!(rows, ["x", "y", "z", "p"]);
+    assert_eq!(kinds, [UnknownInstruction, UnknownInstruction]);
+    let module = parse_all(
+        b"c {\n  a = f32[] call(), to_apply=d\n}\nd {\n  b = f32[] call(), to_apply=c\n}\n",
+    );
+    let module = module.unwrap();
+    check_invariants(&module);
+    assert_eq!(module.errors().len(), 1);
+    assert_eq!(module.all_calls().len(), 1, "one of two calls closes the circle");
+}
+
+#[test]
+fn a_body_that_ends_with_the_text_is_kept() {
+    let (rows, kinds) = names("HloModule m\nc {\n  a = f32[] rng()\n}\ne {\n  b = f32[] rng()\n");
+    assert_eq!(rows, ["a", "b"]);
+    assert_eq!(kinds, [UnclosedBracket]);
+}
