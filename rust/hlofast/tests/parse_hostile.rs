@@ -76,7 +76,8 @@ const SIZE: usize = 1 << 20;
 #[test]
 fn unclosed_brackets_of_every_kind_and_place() {
     let _alone = alone();
-    let places: [(&str, fn(&str) -> String); 9] = [
+    type Place = fn(&str) -> String;
+    let places: [(&str, Place); 9] = [
         ("text", |bomb| bomb.to_string()),
         ("header", |bomb| format!("HloModule m, x={bomb}")),
         ("layout", |bomb| format!("HloModule m, entry_computation_layout={{{bomb}")),
