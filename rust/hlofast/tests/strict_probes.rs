@@ -166,3 +166,29 @@ fn strict_mode_reads_real_dumps() {
     }
     assert!(read >= 10, "only {read} dumps");
 }
+
+#[test]
+fn a_lone_minus_in_a_table_is_an_error() {
+    let text = "HloModule m\n\nFileNames\n- \"a\"\n\nENTRY e {\n  p = f32[] parameter(0)\n}\n";
+    for strictness in [Strictness::Tolerant, Strictness::Jaxlib, Strictness::Newest] {
+        assert!(read(text, strictness).is_err());
+    }
+}
+
+#[test]
+fn deep_nesting_needs_no_deep_stack() {
+    for depth in [450, 20_000] {
+        let (open, close) = ("(".repeat(depth), ")".repeat(depth));
+        let bodies = [
+            format!("ROOT r = f32[] {}p{close}", "abs(".repeat(depth)),
+            format!("ROOT c = {open}s32[]{close} constant({open}1{close})"),
+        ];
+        for body in bodies {
+            let text = format!("HloModule m\nENTRY e {{\n p = f32[] parameter(0)\n {body}\n}}\n");
+            let small_stack = std::thread::Builder::new().stack_size(1 << 20);
+            let result = small_stack.spawn(move || read(&text, Strictness::Newest).is_ok());
+            let accepted = result.expect("a thread starts").join().expect("no panic");
+            assert_eq!(accepted, depth < 500, "depth {depth}");
+        }
+    }
+}

@@ -170,7 +170,10 @@ impl Reader<'_> {
                         cursor.balanced()?;
                     }
                     b'-' | b'0'..=b'9' => {
-                        cursor.integer()?;
+                        // A lone minus is no integer, and stays where it is.
+                        if cursor.integer()?.is_none() {
+                            break;
+                        }
                     }
                     _ => break,
                 }
