@@ -15,6 +15,7 @@ mod operands;
 mod semantics;
 mod shape;
 mod sharding;
+mod string;
 mod structured;
 mod table;
 mod value;
