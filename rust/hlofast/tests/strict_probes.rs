@@ -50,16 +50,7 @@ fn read(text: &str, strictness: Strictness) -> hlofast::Result<hlofast::ir::Modu
 }
 
 /// Probes on which strict mode differs from jaxlib, and why.
-const DISAGREEMENTS: &[(&str, &str)] = &[
-    (
-        "nested/generated-name-used",
-        "XLA lets an operand name an instruction by the name that XLA made up for it.",
-    ),
-    (
-        "dropped/of-tuple/f32[2] parameter(0), p0",
-        "XLA drops a nested parameter whose number is taken; both modes call that a fault.",
-    ),
-];
+const DISAGREEMENTS: &[(&str, &str)] = &[];
 
 #[test]
 #[allow(clippy::print_stdout, reason = "the agreement count is worth seeing")]
