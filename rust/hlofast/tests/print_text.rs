@@ -162,7 +162,7 @@ fn what_the_text_implies_is_written_out_or_folded() {
         "%t_0.1 = f32[2] get-tuple-element(%t), index=0",
         "%t_0 = f32[2] copy(%t_0.1)",
         "%t_1_1 = f32[3] get-tuple-element(%t_1), index=1",
-        "%n = f32[3] add(%t_1_1, %negate.anon.",
+        "%n = f32[3] add(%t_1_1, %negate.anon",
         "async-start(%n), calls=%async_wrapped.s, async_execution_thread=\"side\"",
         "ROOT %d = f32[3] async-done(%s)",
     ] {
@@ -171,7 +171,7 @@ fn what_the_text_implies_is_written_out_or_folded() {
     let folded = with(text, PrintOptions { fold: true, ..PrintOptions::default() });
     for part in [
         "%t_0 = f32[2] copy(%t#0)",
-        "%n = f32[3] add(%t#1#1, %negate.anon.",
+        "%n = f32[3] add(%t#1#1, %negate.anon",
         "custom-call-start(%n), custom_call_target=\"x\", async_execution_thread=\"side\"",
         "ROOT %d = f32[3] custom-call-done(%s)",
     ] {
