@@ -124,20 +124,17 @@ impl Computation {
 
     /// The names of all instructions.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let rows: Vec<u32> = self.record().rows().collect();
-        crate::instruction::instruction_names(py, &self.held, &rows)
+        crate::names::instruction_names(py, &self.held, self.record().rows())
     }
 
     /// The opcodes of all instructions.
     fn opcodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let rows: Vec<u32> = self.record().rows().collect();
-        crate::instruction::instruction_opcodes(py, &self.held, &rows)
+        crate::names::instruction_opcodes(py, &self.held, self.record().rows())
     }
 
     /// For each instruction the names of its operands.
     fn operand_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let rows: Vec<u32> = self.record().rows().collect();
-        crate::instruction::operand_names(py, &self.held, &rows)
+        crate::names::operand_names(py, &self.held, self.record().rows())
     }
 
     /// Its text, byte for byte; None where the text only implies it.

@@ -1,5 +1,6 @@
 //! What every view of one module shares.
 
+use crate::names::Names;
 use hlofast::ir::{Module, Opcode};
 use hlofast::text::LineIndex;
 use pyo3::prelude::*;
@@ -17,6 +18,8 @@ pub struct Held {
     pub op_names: PyOnceLock<Py<PyAny>>,
     /// The distinct source file names as a list of str.
     pub source_files: PyOnceLock<Py<PyAny>>,
+    /// The instruction names made so far.
+    names: Names,
     /// Where the lines of the text start, for `text_line`.
     lines: OnceLock<LineIndex>,
 }
@@ -28,8 +31,20 @@ impl Held {
             columns: PyOnceLock::new(),
             op_names: PyOnceLock::new(),
             source_files: PyOnceLock::new(),
+            names: Names::default(),
             lines: OnceLock::new(),
         })
+    }
+
+    /// The name of `row`.
+    #[inline]
+    pub fn name<'py>(&self, py: Python<'py>, row: u32) -> PyResult<Bound<'py, PyString>> {
+        Ok(self.names.get(py, &self.core, row)?.bind(py).clone())
+    }
+
+    /// Bytes that the module takes beyond its text, with what was computed so far.
+    pub fn heap_bytes(&self, py: Python<'_>) -> usize {
+        self.core.heap_bytes() + self.names.heap_bytes(py, &self.core)
     }
 
     /// The 1-based line of the file that holds byte `offset` of the text.

@@ -2,14 +2,15 @@
 
 use crate::attributes::{Attributes, attribute_value, decoded};
 use crate::computation::Computation;
-use crate::held::{Held, hash_of, opcode_name, same_module, text, text_or_bytes};
+use crate::held::{Held, hash_of, same_module, text, text_or_bytes};
 use crate::metadata::{Metadata, SourceLocation};
+use crate::names::opcode_of;
 use crate::sequence::{ComputationSequence, Ids, InstructionSequence};
 use crate::shape::{Shape, shape_text};
 use hlofast::ir::decode::{AttributeValue, decode};
 use hlofast::ir::{Flags, Module, Opcode, Row};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use std::sync::Arc;
 
 /// An instruction of a module: a light view, made on access.
@@ -25,82 +26,6 @@ pub fn opcode_bytes(module: &Module, row: Row) -> &[u8] {
         Opcode::Unknown => module.opcode_text(row),
         opcode => opcode.as_str().as_bytes(),
     }
-}
-
-fn opcode_of<'py>(py: Python<'py>, module: &Module, row: Row) -> PyResult<Bound<'py, PyAny>> {
-    let opcode = module.opcode(row);
-    if opcode != Opcode::Unknown
-        && let Some(name) = opcode_name(py, opcode)
-    {
-        return Ok(name.bind(py).clone().into_any());
-    }
-    Ok(text(py, module.opcode_text(row))?.into_any())
-}
-
-/// Names of `rows` as a list.
-pub fn instruction_names<'py>(
-    py: Python<'py>,
-    held: &Held,
-    rows: &[u32],
-) -> PyResult<Bound<'py, PyList>> {
-    // Python cuts one string into many faster than it takes many over; no name has a line end.
-    let mut joined = Vec::with_capacity(16 * rows.len());
-    for row in rows {
-        joined.extend_from_slice(held.core.instruction_name(Row(*row)));
-        joined.push(b'\n');
-    }
-    joined.pop();
-    match std::str::from_utf8(&joined) {
-        Ok(joined) if !rows.is_empty() => {
-            let names = PyString::new(py, joined).call_method1("split", ("\n",))?;
-            Ok(names.cast_into::<PyList>()?)
-        }
-        _ => {
-            let names = rows.iter().map(|row| text(py, held.core.instruction_name(Row(*row))));
-            PyList::new(py, names.collect::<PyResult<Vec<_>>>()?)
-        }
-    }
-}
-
-/// Opcodes of `rows` as a list.
-pub fn instruction_opcodes<'py>(
-    py: Python<'py>,
-    held: &Held,
-    rows: &[u32],
-) -> PyResult<Bound<'py, PyList>> {
-    let names: PyResult<Vec<_>> =
-        rows.iter().map(|row| opcode_of(py, &held.core, Row(*row))).collect();
-    PyList::new(py, names?)
-}
-
-/// For each of `rows` the names of its operands. An instruction's name is one `str` however often
-/// it is used.
-pub fn operand_names<'py>(
-    py: Python<'py>,
-    held: &Held,
-    rows: &[u32],
-) -> PyResult<Bound<'py, PyList>> {
-    let core = &held.core;
-    let lowest = rows.iter().flat_map(|row| core.operands(Row(*row))).min().copied().unwrap_or(0);
-    let highest = rows.iter().flat_map(|row| core.operands(Row(*row))).max().copied();
-    let span = highest.map_or(0, |highest| (highest - lowest) as usize + 1);
-    let mut cache: Vec<Option<Bound<'py, PyString>>> = vec![None; span];
-    let mut lists = Vec::with_capacity(rows.len());
-    for row in rows {
-        let operands = core.operands(Row(*row));
-        let mut names = Vec::with_capacity(operands.len());
-        for operand in operands {
-            let slot = cache.get_mut((operand - lowest) as usize);
-            let name = match slot {
-                Some(Some(name)) => name.clone(),
-                Some(slot) => slot.insert(text(py, core.instruction_name(Row(*operand)))?).clone(),
-                None => text(py, core.instruction_name(Row(*operand)))?,
-            };
-            names.push(name);
-        }
-        lists.push(PyList::new(py, names)?);
-    }
-    PyList::new(py, lists)
 }
 
 impl Instruction {
@@ -151,23 +76,23 @@ impl Instruction {
     /// The name, without `%`.
     #[getter]
     fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
-        text(py, self.core().instruction_name(self.id()))
+        self.held.name(py, self.row)
     }
 
     /// The opcode of XLA's graph; unknown ones as written.
     #[getter]
-    fn opcode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn opcode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         opcode_of(py, self.core(), self.id())
     }
 
     /// The opcode as the text writes it, such as `all-to-all-start` for an `async-start`.
     #[getter]
-    fn opcode_text<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn opcode_text<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         let written = self.core().opcode_text(self.id());
         if written.is_empty() {
             return self.opcode(py);
         }
-        Ok(text(py, written)?.into_any())
+        text(py, written)
     }
 
     /// The module it belongs to.

@@ -12,6 +12,7 @@ mod instruction;
 mod loading;
 mod metadata;
 mod module;
+mod names;
 mod query;
 mod records;
 mod sequence;

@@ -4,7 +4,8 @@ use crate::attributes::Attributes;
 use crate::columns::{Columns, as_array};
 use crate::computation::Computation;
 use crate::held::{Held, same_module, text};
-use crate::instruction::{Instruction, instruction_names, instruction_opcodes, operand_names};
+use crate::instruction::Instruction;
+use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use crate::query::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
@@ -32,8 +33,8 @@ impl Module {
         InstructionSequence { held: Arc::clone(&self.held), ids }
     }
 
-    fn all_rows(&self) -> Vec<u32> {
-        (0..self.core().row_count() as u32).collect()
+    fn all_rows(&self) -> std::ops::Range<u32> {
+        0..self.core().row_count() as u32
     }
 
     fn name_text(&self) -> String {
@@ -163,17 +164,17 @@ impl Module {
 
     /// The names of all instructions.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        instruction_names(py, &self.held, &self.all_rows())
+        instruction_names(py, &self.held, self.all_rows())
     }
 
     /// The opcodes of all instructions.
     fn opcodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        instruction_opcodes(py, &self.held, &self.all_rows())
+        instruction_opcodes(py, &self.held, self.all_rows())
     }
 
     /// For each instruction the names of its operands.
     fn operand_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        operand_names(py, &self.held, &self.all_rows())
+        operand_names(py, &self.held, self.all_rows())
     }
 
     /// The computations, callees before callers, otherwise in text order.
@@ -243,8 +244,8 @@ impl Module {
 
     /// Bytes that the representation takes beyond the text, with what was computed so far.
     #[getter]
-    fn nbytes(&self) -> usize {
-        self.core().heap_bytes()
+    fn nbytes(&self, py: Python<'_>) -> usize {
+        self.held.heap_bytes(py)
     }
 
     /// Bytes of the text.

@@ -2,7 +2,8 @@
 
 use crate::computation::Computation;
 use crate::held::{Held, hash_of, same_module, text};
-use crate::instruction::{Instruction, instruction_names, instruction_opcodes, operand_names};
+use crate::instruction::Instruction;
+use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use hlofast::ir::{ComputationId, Row};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -53,6 +54,11 @@ impl Ids {
             Ids::Users(row) => held.core.users().get(*row).contains(&id),
             Ids::List(list) => list.contains(&id),
         }
+    }
+
+    /// All of them, in order.
+    pub fn iter<'a>(&'a self, held: &'a Held) -> impl ExactSizeIterator<Item = u32> + 'a {
+        (0..self.len(held)).map(|index| self.get(held, index).unwrap_or(u32::MAX))
     }
 
     /// All of them as a list of their own.
@@ -233,17 +239,17 @@ impl InstructionSequence {
 
     /// The names of all instructions.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        instruction_names(py, &self.held, &self.ids.to_vec(&self.held))
+        instruction_names(py, &self.held, self.ids.iter(&self.held))
     }
 
     /// The opcodes of all instructions.
     fn opcodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        instruction_opcodes(py, &self.held, &self.ids.to_vec(&self.held))
+        instruction_opcodes(py, &self.held, self.ids.iter(&self.held))
     }
 
     /// For each instruction the names of its operands.
     fn operand_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        operand_names(py, &self.held, &self.ids.to_vec(&self.held))
+        operand_names(py, &self.held, self.ids.iter(&self.held))
     }
 
     /// The row numbers, as a column.
@@ -298,7 +304,8 @@ impl InstructionIterator {
     }
 
     fn __next__(&self) -> Option<Instruction> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let index = self.next.load(Ordering::Relaxed);
+        self.next.store(index + 1, Ordering::Relaxed);
         let row = self.ids.get(&self.held, index)?;
         Some(Instruction { held: Arc::clone(&self.held), row })
     }
@@ -456,7 +463,8 @@ impl ComputationIterator {
     }
 
     fn __next__(&self) -> Option<Computation> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let index = self.next.load(Ordering::Relaxed);
+        self.next.store(index + 1, Ordering::Relaxed);
         let id = self.ids.get(&self.held, index)?;
         Some(Computation { held: Arc::clone(&self.held), id: ComputationId(id) })
     }

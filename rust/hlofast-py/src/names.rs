@@ -1,0 +1,150 @@
+//! Names, opcodes and operand names as Python strings: one by one and as whole lists.
+
+use crate::held::{Held, opcode_name, text};
+use hlofast::ir::{Module, Opcode, Row};
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyString};
+use std::sync::OnceLock;
+
+/// Names are made this many rows at a time: few enough for one access to stay cheap, many enough
+/// for the bookkeeping not to matter.
+const CHUNK: usize = 32;
+
+/// What CPython adds to the characters of a `str`.
+const STR_HEADER: usize = 49;
+
+type Chunk = PyOnceLock<Box<[Py<PyString>]>>;
+
+/// The instruction names of a module, each made once: an instruction is named by itself and by
+/// every user, and strings that are kept remember their hash.
+#[derive(Default)]
+pub struct Names {
+    chunks: OnceLock<Box<[Chunk]>>,
+}
+
+impl Names {
+    /// The name of `row`.
+    #[inline]
+    pub fn get<'a>(
+        &'a self,
+        py: Python<'_>,
+        core: &Module,
+        row: u32,
+    ) -> PyResult<&'a Py<PyString>> {
+        let chunks = self
+            .chunks
+            .get_or_init(|| (0..core.row_count().div_ceil(CHUNK)).map(|_| Chunk::new()).collect());
+        let (number, place) = (row as usize / CHUNK, row as usize % CHUNK);
+        let chunk = match chunks.get(number) {
+            Some(chunk) => match chunk.get(py) {
+                Some(made) => made,
+                None => chunk.get_or_try_init(py, || made(py, core, number))?,
+            },
+            None => &[][..],
+        };
+        chunk.get(place).ok_or_else(|| PyIndexError::new_err("there is no such row"))
+    }
+
+    /// Bytes of the names made so far.
+    pub fn heap_bytes(&self, py: Python<'_>, core: &Module) -> usize {
+        let Some(chunks) = self.chunks.get() else { return 0 };
+        let made = chunks.iter().enumerate().filter(|(_, chunk)| chunk.get(py).is_some());
+        let strings = made.flat_map(|(number, _)| rows_of(core, number)).map(|row| {
+            size_of::<Py<PyString>>()
+                + (core.instruction_name(Row(row)).len() + STR_HEADER).next_multiple_of(16)
+        });
+        size_of_val(&chunks[..]) + strings.sum::<usize>()
+    }
+}
+
+fn rows_of(core: &Module, chunk: usize) -> std::ops::Range<u32> {
+    let start = chunk * CHUNK;
+    start as u32..core.row_count().min(start + CHUNK) as u32
+}
+
+#[cold]
+fn made(py: Python<'_>, core: &Module, chunk: usize) -> PyResult<Box<[Py<PyString>]>> {
+    rows_of(core, chunk)
+        .map(|row| Ok(text(py, core.instruction_name(Row(row)))?.unbind()))
+        .collect()
+}
+
+/// The opcode of `row`; unknown ones as written.
+#[inline]
+pub fn opcode_of<'py>(py: Python<'py>, core: &Module, row: Row) -> PyResult<Bound<'py, PyString>> {
+    let opcode = core.opcode(row);
+    if opcode != Opcode::Unknown
+        && let Some(name) = opcode_name(py, opcode)
+    {
+        return Ok(name.bind(py).clone());
+    }
+    text(py, core.opcode_text(row))
+}
+
+/// Elements of lists, made in place while the list is filled.
+struct Name<'a>(&'a Held, u32);
+struct OpcodeName<'a>(&'a Held, u32);
+struct OperandNames<'a>(&'a Held, u32);
+
+impl<'py> IntoPyObject<'py> for Name<'_> {
+    type Target = PyString;
+    type Output = Bound<'py, PyString>;
+    type Error = PyErr;
+
+    #[inline]
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        self.0.name(py, self.1)
+    }
+}
+
+impl<'py> IntoPyObject<'py> for OpcodeName<'_> {
+    type Target = PyString;
+    type Output = Bound<'py, PyString>;
+    type Error = PyErr;
+
+    #[inline]
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        opcode_of(py, &self.0.core, Row(self.1))
+    }
+}
+
+impl<'py> IntoPyObject<'py> for OperandNames<'_> {
+    type Target = PyList;
+    type Output = Bound<'py, PyList>;
+    type Error = PyErr;
+
+    #[inline]
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        let operands = self.0.core.operands(Row(self.1));
+        PyList::new(py, operands.iter().map(|row| Name(self.0, *row)))
+    }
+}
+
+/// Names of `rows`.
+pub fn instruction_names<'py>(
+    py: Python<'py>,
+    held: &Held,
+    rows: impl ExactSizeIterator<Item = u32>,
+) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, rows.map(|row| Name(held, row)))
+}
+
+/// Opcodes of `rows`.
+pub fn instruction_opcodes<'py>(
+    py: Python<'py>,
+    held: &Held,
+    rows: impl ExactSizeIterator<Item = u32>,
+) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, rows.map(|row| OpcodeName(held, row)))
+}
+
+/// For each of `rows` the names of its operands.
+pub fn operand_names<'py>(
+    py: Python<'py>,
+    held: &Held,
+    rows: impl ExactSizeIterator<Item = u32>,
+) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, rows.map(|row| OperandNames(held, row)))
+}
