@@ -233,6 +233,13 @@ fn many_of_everything() {
             "control predecessors",
             entry(&format!("a = f32[2] negate(p), control-predecessors={{{}}}", fill("b, ", SIZE))),
         ),
+        (
+            "nested parameters",
+            entry(&format!(
+                "a = tuple({})",
+                numbered(&|i| format!("f32[] parameter({}), ", 100_000 - i), 60_000)
+            )),
+        ),
         ("parameters", entry(&fill("q = f32[2] parameter(1)\n", SIZE))),
         (
             "parameter numbers",

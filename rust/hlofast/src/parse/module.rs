@@ -453,6 +453,7 @@ impl Reader<'_> {
     pub(super) fn start_computation(&mut self) {
         self.scope.clear();
         self.parameters.clear();
+        self.indexed_parameters = 0;
         self.tuple_elements.clear();
         self.anonymous.clear();
         self.tuple_element_keys.clear();

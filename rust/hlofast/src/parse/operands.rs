@@ -266,7 +266,7 @@ impl Reader<'_> {
             let whole = cursor.balanced()?;
             payload = Span { start: whole.start + 1, end: whole.end - 1 };
             let number = self.parameter_payload(payload)?;
-            if self.parameters.iter().any(|known| known.0 == number) {
+            if self.has_parameter(number) {
                 return Err(ParseError::new(
                     ErrorKind::DuplicateParameter,
                     word,
@@ -362,6 +362,18 @@ impl Reader<'_> {
             };
             self.columns.operands.push(row);
         }
+    }
+
+    /// Whether the computation being read has parameter `number` already.
+    fn has_parameter(&mut self, number: u64) -> bool {
+        for (index, (known, _)) in self.parameters.iter().enumerate().skip(self.indexed_parameters)
+        {
+            self.parameter_index.insert(*known, index);
+        }
+        self.indexed_parameters = self.parameters.len();
+        // Entries of parameters that were taken back lead elsewhere.
+        let index = self.parameter_index.get(&number).copied();
+        index.and_then(|index| self.parameters.get(index)).is_some_and(|known| known.0 == number)
     }
 
     /// The number in `parameter(number)`.

@@ -81,6 +81,10 @@ pub(super) struct Reader<'a> {
     pub queue: VecDeque<Queued>,
     /// (number, row) of the parameters of the computation being read.
     pub parameters: Vec<(u64, u32)>,
+    /// Where in `parameters` a number stands, for the first `indexed_parameters` of them; only
+    /// filled for parameters inside operand lists.
+    pub parameter_index: hashbrown::HashMap<u64, usize, crate::ir::intern::BuildMix>,
+    pub indexed_parameters: usize,
     /// Implicit get-tuple-elements of the computation being read, by (operand row, index).
     pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::intern::BuildMix>,
     /// Their keys in the order they were added, to take them back.
@@ -154,6 +158,8 @@ impl<'a> Reader<'a> {
             pending: Vec::new(),
             queue: VecDeque::new(),
             parameters: Vec::new(),
+            parameter_index: hashbrown::HashMap::default(),
+            indexed_parameters: 0,
             tuple_elements: hashbrown::HashMap::default(),
             tuple_element_keys: Vec::new(),
             anonymous: hashbrown::HashMap::default(),
@@ -435,6 +441,7 @@ impl<'a> Reader<'a> {
         self.control_predecessors.truncate(mark.control);
         self.queue.truncate(mark.queue);
         self.parameters.truncate(mark.parameters);
+        self.indexed_parameters = self.indexed_parameters.min(mark.parameters);
         while self.tuple_element_keys.len() > mark.tuple_elements {
             let key = self.tuple_element_keys.pop().unwrap_or_default();
             self.tuple_elements.remove(&key);

@@ -6,6 +6,7 @@ use hlofast::ir::decode::{
     metadata_string,
 };
 use hlofast::ir::{Module, Opcode, Row};
+use hlofast::print::{Form, PrintOptions, to_text};
 
 /// Most devices that are listed one by one.
 const LIMIT: usize = 1000;
@@ -39,8 +40,24 @@ pub fn exercise(module: &Module) -> usize {
     module.shape_bytes_column();
     module.computation_column();
     module.heap_bytes();
+    readable += exercise_printer(module);
     let summary = hlofast::summary::summarise(module, &hlofast::summary::Options::default());
     readable + summary.instructions
+}
+
+/// Every form of the printer; shapes that hold themselves many times over print at that length, so
+/// they are left out.
+fn exercise_printer(module: &Module) -> usize {
+    let leaves: u64 =
+        module.rows().map(|row| u64::from(module.shapes().leaf_count(module.shape(row)))).sum();
+    if leaves > 1 << 20 {
+        return 0;
+    }
+    let printed = |form, fold| {
+        let options = PrintOptions { form, fold, operand_shapes: false, ..PrintOptions::default() };
+        to_text(module, &options).len()
+    };
+    printed(Form::Long, false).min(printed(Form::Short, true))
 }
 
 fn exercise_row(module: &Module, row: Row) -> usize {
