@@ -11,18 +11,14 @@
 
 use super::names::equal;
 use super::reader::Reader;
+use super::scan::Scan;
 use crate::error::Result;
 use crate::ir::module::NO_METADATA;
-use crate::ir::{CallRole, Computation, Opcode};
+use crate::ir::{CallRole, Opcode};
 use crate::text::Span;
-use crate::text::kernel::{
-    CLOSE, COMMA, Kernel, LineMasks, NOT_IDENTIFIER, OPEN, OUTSIDE, SPACE, SPECIAL,
-};
+use crate::text::kernel::{Kernel, LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
 use crate::text::{is_identifier_byte, is_identifier_start};
 use std::ops::Range;
-
-/// Deepest nesting of brackets inside one attribute value or literal on the fast path.
-const MAX_NESTING: usize = 16;
 
 /// Operands from which a list counts as long.
 const MANY: usize = 8;
@@ -33,127 +29,6 @@ pub(super) enum Line {
     Read(usize),
     /// Not in the printed form; nothing was appended.
     Other,
-}
-
-/// A line and its masks.
-struct Scan<'m, 'a> {
-    line: &'a [u8],
-    masks: &'m LineMasks,
-}
-
-impl Scan<'_, '_> {
-    /// The byte at `at`, or a newline past the end.
-    #[inline(always)]
-    fn byte(&self, at: usize) -> u8 {
-        self.line.get(at).copied().unwrap_or(b'\n')
-    }
-
-    /// The bracket that closes the one at `open`; None if kinds or counts do not fit.
-    #[inline(always)]
-    fn closing(&self, open: usize) -> Option<usize> {
-        let at = self.masks.next_of::<OPEN, CLOSE>(open + 1);
-        if self.byte(at) == partner(self.byte(open)) {
-            return Some(at);
-        }
-        self.closing_nested(open, at)
-    }
-
-    /// As `closing`, when brackets lie between; `at` is the first of them.
-    #[inline(always)]
-    fn closing_nested(&self, open: usize, at: usize) -> Option<usize> {
-        let mut stack = [0u8; MAX_NESTING];
-        stack[0] = partner(self.byte(open));
-        let mut depth = 1;
-        let mut at = at;
-        loop {
-            let byte = *self.line.get(at)?;
-            let closes = partner(byte);
-            if closes != 0 {
-                *stack.get_mut(depth)? = closes;
-                depth += 1;
-            } else {
-                depth -= 1;
-                if stack[depth] != byte {
-                    return None;
-                }
-                if depth == 0 {
-                    return Some(at);
-                }
-            }
-            at = self.masks.next_of::<OPEN, CLOSE>(at + 1);
-        }
-    }
-
-    /// Whether every special byte belongs to an index comment, `/*index=5*/`, or quotes a plain
-    /// word, `'axis_0'`.
-    #[cold]
-    #[inline(never)]
-    fn has_only_harmless_specials(&self) -> bool {
-        let mut at = self.masks.next::<SPECIAL>(0);
-        while at < self.line.len() {
-            let end = self.masks.next::<SPECIAL>(at + 1);
-            let Some(inside) = self.line.get(at..=end) else { return false };
-            let harmless = match inside {
-                [b'/', b'*', b'i', b'n', b'd', b'e', b'x', b'=', digits @ .., b'*', b'/'] => {
-                    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
-                }
-                [b'\'', .., b'\''] => self.masks.next::<NOT_IDENTIFIER>(at + 1) == end,
-                _ => false,
-            };
-            if !harmless {
-                return false;
-            }
-            at = self.masks.next::<SPECIAL>(end + 1);
-        }
-        true
-    }
-
-    /// Skips an index comment at `at`.
-    #[inline(always)]
-    fn skip_comment(&self, at: usize) -> usize {
-        if self.byte(at) == b'/' { self.masks.next::<SPECIAL>(at + 1) + 1 } else { at }
-    }
-
-    /// Whether `value..end` is one word for the general path too, which ends values at gaps, reads
-    /// on at comments and knows that a mesh has a comma in it.
-    #[cold]
-    #[inline(never)]
-    fn plain_value(&self, value: usize, end: usize) -> Option<()> {
-        let mut text = self.line.get(value..end)?;
-        if end == self.line.len() {
-            text = text.trim_ascii_end();
-        }
-        let word = text.split(|byte| *byte == b'[').next()?;
-        let is_plain = !text.is_empty()
-            && !text.iter().any(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'/'))
-            && !matches!(word, b"mesh" | b"maximal_mesh");
-        is_plain.then_some(())
-    }
-
-    /// The end of the attribute value at `value`: the comma, or the line's end.
-    #[inline(always)]
-    fn value_end(&self, value: usize) -> Option<usize> {
-        let mut at = value;
-        loop {
-            let comma = self.masks.next::<COMMA>(at);
-            let bracket = self.masks.next_of::<OPEN, CLOSE>(at);
-            if comma <= bracket {
-                return Some(comma);
-            }
-            at = self.closing(bracket)? + 1;
-        }
-    }
-}
-
-/// The bracket that closes `open`; 0 if it opens nothing.
-#[inline(always)]
-fn partner(open: u8) -> u8 {
-    match open {
-        b'(' => b')',
-        b'[' => b']',
-        b'{' => b'}',
-        _ => 0,
-    }
 }
 
 /// The role of an attribute that names computations.
@@ -208,136 +83,6 @@ impl Reader<'_> {
         if let Some(slot) = self.scope.slot(hash) {
             K::prefetch(slot);
         }
-    }
-
-    /// Reads the module header's attributes, `, key=value` to the end of the line at `start`; None,
-    /// with nothing read, if the line holds anything else.
-    pub(super) fn header_attributes_line(
-        &mut self,
-        start: usize,
-        masks: &mut LineMasks,
-    ) -> Option<usize> {
-        if self.options.force_general || !self.kernel.scan(masks, self.text, start) {
-            return None;
-        }
-        let line = self.text.get(start..start + masks.length)?;
-        let scan = Scan { line, masks };
-        if masks.has_special && !scan.has_only_harmless_specials() {
-            return None;
-        }
-        let end = line.trim_ascii_end().len();
-        let mut found = Vec::new();
-        let mut at = 0;
-        while at < end {
-            let key = at + 2;
-            let key_end = masks.next::<NOT_IDENTIFIER>(key);
-            let value = key_end + 1;
-            if scan.byte(at) != b','
-                || scan.byte(at + 1) != b' '
-                || scan.byte(key_end) != b'='
-                || !is_identifier_start(scan.byte(key))
-            {
-                return None;
-            }
-            at = match scan.byte(value) {
-                b'{' => scan.closing(value)? + 1,
-                b' ' | b',' | b'\n' | b'\r' => return None,
-                b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
-                _ => {
-                    let stop = scan.value_end(value)?.min(end);
-                    // A space may end the value; only the general path knows.
-                    if masks.next::<SPACE>(value) < stop {
-                        return None;
-                    }
-                    stop
-                }
-            };
-            found.push((
-                Span::new(start + key, start + key_end),
-                Span::new(start + value, start + at),
-            ));
-        }
-        if !self.ends_here(start + masks.length) {
-            return None;
-        }
-        self.header.attributes = found;
-        Some(start + end)
-    }
-
-    /// Reads a computation's header, if the line is one and nothing else:
-    /// `ENTRY %name (x: f32[]) -> f32[] {` or `name {`.
-    pub(super) fn computation_line(
-        &mut self,
-        start: usize,
-        masks: &mut LineMasks,
-    ) -> Option<Computation> {
-        if start < self.general_until {
-            return None;
-        }
-        if !self.kernel.scan(masks, self.text, start) {
-            self.general_until = start + masks.length;
-            return None;
-        }
-        let line = self.text.get(start..start + masks.length)?;
-        let found = self.scanned_computation_line(start, &Scan { line, masks });
-        if found.is_none() {
-            self.general_until = start + masks.length;
-        }
-        found
-    }
-
-    #[inline(always)]
-    fn scanned_computation_line(
-        &mut self,
-        start: usize,
-        scan: &Scan<'_, '_>,
-    ) -> Option<Computation> {
-        let line = scan.line;
-        if scan.masks.has_special && !scan.has_only_harmless_specials() {
-            return None;
-        }
-        let is_marked_entry = line.starts_with(b"ENTRY ");
-        let mut at = 6 * usize::from(is_marked_entry);
-        at += usize::from(scan.byte(at) == b'%');
-        let name_end = scan.masks.next::<NOT_IDENTIFIER>(at);
-        let signature = name_end + 1;
-        if !is_identifier_start(scan.byte(at)) || scan.byte(name_end) != b' ' {
-            return None;
-        }
-        let (brace, signature) = if scan.byte(signature) == b'{' {
-            (signature, Span::EMPTY)
-        } else {
-            if scan.byte(signature) != b'(' {
-                return None;
-            }
-            let close = scan.closing(signature)?;
-            let shape = close + 5;
-            let trimmed = line.trim_ascii_end().len();
-            if line.get(close + 1..shape)? != b" -> " || !line[..trimmed].ends_with(b" {") {
-                return None;
-            }
-            let end = trimmed - 2;
-            if end < shape {
-                return None;
-            }
-            // A number behind the brace would make it the shape's layout.
-            let next = self.text[start + line.len()..].iter().find(|b| !b.is_ascii_whitespace());
-            if next.is_some_and(|b| matches!(b, b'0'..=b'9' | b':' | b'-' | b'/')) {
-                return None;
-            }
-            self.shape_of_text(start + shape, start + end)?;
-            (trimmed - 1, Span::new(start + signature, start + end))
-        };
-        if !line[brace + 1..].trim_ascii_end().is_empty() {
-            return None;
-        }
-        Some(Computation {
-            name: Span::new(start + at, start + name_end),
-            header: Span::new(start, start + brace + 1),
-            signature,
-            is_marked_entry,
-            ..Computation::default()
-        })
     }
 
     #[inline(always)]
@@ -492,7 +237,7 @@ impl Reader<'_> {
 
     /// Whether the instruction ends with its line: what follows must start something new.
     #[inline(always)]
-    fn ends_here(&self, newline: usize) -> bool {
+    pub(super) fn ends_here(&self, newline: usize) -> bool {
         let mut at = newline + 1;
         loop {
             match self.text.get(at) {

@@ -2,6 +2,7 @@
 
 mod chunk;
 mod finish;
+mod header_line;
 pub mod infer;
 mod instruction;
 mod line;
@@ -9,6 +10,7 @@ mod module;
 mod names;
 mod operands;
 mod reader;
+mod scan;
 pub mod shape;
 
 use crate::error::{ErrorKind, ParseError, Result};

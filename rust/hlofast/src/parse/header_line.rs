@@ -1,0 +1,139 @@
+//! The fast path for headers: the module's and a computation's, each on one line.
+
+use super::reader::Reader;
+use super::scan::Scan;
+use crate::ir::Computation;
+use crate::text::kernel::{LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
+use crate::text::{Span, is_identifier_start};
+
+impl Reader<'_> {
+    /// Reads the module header's attributes, `, key=value` to the end of the line at `start`; None,
+    /// with nothing read, if the line holds anything else.
+    pub(super) fn header_attributes_line(
+        &mut self,
+        start: usize,
+        masks: &mut LineMasks,
+    ) -> Option<usize> {
+        if self.options.force_general || !self.kernel.scan(masks, self.text, start) {
+            return None;
+        }
+        let line = self.text.get(start..start + masks.length)?;
+        let scan = Scan { line, masks };
+        if masks.has_special && !scan.has_only_harmless_specials() {
+            return None;
+        }
+        let end = line.trim_ascii_end().len();
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < end {
+            let key = at + 2;
+            let key_end = masks.next::<NOT_IDENTIFIER>(key);
+            let value = key_end + 1;
+            if scan.byte(at) != b','
+                || scan.byte(at + 1) != b' '
+                || scan.byte(key_end) != b'='
+                || !is_identifier_start(scan.byte(key))
+            {
+                return None;
+            }
+            at = match scan.byte(value) {
+                b'{' => scan.closing(value)? + 1,
+                b' ' | b',' | b'\n' | b'\r' => return None,
+                b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
+                _ => {
+                    let stop = scan.value_end(value)?.min(end);
+                    // A space may end the value; only the general path knows.
+                    if masks.next::<SPACE>(value) < stop {
+                        return None;
+                    }
+                    stop
+                }
+            };
+            found.push((
+                Span::new(start + key, start + key_end),
+                Span::new(start + value, start + at),
+            ));
+        }
+        if !self.ends_here(start + masks.length) {
+            return None;
+        }
+        self.header.attributes = found;
+        Some(start + end)
+    }
+
+    /// Reads a computation's header, if the line is one and nothing else:
+    /// `ENTRY %name (x: f32[]) -> f32[] {` or `name {`.
+    pub(super) fn computation_line(
+        &mut self,
+        start: usize,
+        masks: &mut LineMasks,
+    ) -> Option<Computation> {
+        if start < self.general_until {
+            return None;
+        }
+        if !self.kernel.scan(masks, self.text, start) {
+            self.general_until = start + masks.length;
+            return None;
+        }
+        let line = self.text.get(start..start + masks.length)?;
+        let found = self.scanned_computation_line(start, &Scan { line, masks });
+        if found.is_none() {
+            self.general_until = start + masks.length;
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn scanned_computation_line(
+        &mut self,
+        start: usize,
+        scan: &Scan<'_, '_>,
+    ) -> Option<Computation> {
+        let line = scan.line;
+        if scan.masks.has_special && !scan.has_only_harmless_specials() {
+            return None;
+        }
+        let is_marked_entry = line.starts_with(b"ENTRY ");
+        let mut at = 6 * usize::from(is_marked_entry);
+        at += usize::from(scan.byte(at) == b'%');
+        let name_end = scan.masks.next::<NOT_IDENTIFIER>(at);
+        let signature = name_end + 1;
+        if !is_identifier_start(scan.byte(at)) || scan.byte(name_end) != b' ' {
+            return None;
+        }
+        let (brace, signature) = if scan.byte(signature) == b'{' {
+            (signature, Span::EMPTY)
+        } else {
+            if scan.byte(signature) != b'(' {
+                return None;
+            }
+            let close = scan.closing(signature)?;
+            let shape = close + 5;
+            let trimmed = line.trim_ascii_end().len();
+            if line.get(close + 1..shape)? != b" -> " || !line[..trimmed].ends_with(b" {") {
+                return None;
+            }
+            let end = trimmed - 2;
+            if end < shape {
+                return None;
+            }
+            // A number behind the brace would make it the shape's layout.
+            let next = self.text[start + line.len()..].iter().find(|b| !b.is_ascii_whitespace());
+            if next.is_some_and(|b| matches!(b, b'0'..=b'9' | b':' | b'-' | b'/')) {
+                return None;
+            }
+            self.shape_of_text(start + shape, start + end)?;
+            (trimmed - 1, Span::new(start + signature, start + end))
+        };
+        if !line[brace + 1..].trim_ascii_end().is_empty() {
+            return None;
+        }
+        Some(Computation {
+            name: Span::new(start + at, start + name_end),
+            header: Span::new(start, start + brace + 1),
+            signature,
+            is_marked_entry,
+            ..Computation::default()
+        })
+    }
+}
