@@ -17,7 +17,7 @@ DUMPS = CACHE / "dumps"
 
 @dataclass(frozen=True)
 class Text:
-    """A file to parse, with the number of instructions it writes where an index says so."""
+    """A file to parse, with the number of instructions that XLA finds, where an index says it."""
 
     name: str
     path: Path
