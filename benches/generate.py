@@ -26,7 +26,14 @@ class Numbers:
 def _metadata(number: int) -> str:
     layer, line = number // 40 % 32, number % 400 + 1
     path = f"jit(train_step)/decoder/layer_{layer}/mlp/linear"
-    return f'metadata={{op_name="{path}" source_file="/src/model/layers.py" source_line={line}}}'
+    place = f'source_file="/src/model/layers.py" source_line={line}'
+    return f', metadata={{op_name="{path}" {place}}}'
+
+
+def _bare(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        instruction, found, _ = line.partition(", metadata=")
+        yield f"{instruction}\n" if found else line
 
 
 def _operand(numbers: Numbers, names: list[str], count: int) -> str:
@@ -43,7 +50,7 @@ def _elementwise(numbers: Numbers, names: list[str], number: int, count: int) ->
     opcode = OPCODES[numbers.below(len(OPCODES))]
     arity = 1 if opcode in UNARY else 2
     operands = ", ".join(f"%{_operand(numbers, names, count)}" for _ in range(arity))
-    return f"  %op.{number} = {ARRAY} {opcode}({operands}), {_metadata(number)}\n"
+    return f"  %op.{number} = {ARRAY} {opcode}({operands}){_metadata(number)}\n"
 
 
 def _computation(numbers: Numbers, name: str, length: int, first: int) -> Iterator[str]:
@@ -75,7 +82,7 @@ def _entry(
             name = f"fusion.{number}"
             call = f"kind=kLoop, calls=%{callees.pop()}"
             operand = _operand(numbers, names, last - first)
-            line = f"  %{name} = {ARRAY} fusion(%{operand}), {call}, {_metadata(number)}\n"
+            line = f"  %{name} = {ARRAY} fusion(%{operand}), {call}{_metadata(number)}\n"
         else:
             name = f"op.{number}"
             line = _elementwise(numbers, names, number, last - first)
@@ -85,15 +92,15 @@ def _entry(
 
 
 def instructions(count: int) -> Iterator[str]:
-    """`count` instructions: an optimised step, half of it in fused computations."""
+    """`count` instructions, half of them in fused computations. No metadata, as in the tuples."""
     numbers = Numbers(1)
     yield _module("growth")
     callees, done = [], 0
     while done + BODY_LENGTH <= count // 2:
         callees.append(f"fused_computation.{len(callees)}")
-        yield from _computation(numbers, callees[-1], BODY_LENGTH, done)
+        yield from _bare(_computation(numbers, callees[-1], BODY_LENGTH, done))
         done += BODY_LENGTH
-    yield from _entry(numbers, done, count, callees, BODY_LENGTH)
+    yield from _bare(_entry(numbers, done, count, callees, BODY_LENGTH))
 
 
 def giant(count: int) -> Iterator[str]:
