@@ -63,9 +63,13 @@ class Record:
             "machine": machine(),
             "versions": versions(),
             "figures": [asdict(figure) | {"met": figure.met} for figure in self.figures],
-            "details": self.details,
         }
-        path.write_text(json.dumps(_rounded(content), indent=1, ensure_ascii=False) + "\n")
+        head = json.dumps(_rounded(content), indent=1, ensure_ascii=False).removesuffix("\n}")
+        # One line for each text keeps the differences between two runs readable.
+        details = ",\n".join(
+            "  " + json.dumps(_rounded(detail), ensure_ascii=False) for detail in self.details
+        )
+        path.write_text(f'{head},\n "details": [\n{details}\n ]\n}}\n')
         return path
 
 
