@@ -243,7 +243,8 @@ impl Scope {
 
     #[cold]
     fn grow(&mut self) {
-        let size = (self.mask + 1) * 2;
+        // Moving a large table costs a cache miss per name, so large tables grow faster.
+        let size = (self.mask + 1) * if self.mask < LARGE / 8 { 2 } else { 4 };
         let fresh = vec![0; size];
         let old = std::mem::replace(&mut self.slots, fresh);
         self.mask = size - 1;

@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
     /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is given
     /// back at the end.
     fn reserve(&mut self, bytes: usize) {
-        let rows = bytes / 100;
+        let rows = bytes / 72;
         let columns = &mut self.columns;
         columns.opcodes.reserve(rows);
         columns.flags.reserve(rows);
