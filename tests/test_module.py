@@ -123,7 +123,7 @@ def test_instruction_facts(module: hlofast.Module) -> None:
     assert [i.name for i in reduce.control_successors] == ["all-reduce.1"]
     assert entry["p.1"].parameter_number == 0
     assert add.parameter_number is None
-    assert entry["zero"].literal == "0"
+    assert entry["zero"].literal.text == "0"
     assert add.literal is None
     assert entry["out"].text.startswith("ROOT %out = (f32[8,4]")
     assert entry["zero"].text == "%zero = f32[] constant(0)"

@@ -22,7 +22,7 @@ def facts(module: hlofast.Module) -> list[object]:
             i.backend_config,
             i.frontend_attributes,
             i.parameter_number,
-            i.literal,
+            i.literal and (i.literal.text, [leaf.array.tolist() for leaf in i.literal.leaves]),
             i.text_line,
         )
         for i in module

@@ -1,9 +1,10 @@
 """The compiled part of hlofast."""
 
 import os
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from re import Pattern
-from typing import Any, Literal, TypeVar, final, overload
+from typing import Any, TypeVar, final, overload
 
 import numpy
 import numpy.typing
@@ -12,8 +13,8 @@ from hlofast.errors import ParseError
 from hlofast.table import Table
 
 _T = TypeVar("_T")
-_Strict = Literal[False, True, "newest"] | None
-_OnError = Literal["raise", "collect"]
+_Strict = typing.Literal[False, True, "newest"] | None
+_OnError = typing.Literal["raise", "collect"]
 _Words = str | Sequence[str]
 _Array = numpy.typing.NDArray[Any]
 
@@ -139,7 +140,7 @@ class Module:
     def to_text(
         self,
         *,
-        form: Literal["long", "short", "original"] = "long",
+        form: typing.Literal["long", "short", "original"] = "long",
         metadata: bool = True,
         backend_config: bool = True,
         layouts: bool = True,
@@ -265,7 +266,7 @@ class Instruction:
     @property
     def backend_config_json(self) -> Any: ...
     @property
-    def literal(self) -> str | bytes | None: ...
+    def literal(self) -> Literal | None: ...
     @property
     def parameter_number(self) -> int | None: ...
     @property
@@ -282,6 +283,24 @@ class Instruction:
     def __copy__(self) -> Instruction: ...
     def __deepcopy__(self, _memo: object, /) -> Instruction: ...
     def _repr_html_(self) -> str: ...
+
+@final
+class Literal:
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def text(self) -> str | bytes: ...
+    @property
+    def leaves(self) -> tuple[Literal, ...]: ...
+    @property
+    def extent(self) -> typing.Literal["full", "elided", "first only"] | None: ...
+    @property
+    def is_elided(self) -> bool: ...
+    @property
+    def array(self) -> _Array: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 @final
 class InstructionIterator:

@@ -12,6 +12,8 @@ def from_jax(stage: Any) -> Module:
 
     `jax.jit(f).lower(...)` gives the program before optimisation, `.compile()` on it the one after.
     """
+    if isinstance(stage, str | bytes):
+        raise TypeError("this is text: use loads(text)")
     if hasattr(stage, "runtime_executable"):
         text = stage.as_text()
         if text is None:

@@ -19,7 +19,7 @@ pub struct Held {
     /// The distinct source file names as a list of str.
     pub source_files: PyOnceLock<Py<PyAny>>,
     /// The instruction names made so far.
-    names: Names,
+    pub names: Names,
     /// Where the lines of the text start, for `text_line`.
     lines: OnceLock<LineIndex>,
 }

@@ -2,7 +2,8 @@
 
 use crate::attributes::{Attributes, attribute_value, decoded};
 use crate::computation::Computation;
-use crate::held::{Held, hash_of, same_module, text, text_or_bytes};
+use crate::held::{Held, hash_of, same_module, text};
+use crate::literal::Literal;
 use crate::metadata::{Metadata, SourceLocation};
 use crate::names::opcode_of;
 use crate::sequence::{ComputationSequence, Ids, InstructionSequence};
@@ -231,12 +232,10 @@ impl Instruction {
         }
     }
 
-    /// What stands in a constant's parentheses, as written; None for other instructions.
+    /// The values of a constant; None for other instructions.
     #[getter]
-    fn literal<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        let is_constant = self.core().opcode(self.id()) == Opcode::Constant;
-        let payload = self.core().opcode_and_payload(self.id()).1;
-        is_constant.then(|| text_or_bytes(py, self.core().bytes(payload).trim_ascii()))
+    fn literal(&self) -> Option<Literal> {
+        Literal::of(&self.held, self.id())
     }
 
     /// The number of a parameter; None for other instructions.

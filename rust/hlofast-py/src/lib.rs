@@ -9,6 +9,7 @@ mod errors;
 mod held;
 mod html;
 mod instruction;
+mod literal;
 mod loading;
 mod metadata;
 mod module;
@@ -40,6 +41,8 @@ mod _core {
     use crate::computation::Computation;
     #[pymodule_export]
     use crate::instruction::Instruction;
+    #[pymodule_export]
+    use crate::literal::Literal;
     #[pymodule_export]
     use crate::loading::{FoundModule, find_modules, load, loads};
     #[pymodule_export]

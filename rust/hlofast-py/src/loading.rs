@@ -82,7 +82,19 @@ impl Request {
     fn read(&self, bytes: SharedBytes, path: Option<&str>) -> Result<CoreModule, Fault> {
         let source = self.open(bytes, path)?;
         match &self.module {
-            None => read_one(&source, |source| parse(source, &self.options)),
+            // Strict modes answer for the whole text, as XLA does.
+            None if self.options.strictness != Strictness::Tolerant => {
+                parse(source.clone(), &self.options).map_err(|error| (error, source))
+            }
+            None => read_one(&source, |source| parse(source, &self.options)).or_else(|fault| {
+                // One instruction without a computation around it is a module to XLA, but looks
+                // like none.
+                let alone = Options { collect_errors: false, ..self.options };
+                match fault.0.kind() {
+                    ErrorKind::NoModule => parse(source, &alone).map_err(|_| fault),
+                    _ => Err(fault),
+                }
+            }),
             Some(wanted) => self.read_wanted(&source, wanted),
         }
     }

@@ -33,11 +33,8 @@ impl Names {
         core: &Module,
         row: u32,
     ) -> PyResult<&'a Py<PyString>> {
-        let chunks = self
-            .chunks
-            .get_or_init(|| (0..core.row_count().div_ceil(CHUNK)).map(|_| Chunk::new()).collect());
         let (number, place) = (row as usize / CHUNK, row as usize % CHUNK);
-        let chunk = match chunks.get(number) {
+        let chunk = match self.chunks(core).get(number) {
             Some(chunk) => match chunk.get(py) {
                 Some(made) => made,
                 None => chunk.get_or_try_init(py, || made(py, core, number))?,
@@ -45,6 +42,39 @@ impl Names {
             None => &[][..],
         };
         chunk.get(place).ok_or_else(|| PyIndexError::new_err("there is no such row"))
+    }
+
+    /// Makes all names at once.
+    fn make_all(&self, py: Python<'_>, core: &Module) -> PyResult<()> {
+        if core.row_count() == 0 || self.chunks(core).iter().any(|chunk| chunk.get(py).is_some()) {
+            return Ok(());
+        }
+        let mut joined = Vec::with_capacity(16 * core.row_count());
+        for row in core.rows() {
+            joined.extend_from_slice(core.instruction_name(row));
+            joined.push(b'\n');
+        }
+        joined.pop();
+        let Ok(joined) = std::str::from_utf8(&joined) else { return Ok(()) };
+        // Python cuts one string into many faster than it takes many over.
+        let names = PyString::new(py, joined).call_method1("split", ("\n",))?;
+        let names = names.cast_into::<PyList>()?;
+        // No name has a line end; should one have, the names are made one by one.
+        if names.len() == core.row_count() {
+            let mut names = names.iter().map(|name| Ok(name.cast_into::<PyString>()?.unbind()));
+            for (number, chunk) in self.chunks(core).iter().enumerate() {
+                let part = names.by_ref().take(rows_of(core, number).len());
+                // Where another thread was faster, its names stay.
+                let _ = chunk.set(py, part.collect::<PyResult<_>>()?);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn chunks(&self, core: &Module) -> &[Chunk] {
+        self.chunks
+            .get_or_init(|| (0..core.row_count().div_ceil(CHUNK)).map(|_| Chunk::new()).collect())
     }
 
     /// Bytes of the names made so far.
@@ -128,6 +158,9 @@ pub fn instruction_names<'py>(
     held: &Held,
     rows: impl ExactSizeIterator<Item = u32>,
 ) -> PyResult<Bound<'py, PyList>> {
+    if rows.len() == held.core.row_count() {
+        held.names.make_all(py, &held.core)?;
+    }
     PyList::new(py, rows.map(|row| Name(held, row)))
 }
 
@@ -146,5 +179,8 @@ pub fn operand_names<'py>(
     held: &Held,
     rows: impl ExactSizeIterator<Item = u32>,
 ) -> PyResult<Bound<'py, PyList>> {
+    if rows.len() == held.core.row_count() {
+        held.names.make_all(py, &held.core)?;
+    }
     PyList::new(py, rows.map(|row| OperandNames(held, row)))
 }

@@ -87,9 +87,12 @@ fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Ve
         for one in one_or_many(value)? {
             texts.push(one.str()?.to_string_lossy().replace(' ', ""));
         }
+        // What is longer cannot match, even with its spaces and comments.
+        let longest = texts.iter().map(String::len).max().unwrap_or_default();
+        let limit = longest.saturating_mul(8).saturating_add(64);
         // `f32[8]` stands for any layout of it.
         let same = |id| {
-            let text = shape_text(held, id, usize::MAX).replace(' ', "");
+            let text = shape_text(held, id, limit).replace(' ', "");
             texts.iter().any(|wanted| {
                 *wanted == text
                     || (text.starts_with(wanted.as_str())

@@ -3,10 +3,10 @@
 use crate::held::Held;
 use hlofast::ir::shape::Dimension;
 use hlofast::ir::{Layout as CoreLayout, ShapeId, ShapeTable, ShapeView};
+use hlofast::print;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -31,133 +31,20 @@ impl Shape {
     }
 }
 
-/// At most `limit` characters of the canonical text of a shape.
+/// Where a shape's whole text ends: inferred shapes share parts, and their text may be longer than
+/// any memory.
+const LONGEST: usize = 1 << 24;
+
+/// The canonical text of a shape; beyond about `limit` characters it is cut and ends in `...`.
 pub fn shape_text(held: &Held, id: ShapeId, limit: usize) -> String {
-    let mut text = String::new();
-    write_shape(held.core.shapes(), id, limit, &mut text);
+    let limit = limit.min(LONGEST);
+    let bytes = print::shape_to_text_within(held.core.shapes(), id, limit);
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
     if text.len() > limit {
-        let cut = text.floor_char_boundary(limit);
-        text.truncate(cut);
+        text.truncate(text.floor_char_boundary(limit));
         text.push_str("...");
     }
     text
-}
-
-/// Writes until `limit` is passed. Tuples nest as deeply as the parser lets them, so an explicit
-/// stack does the walking.
-fn write_shape(table: &ShapeTable, id: ShapeId, limit: usize, text: &mut String) {
-    enum Step {
-        Shape(ShapeId),
-        Text(&'static str),
-        Element(ShapeId, usize),
-    }
-    let mut stack = vec![Step::Shape(id)];
-    while let Some(step) = stack.pop() {
-        if text.len() > limit {
-            return;
-        }
-        match step {
-            Step::Text(piece) => text.push_str(piece),
-            Step::Element(tuple, index) => {
-                let children = table.tuple(tuple).unwrap_or_default();
-                let Some(child) = children.get(index) else {
-                    text.push(')');
-                    continue;
-                };
-                if index > 0 {
-                    text.push_str(", ");
-                    if index % 5 == 0 {
-                        let _ = write!(text, "/*index={index}*/");
-                    }
-                }
-                stack.push(Step::Element(tuple, index + 1));
-                stack.push(Step::Shape(*child));
-            }
-            Step::Shape(id) => match table.get(id) {
-                ShapeView::Tuple(_) => {
-                    text.push('(');
-                    stack.push(Step::Element(id, 0));
-                }
-                ShapeView::Buffer(inner) => {
-                    text.push_str("b(");
-                    stack.push(Step::Text(")"));
-                    stack.push(Step::Shape(inner));
-                }
-                ShapeView::Array(array) => {
-                    text.push_str(array.element_type.as_str());
-                    text.push('[');
-                    for (index, dimension) in array.dimensions().enumerate() {
-                        text.push_str(if index > 0 { "," } else { "" });
-                        let _ = match dimension {
-                            Dimension::Static(size) => write!(text, "{size}"),
-                            Dimension::Bounded(size) => write!(text, "<={size}"),
-                            Dimension::Unbounded => write!(text, "?"),
-                        };
-                    }
-                    text.push(']');
-                    if let Some(layout) = array.layout {
-                        write_layout(layout, text);
-                    }
-                }
-            },
-        }
-    }
-}
-
-fn write_list(items: &[i64], text: &mut String) {
-    for (index, item) in items.iter().enumerate() {
-        text.push_str(if index > 0 { "," } else { "" });
-        let _ = match *item {
-            i64::MIN => write!(text, "*"),
-            item => write!(text, "{item}"),
-        };
-    }
-}
-
-fn write_layout(layout: &CoreLayout, text: &mut String) {
-    text.push('{');
-    write_list(&layout.minor_to_major, text);
-    let mut items = String::new();
-    if !layout.tiles.is_empty() {
-        items.push('T');
-        for tile in &layout.tiles {
-            items.push('(');
-            write_list(tile, &mut items);
-            items.push(')');
-        }
-    }
-    let mut number = |letter: &str, value: i64, default: i64| {
-        if value != default {
-            let _ = write!(items, "{letter}({value})");
-        }
-    };
-    number("L", layout.tail_padding_alignment, 1);
-    if let Some(kind) = layout.index_type {
-        let _ = write!(items, "#({})", kind.as_str());
-    }
-    if let Some(kind) = layout.pointer_type {
-        let _ = write!(items, "*({})", kind.as_str());
-    }
-    let mut number = |letter: &str, value: i64, default: i64| {
-        if value != default {
-            let _ = write!(items, "{letter}({value})");
-        }
-    };
-    number("E", layout.element_bits, 0);
-    number("S", layout.memory_space, 0);
-    for (dimension, indices) in &layout.splits {
-        let _ = write!(items, "SC({dimension}:");
-        write_list(indices, &mut items);
-        items.push(')');
-    }
-    if layout.metadata_prefix_bytes != 0 {
-        let _ = write!(items, "M({})", layout.metadata_prefix_bytes);
-    }
-    if !items.is_empty() {
-        text.push(':');
-        text.push_str(&items);
-    }
-    text.push('}');
 }
 
 #[pymethods]
@@ -392,9 +279,8 @@ impl Layout {
     }
 
     fn __str__(&self) -> String {
-        let mut text = String::new();
-        write_layout(&self.0, &mut text);
-        text
+        let text = print::layout_to_text(&self.0);
+        if text.is_empty() { "{}".to_owned() } else { String::from_utf8_lossy(&text).into_owned() }
     }
 
     fn __repr__(&self) -> String {

@@ -28,11 +28,14 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
     let computations: Texts = (0..core.computations().len() as u32)
         .map(|id| core.computation_name(ComputationId(id)).into())
         .collect();
-    let shapes: Texts = core
-        .shapes()
-        .ids()
-        .map(|id| shape_text(&held, id, usize::MAX).into_bytes().into_boxed_slice())
-        .collect();
+    // Written shapes stay far below this; inferred ones share parts and could be endless.
+    let mut left = core.text().len().saturating_mul(8).saturating_add(1 << 20);
+    let shape = |id| {
+        let text = shape_text(&held, id, left.max(256));
+        left = left.saturating_sub(text.len());
+        text.into_bytes().into_boxed_slice()
+    };
+    let shapes: Texts = core.shapes().ids().map(shape).collect();
     py.detach(|| core.metadata_columns());
     let metadata = core.metadata_columns();
     let op_names: Texts = metadata

@@ -16,7 +16,7 @@ mod verbatim;
 pub use equal::{Difference, EqualityOptions, structurally_equal, structurally_equal_with};
 pub use fingerprint::{FingerprintOptions, fingerprint};
 
-use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, ComputationId, Flags, Layout, Module, Opcode, Row, ShapeId, ShapeTable};
 use crate::text::{Cursor, Span};
 use names::Names;
 pub(crate) use names::needs_percent;
@@ -97,6 +97,20 @@ pub fn computation_to_text(module: &Module, id: ComputationId, options: &PrintOp
 pub fn shape_to_text(module: &Module, id: ShapeId, layouts: bool) -> Vec<u8> {
     let mut out = Vec::new();
     write_shape(&mut out, module.shapes(), id, layouts, false);
+    out
+}
+
+/// What XLA prints for shape `id`, tuple elements numbered; cut soon after `limit` bytes.
+pub fn shape_to_text_within(table: &ShapeTable, id: ShapeId, limit: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    shape::write_shape_within(&mut out, table, id, true, true, limit);
+    out
+}
+
+/// The text of a layout; empty where it has no items.
+pub fn layout_to_text(layout: &Layout) -> Vec<u8> {
+    let mut out = Vec::new();
+    shape::write_layout(&mut out, layout);
     out
 }
 

@@ -12,10 +12,23 @@ pub(crate) fn write_shape(
     layouts: bool,
     comments: bool,
 ) {
+    write_shape_within(out, table, id, layouts, comments, usize::MAX);
+}
+
+/// The same, but stops soon after `limit` bytes: inferred shapes share parts, and their text may
+/// be longer than any memory.
+pub(crate) fn write_shape_within(
+    out: &mut Vec<u8>,
+    table: &ShapeTable,
+    id: ShapeId,
+    layouts: bool,
+    comments: bool,
+    limit: usize,
+) {
     // Tuples still open: their elements and how many of them are written.
     let mut open: Vec<(&[ShapeId], usize)> = Vec::new();
     let mut next = Some(id);
-    loop {
+    while out.len() <= limit {
         if let Some(id) = next.take() {
             match table.get(id) {
                 ShapeView::Tuple(elements) => {
@@ -82,7 +95,8 @@ fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool
     }
 }
 
-fn write_layout(out: &mut Vec<u8>, layout: &Layout) {
+/// Appends what stands in braces after an array; nothing for a layout without items.
+pub(crate) fn write_layout(out: &mut Vec<u8>, layout: &Layout) {
     let mut items = Vec::new();
     if !layout.tiles.is_empty() {
         items.push(b'T');
