@@ -12,7 +12,10 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList, PyString};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+/// Threads taken unless the caller says how many.
+const MOST_THREADS: usize = 8;
 
 type Fault = (ParseError, Source);
 
@@ -60,9 +63,7 @@ impl Request {
                 _ => return Err(PyTypeError::new_err("module is a name or a number from 0")),
             },
         };
-        let threads = threads.unwrap_or_else(|| {
-            std::thread::available_parallelism().map_or(1, |count| count.get().min(8))
-        });
+        let threads = threads.unwrap_or_else(default_threads);
         // Tests force the portable kernels this way to see that results are equal.
         let force_scalar = std::env::var_os("HLOFAST_FORCE_SCALAR").is_some_and(|v| v == "1");
         let strictness = strictness(strict)?;
@@ -131,6 +132,14 @@ impl Request {
     }
 }
 
+/// Asked once: the answer takes longer than reading a small module.
+fn default_threads() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        std::thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS))
+    })
+}
+
 /// The name after `HloModule`.
 fn header_name(text: &[u8]) -> &[u8] {
     let rest = text.trim_ascii_start().strip_prefix(b"HloModule").unwrap_or_default();
@@ -183,6 +192,12 @@ fn finish(result: Result<CoreModule, Fault>) -> PyResult<Module> {
 }
 
 /// The module in the file `path`; compressed files are recognised.
+///
+/// `module` chooses one of several by name or number. `strict=True` accepts what jaxlib 0.10.2
+/// accepts and decodes every value, `strict="newest"` follows newer XLA; both judge the whole
+/// text, without looking for a module in it. `on_error="collect"` goes on after a fault: see
+/// `Module.errors`. `max_bytes` bounds what decompression may give. `threads` is how many threads
+/// large texts may take, by default one per processor but at most 8; results never depend on it.
 #[pyfunction]
 #[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
 pub fn load(
@@ -217,7 +232,7 @@ fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
     }
 }
 
-/// The module in `text`; `path` is what messages call it.
+/// The module in `text`; `path` is what messages call it. The other arguments are those of `load`.
 #[pyfunction]
 #[pyo3(signature = (text, *, path=None, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
@@ -236,7 +251,8 @@ pub fn loads(
     finish(py.detach(|| request.read(bytes, path)))
 }
 
-/// Every module in `text`, which may be a page, a log or a framed dump.
+/// Every module in `text`, which may be a page, a log or a framed dump. The arguments are those of
+/// `loads`; the fault of a module that cannot be read stands in its place.
 #[pyfunction]
 #[pyo3(signature = (text, *, path=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
 pub fn find_modules<'py>(
