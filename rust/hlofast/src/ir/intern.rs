@@ -14,7 +14,8 @@ pub struct ShapeInterner {
     pub table: ShapeTable,
     by_structure: hashbrown::HashTable<ShapeId>,
     layouts: HashMap<Layout, u32, BuildMix>,
-    recent_layouts: Vec<RecentLayout>,
+    /// Slots by the hash of the text; empty texts are free.
+    known_layouts: Vec<KnownLayout>,
     recent_arrays: Vec<RecentArray>,
 }
 
@@ -28,13 +29,18 @@ struct RecentArray {
     shape: ShapeId,
 }
 
+/// Slots for layout texts met before.
+const KNOWN_LAYOUTS: usize = 256;
+/// Longer layout texts are read anew each time.
+const LONGEST_LAYOUT: usize = 128;
+
 /// The id of an interned layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutId(u32);
 
-/// A layout text met a short while ago.
+/// A layout text met before.
 #[derive(Clone, Copy)]
-struct RecentLayout {
+struct KnownLayout {
     text: Span,
     layout: LayoutId,
     rank: usize,
@@ -182,19 +188,40 @@ impl ShapeInterner {
         LayoutId(id)
     }
 
-    /// The layout that the text at the cursor starts with, if one of the last few did too, and
+    /// The layout that the text at the cursor starts with, if a remembered text spells it, and
     /// its number of dimensions; takes it. Layout texts end with their only closing brace, so
     /// none is a prefix of another.
-    pub(crate) fn recent_layout(&mut self, cursor: &mut Cursor<'_>) -> Option<(LayoutId, usize)> {
+    pub(crate) fn known_layout(&mut self, cursor: &mut Cursor<'_>) -> Option<(LayoutId, usize)> {
         let rest = cursor.rest();
-        let found = self.recent_layouts.iter().position(|known| {
-            let length = known.text.len();
-            rest.len() >= length && cursor.text().get(known.text.range()) == rest.get(..length)
-        })?;
-        let known = self.recent_layouts[found];
-        self.recent_layouts.swap(found, found / 2);
-        cursor.advance(known.text.len());
-        Some((known.layout, known.rank))
+        let window = rest.get(..rest.len().min(LONGEST_LAYOUT))?;
+        let length = memchr::memchr(b'}', window)? + 1;
+        let spelled = rest.get(..length)?;
+        let known = self.known_layouts.get(hash_bytes(spelled) as usize % KNOWN_LAYOUTS)?;
+        if known.text.len() != length || cursor.text().get(known.text.range()) != Some(spelled) {
+            return None;
+        }
+        let found = (known.layout, known.rank);
+        cursor.advance(length);
+        Some(found)
+    }
+
+    /// Remembers that `text`, whose bytes are `spelled`, is `layout`, which orders `rank`
+    /// dimensions.
+    pub(crate) fn remember_layout(
+        &mut self,
+        spelled: &[u8],
+        text: Span,
+        layout: LayoutId,
+        rank: usize,
+    ) {
+        if self.known_layouts.is_empty() {
+            let none = KnownLayout { text: Span::EMPTY, layout, rank };
+            self.known_layouts.resize(KNOWN_LAYOUTS, none);
+        }
+        if let Some(slot) = self.known_layouts.get_mut(hash_bytes(spelled) as usize % KNOWN_LAYOUTS)
+        {
+            *slot = KnownLayout { text, layout, rank };
+        }
     }
 
     /// The array shape that the text at the cursor starts with, if one of the last few did too
@@ -224,16 +251,6 @@ impl ShapeInterner {
         if self.recent_arrays.len() < 12 {
             self.recent_arrays.push(entry);
         } else if let Some(last) = self.recent_arrays.last_mut() {
-            *last = entry;
-        }
-    }
-
-    /// Remembers that `text` spells `layout`, which orders `rank` dimensions.
-    pub(crate) fn remember_layout(&mut self, text: Span, layout: LayoutId, rank: usize) {
-        let entry = RecentLayout { text, layout, rank };
-        if self.recent_layouts.len() < 12 {
-            self.recent_layouts.push(entry);
-        } else if let Some(last) = self.recent_layouts.last_mut() {
             *last = entry;
         }
     }

@@ -200,18 +200,22 @@ impl Reader<'_> {
     }
 
     /// The end of the tuple type at `at`. Old dumps repeat a tuple's whole type in each of its
-    /// get-tuple-elements, so it is compared with the last one before its brackets are followed.
+    /// get-tuple-elements, so it is compared with the last few before its brackets are followed.
     #[inline(always)]
     fn tuple_type_end(&mut self, start: usize, scan: &Scan<'_, '_>, at: usize) -> Option<usize> {
-        let (last, length) = self.last_tuple_type;
-        if length != 0
-            && scan.byte(at + length) == b' '
-            && equal(self.text, last, start + at, length)
-        {
-            return Some(at + length);
+        for index in 0..self.tuple_types.len() {
+            let (known, length) = self.tuple_types[index];
+            if length != 0
+                && scan.byte(at + length) == b' '
+                && equal(self.text, known, start + at, length)
+            {
+                self.tuple_types.swap(index, index / 2);
+                return Some(at + length);
+            }
         }
         let end = scan.closing(at)? + 1;
-        self.last_tuple_type = (start + at, end - at);
+        let last = self.tuple_types.len() - 1;
+        self.tuple_types[last] = (start + at, end - at);
         Some(end)
     }
 

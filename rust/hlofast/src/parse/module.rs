@@ -352,7 +352,9 @@ impl Reader<'_> {
     /// # Safety
     /// The CPU must have the features named.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt"
+    )]
     unsafe fn body_avx512(
         &mut self,
         position: usize,

@@ -67,8 +67,8 @@ pub(super) struct Reader<'a> {
     pub entry: Option<u32>,
     pub shapes: ShapeInterner,
     pub shape_texts: ShapeTexts,
-    /// The last tuple type written before an operand: where it starts, its length.
-    pub last_tuple_type: (usize, usize),
+    /// The last few tuple types written before operands: where each starts, its length.
+    pub tuple_types: [(usize, usize); 6],
     pub errors: Vec<ParseError>,
     /// Instruction names of the computation being read.
     pub scope: Scope,
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
             entry: None,
             shapes: ShapeInterner::default(),
             shape_texts: ShapeTexts::default(),
-            last_tuple_type: (0, 0),
+            tuple_types: [(0, 0); 6],
             errors: Vec::new(),
             scope: Scope::new(),
             computation_scope: Scope::new(),

@@ -179,13 +179,13 @@ fn parse_array(
     let mut layout = None;
     if opens_layout(cursor) {
         let at = cursor.position();
-        let (found, ordered) = match interner.recent_layout(cursor) {
+        let (found, ordered) = match interner.known_layout(cursor) {
             Some(found) => found,
             None => {
                 let parsed = parse_layout(cursor)?;
                 let ordered = parsed.minor_to_major.len();
                 let id = interner.layout(parsed);
-                interner.remember_layout(cursor.span_since(at), id, ordered);
+                interner.remember_layout(cursor.since(at), cursor.span_since(at), id, ordered);
                 (id, ordered)
             }
         };

@@ -247,7 +247,9 @@ mod dispatch {
 
     /// # Safety
     /// The CPU must have the features named.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt")]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx2,pclmulqdq,bmi1,bmi2,popcnt,lzcnt"
+    )]
     pub unsafe fn scan_avx512(masks: &mut LineMasks, text: &[u8], start: usize) -> bool {
         // SAFETY: this function's features are the kernel's.
         unsafe { masks.scan::<Avx512>(text, start) }
@@ -286,6 +288,7 @@ impl KernelChoice {
         {
             if is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vbmi")
                 && is_x86_feature_detected!("bmi2")
             {
                 return KernelChoice::Avx512;
@@ -336,7 +339,7 @@ mod tests {
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("pclmulqdq") {
                     assert_eq!(expected, all_lines::<Avx2>(&text));
                 }
-                if is_x86_feature_detected!("avx512bw") {
+                if is_x86_feature_detected!("avx512vbmi") {
                     assert_eq!(expected, all_lines::<Avx512>(&text));
                 }
             }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// 256-bit vectors (AVX2, PCLMULQDQ, BMI).
 pub(crate) struct Avx2;
-/// 512-bit vectors (AVX-512 BW and VL, PCLMULQDQ, BMI).
+/// 512-bit vectors (AVX-512 BW, VL and VBMI, PCLMULQDQ, BMI).
 pub(crate) struct Avx512;
 
 /// Per low nibble: which high nibbles hold an identifier byte, one bit per high nibble 2..=7.
@@ -34,34 +34,78 @@ const BIT_BY_HIGH: [i8; 16] = {
     table
 };
 
+/// What a byte below 128 is, as bits.
+mod class {
+    pub const NOT_IDENTIFIER: i8 = 1;
+    pub const OPEN: i8 = 1 << 1;
+    pub const CLOSE: i8 = 1 << 2;
+    pub const COMMA: i8 = 1 << 3;
+    pub const SPACE: i8 = 1 << 4;
+    pub const SPECIAL: i8 = 1 << 5;
+    pub const QUOTE: i8 = 1 << 6;
+    pub const BACKSLASH: i8 = -1 << 7;
+}
+
+/// The class bits of each byte below 128.
+static CLASSES: [i8; 128] = {
+    let mut table = [0i8; 128];
+    let mut byte = 0usize;
+    while byte < 128 {
+        let c = byte as u8;
+        let identifier = c.is_ascii_alphanumeric() || c == b'_' || c == b'.' || c == b'-';
+        table[byte] = if identifier { 0 } else { class::NOT_IDENTIFIER }
+            | match c {
+                b'(' | b'[' | b'{' => class::OPEN,
+                b')' | b']' | b'}' => class::CLOSE,
+                b',' => class::COMMA,
+                b' ' => class::SPACE,
+                b'/' | b'\'' => class::SPECIAL,
+                b'"' => class::QUOTE,
+                b'\\' => class::BACKSLASH,
+                _ => 0,
+            };
+        byte += 1;
+    }
+    table
+};
+
 impl Kernel for Avx512 {
     #[inline(always)]
     unsafe fn classify(block: &[u8; BLOCK]) -> Classes {
-        // SAFETY: the load reads exactly the 64 bytes of `block`; the caller vouches for the
-        // features that the intrinsics need.
+        // SAFETY: the loads read exactly the 64 bytes of `block` and the 128 of `CLASSES`; the
+        // caller vouches for the features that the intrinsics need.
         unsafe {
             let bytes = _mm512_loadu_si512(block.as_ptr().cast());
-            let is = |c: u8| _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(c as i8));
-            // '[' and '{', and ']' and '}', differ only in bit 5.
-            let folded = _mm512_or_si512(bytes, _mm512_set1_epi8(0x20));
-            let is_folded = |c: u8| _mm512_cmpeq_epi8_mask(folded, _mm512_set1_epi8(c as i8));
-            let low_table =
-                _mm512_broadcast_i32x4(_mm_loadu_si128(IDENTIFIER_BY_LOW.as_ptr().cast()));
-            let high_table = _mm512_broadcast_i32x4(_mm_loadu_si128(BIT_BY_HIGH.as_ptr().cast()));
-            let low = _mm512_shuffle_epi8(low_table, bytes);
-            let high_nibbles =
-                _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi8(15));
-            let high = _mm512_shuffle_epi8(high_table, high_nibbles);
+            let lower = _mm512_loadu_si512(CLASSES.as_ptr().cast());
+            let upper = _mm512_loadu_si512(CLASSES.as_ptr().add(64).cast());
+            let classes = _mm512_permutex2var_epi8(lower, bytes, upper);
+            let is = |bit: i8| _mm512_test_epi8_mask(classes, _mm512_set1_epi8(bit));
+            // The table is looked up by the low seven bits.
+            let high = _mm512_movepi8_mask(bytes);
+            if high != 0 {
+                let ascii = !high;
+                return Classes {
+                    quote: is(class::QUOTE) & ascii,
+                    backslash: is(class::BACKSLASH) & ascii,
+                    newline: _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(b'\n' as i8)),
+                    open: is(class::OPEN) & ascii,
+                    close: is(class::CLOSE) & ascii,
+                    comma: is(class::COMMA) & ascii,
+                    space: is(class::SPACE) & ascii,
+                    special: is(class::SPECIAL) & ascii,
+                    not_identifier: is(class::NOT_IDENTIFIER) | high,
+                };
+            }
             Classes {
-                quote: is(b'"'),
-                backslash: is(b'\\'),
-                newline: is(b'\n'),
-                open: is(b'(') | is_folded(b'{'),
-                close: is(b')') | is_folded(b'}'),
-                comma: is(b','),
-                space: is(b' '),
-                special: is(b'/') | is(b'\''),
-                not_identifier: _mm512_testn_epi8_mask(low, high),
+                quote: is(class::QUOTE),
+                backslash: is(class::BACKSLASH),
+                newline: _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(b'\n' as i8)),
+                open: is(class::OPEN),
+                close: is(class::CLOSE),
+                comma: is(class::COMMA),
+                space: is(class::SPACE),
+                special: is(class::SPECIAL),
+                not_identifier: is(class::NOT_IDENTIFIER),
             }
         }
     }
