@@ -12,20 +12,25 @@ use crate::text::Span;
 /// Texts below this are read by one thread.
 const DEFAULT_MIN_BYTES: usize = 8 << 20;
 
+/// Threads for one text, whatever was asked for.
+const MAX_THREADS: usize = 64;
+
 /// Reads `text` with several threads; None if it is to be read by one.
 pub(super) fn read_parallel<'a>(text: &'a [u8], options: &Options) -> Option<Reader<'a>> {
     let least = match options.parallel_from {
         0 => DEFAULT_MIN_BYTES,
         bytes => bytes,
     };
-    if options.threads < 2 || text.len() < least {
+    // A thread is worth its start for a share of the least size, not for less.
+    let threads = options.threads.min(MAX_THREADS).min(1 + text.len() / (least / 8).max(1));
+    if threads < 2 || text.len() < least {
         return None;
     }
     let mut first = Reader::new(text, *options);
     let mut cursor = first.cursor(0);
     first.read_header(&mut cursor).ok()?;
     let start = cursor.position();
-    let cuts = cuts(text, start, options.threads);
+    let cuts = cuts(text, start, threads);
     if cuts.is_empty() {
         return None;
     }

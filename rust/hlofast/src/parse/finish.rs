@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::derived::Derived;
 use crate::ir::module::NO_METADATA;
 use crate::ir::{
-    Call, Columns, Computation, ComputationId, Flags, Header, Module, Opcode, Row, ShapeTable,
+    Call, Columns, Computation, ComputationId, Csr, Flags, Header, Module, Opcode, Row, ShapeTable,
 };
 use crate::text::{Source, Span};
 
@@ -119,13 +119,27 @@ impl Reader<'_> {
         let offsets = &self.columns.operand_offsets[first as usize..];
         let operands = &self.columns.operands;
         let edges = |row: usize| &operands[offsets[row] as usize..offsets[row + 1] as usize];
+        // Control predecessors are dependencies too; a row's follow its operands.
+        let pairs = &self.control_predecessors;
+        let first_pair = pairs.partition_point(|(row, _)| row.0 < first);
+        let inside = pairs[first_pair..].iter().map(|(row, before)| (row.0 - first, before.0));
+        let predecessors = Csr::from_sorted(count, inside);
         let closing = closing_edges(count, |row, index| {
-            edges(row).get(index).map(|operand| (*operand - first) as usize)
+            let operands = edges(row);
+            let dependency = operands
+                .get(index)
+                .or_else(|| predecessors.get(row as u32).get(index - operands.len()));
+            dependency.map(|dependency| (*dependency - first) as usize)
         });
         if closing.is_empty() {
             return Ok(());
         }
+        let mut cut_pairs = Vec::new();
         for (row, index) in closing {
+            let operand_count = edges_of(&self.columns, first + row as u32);
+            let pair = index
+                .checked_sub(operand_count)
+                .map(|nth| first_pair + predecessors.offsets[row] as usize + nth);
             let row = first + row as u32;
             let error = ParseError::new(
                 ErrorKind::UnknownInstruction,
@@ -136,10 +150,22 @@ impl Reader<'_> {
                 return Err(error);
             }
             self.keep(error);
-            // The operand is dropped, so that every analysis sees a graph without cycles.
-            let slot = self.columns.operand_offsets[row as usize] as usize + index;
-            self.columns.operands[slot] = u32::MAX;
+            // The dependency is dropped, so that every analysis sees a graph without cycles.
+            match pair {
+                Some(pair) => cut_pairs.push(pair),
+                None => {
+                    let slot = self.columns.operand_offsets[row as usize] as usize + index;
+                    self.columns.operands[slot] = u32::MAX;
+                }
+            }
         }
+        cut_pairs.sort_unstable();
+        let mut cut = cut_pairs.into_iter().peekable();
+        let mut index = 0;
+        self.control_predecessors.retain(|_| {
+            index += 1;
+            cut.next_if_eq(&(index - 1)).is_none()
+        });
         self.drop_operands();
         Ok(())
     }
@@ -331,6 +357,12 @@ impl Reader<'_> {
             errors: self.errors,
         })
     }
+}
+
+/// Number of operands of `row`.
+fn edges_of(columns: &Columns, row: u32) -> usize {
+    let at = row as usize;
+    (columns.operand_offsets[at + 1] - columns.operand_offsets[at]) as usize
 }
 
 /// A finished parse.

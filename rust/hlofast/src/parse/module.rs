@@ -458,6 +458,7 @@ impl Reader<'_> {
         self.indexed_parameters = 0;
         self.tuple_elements.clear();
         self.anonymous.clear();
+        self.anonymous_keys.clear();
         self.tuple_element_keys.clear();
         self.single_parameters.clear();
         self.pending.clear();

@@ -52,7 +52,6 @@ impl Reader<'_> {
                 _ => {}
             }
             let slot = *cursor;
-            let mark = self.mark();
             match self.read_operand(cursor, depth, &mut operands.folded) {
                 Ok(Some(operand)) => operands.list.push(operand),
                 Ok(None) => operands.folded = true,
@@ -69,7 +68,11 @@ impl Reader<'_> {
                             return Err(error);
                         }
                     }
-                    self.take_back(&mark);
+                    // Instructions that were complete by then stay, as in XLA.
+                    let rows = self.next_row();
+                    while self.parameters.last().is_some_and(|last| last.1 >= rows) {
+                        self.parameters.pop();
+                    }
                     operands.folded = true;
                 }
             }
@@ -302,7 +305,9 @@ impl Reader<'_> {
             name = format!("{name}.{}", self.anonymous.len());
         }
         let row = self.push_implicit(name.as_bytes(), opcode, shape, &payload, &operands.list)?;
-        self.anonymous.insert(name.into_bytes().into(), row);
+        let key: Box<[u8]> = name.into_bytes().into();
+        self.anonymous_keys.push(key.clone());
+        self.anonymous.insert(key, row);
         Ok(Operand::Row(row))
     }
 

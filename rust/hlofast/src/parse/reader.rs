@@ -91,6 +91,8 @@ pub(super) struct Reader<'a> {
     pub tuple_element_keys: Vec<(u32, u32)>,
     /// Rows of nested instructions of the computation being read, by their generated names.
     pub anonymous: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
+    /// The keys of `anonymous` in the order of their rows.
+    pub anonymous_keys: Vec<Box<[u8]>>,
     /// First row of the computation being read.
     pub first_row: u32,
     pub root: Option<u32>,
@@ -129,6 +131,7 @@ pub(super) struct Mark {
     queue: usize,
     parameters: usize,
     tuple_elements: usize,
+    anonymous: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -163,6 +166,7 @@ impl<'a> Reader<'a> {
             tuple_elements: hashbrown::HashMap::default(),
             tuple_element_keys: Vec::new(),
             anonymous: hashbrown::HashMap::default(),
+            anonymous_keys: Vec::new(),
             first_row: 0,
             root: None,
             general_until: if options.force_general { usize::MAX } else { 0 },
@@ -419,6 +423,7 @@ impl<'a> Reader<'a> {
             queue: self.queue.len(),
             parameters: self.parameters.len(),
             tuple_elements: self.tuple_element_keys.len(),
+            anonymous: self.anonymous_keys.len(),
         }
     }
 
@@ -442,6 +447,11 @@ impl<'a> Reader<'a> {
         self.queue.truncate(mark.queue);
         self.parameters.truncate(mark.parameters);
         self.indexed_parameters = self.indexed_parameters.min(mark.parameters);
+        while self.anonymous_keys.len() > mark.anonymous {
+            if let Some(key) = self.anonymous_keys.pop() {
+                self.anonymous.remove(&key);
+            }
+        }
         while self.tuple_element_keys.len() > mark.tuple_elements {
             let key = self.tuple_element_keys.pop().unwrap_or_default();
             self.tuple_elements.remove(&key);

@@ -245,6 +245,25 @@ pub(crate) enum KernelChoice {
 mod dispatch {
     use super::{Avx2, Avx512, LineMasks};
 
+    /// Whether the CPU has every feature that code for the AVX2 kernel is compiled for.
+    pub fn has_avx2() -> bool {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("pclmulqdq")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("popcnt")
+            && is_x86_feature_detected!("lzcnt")
+    }
+
+    /// Whether the CPU has every feature that code for the AVX-512 kernel is compiled for.
+    pub fn has_avx512() -> bool {
+        has_avx2()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vbmi")
+    }
+
     /// # Safety
     /// The CPU must have the features named.
     #[target_feature(
@@ -282,18 +301,11 @@ impl KernelChoice {
     /// The best kernel of this machine, or the portable one if `force_scalar`.
     pub fn detect(force_scalar: bool) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if !force_scalar
-            && is_x86_feature_detected!("pclmulqdq")
-            && is_x86_feature_detected!("bmi1")
-        {
-            if is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vbmi")
-                && is_x86_feature_detected!("bmi2")
-            {
+        if !force_scalar {
+            if dispatch::has_avx512() {
                 return KernelChoice::Avx512;
             }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
+            if dispatch::has_avx2() {
                 return KernelChoice::Avx2;
             }
         }
@@ -336,10 +348,10 @@ mod tests {
             let expected = all_lines::<Portable>(&text);
             #[cfg(target_arch = "x86_64")]
             {
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("pclmulqdq") {
+                if dispatch::has_avx2() {
                     assert_eq!(expected, all_lines::<Avx2>(&text));
                 }
-                if is_x86_feature_detected!("avx512vbmi") {
+                if dispatch::has_avx512() {
                     assert_eq!(expected, all_lines::<Avx512>(&text));
                 }
             }
