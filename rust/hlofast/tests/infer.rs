@@ -199,6 +199,20 @@ fn tuples_do_not_double_without_end() {
     assert_eq!(parse(&text).err().map(|error| error.kind()), Some(ErrorKind::TooLarge));
 }
 
+#[test]
+fn tuples_of_large_tuples_are_inferred() {
+    // Elements in proportion to the text are honest, however many instructions hold them.
+    let leaves = vec!["f32[]"; 70_000].join(",");
+    let mut text = format!("HloModule m\nENTRY e {{\n  t0 = ({leaves}) parameter(0)\n");
+    for level in 1..300 {
+        text.push_str(&format!("  t{level} = tuple(t{})\n", level - 1));
+    }
+    text.push_str("}\n");
+    let module = parse(&text).unwrap();
+    assert_eq!(module.shapes().leaf_count(shape_of_root(&module)), 70_000);
+    assert_eq!(module.shapes().node_count(shape_of_root(&module)), 70_300);
+}
+
 fn number() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => (-2i64..6).prop_map(|n| n.to_string()),

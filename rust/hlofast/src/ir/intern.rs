@@ -101,6 +101,7 @@ impl ShapeInterner {
             count: dimensions.len() as u32,
             layout,
             leaves: 1,
+            nodes: 1,
             text,
             code: element_type as u8,
         })
@@ -109,14 +110,15 @@ impl ShapeInterner {
     /// The id of a tuple shape.
     pub fn tuple(&mut self, children: &[ShapeId], text: Span) -> ShapeId {
         let start = self.table.children.len() as u32;
-        let mut leaves = 0u32;
+        let (mut leaves, mut nodes) = (0u32, 1u32);
         for child in children {
             self.table.child_leaves.push(leaves);
             leaves = leaves.saturating_add(self.table.leaf_count(*child));
+            nodes = nodes.saturating_add(self.table.node_count(*child));
         }
         self.table.children.extend_from_slice(children);
         let count = children.len() as u32;
-        self.push(Record { start, count, layout: NO_LAYOUT, leaves, text, code: TUPLE })
+        self.push(Record { start, count, layout: NO_LAYOUT, leaves, nodes, text, code: TUPLE })
     }
 
     /// The id of the buffer shape that holds array `inner`.
@@ -124,7 +126,15 @@ impl ShapeInterner {
         let start = self.table.children.len() as u32;
         self.table.children.push(inner);
         self.table.child_leaves.push(0);
-        self.push(Record { start, count: 1, layout: NO_LAYOUT, leaves: 1, text, code: BUFFER })
+        self.push(Record {
+            start,
+            count: 1,
+            layout: NO_LAYOUT,
+            leaves: 1,
+            nodes: 2,
+            text,
+            code: BUFFER,
+        })
     }
 
     /// The id of `source`'s shape `id`, copied with everything below it.

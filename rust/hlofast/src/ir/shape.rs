@@ -94,6 +94,8 @@ pub(super) struct Record {
     pub(super) count: u32,
     pub(super) layout: u32,
     pub(super) leaves: u32,
+    /// Leaves, tuples and buffers together.
+    pub(super) nodes: u32,
     pub(super) text: Span,
     pub(super) code: u8,
 }
@@ -236,6 +238,12 @@ impl ShapeTable {
     #[inline]
     pub fn leaf_count(&self, id: ShapeId) -> u32 {
         self.records[id.0 as usize].leaves
+    }
+
+    /// Number of leaves, tuples and buffers, `id` itself included.
+    #[inline]
+    pub fn node_count(&self, id: ShapeId) -> u32 {
+        self.records[id.0 as usize].nodes
     }
 
     /// For tuple `id`: the number of its first leaf that belongs to element `index`.

@@ -324,8 +324,13 @@ impl Reader<'_> {
             .iter()
             .map(|(name, role)| Callee { role: *role, signature: self.signature(*name) })
             .collect();
-        let request =
-            Request { opcode, operands: &shapes, attributes: &attributes, callees: &callees };
+        let request = Request {
+            opcode,
+            operands: &shapes,
+            attributes: &attributes,
+            callees: &callees,
+            most_nodes: most_nodes(self.whole.len()),
+        };
         infer(&request, &mut self.shapes).map_err(|error| match error.span() {
             Span::EMPTY => ParseError::new(error.kind(), word, error.message()),
             _ => error,
@@ -416,4 +421,10 @@ pub(super) fn opcode_of(word: &[u8]) -> (Opcode, Form) {
         }
     }
     (Opcode::Unknown, Form::Plain)
+}
+
+/// Most leaves, tuples and buffers of an inferred shape in a text of `length` bytes: more than an
+/// honest text comes by, and yet no more than in proportion to it.
+fn most_nodes(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(1 << 16)
 }

@@ -146,9 +146,7 @@ impl Checker<'_> {
         let Some(id) = self.blocks.get(&(self.lexer.start as u32)).copied() else {
             return Err(self.expected("a computation's name"));
         };
-        self.deeper()?;
-        self.body(id)?;
-        self.depth -= 1;
+        self.deeper(|checker| checker.body(id))?;
         Ok(Some(id))
     }
 
@@ -162,7 +160,7 @@ impl Checker<'_> {
         let count = parameters().count() as u64;
         for (offset, _) in parameters() {
             let row = Row(rows.start + offset as u32);
-            if self.parameter_number_of(row).is_none_or(|number| number >= count) {
+            if self.module.parameter_number(row).is_none_or(|number| number >= count) {
                 return Err(ParseError::new(
                     ErrorKind::ParameterGap,
                     self.module.name_span(row),
@@ -171,16 +169,6 @@ impl Checker<'_> {
             }
         }
         Ok(())
-    }
-
-    fn parameter_number_of(&self, row: Row) -> Option<u64> {
-        let end = self.module.tail(row).start as usize;
-        let start = self.module.name_span(row).end as usize;
-        let text = self.module.bytes(Span::new(start.min(end), end));
-        let open = memchr::memrchr(b'(', text)?;
-        let inside = text.get(open + 1..)?;
-        let mut cursor = crate::text::Cursor::new(inside);
-        cursor.integer().ok().flatten().and_then(|number| u64::try_from(number).ok())
     }
 
     /// Text that is one instruction and nothing else.

@@ -16,10 +16,7 @@ impl<'a> Checker<'a> {
     pub(super) fn literal(&mut self, shapes: &'a ShapeTable, id: ShapeId) -> Result<()> {
         match shapes.get(id) {
             ShapeView::Tuple(elements) => {
-                self.deeper()?;
-                let result = self.tuple_literal(shapes, elements);
-                self.depth -= 1;
-                result
+                self.deeper(|checker| checker.tuple_literal(shapes, elements))
             }
             ShapeView::Buffer(inner) => match shapes.array(inner) {
                 Some(array) => self.array_literal(array),
@@ -307,12 +304,13 @@ impl<'a> Checker<'a> {
     /// `literal=`: shape and value, or a tuple of such.
     pub(super) fn typed_literal(&mut self) -> Result<()> {
         if self.eat(Kind::LeftParen) {
-            self.deeper()?;
-            while self.kind() != Kind::RightParen {
-                self.typed_literal()?;
-                self.eat(Kind::Comma);
-            }
-            self.depth -= 1;
+            self.deeper(|checker| {
+                while checker.kind() != Kind::RightParen {
+                    checker.typed_literal()?;
+                    checker.eat(Kind::Comma);
+                }
+                Ok(())
+            })?;
             self.advance();
             return Ok(());
         }

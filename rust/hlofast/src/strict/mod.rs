@@ -28,9 +28,8 @@ use hashbrown::{HashMap, HashSet};
 use lexer::{Kind, Lexer};
 use table::{NEWEST_CONSTRUCTS, Newer};
 
-/// Deepest nesting of instructions, literals and blocks inside each other. XLA gives up at 8192,
-/// a depth at which only prepared texts arrive.
-const MAX_NESTING: usize = 500;
+/// Deepest nesting of instructions, literals and blocks inside each other, as in XLA.
+const MAX_NESTING: usize = crate::parse::shape::MAX_DEPTH;
 
 type Build = crate::ir::intern::BuildMix;
 
@@ -263,17 +262,20 @@ impl<'a> Checker<'a> {
         self.expect(Kind::RightBrace, "'}' after a shape index")
     }
 
-    /// Goes one level deeper; `self.depth` must be lowered again.
-    fn deeper(&mut self) -> Result<()> {
-        self.depth += 1;
-        if self.depth > MAX_NESTING {
+    /// Reads what stands one level deeper.
+    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth >= MAX_NESTING {
             return Err(ParseError::new(
                 ErrorKind::TooDeep,
                 self.lexer.span(),
                 format!("nesting deeper than {MAX_NESTING} levels"),
             ));
         }
-        Ok(())
+        self.depth += 1;
+        // The recursion is as deep as the text nests; it must not depend on the thread's stack.
+        let result = stacker::maybe_grow(64 << 10, 1 << 20, || read(self));
+        self.depth -= 1;
+        result
     }
 }
 

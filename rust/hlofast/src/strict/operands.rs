@@ -232,10 +232,6 @@ impl<'a> Checker<'a> {
 
     /// Reads an instruction that stands where an operand is expected.
     fn nested_operand(&mut self, row: u32) -> Result<()> {
-        self.deeper()?;
-        let mut facts = Facts::default();
-        let result = self.right_hand_side(Row(row), false, &mut facts);
-        self.depth -= 1;
-        result
+        self.deeper(|checker| checker.right_hand_side(Row(row), false, &mut Facts::default()))
     }
 }

@@ -5,7 +5,7 @@ use super::instruction::{Facts, Subject};
 use super::lexer::Kind;
 use super::table::{Attribute, Grammar};
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::{ComputationId, Opcode};
+use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::text::Span;
 
 /// The grammar of a value in a `{key=value key=value}` list.
@@ -33,7 +33,7 @@ const METADATA_KEYS: [&[u8]; 12] = [
     b"metadata_payload",
 ];
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
     /// Reads the value of `attribute`.
     #[inline]
     pub(super) fn value(
@@ -268,9 +268,14 @@ impl Checker<'_> {
     /// `{a, b}`: instructions defined before; at least one.
     fn predecessors(&mut self, subject: Subject) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before control predecessors")?;
+        let module: &'a Module = self.module;
+        let all = module.control_predecessors();
+        let start = all.partition_point(|(row, _)| *row < subject.row);
+        // Names defined before stand in the module's list in the order of the text.
+        let mut own = all.iter().skip(start).take_while(|(row, _)| *row == subject.row);
         loop {
             let name = self.name()?;
-            self.check_predecessor(subject, name)?;
+            self.check_predecessor(subject, name, own.next().map(|(_, found)| *found))?;
             if !self.eat(Kind::Comma) {
                 break;
             }
@@ -278,15 +283,10 @@ impl Checker<'_> {
         self.expect(Kind::RightBrace, "',' or '}' after a control predecessor")
     }
 
-    fn check_predecessor(&self, subject: Subject, name: Span) -> Result<()> {
-        let all = self.module.control_predecessors();
-        let start = all.partition_point(|(row, _)| *row < subject.row);
-        let own = all.iter().skip(start).take_while(|(row, _)| *row == subject.row);
+    fn check_predecessor(&self, subject: Subject, name: Span, found: Option<Row>) -> Result<()> {
         let word = self.bytes(name);
-        for (_, predecessor) in own {
-            if *predecessor < subject.row && self.module.instruction_name(*predecessor) == word {
-                return Ok(());
-            }
+        if found.is_some_and(|row| row < subject.row && self.module.instruction_name(row) == word) {
+            return Ok(());
         }
         let shown = String::from_utf8_lossy(word);
         Err(ParseError::new(

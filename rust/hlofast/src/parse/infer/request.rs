@@ -23,6 +23,8 @@ pub struct Request<'a> {
     pub attributes: &'a [Attribute<'a>],
     /// The called computations in text order.
     pub callees: &'a [Callee],
+    /// Most leaves, tuples and buffers that a result may hold.
+    pub most_nodes: u32,
 }
 
 /// One attribute as written.

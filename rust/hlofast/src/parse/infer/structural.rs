@@ -4,12 +4,8 @@ use super::dimension::{all_agree, most_specific, same_type};
 use super::request::{Array, Context};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::decode::AttributeValue;
-use crate::ir::{Dimension, ElementType, Layout, ShapeId, ShapeView};
+use crate::ir::{Dimension, ElementType, Layout, ShapeId};
 use crate::text::Span;
-
-/// Most tuples and leaves that an inferred tuple may hold. A few lines of `tuple(t, t)` would
-/// otherwise double their way to a shape of any size.
-const MAX_TUPLE_NODES: u32 = 1 << 16;
 
 pub(super) fn first_operand(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     context.operand(0)
@@ -17,22 +13,16 @@ pub(super) fn first_operand(context: &mut Context<'_, '_>) -> Result<ShapeId> {
 
 pub(super) fn tuple(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let operands = context.request.operands;
-    if operands.iter().any(|id| matches!(context.table().get(*id), ShapeView::Tuple(_))) {
-        let mut left = MAX_TUPLE_NODES;
-        let mut stack = operands.to_vec();
-        while let Some(id) = stack.pop() {
-            left = left.saturating_sub(1);
-            if left == 0 {
-                return Err(ParseError::new(
-                    ErrorKind::TooLarge,
-                    Span::EMPTY,
-                    format!("an inferred tuple may hold {MAX_TUPLE_NODES} elements in all"),
-                ));
-            }
-            if let ShapeView::Tuple(children) = context.table().get(id) {
-                stack.extend_from_slice(children);
-            }
-        }
+    let most = context.request.most_nodes;
+    let table = context.table();
+    let nodes = operands.iter().fold(1u32, |sum, id| sum.saturating_add(table.node_count(*id)));
+    // A few lines of `tuple(t, t)` would otherwise double their way to a shape of any size.
+    if nodes > most {
+        return Err(ParseError::new(
+            ErrorKind::TooLarge,
+            Span::EMPTY,
+            format!("an inferred tuple of this text may hold {most} elements in all"),
+        ));
     }
     Ok(context.interner.tuple(operands, Span::EMPTY))
 }
