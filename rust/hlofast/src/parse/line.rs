@@ -9,12 +9,13 @@
 
 #![allow(unsafe_code, reason = "calls kernels whose CPU features were detected")]
 
+use super::instruction::{Form, opcode_of};
 use super::names::equal;
 use super::reader::Reader;
 use super::scan::Scan;
 use crate::error::Result;
 use crate::ir::module::NO_METADATA;
-use crate::ir::{CallRole, Opcode};
+use crate::ir::{CallRole, Flags, Opcode};
 use crate::text::Span;
 use crate::text::kernel::{Kernel, LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
 use crate::text::{is_identifier_byte, is_identifier_start};
@@ -122,7 +123,16 @@ impl Reader<'_> {
         if scan.byte(shape_end) != b' ' || scan.byte(open) != b'(' {
             return Ok(Line::Other);
         }
-        let Some(opcode) = Opcode::from_text(line, word, open) else { return Ok(Line::Other) };
+        let (opcode, flags) = match Opcode::from_text(line, word, open) {
+            Some(opcode) => (opcode, 0),
+            None => match opcode_of(&line[word..open]) {
+                // Sugar that wraps nothing new.
+                (opcode @ (Opcode::AsyncDone | Opcode::AsyncUpdate), Form::Sugar(_)) => {
+                    (opcode, Flags::SUGAR)
+                }
+                _ => return Ok(Line::Other),
+            },
+        };
         let Some(shape) = self.shape_of_text(start + shape_start, start + shape_end) else {
             return Ok(Line::Other);
         };
@@ -131,7 +141,7 @@ impl Reader<'_> {
         let first_call = self.calls.len();
         let first_pending_call = self.pending_calls.len();
         let first_parameter = self.parameters.len();
-        let read = self.operands_and_tail(start, &scan, opcode, open);
+        let read = self.operands_and_tail(start, &scan, opcode, flags == 0, open);
         let accepted = match read {
             Some(_) => opcode.arity().accepts(self.columns.operands.len() - first_operand),
             None => false,
@@ -153,7 +163,7 @@ impl Reader<'_> {
         }
         self.push_row(
             opcode,
-            0,
+            flags,
             shape,
             (start + name, name_end - name),
             Span::new(start + tail, start + end),
@@ -173,6 +183,7 @@ impl Reader<'_> {
         start: usize,
         scan: &Scan<'_, '_>,
         opcode: Opcode,
+        plain: bool,
         open: usize,
     ) -> Option<(usize, u32)> {
         let close = match opcode {
@@ -195,7 +206,7 @@ impl Reader<'_> {
             }
             _ => self.operand_list(start, scan, open)?,
         };
-        let metadata = self.tail(start, scan, opcode, close + 1)?;
+        let metadata = self.tail(start, scan, opcode.may_call() && plain, close + 1)?;
         self.ends_here(start + scan.line.len()).then_some((close + 1, metadata))
     }
 
@@ -331,12 +342,11 @@ impl Reader<'_> {
         &mut self,
         start: usize,
         scan: &Scan<'_, '_>,
-        opcode: Opcode,
+        may_call: bool,
         at: usize,
     ) -> Option<u32> {
         let masks = scan.masks;
         let length = scan.line.len();
-        let may_call = opcode.may_call();
         let mut metadata = NO_METADATA;
         let mut at = at;
         while at < length {
@@ -354,6 +364,14 @@ impl Reader<'_> {
                 b'{' => scan.closing(value)? + 1,
                 b' ' | b',' | b'\n' => return None,
                 b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
+                b'm' if scan.line.get(value..value + 5) == Some(b"mesh[") => {
+                    // `mesh['a'=2] {'a'}`, all that is printed unless devices are listed.
+                    let axes = scan.closing(value + 4)? + 2;
+                    if scan.byte(axes - 1) != b' ' || scan.byte(axes) != b'{' {
+                        return None;
+                    }
+                    scan.closing(axes)? + 1
+                }
                 first => {
                     let end = scan.value_end(value)?;
                     let word = value + usize::from(first == b'%');
