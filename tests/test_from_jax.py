@@ -65,6 +65,10 @@ def test_what_cannot_be_read_is_said() -> None:
         hlofast.from_jax(TEXT)
     with pytest.raises(hlofast.ParseError):
         hlofast.from_jax(Compiled("HloModule broken\n\nENTRY main {"))
+    for text, kind in (("", "no-module"), ("module @jit_f {}", "not-hlo")):
+        with pytest.raises(hlofast.ParseError) as caught:
+            hlofast.from_jax(Compiled(text))
+        assert caught.value.kind == kind
 
 
 @pytest.mark.oracle

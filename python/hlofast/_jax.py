@@ -33,6 +33,6 @@ def from_jax(stage: Any) -> Module:
 def _only(text: str) -> Module:
     """The module of `text`, the first of several (a program may hold one per partition)."""
     found = find_modules(text)
-    if len(found) == 1 or found[0].module is None:
+    if len(found) < 2 or found[0].module is None:
         return loads(text)
     return found[0].module

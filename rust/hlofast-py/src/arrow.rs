@@ -281,13 +281,15 @@ fn field(name: &str, column: &Bound<'_, PyAny>) -> PyResult<Field> {
     let column = column
         .cast::<TextColumn>()
         .map_err(|_| PyTypeError::new_err("a table's columns are Column or TextColumn"))?;
-    let column = column.get();
+    let (py, column) = (column.py(), column.get());
+    Ok(py.detach(|| texts(name, column)))
+}
+
+/// The texts of `column`, as a dictionary where it is made of codes.
+fn texts(name: CString, column: &TextColumn) -> Field {
     let Some((codes, values)) = column.dictionary() else {
-        return Ok(strings(
-            name,
-            column.len(),
-            (0..column.len()).map(|i| column.bytes(i).unwrap_or_default()),
-        ));
+        let texts = (0..column.len()).map(|i| column.bytes(i).unwrap_or_default());
+        return strings(name, column.len(), texts);
     };
     let mut field = numbers(name, codes);
     let values = strings(CString::default(), values.len(), values.iter().map(|v| &v[..]));
@@ -303,7 +305,7 @@ fn field(name: &str, column: &Bound<'_, PyAny>) -> PyResult<Field> {
         field.buffers[0] = owned(valid);
     }
     field.dictionary = Some(Box::new(values));
-    Ok(field)
+    field
 }
 
 fn table(columns: &[(String, Bound<'_, PyAny>)], length: usize) -> PyResult<Field> {

@@ -169,10 +169,6 @@ impl Attributes {
         }
     }
 
-    fn __hash__(&self) -> u64 {
-        crate::held::hash_of(&self.held, 5, self.row.unwrap_or(u32::MAX))
-    }
-
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let mut parts = Vec::new();
         for found in self.all() {

@@ -3,7 +3,7 @@
 
 use hlofast::ir::{Opcode, ShapeId};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -207,16 +207,22 @@ impl Column {
     }
 }
 
-/// The items of a buffer of `T`, copied.
+/// The items of a buffer of `T`, copied; None if it holds something else.
 fn copied<T: Item + pyo3::buffer::Element + Send + Sync + 'static>(
     buffer: &Bound<'_, PyAny>,
-) -> Option<Column> {
-    Some(Column::of(PyBuffer::<T>::get(buffer).ok()?.to_vec(buffer.py()).ok()?))
+) -> Option<PyResult<Column>> {
+    let items = PyBuffer::<T>::get(buffer).ok()?;
+    Some(match items.dimensions() {
+        1 => items.to_vec(buffer.py()).map(Column::of),
+        count => {
+            Err(PyValueError::new_err(format!("a column has one dimension, the buffer {count}")))
+        }
+    })
 }
 
 #[pymethods]
 impl Column {
-    /// A copy of a buffer of numbers, such as a NumPy array.
+    /// A copy of a one-dimensional buffer of numbers, such as a NumPy array.
     #[new]
     fn new(buffer: &Bound<'_, PyAny>) -> PyResult<Self> {
         copied::<i64>(buffer)
@@ -225,7 +231,7 @@ impl Column {
             .or_else(|| copied::<u32>(buffer))
             .or_else(|| copied::<u8>(buffer))
             .or_else(|| copied::<u64>(buffer))
-            .ok_or_else(|| PyTypeError::new_err("expected a buffer of numbers"))
+            .unwrap_or_else(|| Err(PyTypeError::new_err("expected a buffer of numbers")))
     }
 
     fn __len__(&self) -> usize {

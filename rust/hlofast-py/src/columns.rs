@@ -36,10 +36,13 @@ const COLUMNS: [(&str, &str); 26] = [
     ("op_name", "position in module.op_names; -1 if none"),
     ("source_file", "position in module.source_files; -1 if none"),
     ("source_line", "1-based; 0 if unknown"),
-    ("name_starts", "byte offset of the name in the text"),
+    (
+        "name_starts",
+        "byte offset of the name in the text; of implicit rows at least text_bytes, behind the text",
+    ),
     ("name_lengths", "bytes of the name; 255 means at least 255"),
-    ("tail_starts", "byte offset of what follows the operands"),
-    ("tail_ends", "byte offset of the instruction's end"),
+    ("tail_starts", "byte offset of what follows the operands; implicit rows as in name_starts"),
+    ("tail_ends", "byte offset of the instruction's end; implicit rows as in name_starts"),
     (
         "operand_offsets",
         "where the operands of each row start in operands; one entry more than rows",

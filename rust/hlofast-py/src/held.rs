@@ -1,12 +1,15 @@
 //! What every view of one module shares.
 
 use crate::names::Names;
+use hlofast::Options;
 use hlofast::ir::{Module, Opcode};
+use hlofast::parse::Strictness;
 use hlofast::text::LineIndex;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString};
-use std::sync::{Arc, OnceLock};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A module and the Python objects cached for it. Views hold an `Arc` of this; the cached objects
 /// hold only `core`, so no reference cycle can form.
@@ -22,10 +25,18 @@ pub struct Held {
     pub names: Names,
     /// Where the lines of the text start, for `text_line`.
     lines: OnceLock<LineIndex>,
+    /// How it was read, for pickling.
+    pub strictness: Strictness,
+    pub collects_errors: bool,
+    /// A digest of the text.
+    digest: OnceLock<u64>,
+    /// The module of the last comparison that found equal texts.
+    twin: Mutex<Weak<Held>>,
 }
 
 impl Held {
-    pub fn new(module: Module) -> Arc<Self> {
+    /// `module` and the options it was read with.
+    pub fn new(module: Module, options: &Options) -> Arc<Self> {
         Arc::new(Self {
             core: Arc::new(module),
             columns: PyOnceLock::new(),
@@ -33,6 +44,10 @@ impl Held {
             source_files: PyOnceLock::new(),
             names: Names::default(),
             lines: OnceLock::new(),
+            strictness: options.strictness,
+            collects_errors: options.collect_errors,
+            digest: OnceLock::new(),
+            twin: Mutex::new(Weak::new()),
         })
     }
 
@@ -47,6 +62,19 @@ impl Held {
         self.core.heap_bytes() + self.names.heap_bytes(py, &self.core)
     }
 
+    fn digest(&self) -> u64 {
+        *self.digest.get_or_init(|| {
+            let mut hasher = DefaultHasher::new();
+            self.core.text().hash(&mut hasher);
+            hasher.finish()
+        })
+    }
+
+    fn twin(&self) -> MutexGuard<'_, Weak<Held>> {
+        // The pointer is whole at any time, so a panic elsewhere leaves nothing half done.
+        self.twin.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The 1-based line of the file that holds byte `offset` of the text.
     pub fn line_of(&self, py: Python<'_>, offset: usize) -> u64 {
         let text = self.core.text();
@@ -57,10 +85,23 @@ impl Held {
 
 /// Whether two views show equal modules: the same object, or the same text.
 pub fn same_module(a: &Arc<Held>, b: &Arc<Held>) -> bool {
-    Arc::ptr_eq(a, b)
-        || (a.core.row_count() == b.core.row_count()
-            && a.core.text() == b.core.text()
-            && a.core.arena() == b.core.arena())
+    if Arc::ptr_eq(a, b) {
+        return true;
+    }
+    if a.core.row_count() != b.core.row_count() || a.core.text().len() != b.core.text().len() {
+        return false;
+    }
+    // Whole texts are compared once per pair, not at every comparison of two views.
+    if std::ptr::eq(a.twin().as_ptr(), Arc::as_ptr(b)) {
+        return true;
+    }
+    let same = a.digest() == b.digest()
+        && a.core.text() == b.core.text()
+        && a.core.arena() == b.core.arena();
+    if same {
+        *a.twin() = Arc::downgrade(b);
+    }
+    same
 }
 
 /// A hash that equal (module, id) pairs share.

@@ -44,13 +44,11 @@ mod _core {
     #[pymodule_export]
     use crate::literal::Literal;
     #[pymodule_export]
-    use crate::loading::{FoundModule, find_modules, load, loads};
+    use crate::loading::{_restore_module, FoundModule, find_modules, load, loads};
     #[pymodule_export]
     use crate::metadata::{Metadata, SourceLocation, StackFrame};
     #[pymodule_export]
-    use crate::module::{
-        _restore_computation, _restore_instruction, _restore_module, _restore_shape, Module,
-    };
+    use crate::module::{_restore_computation, _restore_instruction, _restore_shape, Module};
     #[pymodule_export]
     use crate::records::{
         Alias, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,

@@ -3,19 +3,26 @@
 use crate::errors::{object, to_python};
 use crate::held::Held;
 use crate::module::Module;
-use hlofast::ir::Module as CoreModule;
 use hlofast::parse::Strictness;
-use hlofast::text::{OpenOptions, SharedBytes, Source, Span, modules, read_one, unpack};
+use hlofast::text::{
+    LineOrigin, OpenOptions, SharedBytes, Source, Span, modules, read_one, unpack,
+};
 use hlofast::{ErrorKind, Options, ParseError, parse};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString};
 use std::sync::{Arc, OnceLock};
 
 /// Threads taken unless the caller says how many.
 const MOST_THREADS: usize = 8;
+
+/// Threads taken at most, whatever the caller says.
+const THREAD_LIMIT: usize = 64;
+
+/// A thread reads at least this much text.
+const BYTES_PER_THREAD: usize = 1 << 20;
 
 type Fault = (ParseError, Source);
 
@@ -40,6 +47,15 @@ fn strictness(value: Option<&Bound<'_, PyAny>>) -> PyResult<Strictness> {
         Ok("newest") => Ok(Strictness::Newest),
         _ => Err(PyValueError::new_err("strict is False, True or \"newest\"")),
     }
+}
+
+/// The argument `strict` that gives `strictness`.
+pub fn strict_argument(py: Python<'_>, strictness: Strictness) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match strictness {
+        Strictness::Tolerant => PyBool::new(py, false).to_owned().into_any(),
+        Strictness::Jaxlib => PyBool::new(py, true).to_owned().into_any(),
+        Strictness::Newest => PyString::new(py, "newest").into_any(),
+    })
 }
 
 impl Request {
@@ -80,19 +96,34 @@ impl Request {
         })
     }
 
-    fn read(&self, bytes: SharedBytes, path: Option<&str>) -> Result<CoreModule, Fault> {
+    /// What to read `source` with: no more threads than it has work for.
+    fn options_for(&self, source: &Source) -> Options {
+        let most = THREAD_LIMIT.min(source.bytes().len() / BYTES_PER_THREAD);
+        Options { threads: self.options.threads.min(most).max(1), ..self.options }
+    }
+
+    /// `source` as the text of one module.
+    fn parse(&self, source: Source) -> Result<Arc<Held>, ParseError> {
+        let options = self.options_for(&source);
+        Ok(Held::new(parse(source, &options)?, &options))
+    }
+
+    /// One instruction without a computation around it is a module to XLA, but looks like none.
+    fn parse_alone(&self, source: Source) -> Result<Arc<Held>, ParseError> {
+        let options = Options { collect_errors: false, ..self.options_for(&source) };
+        Ok(Held::new(parse(source, &options)?, &options))
+    }
+
+    fn read(&self, bytes: SharedBytes, path: Option<&str>) -> Result<Arc<Held>, Fault> {
         let source = self.open(bytes, path)?;
         match &self.module {
             // Strict modes answer for the whole text, as XLA does.
             None if self.options.strictness != Strictness::Tolerant => {
-                parse(source.clone(), &self.options).map_err(|error| (error, source))
+                self.parse(source.clone()).map_err(|error| (error, source))
             }
-            None => read_one(&source, |source| parse(source, &self.options)).or_else(|fault| {
-                // One instruction without a computation around it is a module to XLA, but looks
-                // like none.
-                let alone = Options { collect_errors: false, ..self.options };
+            None => read_one(&source, |source| self.parse(source)).or_else(|fault| {
                 match fault.0.kind() {
-                    ErrorKind::NoModule => parse(source, &alone).map_err(|_| fault),
+                    ErrorKind::NoModule => self.parse_alone(source).map_err(|_| fault),
                     _ => Err(fault),
                 }
             }),
@@ -100,7 +131,7 @@ impl Request {
         }
     }
 
-    fn read_wanted(&self, source: &Source, wanted: &Wanted) -> Result<CoreModule, Fault> {
+    fn read_wanted(&self, source: &Source, wanted: &Wanted) -> Result<Arc<Held>, Fault> {
         let found = modules(source).map_err(|error| (error, source.clone()))?;
         let count = found.len();
         let mut matching = Vec::new();
@@ -118,7 +149,7 @@ impl Request {
             Wanted::Number(number) => format!("number {number}"),
         };
         match &matching[..] {
-            [one] => parse(one.clone(), &self.options).map_err(|error| (error, one.clone())),
+            [one] => self.parse(one.clone()).map_err(|error| (error, one.clone())),
             [] => {
                 let message = format!("no module {what} among {count}");
                 Err((ParseError::new(ErrorKind::NoModule, Span::EMPTY, message), source.clone()))
@@ -184,9 +215,9 @@ impl AsRef<[u8]> for Text {
     }
 }
 
-fn finish(result: Result<CoreModule, Fault>) -> PyResult<Module> {
+fn finish(result: Result<Arc<Held>, Fault>) -> PyResult<Module> {
     match result {
-        Ok(module) => Ok(Module { held: Held::new(module) }),
+        Ok(held) => Ok(Module { held }),
         Err((error, source)) => Err(to_python(&source, &error)),
     }
 }
@@ -272,7 +303,7 @@ pub fn find_modules<'py>(
         Ok(found
             .into_iter()
             .map(|found| {
-                let result = parse(found.source.clone(), &request.options);
+                let result = request.parse(found.source.clone());
                 (found.source, found.label, result)
             })
             .collect::<Vec<_>>())
@@ -283,13 +314,34 @@ pub fn find_modules<'py>(
         let line = source.lines_before() + 1;
         let offset = source.offset();
         let (module, error) = match result {
-            Ok(module) => (Some(Py::new(py, Module { held: Held::new(module) })?), None),
+            Ok(held) => (Some(Py::new(py, Module { held })?), None),
             Err(error) => (None, Some(object(py, &source, &error)?.unbind())),
         };
         let label = label.map(String::from);
         list.append(Bound::new(py, FoundModule { module, error, line, offset, label })?)?;
     }
     Ok(list)
+}
+
+/// What unpickling a module calls: reads `text` again as it was read, with its place in its file.
+#[pyfunction]
+pub fn _restore_module(
+    py: Python<'_>,
+    text: &Bound<'_, PyAny>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Module> {
+    let option = |key: &str| options.as_any().get_item(key);
+    let (strict, on_error) = (option("strict")?, option("on_error")?.extract::<String>()?);
+    let request = Request::new(None, Some(&strict), &on_error, None, None)?;
+    let path = option("path")?.extract::<Option<String>>()?;
+    let origins = option("origins")?.extract::<Vec<(u32, usize, u32)>>()?.into_iter();
+    let origins = origins.map(|(start, offset, removed)| LineOrigin { start, offset, removed });
+    let lines = option("lines_before")?.extract::<u64>()?;
+    let whole = Source::from_slice(b"");
+    let whole = path.map_or(whole.clone(), |path| whole.with_path(&path));
+    let bytes = (*bytes_of(text)?).as_ref().to_vec();
+    let source = whole.cleaned_part(bytes, origins.collect(), lines);
+    finish(py.detach(|| request.parse(source.clone()).map_err(|error| (error, source))))
 }
 
 /// A module found in a text, or the fault that keeps it from being read.

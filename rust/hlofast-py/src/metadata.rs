@@ -51,7 +51,7 @@ impl Metadata {
         let metadata = self.read().ok()?;
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if let Some(file) = metadata.source_file.as_deref() {
-            let line = metadata.source_line.unwrap_or(0);
+            let line = metadata.source_line.unwrap_or(0).max(0);
             return Some(SourceLocation { file: lossy(file), line });
         }
         let frame = self.held.core.frame_tables().frame(metadata.stack_frame_id?)?;

@@ -5,12 +5,15 @@ use crate::columns::{Columns, as_array};
 use crate::computation::Computation;
 use crate::held::{Held, same_module, text};
 use crate::instruction::Instruction;
+use crate::loading::strict_argument;
 use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use crate::query::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
 use hlofast::ir::decode::unescape;
-use hlofast::print::{self, FingerprintOptions, Form, PrintOptions};
+use hlofast::print::{self, EqualityOptions, FingerprintOptions, Form, PrintOptions};
+use hlofast::text::Span;
+use hlofast::{ErrorKind, ParseError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -56,16 +59,18 @@ impl Module {
         self.core().source().path()
     }
 
-    /// Number of partitions (devices that share the work of one program).
+    /// Number of partitions (devices that share the work of one program); 1 if the header does not
+    /// say. A `ParseError` if what it says is no 64-bit integer.
     #[getter]
-    fn num_partitions(&self) -> i64 {
-        self.core().num_partitions()
+    fn num_partitions(&self) -> PyResult<i64> {
+        header_count(self.core(), "num_partitions", self.core().num_partitions())
     }
 
-    /// Number of replicas (devices that run the same program on other data).
+    /// Number of replicas (devices that run the same program on other data); as for
+    /// `num_partitions`.
     #[getter]
-    fn replica_count(&self) -> i64 {
-        self.core().replica_count()
+    fn replica_count(&self) -> PyResult<i64> {
+        header_count(self.core(), "replica_count", self.core().replica_count())
     }
 
     /// Whether text order is the order of execution.
@@ -292,6 +297,22 @@ impl Module {
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Whether `other` is the same program: names, opcodes, shapes, operands, calls, attributes,
+    /// header. Spacing, comments and what the text leaves implied do not matter, nor does the
+    /// order of rows unless they are scheduled. `==` compares texts instead.
+    #[pyo3(signature = (other, *, layouts=true, metadata=true))]
+    fn same_program(
+        &self,
+        py: Python<'_>,
+        other: &Bound<'_, Module>,
+        layouts: bool,
+        metadata: bool,
+    ) -> bool {
+        let options = EqualityOptions { layouts, metadata, ..EqualityOptions::default() };
+        let (a, b) = (self.core(), other.get().core());
+        py.detach(|| print::structurally_equal_with(a, b, &options).is_ok())
+    }
+
     /// The text, byte for byte.
     #[getter(text)]
     fn text_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
@@ -353,10 +374,13 @@ impl Module {
         let source = self.core().source();
         let options = PyDict::new(py);
         options.set_item("path", source.path())?;
-        options.set_item(
-            "on_error",
-            if self.core().errors().is_empty() { "raise" } else { "collect" },
-        )?;
+        options.set_item("strict", strict_argument(py, self.held.strictness)?)?;
+        options
+            .set_item("on_error", if self.held.collects_errors { "collect" } else { "raise" })?;
+        options.set_item("lines_before", source.lines_before())?;
+        let origins = source.line_origins();
+        let origins = origins.iter().map(|line| (line.start, line.offset, line.removed));
+        options.set_item("origins", origins.collect::<Vec<_>>())?;
         let builder = py.import("hlofast._core")?.getattr("_restore_module")?;
         let bytes = PyBytes::new(py, source.bytes());
         Ok((builder, (bytes, options)).into_pyobject(py)?.into_any())
@@ -388,30 +412,44 @@ fn print_options(
     Ok(Some(PrintOptions { form, metadata, backend_config, layouts, ..options }))
 }
 
-/// What unpickling a module calls.
-#[pyfunction]
-pub fn _restore_module<'py>(
-    text: &Bound<'py, PyAny>,
-    options: &Bound<'py, PyDict>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let core = text.py().import("hlofast._core")?;
-    core.getattr("loads")?.call((text,), Some(options))
+/// A count of the header, or the fault that keeps it from being read.
+pub fn header_count(core: &hlofast::ir::Module, key: &str, count: Option<i64>) -> PyResult<i64> {
+    count.ok_or_else(|| {
+        let span = core.header_attribute(key).unwrap_or(Span::EMPTY);
+        let message = format!("{key} is no 64-bit integer");
+        let error = ParseError::new(ErrorKind::InvalidNumber, span, message);
+        crate::errors::to_python(core.source(), &error)
+    })
+}
+
+/// Item `number` of `count`, for views made by number.
+fn checked(number: u32, count: usize, what: &str) -> PyResult<u32> {
+    match (number as usize) < count {
+        true => Ok(number),
+        false => Err(PyValueError::new_err(format!("the module has {count} {what}, not {number}"))),
+    }
 }
 
 /// What unpickling an instruction calls.
 #[pyfunction]
-pub fn _restore_instruction(module: &Bound<'_, Module>, row: u32) -> Instruction {
-    Instruction { held: Arc::clone(&module.get().held), row }
+pub fn _restore_instruction(module: &Bound<'_, Module>, row: u32) -> PyResult<Instruction> {
+    let held = Arc::clone(&module.get().held);
+    let row = checked(row, held.core.row_count(), "instructions")?;
+    Ok(Instruction { held, row })
 }
 
 /// What unpickling a computation calls.
 #[pyfunction]
-pub fn _restore_computation(module: &Bound<'_, Module>, number: u32) -> Computation {
-    Computation { held: Arc::clone(&module.get().held), id: hlofast::ir::ComputationId(number) }
+pub fn _restore_computation(module: &Bound<'_, Module>, number: u32) -> PyResult<Computation> {
+    let held = Arc::clone(&module.get().held);
+    let number = checked(number, held.core.computations().len(), "computations")?;
+    Ok(Computation { held, id: hlofast::ir::ComputationId(number) })
 }
 
 /// What unpickling a shape calls.
 #[pyfunction]
-pub fn _restore_shape(module: &Bound<'_, Module>, number: u32) -> Shape {
-    Shape { held: Arc::clone(&module.get().held), id: hlofast::ir::ShapeId(number) }
+pub fn _restore_shape(module: &Bound<'_, Module>, number: u32) -> PyResult<Shape> {
+    let held = Arc::clone(&module.get().held);
+    let number = checked(number, held.core.shapes().len(), "shapes")?;
+    Ok(Shape { held, id: hlofast::ir::ShapeId(number) })
 }

@@ -2,7 +2,7 @@
 
 use crate::column::Column;
 use crate::computation::Computation;
-use crate::held::Held;
+use crate::held::{Held, same_module};
 use crate::sequence::no_such;
 use crate::shape::{Shape, shape_text};
 use hlofast::ir::{ComputationId, ElementType, ShapeView};
@@ -10,6 +10,7 @@ use hlofast::query::Query;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use std::sync::Arc;
 
 /// The conditions of `where`, as Python gives them.
 pub struct Conditions<'a, 'py> {
@@ -62,21 +63,20 @@ fn matching(texts: &Bound<'_, PyAny>, condition: &Bound<'_, PyAny>) -> PyResult<
     Ok(wanted)
 }
 
-fn computation_ids(held: &Held, value: &Bound<'_, PyAny>) -> PyResult<Vec<ComputationId>> {
+fn computation_ids(held: &Arc<Held>, value: &Bound<'_, PyAny>) -> PyResult<Vec<ComputationId>> {
     let id = |one: Bound<'_, PyAny>| -> PyResult<ComputationId> {
         if let Ok(computation) = one.cast::<Computation>() {
-            return Ok(computation.get().id);
+            let computation = computation.get();
+            return match same_module(held, &computation.held) {
+                true => Ok(computation.id),
+                false => Err(PyValueError::new_err("computation of another module")),
+            };
         }
         let name = one.cast::<PyString>()?.to_string_lossy().into_owned();
         let found = held.core.find_computation(name.as_bytes());
         found.ok_or_else(|| PyKeyError::new_err(no_such("computation", &name)))
     };
-    let ids: Vec<ComputationId> =
-        one_or_many(value)?.into_iter().map(id).collect::<PyResult<_>>()?;
-    match ids.iter().all(|id| (id.0 as usize) < held.core.computations().len()) {
-        true => Ok(ids),
-        false => Err(PyValueError::new_err("computation of another module")),
-    }
+    one_or_many(value)?.into_iter().map(id).collect()
 }
 
 fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Vec<bool>>> {
@@ -126,7 +126,7 @@ fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Ve
 /// The rows that meet all `conditions`.
 pub fn rows_where(
     py: Python<'_>,
-    held: &Held,
+    held: &Arc<Held>,
     op_names: impl FnOnce() -> PyResult<Py<PyAny>>,
     source_files: impl FnOnce() -> PyResult<Py<PyAny>>,
     conditions: &Conditions<'_, '_>,

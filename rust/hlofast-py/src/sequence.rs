@@ -221,7 +221,10 @@ impl InstructionSequence {
     fn index(&self, item: &Bound<'_, PyAny>) -> PyResult<usize> {
         let row = match item.cast::<PyString>() {
             Ok(name) => self.named(&name.to_string_lossy()).first().copied(),
-            Err(_) => item.cast::<Instruction>().ok().map(|other| other.get().row),
+            Err(_) => item.cast::<Instruction>().ok().and_then(|other| {
+                let other = other.get();
+                same_module(&self.held, &other.held).then_some(other.row)
+            }),
         };
         let rows = self.ids.to_vec(&self.held);
         let found = row.and_then(|row| rows.iter().position(|r| *r == row));
@@ -391,7 +394,10 @@ impl ComputationSequence {
     fn index(&self, item: &Bound<'_, PyAny>) -> PyResult<usize> {
         let id = match item.cast::<PyString>() {
             Ok(name) => self.named(&name.to_string_lossy()),
-            Err(_) => item.cast::<Computation>().ok().map(|other| other.get().id.0),
+            Err(_) => item.cast::<Computation>().ok().and_then(|other| {
+                let other = other.get();
+                same_module(&self.held, &other.held).then_some(other.id.0)
+            }),
         };
         let ids = self.ids.to_vec(&self.held);
         let found = id.and_then(|id| ids.iter().position(|i| *i == id));

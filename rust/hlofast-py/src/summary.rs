@@ -1,6 +1,7 @@
 //! `Module.summary()`: the core's summary as plain Python values.
 
 use crate::held::{Held, text};
+use crate::module::header_count;
 use crate::shape::shape_text;
 use hlofast::ir::decode::metadata_string;
 use hlofast::ir::{Module, Row};
@@ -21,8 +22,10 @@ pub fn summary<'py>(py: Python<'py>, held: &Held, shapes: usize) -> PyResult<Bou
     dict.set_item("backend", summary.backend.as_ref().map(|guess| guess.value.as_str()))?;
     dict.set_item("backend_reason", summary.backend.as_ref().map(|guess| guess.reason.as_str()))?;
     dict.set_item("is_scheduled", module.is_scheduled())?;
-    dict.set_item("num_partitions", module.num_partitions())?;
-    dict.set_item("replica_count", module.replica_count())?;
+    let partitions = header_count(module, "num_partitions", module.num_partitions())?;
+    dict.set_item("num_partitions", partitions)?;
+    let replicas = header_count(module, "replica_count", module.replica_count())?;
+    dict.set_item("replica_count", replicas)?;
     dict.set_item("text_bytes", module.text().len())?;
     dict.set_item("counts", counts(py, module, &summary)?)?;
     dict.set_item("entry", entry(py, held, &summary)?)?;

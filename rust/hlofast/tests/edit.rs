@@ -85,7 +85,7 @@ fn shapes_operands_and_signatures_change_in_place() {
     assert_eq!(line(&edited, "p"), "%p = f32[2]{0} parameter(0), sharding={replicated}");
     assert_eq!(edited.attribute_bytes(row(&edited, "c"), "kind"), Some(&b"kInput"[..]));
     assert!(!edited.is_scheduled());
-    assert_eq!(edited.num_partitions(), 4);
+    assert_eq!(edited.num_partitions(), Some(4));
     assert_eq!(edited.computations().len(), 3);
     let f = edited.find_computation(b"f").expect("f");
     assert_eq!(edited.bytes(edited.computation(f).signature), b"(q: f32[2]) -> f32[2]{0}");

@@ -116,9 +116,9 @@ fn build(module: &Module) -> MetadataColumns {
         } else {
             if facts.frame != last_frame.0 {
                 let frame = frames.frame(facts.frame).filter(|frame| !frame.file.is_empty());
-                let line = |line| i32::try_from(line).unwrap_or(0);
-                let (file, line) = frame
-                    .map_or((-1, 0), |frame| (files.id(frame.file), line(frame.positions.line)));
+                let (file, line) = frame.map_or((-1, 0), |frame| {
+                    (files.id(frame.file), line_number(frame.positions.line))
+                });
                 last_frame = (facts.frame, file, line);
             }
             (last_frame.1, last_frame.2)
@@ -130,6 +130,11 @@ fn build(module: &Module) -> MetadataColumns {
     columns.op_names.shrink_to_fit();
     columns.source_files = files.names;
     columns
+}
+
+/// A line as the column holds it: 0 for what is no line.
+fn line_number(value: i64) -> i32 {
+    i32::try_from(value).unwrap_or(0).max(0)
 }
 
 /// Distinct file names, numbered as they come.
@@ -244,7 +249,7 @@ fn read_facts(bytes: &[u8], base: u32) -> Facts {
                     _ => return facts,
                 };
                 match key {
-                    b"source_line" => facts.source_line = i32::try_from(value).unwrap_or(0),
+                    b"source_line" => facts.source_line = line_number(value),
                     b"stack_frame_id" => facts.frame = value,
                     _ => {}
                 }

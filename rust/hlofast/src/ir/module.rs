@@ -267,18 +267,18 @@ impl Module {
         self.header_attribute("is_scheduled").is_some_and(|value| self.bytes(value) == b"true")
     }
 
-    fn header_count(&self, key: &str) -> i64 {
-        let value = self.header_attribute(key).map(|span| self.bytes(span));
-        value.and_then(|v| std::str::from_utf8(v).ok()?.trim().parse().ok()).unwrap_or(1)
+    fn header_count(&self, key: &str) -> Option<i64> {
+        let Some(span) = self.header_attribute(key) else { return Some(1) };
+        std::str::from_utf8(self.bytes(span)).ok()?.trim().parse().ok()
     }
 
-    /// `num_partitions`, 1 if absent.
-    pub fn num_partitions(&self) -> i64 {
+    /// `num_partitions`, 1 if absent; None if it is no 64-bit integer.
+    pub fn num_partitions(&self) -> Option<i64> {
         self.header_count("num_partitions")
     }
 
-    /// `replica_count`, 1 if absent.
-    pub fn replica_count(&self) -> i64 {
+    /// `replica_count`, 1 if absent; None if it is no 64-bit integer.
+    pub fn replica_count(&self) -> Option<i64> {
         self.header_count("replica_count")
     }
 

@@ -117,6 +117,23 @@ impl Source {
         column + origin.map_or(0, |line| u64::from(line.removed))
     }
 
+    /// Where each line of this text comes from, as `cleaned_part` takes it; one entry for a text
+    /// that stands in its file as it is.
+    pub fn line_origins(&self) -> Vec<LineOrigin> {
+        let Some(origin) = &self.origin else {
+            return vec![LineOrigin { start: 0, offset: self.start, removed: 0 }];
+        };
+        let after = origin.lines.partition_point(|line| line.start as usize <= self.start);
+        let lines = origin.lines.iter().skip(after.saturating_sub(1));
+        let lines = lines.take_while(|line| (line.start as usize) < self.end);
+        let placed = lines.map(|line| {
+            let inside = self.start.saturating_sub(line.start as usize);
+            let start = (line.start as usize).saturating_sub(self.start) as u32;
+            LineOrigin { start, offset: line.offset + inside, removed: line.removed }
+        });
+        placed.collect()
+    }
+
     fn line_origin(&self, at: usize) -> Option<&LineOrigin> {
         let lines = &self.origin.as_ref()?.lines;
         let after = lines.partition_point(|line| line.start as usize <= at);
