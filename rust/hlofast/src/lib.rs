@@ -14,4 +14,23 @@ pub mod summary;
 pub mod text;
 
 pub use error::{ErrorKind, ParseError, Result};
-pub use parse::{Options, parse};
+pub use parse::Options;
+
+use parse::Strictness;
+
+/// Reads the one module that `source` holds, as strictly as `options` say.
+///
+/// A strict mode reads tolerantly first and then checks the text, so that every mode gives the
+/// same module. With `collect_errors` the faults are in `Module::errors`.
+pub fn parse(source: text::Source, options: &Options) -> Result<ir::Module> {
+    let mut module = parse::read(source, options)?;
+    if options.strictness != Strictness::Tolerant
+        && let Err(error) = strict::check(&module, options.strictness)
+    {
+        if !options.collect_errors {
+            return Err(error);
+        }
+        module.errors.push(error);
+    }
+    Ok(module)
+}

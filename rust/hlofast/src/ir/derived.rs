@@ -7,7 +7,7 @@ use super::derived_metadata::MetadataColumns;
 use super::intern::hash_bytes;
 use super::module::{Computation, ComputationId, Module, Row};
 use super::opcode::Opcode;
-use crate::parse::shape::parse_shape;
+use super::shape_text::parse_shape;
 use crate::text::{Cursor, Span};
 use std::sync::OnceLock;
 

@@ -11,6 +11,7 @@ pub mod intern;
 pub mod module;
 pub mod opcode;
 pub mod shape;
+pub mod shape_text;
 
 pub use attributes::{Attribute, Attributes};
 pub use csr::Csr;

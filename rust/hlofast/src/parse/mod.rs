@@ -11,9 +11,10 @@ mod names;
 mod operands;
 mod reader;
 mod scan;
-pub mod shape;
 
 use crate::error::{ErrorKind, ParseError, Result};
+pub use crate::ir::shape_text as shape;
+
 use crate::ir::Module;
 use crate::text::{Source, Span};
 use reader::Reader;
@@ -51,8 +52,8 @@ pub struct Options {
     pub force_general: bool,
 }
 
-/// Reads the one module that `source` holds.
-pub fn parse(source: Source, options: &Options) -> Result<Module> {
+/// Reads the one module that `source` holds, tolerantly; `crate::parse()` also checks strictly.
+pub fn read(source: Source, options: &Options) -> Result<Module> {
     let text = source.bytes();
     if text.len() >= MAX_TEXT {
         return Err(ParseError::new(
@@ -71,14 +72,5 @@ pub fn parse(source: Source, options: &Options) -> Result<Module> {
     };
     // The reader borrows the source's bytes, which the module then owns.
     let parts = reader.into_parts()?;
-    let mut module = parts.into_module(source);
-    if options.strictness != Strictness::Tolerant
-        && let Err(error) = crate::strict::check(&module, options.strictness)
-    {
-        if !options.collect_errors {
-            return Err(error);
-        }
-        module.errors.push(error);
-    }
-    Ok(module)
+    Ok(parts.into_module(source))
 }

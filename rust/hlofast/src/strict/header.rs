@@ -6,7 +6,7 @@ use super::table::Newer;
 use super::value::SubAttribute;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ShapeId, ShapeView};
-use crate::parse::{Options, parse};
+use crate::parse::{Options, read};
 use crate::text::{Source, Span};
 
 const ATTRIBUTES: [&[u8]; 13] = [
@@ -214,7 +214,9 @@ impl Checker<'_> {
         let inside = Span { start: place.start + 1, end: place.end - 1 };
         let text = crate::ir::decode::unescape(self.bytes(inside))?;
         let options = Options { strictness: self.strictness, ..Options::default() };
-        parse(Source::from_slice(&text), &options).map(drop).map_err(|error| {
+        let nested = read(Source::from_slice(&text), &options)
+            .and_then(|module| super::check(&module, options.strictness));
+        nested.map_err(|error| {
             ParseError::new(
                 ErrorKind::InvalidHeader,
                 place,

@@ -3,8 +3,8 @@
 use super::Checker;
 use super::lexer::Kind;
 use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::shape_text::{MAX_DEPTH, parse_shape};
 use crate::ir::{ElementKind, ElementType, Module, Row, ShapeId, ShapeTable, ShapeView};
-use crate::parse::shape::{MAX_DEPTH, parse_shape};
 use crate::text::{Cursor, Span, is_identifier_start};
 
 impl<'a> Checker<'a> {
