@@ -152,3 +152,39 @@ fn nesting_needs_no_large_stack() {
         }
     }
 }
+
+#[test]
+fn a_value_that_passed_says_nothing_about_others() {
+    let lines = |values: &[&str]| {
+        let lines: Vec<String> = values
+            .iter()
+            .enumerate()
+            .map(|(index, value)| format!("  a{index} = f32[2]{{0}} negate(p), {value}"))
+            .collect();
+        entry(&format!("{}\n  ROOT r = f32[2]{{0}} negate(p)", lines.join("\n")))
+    };
+    let legal = [
+        "sharding={replicated}",
+        "sharding={{replicated} // }\n}",
+        "frontend_attributes={a=\"1\",b={x}}",
+        "backend_config={\"a\":{\"b\":[1]}}",
+        "backend_config={\"a\":{\"b\":[1]}} /* } */",
+        "backend_config={\"a\":{\"b\":[1]}} // }",
+    ];
+    for first in legal {
+        for second in legal {
+            assert_eq!(kind(&lines(&[first, first, second])), None, "{first} {second}");
+        }
+        // Each fault stands behind bytes that passed.
+        for fault in ["}", "{", " x", ", sharding={replicated,}", ", frontend_attributes={a=1}"] {
+            let faulty = format!("sharding={{replicated}}{fault}");
+            assert!(kind(&lines(&["sharding={replicated}", first, &faulty])).is_some(), "{faulty}");
+        }
+    }
+    let unlike = ["frontend_attributes={}", "backend_config={}", "sharding={}"];
+    assert_eq!(kind(&lines(&unlike)), kind(&lines(&unlike[2..])));
+    // The same bytes under another attribute are another value.
+    let taken = lines(&["backend_config={x}", "frontend_attributes={x}"]);
+    assert_eq!(kind(&taken), kind(&lines(&["frontend_attributes={x}"])));
+    assert!(kind(&taken).is_some());
+}

@@ -333,7 +333,7 @@ pub fn hash_seed() -> u64 {
 }
 
 /// A keyed hash of sixteen bytes at a time.
-pub(super) fn hash_bytes(bytes: &[u8]) -> u64 {
+pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     let seed = hash_seed();
     let fold = |a: u64, b: u64| {
         let product = u128::from(a) * u128::from(b);

@@ -9,6 +9,7 @@ mod header;
 mod instruction;
 mod lexer;
 mod literal;
+mod memory;
 mod mesh;
 mod number;
 mod operands;
@@ -31,7 +32,7 @@ use table::{NEWEST_CONSTRUCTS, Newer};
 /// Deepest nesting of instructions, literals and blocks inside each other, as in XLA.
 const MAX_NESTING: usize = crate::parse::shape::MAX_DEPTH;
 
-type Build = crate::ir::intern::BuildMix;
+type Build = memory::BuildText;
 
 /// Checks that XLA's parser, of the vintage that `strictness` names, accepts `module`'s text.
 pub fn check(module: &Module, strictness: Strictness) -> Result<()> {
@@ -59,6 +60,7 @@ pub(super) struct Checker<'a> {
     compatible: HashSet<(ShapeId, ShapeId), Build>,
     /// Per shape of the module's table: whether the text that the table knows for it passed.
     passed: Vec<bool>,
+    passed_values: memory::PassedValues,
     /// Whether the text is one instruction and nothing else.
     single: bool,
     /// Rows of the operands of the instructions being read, innermost last.
@@ -93,6 +95,7 @@ impl<'a> Checker<'a> {
             declared_texts: HashMap::default(),
             compatible: HashSet::default(),
             passed: vec![false; module.shapes().len()],
+            passed_values: memory::PassedValues::default(),
             single: false,
             operands: Vec::new(),
             rows: computation::Rows::default(),

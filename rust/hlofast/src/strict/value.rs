@@ -3,6 +3,7 @@
 use super::Checker;
 use super::instruction::{Facts, Subject};
 use super::lexer::Kind;
+use super::memory::PassedValue;
 use super::table::{Attribute, Grammar};
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ComputationId, Module, Opcode, Row};
@@ -34,9 +35,28 @@ const METADATA_KEYS: [&[u8]; 12] = [
 ];
 
 impl<'a> Checker<'a> {
-    /// Reads the value of `attribute`.
+    /// Reads the value of `attribute`, or skips one that passed before.
     #[inline]
     pub(super) fn value(
+        &mut self,
+        attribute: Attribute,
+        subject: Subject,
+        facts: &mut Facts,
+    ) -> Result<()> {
+        let grammar = attribute.grammar();
+        match self.passed_value(grammar, subject) {
+            PassedValue::Skipped => return Ok(()),
+            PassedValue::Unknown => return self.read_value(attribute, subject, facts),
+            PassedValue::Slot { slot, start } => {
+                self.read_value(attribute, subject, facts)?;
+                self.remember_value(grammar, slot, start);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn read_value(
         &mut self,
         attribute: Attribute,
         subject: Subject,
