@@ -153,6 +153,13 @@ def test_counts_that_cannot_be_read_are_not_one(key: str) -> None:
         assert caught.value.offset == text.index(str(2**70))
 
 
+@pytest.mark.parametrize("number", [2**31, 2**40])
+def test_large_parameter_numbers(number: int) -> None:
+    module = hlofast.loads(f"HloModule m\n\nENTRY e {{\n ROOT x = f32[] parameter({number})\n}}\n")
+    assert module["x"].parameter_number == number
+    assert module.columns.parameter_number.tolist() == [number]
+
+
 def test_offsets_of_implicit_rows_lie_behind_the_text() -> None:
     module = hlofast.loads(
         "HloModule m\n\nENTRY e {\n  p = f32[4]{0} parameter(0)\n"

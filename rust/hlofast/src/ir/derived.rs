@@ -24,7 +24,7 @@ pub struct Derived {
     pub(super) element_types: OnceLock<Vec<u8>>,
     pub(super) ranks: OnceLock<Vec<i32>>,
     pub(super) elements: OnceLock<Vec<i64>>,
-    pub(super) parameter_numbers: OnceLock<Vec<i32>>,
+    pub(super) parameter_numbers: OnceLock<Vec<i64>>,
     pub(super) metadata: OnceLock<MetadataColumns>,
     pub(super) frames: OnceLock<StackFrames>,
 }
@@ -42,7 +42,7 @@ impl Derived {
             + self.element_types.get().map_or(0, Vec::capacity)
             + self.ranks.get().map_or(0, |v| v.capacity() * 4)
             + self.elements.get().map_or(0, |v| v.capacity() * 8)
-            + self.parameter_numbers.get().map_or(0, |v| v.capacity() * 4)
+            + self.parameter_numbers.get().map_or(0, |v| v.capacity() * 8)
             + self.metadata_heap_bytes()
     }
 }

@@ -66,14 +66,14 @@ impl Module {
         elements.and_then(|count| i64::try_from(count).ok()).unwrap_or(-1)
     }
 
-    /// The number of each parameter; -1 for other rows.
-    pub fn parameter_number_column(&self) -> &[i32] {
+    /// The number of each parameter (at most `i64::MAX`); -1 for other rows.
+    pub fn parameter_number_column(&self) -> &[i64] {
         self.derived.parameter_numbers.get_or_init(|| {
             let number = |row: Row| {
                 if self.opcode(row) != Opcode::Parameter {
                     return -1;
                 }
-                self.parameter_number(row).and_then(|n| i32::try_from(n).ok()).unwrap_or(-1)
+                self.parameter_number(row).map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX))
             };
             self.rows().map(number).collect()
         })
