@@ -117,7 +117,14 @@ impl Module {
     /// The row called `name` in computation `id`.
     pub fn find_in_computation(&self, id: ComputationId, name: &[u8]) -> Option<Row> {
         let rows = self.computation(id).rows();
-        self.find_instructions(name).into_iter().find(|row| rows.contains(row)).map(Row)
+        let hash = name_hash(name);
+        let sorted = self.rows_by_name();
+        let start = sorted.partition_point(|entry| *entry < (hash, rows.start));
+        let mut inside = sorted[start..]
+            .iter()
+            .take_while(|entry| entry.0 == hash && entry.1 < rows.end)
+            .map(|entry| Row(entry.1));
+        inside.find(|row| self.instruction_name(*row) == name)
     }
 
     /// The computation called `name`.

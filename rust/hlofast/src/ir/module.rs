@@ -71,6 +71,24 @@ pub enum CallRole {
 }
 
 impl CallRole {
+    /// The role that attribute `key` gives the computations it names.
+    #[inline(always)]
+    pub fn from_key(key: &[u8]) -> Option<CallRole> {
+        Some(match key {
+            b"calls" => CallRole::Calls,
+            b"to_apply" => CallRole::ToApply,
+            b"condition" => CallRole::Condition,
+            b"body" => CallRole::Body,
+            b"select" => CallRole::Select,
+            b"scatter" => CallRole::Scatter,
+            b"true_computation" => CallRole::TrueComputation,
+            b"false_computation" => CallRole::FalseComputation,
+            b"branch_computations" => CallRole::Branch,
+            b"called_computations" => CallRole::Called,
+            _ => return None,
+        })
+    }
+
     /// The attribute's name in HLO text.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,7 +1,6 @@
 //! The general path: one instruction in any form the language allows.
 
 use super::infer::{Attribute, Callee, Request, Signature, infer};
-use super::line::call_role;
 use super::operands::{Operand, Operands};
 use super::reader::{Pending, Queued, Reader};
 use super::shape::{parse_shape, starts_shape};
@@ -188,7 +187,9 @@ impl Reader<'_> {
         let mut calls = Vec::new();
         let mut blocks = Vec::new();
         for attribute in attributes {
-            let Some(role) = call_role(&self.text[attribute.key.range()]) else { continue };
+            let Some(role) = CallRole::from_key(&self.text[attribute.key.range()]) else {
+                continue;
+            };
             let mut cursor = Cursor::within(self.text, attribute.value);
             let list = matches!(role, CallRole::Branch | CallRole::Called);
             if list {

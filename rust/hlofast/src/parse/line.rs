@@ -32,24 +32,6 @@ pub(super) enum Line {
     Other,
 }
 
-/// The role of an attribute that names computations.
-#[inline(always)]
-pub(super) fn call_role(key: &[u8]) -> Option<CallRole> {
-    Some(match key {
-        b"calls" => CallRole::Calls,
-        b"to_apply" => CallRole::ToApply,
-        b"condition" => CallRole::Condition,
-        b"body" => CallRole::Body,
-        b"select" => CallRole::Select,
-        b"scatter" => CallRole::Scatter,
-        b"true_computation" => CallRole::TrueComputation,
-        b"false_computation" => CallRole::FalseComputation,
-        b"branch_computations" => CallRole::Branch,
-        b"called_computations" => CallRole::Called,
-        _ => return None,
-    })
-}
-
 impl Reader<'_> {
     /// Reads the instruction that starts at `start` (after indentation).
     ///
@@ -389,7 +371,7 @@ impl Reader<'_> {
                     metadata = (start + value) as u32;
                 }
                 b'c' | b't' | b'b' | b's' | b'f' if may_call => {
-                    if let Some(role) = call_role(scan.line.get(key..key_end)?) {
+                    if let Some(role) = CallRole::from_key(scan.line.get(key..key_end)?) {
                         self.call_value(start, scan, role, value, end)?;
                     }
                 }

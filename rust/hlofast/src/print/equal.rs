@@ -4,7 +4,7 @@ use super::names::is_valid_name;
 use super::order::row_order;
 use super::shape::{shape_classes, text_lengths};
 use super::value::{Spacing, write_literal, write_tokens, write_value, write_without_layouts};
-use super::{Seen, call_role, implicit_callers, is_metadata, shape_to_text, thread_of};
+use super::{Seen, implicit_callers, is_metadata, shape_to_text, thread_of};
 use crate::ir::{Call, Computation, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use std::collections::HashMap;
 use std::fmt;
@@ -132,7 +132,7 @@ fn plain_attributes<'a>(
             continue;
         }
         let is_edge = key == b"control-predecessors"
-            || call_role(key)
+            || crate::ir::CallRole::from_key(key)
                 .is_some_and(|role| calls.iter().any(|c| c.role.as_str() == role.as_str()));
         let is_left_out = !options.metadata && is_metadata(key)
             || !options.backend_config && key == b"backend_config";

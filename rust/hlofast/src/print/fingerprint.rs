@@ -21,7 +21,7 @@ use super::names::is_valid_name;
 use super::order::{computation_order, row_order};
 use super::shape::write_shape;
 use super::value::{Spacing, write_literal, write_value, write_without_layouts};
-use super::{Seen, call_role, implicit_callers, is_metadata, thread_of};
+use super::{Seen, implicit_callers, is_metadata, thread_of};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 
 /// What the fingerprint takes in besides the graph.
@@ -217,7 +217,7 @@ impl Hasher<'_> {
                 continue;
             }
             let is_edge = key == b"control-predecessors"
-                || call_role(key).is_some_and(|role| {
+                || CallRole::from_key(key).is_some_and(|role| {
                     module.calls(row).iter().any(|call| call.role.as_str() == role.as_str())
                 });
             let is_left_out = !self.options.metadata && is_metadata(key)

@@ -3,7 +3,7 @@
 use super::names::is_tuple_path;
 use super::shape::number;
 use super::value::{Spacing, write_literal, write_value};
-use super::{Printer, Seen, call_role, is_metadata, wrapped, write_shape};
+use super::{Printer, Seen, is_metadata, wrapped, write_shape};
 use crate::ir::{Attribute, Attributes, CallRole, Flags, Opcode, Row};
 
 impl Printer<'_> {
@@ -112,7 +112,7 @@ impl Printer<'_> {
                 }
                 continue;
             }
-            if let Some(role) = call_role(key)
+            if let Some(role) = CallRole::from_key(key)
                 && self.calls(caller, role)
             {
                 continue;

@@ -114,23 +114,6 @@ pub fn layout_to_text(layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// The role an attribute gives the computations it names.
-fn call_role(key: &[u8]) -> Option<CallRole> {
-    const ROLES: [CallRole; 10] = [
-        CallRole::Calls,
-        CallRole::ToApply,
-        CallRole::Condition,
-        CallRole::Body,
-        CallRole::Select,
-        CallRole::Scatter,
-        CallRole::TrueComputation,
-        CallRole::FalseComputation,
-        CallRole::Branch,
-        CallRole::Called,
-    ];
-    ROLES.into_iter().find(|role| role.as_str().as_bytes() == key)
-}
-
 /// Attributes that `PrintOptions::metadata` governs, of instructions and of the header.
 fn is_metadata(key: &[u8]) -> bool {
     matches!(key, b"metadata" | b"origin" | b"origin_recovery_table" | b"debug_attributes")
