@@ -3,11 +3,14 @@
 //! Start at [`parse()`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
 //! Python and reads no files; the bindings crate hands it bytes.
 
+pub mod cost;
 pub mod edit;
 pub mod error;
+pub mod graph;
 pub mod ir;
 pub mod parse;
 pub mod print;
+pub mod provenance;
 pub mod query;
 mod strict;
 pub mod summary;
@@ -15,6 +18,7 @@ pub mod text;
 
 pub use error::{ErrorKind, ParseError, Result};
 pub use parse::Options;
+pub use provenance::Provenance;
 
 use parse::Strictness;
 

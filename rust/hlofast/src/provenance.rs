@@ -1,0 +1,36 @@
+//! Where a number comes from. Every analysis says it beside the number.
+
+/// How a figure was obtained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Provenance {
+    /// Follows from shapes and attributes alone.
+    #[default]
+    Exact,
+    /// Written by the compiler or a kernel's author into `backend_config`.
+    FromBackendConfig,
+    /// The result of a stated model.
+    Modelled,
+    /// Not known; the figure beside it stands for nothing.
+    Unknown,
+}
+
+impl Provenance {
+    /// Every provenance, by its code.
+    pub const ALL: [Provenance; 4] = [
+        Provenance::Exact,
+        Provenance::FromBackendConfig,
+        Provenance::Modelled,
+        Provenance::Unknown,
+    ];
+
+    /// The word tables and JSON use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Provenance::Exact => "exact",
+            Provenance::FromBackendConfig => "from_backend_config",
+            Provenance::Modelled => "modelled",
+            Provenance::Unknown => "unknown",
+        }
+    }
+}
