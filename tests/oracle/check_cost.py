@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fixtures"))
 
-import xla_cost  # noqa: E402
+import xla_cost
 
-import hlofast  # noqa: E402
+import hlofast
 
 PROPERTIES = ("flops", "transcendentals", "bytes_accessed")
 RELATIVE = 1e-4
