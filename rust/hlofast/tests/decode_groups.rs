@@ -34,7 +34,7 @@ fn expanded(text: &str) -> Vec<Vec<i64>> {
 fn lists() {
     assert_eq!(expanded("{{0,1},{2,3}}"), [[0, 1], [2, 3]]);
     assert_eq!(expanded("{{0},{1,2}}"), [vec![0], vec![1, 2]]);
-    assert_eq!(expanded("{{}}"), [vec![]]);
+    assert_eq!(expanded("{{}}"), [Vec::<i64>::new()]);
     assert_eq!(groups("{{0},{1,2}}").group_size(), None);
     assert_eq!(groups("{{0,1},{2,3}}").group_size(), Some(2));
 }

@@ -1,6 +1,7 @@
 //! The frozen intermediate representation: columns over rows, interned shapes, lazy attributes.
 
 pub mod attributes;
+pub mod backend_config;
 pub mod csr;
 pub mod decode;
 pub mod derived;
