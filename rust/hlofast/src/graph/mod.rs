@@ -1,5 +1,15 @@
 //! What follows from the graph alone: how often instructions run, and whom they belong to.
 
+pub mod attribution;
+pub mod contexts;
 mod linear;
+mod names;
+pub mod phase;
+pub mod scope;
 mod trace;
 pub mod trip_count;
+
+pub use attribution::{Attribution, AttributionOptions, attribution};
+pub use contexts::{Contexts, Edge, Node, NodeId, multiplicities};
+pub use phase::{Phase, RuleError, Rules};
+pub use scope::ScopeTree;

@@ -1,0 +1,123 @@
+//! Whom instructions belong to: phase and scope of every instruction, in every context.
+
+use super::contexts::Contexts;
+use super::names::Names;
+use super::phase::{NameClass, Phase, Rules};
+use super::scope::ScopeTree;
+use crate::ir::{CallRole, Module, Opcode, Row};
+
+/// How to attribute.
+#[derive(Clone, Debug, Default)]
+pub struct AttributionOptions {
+    /// Tried before anything else.
+    pub rules: Rules,
+}
+
+/// Phases and scopes. The columns have one entry per position (see `Contexts::position`): the
+/// first `Module::row_count()` are those of the rows in the first node of their computation.
+#[derive(Clone, Debug, Default)]
+pub struct Attribution {
+    /// Computations in their contexts.
+    pub contexts: Contexts,
+    /// The scopes that `scope` numbers.
+    pub scopes: ScopeTree,
+    /// The phase of each position.
+    pub phase: Vec<Phase>,
+    /// The scope of each position; a name's last component is the operation itself.
+    pub scope: Vec<u32>,
+}
+
+impl Attribution {
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.contexts.heap_bytes()
+            + self.scopes.heap_bytes()
+            + self.phase.capacity()
+            + 4 * self.scope.capacity()
+    }
+}
+
+/// Phase and scope of every instruction of `module`, from its operation names.
+///
+/// A row without a name has scope 0 and no phase; a fusion without a name has those of the root
+/// inside (of a tuple, of the first element with a name).
+pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution {
+    let mut scopes = ScopeTree::default();
+    let mut names = Names::new(module, &mut scopes);
+    let contexts = Contexts::named(module, &mut names, &mut scopes);
+    let mut scope = vec![ScopeTree::ROOT; contexts.positions];
+    for node in &contexts.nodes {
+        let rows = module.computation(node.computation).rows();
+        let places = scope[node.start as usize..].iter_mut();
+        for (row, place) in rows.zip(places) {
+            if let Some(id) = names.id(Row(row)) {
+                *place = if node.is_applied {
+                    names.applied_scope(&mut scopes, node.prefix, id)
+                } else {
+                    names.scope(&mut scopes, node.prefix, id)
+                };
+            }
+        }
+    }
+    let classes: Vec<NameClass> =
+        (0..scopes.len() as u32).map(|scope| NameClass::of(scopes.marks(scope))).collect();
+    let mut is_used = vec![false; scopes.len()];
+    scope.iter().for_each(|scope| is_used[*scope as usize] = true);
+    let used = || is_used.iter().zip(&classes).filter(|(used, _)| **used).map(|(_, class)| *class);
+    let has_backward = used().any(|class| {
+        matches!(class, NameClass::Backward | NameClass::Recompute | NameClass::Either)
+    });
+    let by_name = |class: NameClass| match class {
+        NameClass::Forward => Phase::Forward,
+        NameClass::Backward | NameClass::Either => Phase::Backward,
+        NameClass::Recompute => Phase::Recompute,
+        NameClass::Plain if has_backward => Phase::Optimizer,
+        NameClass::Plain => Phase::Forward,
+        NameClass::Unknown => Phase::Unattributed,
+    };
+    let mut phases: Vec<Phase> = classes.iter().map(|class| by_name(*class)).collect();
+    if !options.rules.is_empty() {
+        for (id, phase) in phases.iter_mut().enumerate().filter(|(id, _)| is_used[*id]) {
+            if let Some(ruled) = options.rules.phase(module, &scopes, id as u32) {
+                *phase = ruled;
+            }
+        }
+    }
+    let phase = scope.iter().map(|scope| phases[*scope as usize]).collect();
+    let mut attribution = Attribution { contexts, scopes, phase, scope };
+    name_fusions(module, &mut attribution);
+    attribution
+}
+
+/// Gives fusions without a name what their roots have.
+fn name_fusions(module: &Module, attribution: &mut Attribution) {
+    // Callees first, for fusions inside fusions.
+    for index in (0..attribution.contexts.edges.len()).rev() {
+        let edge = attribution.contexts.edges[index];
+        let call = module.all_calls()[edge.call as usize];
+        if call.role != CallRole::Calls || module.opcode(call.row) != Opcode::Fusion {
+            continue;
+        }
+        let at = attribution.contexts.position(module, edge.caller, call.row);
+        if attribution.scope[at] != ScopeTree::ROOT {
+            continue;
+        }
+        let callee = module.computation(call.computation);
+        if callee.rows().is_empty() {
+            continue;
+        }
+        let elements = match module.opcode(Row(callee.root)) {
+            Opcode::Tuple => module.operands(Row(callee.root)),
+            _ => &[],
+        };
+        let mut named = std::iter::once(callee.root)
+            .chain(elements.iter().copied())
+            .filter(|row| callee.rows().contains(row))
+            .map(|row| attribution.contexts.position(module, edge.callee, Row(row)))
+            .filter(|position| attribution.scope[*position] != ScopeTree::ROOT);
+        if let Some(found) = named.next() {
+            attribution.scope[at] = attribution.scope[found];
+            attribution.phase[at] = attribution.phase[found];
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The tree of scopes: every full operation name as a path of components.
+
+use crate::ir::Module;
+use crate::ir::intern::hash_bytes;
+use crate::text::Span;
+use hashbrown::HashTable;
+
+/// Facts of a path, as bits: which of JAX's transformations its components name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marks(pub u8);
+
+impl Marks {
+    /// The first component is a call such as `jit(step)`.
+    pub const CALL: u8 = 1;
+    /// `jvp(...)`.
+    pub const JVP: u8 = 2;
+    /// `transpose(...)`.
+    pub const TRANSPOSE: u8 = 4;
+    /// `rematted_computation`.
+    pub const REMATTED: u8 = 8;
+    /// `remat(...)` below `transpose(...)`: JAX of 2022 and 2023, recomputed and backward work.
+    pub const REMAT: u8 = 16;
+    /// The last component is JAX's barrier around residuals: `remat` or `remat2`.
+    pub const BARRIER: u8 = 32;
+
+    pub fn has(self, bits: u8) -> bool {
+        self.0 & bits != 0
+    }
+
+    /// Whether a phase follows from the path.
+    pub fn says_something(self) -> bool {
+        self.0 & !Self::BARRIER != 0
+    }
+
+    /// The marks of a path of one component.
+    pub fn of_first(component: &[u8]) -> Marks {
+        Marks(0).with(true, component)
+    }
+
+    /// The marks of a path that ends in `component`; `self` are those of the path before.
+    fn with(self, is_first: bool, component: &[u8]) -> Marks {
+        let mut marks = self.0 & !Self::BARRIER;
+        let mut rest = component;
+        let mut wrappers = 0;
+        // `vmap(transpose(jvp(name)))`: transformations around a name.
+        while let Some(open) = rest.iter().position(|b| !is_word_byte(*b)) {
+            if open == 0 || rest[open] != b'(' {
+                break;
+            }
+            match &rest[..open] {
+                b"jvp" => marks |= Self::JVP,
+                b"transpose" => marks |= Self::TRANSPOSE,
+                b"remat" if marks & Self::TRANSPOSE != 0 => marks |= Self::REMAT,
+                _ => {}
+            }
+            wrappers += 1;
+            rest = &rest[open + 1..];
+        }
+        let innermost = rest.strip_suffix(&component[component.len() - wrappers.min(rest.len())..]);
+        match innermost.unwrap_or(rest) {
+            b"rematted_computation" => marks |= Self::REMATTED,
+            b"remat" | b"remat2" if wrappers == 0 => marks |= Self::BARRIER,
+            _ => {}
+        }
+        if is_first && wrappers > 0 && component.ends_with(b")") {
+            marks |= Self::CALL;
+        }
+        Marks(marks)
+    }
+}
+
+fn is_word_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// One scope.
+#[derive(Clone, Copy, Debug)]
+struct Scope {
+    parent: u32,
+    depth: u32,
+    component: Span,
+    /// Length of the path's text, saturating.
+    length: u32,
+    marks: Marks,
+}
+
+/// Scopes as interned paths. Scope 0 is the root, whose path is empty: rows without a name.
+#[derive(Clone, Debug)]
+pub struct ScopeTree {
+    scopes: Vec<Scope>,
+    ids: HashTable<(u64, u32)>,
+}
+
+impl Default for ScopeTree {
+    fn default() -> Self {
+        let root =
+            Scope { parent: 0, depth: 0, component: Span::EMPTY, length: 0, marks: Marks(0) };
+        Self { scopes: vec![root], ids: HashTable::new() }
+    }
+}
+
+impl ScopeTree {
+    /// The scope of rows without a name.
+    pub const ROOT: u32 = 0;
+
+    /// Number of scopes, the root included.
+    #[allow(clippy::len_without_is_empty, reason = "there is always the root")]
+    pub fn len(&self) -> usize {
+        self.scopes.len()
+    }
+
+    /// The scope that `scope` is a part of; the root's is the root.
+    pub fn parent(&self, scope: u32) -> u32 {
+        self.scopes[scope as usize].parent
+    }
+
+    /// Number of components of the path.
+    pub fn depth(&self, scope: u32) -> u32 {
+        self.scopes[scope as usize].depth
+    }
+
+    /// The last component of the path, as the text writes it (escapes included).
+    pub fn component<'a>(&self, module: &'a Module, scope: u32) -> &'a [u8] {
+        module.bytes(self.scopes[scope as usize].component)
+    }
+
+    /// The scope's first `depth` components; the scope itself if it has no more.
+    pub fn at_depth(&self, scope: u32, depth: u32) -> u32 {
+        let mut scope = scope;
+        while self.depth(scope) > depth {
+            scope = self.parent(scope);
+        }
+        scope
+    }
+
+    /// For every scope, its first `depth` components. Parents precede their children.
+    pub fn all_at_depth(&self, depth: u32) -> Vec<u32> {
+        let mut result: Vec<u32> = Vec::with_capacity(self.scopes.len());
+        for (id, scope) in self.scopes.iter().enumerate() {
+            let above = if scope.depth > depth { result[scope.parent as usize] } else { id as u32 };
+            result.push(above);
+        }
+        result
+    }
+
+    /// The path: its components joined by `/`, as the text writes them.
+    pub fn path(&self, module: &Module, scope: u32) -> Vec<u8> {
+        let mut spans = Vec::with_capacity(self.depth(scope) as usize);
+        let mut at = scope;
+        while at != Self::ROOT {
+            spans.push(self.scopes[at as usize].component);
+            at = self.parent(at);
+        }
+        let mut path = Vec::new();
+        for span in spans.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(module.bytes(*span));
+        }
+        path
+    }
+
+    /// Whether the last components of `scope` are those of `name`.
+    pub(super) fn path_ends_with(&self, module: &Module, scope: u32, name: &[u8]) -> bool {
+        let (mut at, mut rest) = (scope, name);
+        loop {
+            if at == Self::ROOT {
+                return false;
+            }
+            let component = self.component(module, at);
+            let Some(before) = rest.strip_suffix(component) else { return false };
+            match before.strip_suffix(b"/") {
+                Some(before) => rest = before,
+                None => return before.is_empty(),
+            }
+            at = self.parent(at);
+        }
+    }
+
+    pub(super) fn marks(&self, scope: u32) -> Marks {
+        self.scopes[scope as usize].marks
+    }
+
+    pub(super) fn length(&self, scope: u32) -> u32 {
+        self.scopes[scope as usize].length
+    }
+
+    /// The child of `parent` called `component`, added if there is none.
+    fn child(&mut self, module: &Module, parent: u32, component: Span) -> u32 {
+        let bytes = module.bytes(component);
+        let hash = hash_bytes(bytes)
+            ^ u64::from(parent).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
+        let scopes = &self.scopes;
+        let same = |entry: &(u64, u32)| {
+            let scope = &scopes[entry.1 as usize];
+            entry.0 == hash && scope.parent == parent && module.bytes(scope.component) == bytes
+        };
+        if let Some((_, found)) = self.ids.find(hash, same) {
+            return *found;
+        }
+        let above = self.scopes[parent as usize];
+        let id = self.scopes.len() as u32;
+        self.scopes.push(Scope {
+            parent,
+            depth: above.depth + 1,
+            component,
+            length: above.length.saturating_add(component.len() as u32 + 1),
+            marks: above.marks.with(parent == Self::ROOT, bytes),
+        });
+        self.ids.insert_unique(hash, (hash, id), |entry| entry.0);
+        id
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.scopes.capacity() * size_of::<Scope>() + self.ids.capacity() * 16
+    }
+}
+
+/// Where the component of `name` that starts at `start` ends: at a `/` outside brackets, or at
+/// the end. Old JAX writes parameters into names: `dot_general[dimension_numbers=(/)]`. A bracket
+/// that stays open reaches to the end.
+pub(super) fn component_end(name: &[u8], start: usize) -> usize {
+    let mut depth = 0u32;
+    for (offset, byte) in name[start..].iter().enumerate() {
+        match byte {
+            b'/' if depth == 0 => return start + offset,
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    name.len()
+}
+
+/// The parts of names that XLA merged: `first;second`.
+pub(super) fn name_parts(name: &[u8], span: Span) -> impl Iterator<Item = Span> {
+    let mut start = 0;
+    let mut is_done = false;
+    std::iter::from_fn(move || {
+        if is_done {
+            return None;
+        }
+        let rest = &name[start..];
+        let end = memchr::memchr(b';', rest).map_or(name.len(), |_| start + semicolon(rest));
+        let part = Span::new(span.start as usize + start, span.start as usize + end);
+        is_done = end >= name.len();
+        start = end + 1;
+        Some(part)
+    })
+}
+
+/// Where the first `;` outside brackets stands in `name`, else its length.
+fn semicolon(name: &[u8]) -> usize {
+    let mut depth = 0u32;
+    for (offset, byte) in name.iter().enumerate() {
+        match byte {
+            b';' if depth == 0 => return offset,
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    name.len()
+}
+
+/// Adds paths to a tree. Names that follow each other mostly begin alike, so the components of
+/// the last one are kept.
+#[derive(Debug, Default)]
+pub(super) struct PathReader {
+    base: u32,
+    last: Span,
+    /// Where each component of `last` ends, and the scope it leads to.
+    ends: Vec<(u32, u32)>,
+}
+
+impl PathReader {
+    /// The scope of the path `name` below `base`.
+    pub fn scope(&mut self, tree: &mut ScopeTree, module: &Module, base: u32, name: Span) -> u32 {
+        let bytes = module.bytes(name);
+        if base == self.base {
+            let common = common_prefix(bytes, module.bytes(self.last));
+            let known = |end: u32| {
+                let end = end as usize;
+                end <= common && (end == bytes.len() || bytes.get(end) == Some(&b'/'))
+            };
+            while self.ends.last().is_some_and(|(end, _)| !known(*end)) {
+                self.ends.pop();
+            }
+        } else {
+            self.ends.clear();
+            self.base = base;
+        }
+        self.last = name;
+        let (mut at, mut scope) =
+            self.ends.last().map_or((0, base), |(end, scope)| (*end as usize + 1, *scope));
+        while at < bytes.len() {
+            let end = component_end(bytes, at);
+            if end > at {
+                let start = name.start as usize;
+                scope = tree.child(module, scope, Span::new(start + at, start + end));
+                self.ends.push((end as u32, scope));
+            }
+            at = end + 1;
+        }
+        scope
+    }
+}
+
+/// The number of bytes that `a` and `b` begin with alike.
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let (words_a, _) = a.as_chunks::<8>();
+    let (words_b, _) = b.as_chunks::<8>();
+    let words = words_a.iter().zip(words_b).take_while(|(a, b)| a == b).count();
+    let same = a.iter().zip(b).skip(8 * words).take_while(|(a, b)| a == b).count();
+    8 * words + same
+}
