@@ -50,6 +50,19 @@ fn several_modules_in_one_text() {
 }
 
 #[test]
+fn a_dictionary_over_several_lines() {
+    // JAX's kernels print their estimate like this.
+    let config = "{\"a\": {\n\"flops\":1,\n\"b\": {\n\"c\":2\n}}, \"d\": true}";
+    let call = format!(
+        "ROOT %p = f32[2] custom-call(), custom_call_target=\"t\", backend_config={config}"
+    );
+    let text = format!("{MODULE}\n{}", MODULE.replace("ROOT %p = f32[2]{0} parameter(0)", &call));
+    let found = texts(&format!("{text}\n\nthanks"));
+    assert_eq!(found.len(), 2);
+    assert!(found[1].ends_with("\"a\"}\n}"), "{}", found[1]);
+}
+
+#[test]
 fn markdown_fences_and_indentation() {
     assert_eq!(texts(&format!("see:\n```\n{MODULE}\n```\nthanks }}\n}}\n")), [MODULE]);
     let indented = MODULE.replace('\n', "\n    ");

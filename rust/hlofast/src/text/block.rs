@@ -316,13 +316,26 @@ fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
         while brace - at < indentation && is_blank(text, brace) {
             brace += 1;
         }
-        if brace < limit && text.get(brace) == Some(&b'}') && strings.are_closed(text, brace, limit)
+        if brace < limit
+            && text.get(brace) == Some(&b'}')
+            && !is_inside_dictionary(text, brace + 1)
+            && strings.are_closed(text, brace, limit)
         {
             return Some(with_attributes(text, brace + 1, limit));
         }
     }
     // The brace is at the end of a line with other text.
     balanced_end(text, start, limit).map(|end| with_attributes(text, end, limit))
+}
+
+/// Whether a dictionary goes on after a closing brace: another key, or another brace. A
+/// backend_config may span lines whose braces stand where a computation's would.
+fn is_inside_dictionary(text: &[u8], after: usize) -> bool {
+    let rest = text.get(after..).unwrap_or_default();
+    match rest.strip_prefix(b",") {
+        Some(rest) => rest.strip_prefix(b" ").unwrap_or(rest).first() == Some(&b'"'),
+        None => rest.first() == Some(&b'}'),
+    }
 }
 
 fn is_blank(text: &[u8], at: usize) -> bool {
