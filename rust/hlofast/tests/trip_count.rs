@@ -7,7 +7,7 @@ mod support;
 
 use hlofast::Provenance;
 use hlofast::graph::trip_count::{TripCount, inferred_trip_count, trip_count, trip_counts};
-use hlofast::ir::{Module, Opcode, Row};
+use hlofast::ir::Opcode;
 use proptest::prelude::*;
 
 fn only(text: &str) -> TripCount {
@@ -363,7 +363,15 @@ fn what_the_compiler_noted_comes_first() {
 #[test]
 fn inference_agrees_with_every_note_among_the_dumps() {
     let (mut noted, mut resolved) = (0, 0);
-    let mut open = Vec::new();
+    let mut limits = Vec::new();
+    // What really depends on data: convergence, rejection sampling, decoding until the end of a
+    // text, bounds from outside, triangular loops.
+    let dynamic = [
+        "a bound changes in the loop around",
+        "a compared value is no integer",
+        "it depends on a parameter of the entry computation",
+        "the condition depends on data",
+    ];
     for (name, source) in support::modules() {
         let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
         for (row, found) in trip_counts(&module) {
@@ -372,24 +380,21 @@ fn inference_agrees_with_every_note_among_the_dumps() {
                 assert_eq!(inferred.count, found.count, "{name}: {}", inferred.reason);
                 noted += 1;
             }
+            let label = String::from_utf8_lossy(module.instruction_name(row)).into_owned();
             match inferred.count {
                 Some(_) => resolved += 1,
-                None => open.push((name.clone(), label(&module, row), inferred.at_most)),
+                None => {
+                    let expected = ["numerics", "decode", "control_flow"];
+                    assert!(expected.iter().any(|part| name.contains(part)), "{name} {label}");
+                    assert!(dynamic.contains(&inferred.reason), "{name} {label} {inferred:?}");
+                    limits.extend(inferred.at_most);
+                }
             }
         }
     }
     assert!(noted >= 35 && resolved >= 70, "{noted} {resolved}");
-    // Convergence loops, rejection sampling, decoding until the end of text, triangular loops.
-    for (name, label, _) in &open {
-        assert!(name.contains("numerics") || name.contains("decode"), "{name} {label}");
-    }
-    assert_eq!(open.len(), 12, "{open:?}");
-    let limits = |limit| open.iter().filter(|(_, _, at_most)| *at_most == Some(limit)).count();
-    assert_eq!((limits(10), limits(32)), (2, 1), "{open:?}");
-}
-
-fn label(module: &Module, row: Row) -> String {
-    String::from_utf8_lossy(module.instruction_name(row)).into_owned()
+    // A loop that also counts to 10, and decoding of at most 32 tokens.
+    assert!(limits.contains(&10) && limits.contains(&32), "{limits:?}");
 }
 
 #[test]

@@ -126,3 +126,27 @@ pub fn with_context(what: &str, text: &[u8], check: impl FnOnce()) {
         std::panic::resume_unwind(panic);
     }
 }
+
+/// The folder of the seed documents: `HLOFAST_SEEDS`, else `shared/seeds` beside the checkout.
+/// Says so if there is none.
+pub fn seeds() -> Option<PathBuf> {
+    let folder = match std::env::var("HLOFAST_SEEDS") {
+        Ok(named) => PathBuf::from(named),
+        Err(_) => tests_folder().join("../../shared/seeds"),
+    };
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: no seed documents (set HLOFAST_SEEDS or put them in ../shared/seeds)");
+    None
+}
+
+/// The module in the seed document whose name starts with `prefix`.
+pub fn seed(folder: &Path, prefix: &str) -> Module {
+    let named = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(prefix);
+    let path = files(folder, ".txt").into_iter().find(named).unwrap();
+    let options = OpenOptions { path: None, max_bytes: None };
+    let found = hlofast::text::open(Arc::new(read(&path)), &options).unwrap();
+    let source = found.into_iter().next().unwrap().source;
+    hlofast::parse(source, &Options::default()).unwrap()
+}

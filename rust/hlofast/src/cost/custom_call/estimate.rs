@@ -1,0 +1,137 @@
+//! Estimates that the authors of kernels give: `cost_estimate` and `cost_estimate_json`.
+
+use super::{CustomCallCost, CustomCallKind};
+use crate::Provenance;
+use crate::ir::{Module, Row};
+
+/// What an author says one run costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Estimate {
+    flops: Option<i64>,
+    transcendentals: Option<i64>,
+    bytes_accessed: Option<i64>,
+}
+
+/// The estimate in `backend_config` of `row`, if there is one.
+pub(super) fn read(module: &Module, row: Row) -> Option<Estimate> {
+    find(module.attribute_bytes(row, "backend_config")?)
+}
+
+const LONGEST: usize = 1000;
+
+/// Reads an estimate wherever and however it is written: JSON, JSON in a string, a dictionary of
+/// MLIR. Quotes may be escaped in any way, since what is looked for are words and numbers.
+fn find(config: &[u8]) -> Option<Estimate> {
+    let start = memchr::memmem::find(config, b"cost_estimate")?;
+    let text = config.get(start..)?;
+    let text = text.get(..LONGEST.min(text.len()))?;
+    let estimate = Estimate {
+        flops: number_after(text, b"flops"),
+        transcendentals: number_after(text, b"transcendentals"),
+        bytes_accessed: number_after(text, b"bytes_accessed"),
+    };
+    (estimate != Estimate::default()).then_some(estimate)
+}
+
+/// The number after the word `key`: past the end of its quotes, `:` or `=`, and quotes again.
+fn number_after(text: &[u8], key: &[u8]) -> Option<i64> {
+    let mut places = memchr::memmem::find_iter(text, key);
+    places.find_map(|at| {
+        // Not the end of another word.
+        let before = at.checked_sub(1).and_then(|before| text.get(before));
+        if before.is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'_') {
+            return None;
+        }
+        let after = skip_quotes(text.get(at + key.len()..)?);
+        let after = skip_quotes(after.strip_prefix(b":").or_else(|| after.strip_prefix(b"="))?);
+        let length = after
+            .iter()
+            .take_while(|b| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
+        number(after.get(..length.count())?)
+    })
+}
+
+/// Skips whitespace and quotes with their escapes: `"`, `\"`, `\22`, `\x22`, `\u0022`.
+fn skip_quotes(mut text: &[u8]) -> &[u8] {
+    const QUOTES: [&[u8]; 6] = [b"x22", b"X22", b"u0022", b"U00000022", b"22", b"042"];
+    loop {
+        match text {
+            [b' ' | b'\t' | b'\n' | b'\r' | b'"' | b'\'', rest @ ..] => text = rest,
+            [b'\\', rest @ ..] => {
+                text = QUOTES.iter().find_map(|quote| rest.strip_prefix(*quote)).unwrap_or(rest);
+            }
+            _ => return text,
+        }
+    }
+}
+
+/// An integer, or a real number that is one.
+fn number(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    if let Ok(value) = text.parse::<i64>() {
+        return (value >= 0).then_some(value);
+    }
+    let value: f64 = text.parse().ok()?;
+    (0.0..9e18).contains(&value).then_some(value.round() as i64)
+}
+
+impl Estimate {
+    /// The cost this stands for. Estimates do not tell reads from writes: outputs are written
+    /// once, as far as the bytes go, and the rest is read.
+    pub(super) fn cost(self, module: &Module, row: Row, kind: CustomCallKind) -> CustomCallCost {
+        let outputs = module.shapes().logical_bytes(module.shape(row));
+        let outputs = outputs.and_then(|bytes| i64::try_from(bytes).ok());
+        let written = self.bytes_accessed.zip(outputs).map(|(bytes, outputs)| bytes.min(outputs));
+        let read = self.bytes_accessed.zip(written).map(|(bytes, written)| bytes - written);
+        CustomCallCost {
+            flops: self.flops,
+            transcendentals: self.transcendentals,
+            bytes_read: read,
+            bytes_written: written,
+            provenance: match self.flops {
+                Some(_) => Provenance::FromBackendConfig,
+                None => Provenance::Unknown,
+            },
+            contraction: None,
+            kind,
+            reason: "its author's cost_estimate in backend_config",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling() {
+        let expected =
+            Estimate { flops: Some(12), transcendentals: Some(3), bytes_accessed: Some(4096) };
+        for text in [
+            r#"{"custom_call_config":{"body":"AA==","cost_estimate":{"flops":"12","transcendentals":"3","bytes_accessed":"4096","remote_bytes_transferred":"0"}}}"#,
+            r#"{"cost_estimate": {"flops": 12, "transcendentals": 3, "bytes_accessed": 4096}}"#,
+            r#"{"cost_estimate": {"flops": 1.2e1, "transcendentals": 3.0, "bytes_accessed": 4096}}"#,
+            r#""{\"cost_estimate\":{\"flops\":\"12\",\"transcendentals\":\"3\",\"bytes_accessed\":\"4096\"}}""#,
+            r#"{cost_estimate_json = "{\22flops\22: 12, \22transcendentals\22: 3, \22bytes_accessed\22: 4096}"}"#,
+            r#""{cost_estimate_json = \"{\\22flops\\22: 12, \\22transcendentals\\22: 3, \\22bytes_accessed\\22: 4096}\"}""#,
+            r#"{cost_estimate = {bytes_accessed = 4096 : i64, flops = 12 : i64, transcendentals = 3 : i64}}"#,
+            r#"{cost_estimate_json = "{\u0022flops\u0022: 12, \u0022transcendentals\u0022: 3, \u0022bytes_accessed\u0022: 4096}"}"#,
+        ] {
+            assert_eq!(find(text.as_bytes()), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_estimate() {
+        for text in [
+            r#"{"flops": 12}"#,
+            r#"{"cost_estimate": {}}"#,
+            r#"{"cost_estimate": {"flops": "many"}}"#,
+            r#"{"cost_estimate": {"flops": -1}}"#,
+            r#"{"cost_estimate": {"model_flops": 12, "flops": 1e300}}"#,
+            r#"{"cost_estimate"#,
+        ] {
+            assert_eq!(find(text.as_bytes()), None, "{text}");
+        }
+    }
+}

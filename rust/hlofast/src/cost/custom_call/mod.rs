@@ -1,0 +1,206 @@
+//! What custom calls cost, by their target: library calls, kernels with an estimate, markers.
+//! What is not known is said to be unknown.
+
+mod attention;
+mod estimate;
+mod gemm;
+mod targets;
+
+pub use targets::{CustomCallKind, KNOWN_TARGETS, KnownTarget, known_target};
+
+use super::convolution::Convolution;
+use super::matmul::{Contraction, convolution_contraction, operand_array};
+use crate::Provenance;
+use crate::ir::decode::{AttributeValue, decode};
+use crate::ir::{ArrayShape, Module, Opcode, Row, ShapeView};
+use std::borrow::Cow;
+
+/// What a custom call costs. None means not stated: bytes are then those of operands and outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CustomCallCost {
+    /// FLOPs.
+    pub flops: Option<i64>,
+    /// Transcendental operations.
+    pub transcendentals: Option<i64>,
+    /// Bytes read from memory.
+    pub bytes_read: Option<i64>,
+    /// Bytes written to memory.
+    pub bytes_written: Option<i64>,
+    /// Where the figures come from; `Unknown` if FLOPs are.
+    pub provenance: Provenance,
+    /// The matrix product or convolution it is, if it is one.
+    pub contraction: Option<Contraction>,
+    /// What kind of work it does.
+    pub kind: CustomCallKind,
+    /// How it was counted, or why not.
+    pub reason: &'static str,
+}
+
+impl CustomCallCost {
+    fn unknown(kind: CustomCallKind, reason: &'static str) -> Self {
+        Self {
+            flops: None,
+            transcendentals: None,
+            bytes_read: None,
+            bytes_written: None,
+            provenance: Provenance::Unknown,
+            contraction: None,
+            kind,
+            reason,
+        }
+    }
+
+    /// No arithmetic; bytes as for operands and outputs.
+    fn without_arithmetic(kind: CustomCallKind, reason: &'static str) -> Self {
+        let (flops, transcendentals) = (Some(0), Some(0));
+        let provenance = Provenance::Exact;
+        Self { flops, transcendentals, provenance, ..Self::unknown(kind, reason) }
+    }
+
+    fn of_contraction(
+        kind: CustomCallKind,
+        reason: &'static str,
+        contraction: Contraction,
+        bytes: Bytes,
+    ) -> Self {
+        Self {
+            flops: Some(contraction.flops),
+            transcendentals: Some(0),
+            bytes_read: bytes.read,
+            bytes_written: bytes.written,
+            provenance: contraction.provenance,
+            contraction: Some(contraction),
+            kind,
+            reason,
+        }
+    }
+}
+
+/// The target of custom call `row`, without quotes and escapes.
+pub fn custom_call_target(module: &Module, row: Row) -> Option<Cow<'_, [u8]>> {
+    let text = module.attribute_bytes(row, "custom_call_target")?;
+    match decode(b"custom_call_target", Opcode::CustomCall, text).ok()? {
+        AttributeValue::Text(target) => Some(target),
+        _ => None,
+    }
+}
+
+/// What `row`, a custom call, costs each time it runs.
+pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
+    use CustomCallKind as Kind;
+    let target = custom_call_target(module, row).unwrap_or_default();
+    let unlisted = KnownTarget {
+        pattern: "",
+        kind: Kind::Unknown,
+        reason: "this target is not known; give it a cost or a cost_estimate",
+    };
+    let known = known_target(&target).unwrap_or(&unlisted);
+    let (kind, reason) = (known.kind, known.reason);
+    // An estimate by the author of a kernel counts more than what a name suggests.
+    if let Some(estimate) = estimate::read(module, row) {
+        return estimate.cost(module, row, kind);
+    }
+    let found = match kind {
+        Kind::Gemm | Kind::GroupedGemm => gemm::cost(module, row, &target, known),
+        Kind::Convolution => convolution(module, row, &target, known),
+        Kind::AttentionForward | Kind::AttentionBackward => attention::cost(module, row, known),
+        Kind::TopK => top_k(module, row, &target, known),
+        Kind::Marker => Some(CustomCallCost {
+            bytes_read: Some(0),
+            bytes_written: Some(0),
+            ..CustomCallCost::without_arithmetic(kind, reason)
+        }),
+        Kind::DataMovement | Kind::HostTransfer | Kind::Communication => {
+            Some(CustomCallCost::without_arithmetic(kind, reason))
+        }
+        Kind::Sort => Some(CustomCallCost {
+            provenance: Provenance::Modelled,
+            ..CustomCallCost::without_arithmetic(kind, reason)
+        }),
+        Kind::Kernel
+        | Kind::LinearAlgebra
+        | Kind::Library
+        | Kind::RandomNumbers
+        | Kind::HostCallback
+        | Kind::Unknown => None,
+    };
+    found.unwrap_or_else(|| CustomCallCost::unknown(kind, reason))
+}
+
+/// The result array of a library call: the whole result, or its first part, since workspace and
+/// other by-products follow it.
+fn first_output(module: &Module, row: Row) -> Option<ArrayShape<'_>> {
+    let shapes = module.shapes();
+    match shapes.get(module.shape(row)) {
+        ShapeView::Array(array) => Some(array),
+        ShapeView::Tuple(children) => shapes.array(*children.first()?),
+        ShapeView::Buffer(inner) => shapes.array(inner),
+    }
+}
+
+/// Bytes of a library call without its workspace.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    read: Option<i64>,
+    written: Option<i64>,
+}
+
+/// All operands are read; `outputs` parts of a tuple result, or the whole result, are written.
+fn bytes_without_workspace(module: &Module, row: Row, outputs: usize) -> Bytes {
+    let shapes = module.shapes();
+    let sum = |total: i64, bytes: Option<u64>| total.checked_add(i64::try_from(bytes?).ok()?);
+    let operands = module.operands(row).iter().map(|operand| module.shape(Row(*operand)));
+    let read = operands.map(|shape| shapes.logical_bytes(shape)).try_fold(0, sum);
+    let written = match shapes.tuple(module.shape(row)) {
+        Some(children) => {
+            let kept = children.iter().take(outputs);
+            kept.map(|shape| shapes.logical_bytes(*shape)).try_fold(0, sum)
+        }
+        None => sum(0, shapes.logical_bytes(module.shape(row))),
+    };
+    Bytes { read, written }
+}
+
+/// A convolution of cuDNN. Its attributes describe the forward convolution, whichever of the
+/// three arrays is computed.
+fn convolution(
+    module: &Module,
+    row: Row,
+    target: &[u8],
+    known: &KnownTarget,
+) -> Option<CustomCallCost> {
+    if !target.starts_with(b"__cudnn$") {
+        return None;
+    }
+    let first = operand_array(module, row, 0)?;
+    let second = operand_array(module, row, 1)?;
+    let result = first_output(module, row)?;
+    let (input, kernel, output) = match target {
+        b"__cudnn$convBackwardInput" => (result, second, first),
+        b"__cudnn$convBackwardFilter" => (first, result, second),
+        _ => (first, second, result),
+    };
+    let convolution = Convolution::new(module, row, input, kernel, output)?;
+    let contraction = convolution_contraction(&convolution, Provenance::Exact)?;
+    let bytes = bytes_without_workspace(module, row, 1);
+    Some(CustomCallCost::of_contraction(known.kind, known.reason, contraction, bytes))
+}
+
+/// Comparisons of a selection. A heap of the k largest takes up to `ceil(log2(k + 1))` for an
+/// element; approximate forms keep one element per bin.
+fn top_k(module: &Module, row: Row, target: &[u8], known: &KnownTarget) -> Option<CustomCallCost> {
+    let elements = i64::try_from(operand_array(module, row, 0)?.elements()?).ok()?;
+    let per_element = if matches!(target, b"ApproxTopK" | b"PartialReduce") {
+        1
+    } else {
+        let output = first_output(module, row)?;
+        let last = output.rank().checked_sub(1)?;
+        let k = u64::try_from(output.dimension(last)?.bound()?).ok()?;
+        i64::from(u64::BITS - k.leading_zeros())
+    };
+    Some(CustomCallCost {
+        flops: Some(elements.checked_mul(per_element)?),
+        provenance: Provenance::Modelled,
+        ..CustomCallCost::without_arithmetic(known.kind, known.reason)
+    })
+}

@@ -1,0 +1,241 @@
+//! The custom calls that are known: one table, the single truth.
+
+/// What kind of work a custom call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CustomCallKind {
+    /// A matrix product of a library.
+    Gemm,
+    /// Matrix products of groups of rows by a library.
+    GroupedGemm,
+    /// A convolution of a library.
+    Convolution,
+    /// Fused attention of a library, forward.
+    AttentionForward,
+    /// Fused attention of a library, backward.
+    AttentionBackward,
+    /// A kernel someone wrote, in Triton or another kernel language.
+    Kernel,
+    /// The largest elements of rows.
+    TopK,
+    /// A sort of a library.
+    Sort,
+    /// Factorisations and solvers.
+    LinearAlgebra,
+    /// Other work of a library.
+    Library,
+    /// Random numbers.
+    RandomNumbers,
+    /// Copies, conversions of layout and the like: bytes but no arithmetic.
+    DataMovement,
+    /// Copies between host and device.
+    HostTransfer,
+    /// A function that runs on the host.
+    HostCallback,
+    /// Exchange between devices.
+    Communication,
+    /// Marks something and costs nothing.
+    Marker,
+    /// Not in the table.
+    Unknown,
+}
+
+impl CustomCallKind {
+    /// The word tables and JSON use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CustomCallKind::Gemm => "gemm",
+            CustomCallKind::GroupedGemm => "grouped_gemm",
+            CustomCallKind::Convolution => "convolution",
+            CustomCallKind::AttentionForward => "attention_forward",
+            CustomCallKind::AttentionBackward => "attention_backward",
+            CustomCallKind::Kernel => "kernel",
+            CustomCallKind::TopK => "top_k",
+            CustomCallKind::Sort => "sort",
+            CustomCallKind::LinearAlgebra => "linear_algebra",
+            CustomCallKind::Library => "library",
+            CustomCallKind::RandomNumbers => "random_numbers",
+            CustomCallKind::DataMovement => "data_movement",
+            CustomCallKind::HostTransfer => "host_transfer",
+            CustomCallKind::HostCallback => "host_callback",
+            CustomCallKind::Communication => "communication",
+            CustomCallKind::Marker => "marker",
+            CustomCallKind::Unknown => "unknown",
+        }
+    }
+}
+
+/// A custom call whose meaning is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownTarget {
+    /// The target; a final `*` stands for any ending.
+    pub pattern: &'static str,
+    /// What it does.
+    pub kind: CustomCallKind,
+    /// How it is counted, in one line.
+    pub reason: &'static str,
+}
+
+impl KnownTarget {
+    /// Whether `target` is meant.
+    pub fn matches(&self, target: &[u8]) -> bool {
+        match self.pattern.strip_suffix('*') {
+            Some(start) => target.starts_with(start.as_bytes()),
+            None => target == self.pattern.as_bytes(),
+        }
+    }
+}
+
+const DIMENSIONS: &str = "2MNK from dot_dimension_numbers in backend_config; workspace left out";
+const CONVOLUTION: &str = "multiplications that meet an input element; workspace left out";
+const FORWARD: &str = "two matrix products and one exponential per score; masks not deducted";
+const BACKWARD: &str = "five matrix products and one exponential per score; masks not deducted";
+const KERNEL: &str = "its author's cost_estimate if there is one, else unknown";
+const COMPARED_TOP_K: &str = "ceil(log2(k + 1)) comparisons per element";
+const FACTORISED: &str = "arithmetic of factorisations and solvers is not modelled";
+const MOVED: &str = "moves data, no arithmetic";
+const HOST: &str = "copies between host and device, no arithmetic";
+const CALLBACK: &str = "runs on the host; what it computes is unknown";
+const MARKED: &str = "marks a value or a place; costs nothing";
+const LIBRARY: &str = "arithmetic of this library call is not modelled";
+
+macro_rules! targets {
+    ($($kind:ident, $reason:expr, [$($pattern:literal),* $(,)?];)*) => {
+        /// Every known target. The first that matches counts.
+        pub const KNOWN_TARGETS: &[KnownTarget] = &[$($(KnownTarget {
+            pattern: $pattern,
+            kind: CustomCallKind::$kind,
+            reason: $reason,
+        },)*)*];
+    };
+}
+
+targets! {
+    GroupedGemm, "2MNK, each row in one group; workspace left out", ["__cublas$lt$groupedMatmul"];
+    Gemm, DIMENSIONS, [
+        "__cublas$gemm",
+        "__cublas$lt$matmul",
+        "__cublas$lt$matmul$f8",
+        "__cublas$lt$matmul$mx",
+    ];
+    Gemm, "2MNK from the operands' shapes, transpositions from backend_config", ["__onednn$matmul"];
+    Convolution, CONVOLUTION, [
+        "__cudnn$convForward",
+        "__cudnn$convForwardGraph",
+        "__cudnn$convBiasActivationForward",
+        "__cudnn$convBackwardInput",
+        "__cudnn$convBackwardFilter",
+    ];
+    Convolution, "its dimensions stand in a form that is not read; unknown", ["__onednn$convolution"];
+    DataMovement, MOVED, ["__cudnn$convReorderFilter*", "__onednn$matmul_reorder"];
+    AttentionBackward, BACKWARD, [
+        "__cudnn$fmhaSoftmaxBackward*",
+        "__cudnn$fmhaSoftmaxDropoutBackward*",
+        "__cudnn$fmhaScaleBiasSoftmaxBackward*",
+        "__cudnn$fmhaScaleBiasSoftmaxDropoutBackward*",
+        "__cudnn$fmhaScaleMaskSoftmaxBackward*",
+        "__cudnn$fmhaScaleMaskSoftmaxDropoutBackward*",
+        "__cudnn$fmhaScaleBiasMaskSoftmaxBackward*",
+        "__cudnn$fmhaScaleBiasMaskSoftmaxDropoutBackward*",
+    ];
+    AttentionForward, FORWARD, [
+        "__cudnn$fmhaSoftmax*",
+        "__cudnn$fmhaScaleBiasSoftmax*",
+        "__cudnn$fmhaScaleMaskSoftmax*",
+        "__cudnn$fmhaScaleBiasMaskSoftmax*",
+    ];
+    Library, LIBRARY, [
+        "__cudnn$norm",
+        "__onednn$layernorm",
+        "__onednn$softmax",
+        "__cudnn$blockScaledDot",
+        "__op$block_scaled_dot",
+    ];
+    Kernel, KERNEL, [
+        "tpu_custom_call",
+        "__gpu$xla.gpu.triton",
+        "triton_kernel_call",
+        "triton_kernel_call_ffi",
+        "mosaic_gpu*",
+    ];
+    TopK, COMPARED_TOP_K, ["TopK", "__gpu$TopK", "topk", "mhlo.topk"];
+    TopK, "one comparison per element", ["ApproxTopK", "PartialReduce"];
+    Sort, "a radix sort compares nothing", ["__cub$DeviceRadixSort*", "xla.gpu.ext.cub_sort_*"];
+    RandomNumbers, "arithmetic of the generator is not modelled", ["cu_threefry2x32*", "hip_threefry2x32*"];
+    LinearAlgebra, FACTORISED, [
+        "lapack_*",
+        "blas_*",
+        "cusolver_*",
+        "cu_cholesky_update*",
+        "__cusolver$*",
+        "__cublas$triangularSolve",
+        "cublas_*",
+        "hipblas_*",
+        "hipsolver_*",
+        "cuda_lu_pivots_to_permutation",
+        "Cholesky",
+        "CholeskyExpander",
+        "CompactWyHelper",
+        "Eigh*",
+        "InvertDiagBlocksLowerTriangular",
+        "InvertDiagBlocksUpperTriangular",
+        "LuDecomposition",
+        "LuDecompositionBlock",
+        "ProductOfElementaryHouseholderReflectors",
+        "Qr",
+        "QrDecomposition",
+        "QrDecompositionBlock",
+    ];
+    HostCallback, CALLBACK, [
+        "xla_python_cpu_callback",
+        "xla_python_gpu_callback",
+        "xla_ffi_python_cpu_callback",
+        "xla_ffi_python_gpu_callback",
+        "xla_ffi_partitioned_python_cpu_callback",
+        "xla_ffi_partitioned_python_gpu_callback",
+        "xla_buffer_python_*",
+        "CallbackToHost*",
+        "HostExecute",
+    ];
+    HostTransfer, HOST, ["MoveToHost", "MoveToDevice"];
+    Communication, "exchanges data between meshes, no arithmetic counted", [
+        "__builtin$CrossMeshAllReduce",
+    ];
+    DataMovement, MOVED, [
+        "GatherScatterIndicesBitpacked",
+        "PadToStatic",
+        "SliceToDynamic",
+        "X64Combine",
+        "X64SplitLow",
+        "X64SplitHigh",
+    ];
+    Marker, "operands already lie next to each other; costs nothing", ["ConcatBitcast"];
+    Marker, "names memory; costs nothing", ["AllocateBuffer", "CreateBuffer"];
+    Marker, "starts or ends what its computation costs", [
+        "AsyncCollectiveStart",
+        "AsyncCollectiveDone",
+        "PrepareAsyncCallStart",
+        "PrepareAsyncCallDone",
+    ];
+    Marker, MARKED, [
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "xla.sdy.*",
+        "inspect_sharding_call",
+        "annotate_device_placement",
+        "LayoutConstraint",
+        "AssumeGatherIndicesInBound",
+        "SetBound",
+        "shape_assertion",
+        "pipeline_marker",
+        "xla_fallback_pipeline_marker",
+        "__xla_internal_call_marker_before",
+        "__xla_internal_call_marker_after",
+        "__nop",
+    ];
+}
+
+/// The entry of the table for `target`, if there is one.
+pub fn known_target(target: &[u8]) -> Option<&'static KnownTarget> {
+    KNOWN_TARGETS.iter().find(|known| known.matches(target))
+}

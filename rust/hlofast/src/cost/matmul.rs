@@ -1,0 +1,295 @@
+//! Contractions: dots, ragged dots, convolutions and GEMM calls as batch, M, N and K.
+
+use super::convolution::Convolution;
+use super::custom_call::custom_call_cost;
+use crate::Provenance;
+use crate::ir::decode::{AttributeValue, decode};
+use crate::ir::{ArrayShape, ElementKind, ElementType, Module, Opcode, Row};
+
+/// What kind of instruction a contraction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ContractionKind {
+    /// `dot` or `scaled-dot`.
+    Dot,
+    /// `ragged-dot`: each row of the left side meets one group of the right side.
+    RaggedDot,
+    /// A `convolution` that is a matrix product: what TPUs make of dots, and convolutions without
+    /// neighbourhoods.
+    ConvolutionAsDot,
+    /// A `convolution` over neighbourhoods, or a library call that is one.
+    Convolution,
+    /// A matrix product by a library call.
+    Gemm,
+    /// Matrix products of several groups by one library call.
+    GroupedGemm,
+    /// The matrix products of a fused attention call, all together.
+    FusedAttention,
+}
+
+impl ContractionKind {
+    /// The word tables and JSON use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ContractionKind::Dot => "dot",
+            ContractionKind::RaggedDot => "ragged_dot",
+            ContractionKind::ConvolutionAsDot => "convolution_as_dot",
+            ContractionKind::Convolution => "convolution",
+            ContractionKind::Gemm => "gemm",
+            ContractionKind::GroupedGemm => "grouped_gemm",
+            ContractionKind::FusedAttention => "fused_attention",
+        }
+    }
+}
+
+/// A sum of products over a shared dimension: `batch` products of an M by K and a K by N matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contraction {
+    /// Independent matrix products; groups of grouped convolutions count here.
+    pub batch: u64,
+    /// Rows: free dimensions of the left side; for convolutions batch times output positions.
+    pub m: u64,
+    /// Columns: free dimensions of the right side; for convolutions output features.
+    pub n: u64,
+    /// Summed elements; for convolutions taps times input features of a group.
+    pub k: u64,
+    /// Element type of the left side.
+    pub lhs_type: ElementType,
+    /// Element type of the right side.
+    pub rhs_type: ElementType,
+    /// Element type of the result.
+    pub output_type: ElementType,
+    /// Element type sums are kept in: what `algorithm` says, what the library uses for these
+    /// operands, else the type of the result (HLO says no more).
+    pub accumulation_type: ElementType,
+    /// FLOPs: 2 for each multiplication and addition. `2 * batch * m * n * k`, except where
+    /// convolutions skip padding.
+    pub flops: i64,
+    /// What it was read from.
+    pub kind: ContractionKind,
+    /// Where the dimensions come from.
+    pub provenance: Provenance,
+}
+
+/// `row` as a contraction, if it is one and its sizes are known: `dot`, `scaled-dot`,
+/// `ragged-dot`, `convolution`, and custom calls that are matrix products or convolutions.
+pub fn contraction(module: &Module, row: Row) -> Option<Contraction> {
+    match module.opcode(row) {
+        Opcode::Dot | Opcode::ScaledDot => dot(module, row),
+        Opcode::RaggedDot => ragged_dot(module, row),
+        Opcode::Convolution => convolution(module, row),
+        Opcode::CustomCall => custom_call_cost(module, row).contraction,
+        _ => None,
+    }
+}
+
+/// The array that operand `index` of `row` is.
+pub(crate) fn operand_array(module: &Module, row: Row, index: usize) -> Option<ArrayShape<'_>> {
+    let operand = *module.operands(row).get(index)?;
+    module.shapes().array(module.shape(Row(operand)))
+}
+
+/// Numbers of dimensions with a role.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DotDimensions {
+    pub(crate) lhs_contracting: Vec<i64>,
+    pub(crate) rhs_contracting: Vec<i64>,
+    pub(crate) lhs_batch: Vec<i64>,
+    pub(crate) rhs_batch: Vec<i64>,
+    /// Dimensions of the right side that number groups.
+    pub(crate) rhs_group: Vec<i64>,
+}
+
+fn product(sizes: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    let mut product = 1u64;
+    for size in sizes {
+        product = product.checked_mul(size?)?;
+    }
+    Some(product)
+}
+
+fn size(shape: &ArrayShape<'_>, dimension: usize) -> Option<u64> {
+    u64::try_from(shape.dimension(dimension)?.bound()?).ok()
+}
+
+/// Product of the sizes of the listed dimensions; None if one does not exist.
+fn listed(shape: &ArrayShape<'_>, dimensions: &[i64]) -> Option<u64> {
+    product(dimensions.iter().map(|d| size(shape, usize::try_from(*d).ok()?)))
+}
+
+/// Product of the sizes of all dimensions that are in none of the lists.
+fn unlisted(shape: &ArrayShape<'_>, lists: &[&[i64]]) -> Option<u64> {
+    let is_free = |d: &usize| {
+        let number = *d as i64;
+        !lists.iter().any(|list| list.contains(&number))
+    };
+    product((0..shape.rank()).filter(is_free).map(|d| size(shape, d)))
+}
+
+pub(crate) struct DotShapes<'a> {
+    pub(crate) lhs: ArrayShape<'a>,
+    pub(crate) rhs: ArrayShape<'a>,
+    pub(crate) output: ElementType,
+}
+
+/// `2 * batch * m * n * k`, if it fits.
+pub(crate) fn product_flops(batch: u64, m: u64, n: u64, k: u64) -> Option<i64> {
+    if batch == 0 || m == 0 || n == 0 || k == 0 {
+        return Some(0);
+    }
+    [batch, m, n, k]
+        .into_iter()
+        .try_fold(2i64, |product, size| product.checked_mul(i64::try_from(size).ok()?))
+}
+
+/// The contraction of two arrays along `dimensions`.
+pub(crate) fn dot_of(
+    shapes: &DotShapes<'_>,
+    dimensions: &DotDimensions,
+    kind: ContractionKind,
+    provenance: Provenance,
+) -> Option<Contraction> {
+    let DotShapes { lhs, rhs, output } = shapes;
+    let batch = listed(lhs, &dimensions.lhs_batch)?;
+    let k = listed(lhs, &dimensions.lhs_contracting)?;
+    let m = unlisted(lhs, &[&dimensions.lhs_batch, &dimensions.lhs_contracting])?;
+    let taken: [&[i64]; 3] =
+        [&dimensions.rhs_batch, &dimensions.rhs_contracting, &dimensions.rhs_group];
+    let n = unlisted(rhs, &taken)?;
+    Some(Contraction {
+        batch,
+        m,
+        n,
+        k,
+        lhs_type: lhs.element_type,
+        rhs_type: rhs.element_type,
+        output_type: *output,
+        accumulation_type: *output,
+        flops: product_flops(batch, m, n, k)?,
+        kind,
+        provenance,
+    })
+}
+
+/// The dimension numbers of attribute `key`; none if absent, None if it cannot be read.
+fn dimensions(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
+    let Some(text) = module.attribute_bytes(row, key) else { return Some(Vec::new()) };
+    match decode(key.as_bytes(), module.opcode(row), text).ok()? {
+        AttributeValue::Integers(dimensions) => Some(dimensions),
+        _ => None,
+    }
+}
+
+fn dot_dimensions(module: &Module, row: Row) -> Option<DotDimensions> {
+    Some(DotDimensions {
+        lhs_contracting: dimensions(module, row, "lhs_contracting_dims")?,
+        rhs_contracting: dimensions(module, row, "rhs_contracting_dims")?,
+        lhs_batch: dimensions(module, row, "lhs_batch_dims")?,
+        rhs_batch: dimensions(module, row, "rhs_batch_dims")?,
+        rhs_group: dimensions(module, row, "rhs_group_dims")?,
+    })
+}
+
+fn dot_shapes(module: &Module, row: Row) -> Option<DotShapes<'_>> {
+    Some(DotShapes {
+        lhs: operand_array(module, row, 0)?,
+        rhs: operand_array(module, row, 1)?,
+        output: module.shapes().array(module.shape(row))?.element_type,
+    })
+}
+
+fn dot(module: &Module, row: Row) -> Option<Contraction> {
+    let shapes = dot_shapes(module, row)?;
+    let dimensions = dot_dimensions(module, row)?;
+    let found = dot_of(&shapes, &dimensions, ContractionKind::Dot, Provenance::Exact)?;
+    let algorithm = module.attribute_bytes(row, "algorithm");
+    let accumulation = algorithm.and_then(algorithm_type).unwrap_or(found.accumulation_type);
+    Some(Contraction { accumulation_type: accumulation, ..found })
+}
+
+/// The accumulation type in the name of a dot algorithm: `dot_bf16_bf16_f32_x3` keeps f32.
+fn algorithm_type(name: &[u8]) -> Option<ElementType> {
+    let mut types = name.split(|byte| *byte == b'_').filter_map(ElementType::from_bytes);
+    let first = types.next()?;
+    // Names with two types give the operands' and the sums'; with three, both operands' first.
+    Some(types.next_back().unwrap_or(first))
+}
+
+/// XLA counts too little here. Whether the ragged dimension is free, contracted or a batch
+/// dimension, each of its elements meets the right side of one group.
+fn ragged_dot(module: &Module, row: Row) -> Option<Contraction> {
+    let shapes = dot_shapes(module, row)?;
+    let dimensions = dot_dimensions(module, row)?;
+    dot_of(&shapes, &dimensions, ContractionKind::RaggedDot, Provenance::Exact)
+}
+
+fn convolution(module: &Module, row: Row) -> Option<Contraction> {
+    let convolution = Convolution::of_row(module, row)?;
+    convolution_contraction(&convolution, Provenance::Exact)
+}
+
+/// A convolution as a contraction; as a dot if that is all it is.
+pub(crate) fn convolution_contraction(
+    convolution: &Convolution<'_>,
+    provenance: Provenance,
+) -> Option<Contraction> {
+    let unsigned = |value: i64| u64::try_from(value).ok();
+    let flops = convolution.flops()?;
+    let (feature_groups, batch_groups) =
+        (unsigned(convolution.feature_groups())?, unsigned(convolution.batch_groups())?);
+    let output_type = convolution.output.element_type;
+    let mut found = Contraction {
+        batch: feature_groups.checked_mul(batch_groups)?,
+        m: unsigned(convolution.batch()?)? / batch_groups,
+        n: unsigned(convolution.output_features()?)? / feature_groups / batch_groups,
+        k: unsigned(convolution.input_features()?)? / feature_groups,
+        lhs_type: convolution.input.element_type,
+        rhs_type: convolution.kernel.element_type,
+        output_type,
+        accumulation_type: output_type,
+        flops,
+        kind: ContractionKind::ConvolutionAsDot,
+        provenance,
+    };
+    let whole = found;
+    for dimension in convolution.spatial()? {
+        let (input, kernel, output) =
+            (unsigned(dimension.input)?, unsigned(dimension.kernel)?, unsigned(dimension.output)?);
+        let valid = u64::try_from(dimension.valid).ok()?;
+        // What a dimension is in a matrix product shows in who meets whom.
+        let (role, size) = if input == output && kernel == output && valid == output {
+            (&mut found.batch, output)
+        } else if kernel == 1 && valid == output {
+            (&mut found.m, output)
+        } else if input == 1 && kernel == output && valid == output {
+            (&mut found.n, output)
+        } else if output == 1 && input == kernel && valid == kernel {
+            (&mut found.k, kernel)
+        } else {
+            found.kind = ContractionKind::Convolution;
+            break;
+        };
+        *role = role.checked_mul(size)?;
+    }
+    if found.kind == ContractionKind::ConvolutionAsDot
+        && product_flops(found.batch, found.m, found.n, found.k) == Some(flops)
+    {
+        return Some(found);
+    }
+    // Over neighbourhoods: every output position is a row, every tap of every feature is summed.
+    let mut real = Contraction { kind: ContractionKind::Convolution, ..whole };
+    for dimension in convolution.spatial()? {
+        real.m = real.m.checked_mul(unsigned(dimension.output)?)?;
+        real.k = real.k.checked_mul(unsigned(dimension.kernel)?)?;
+    }
+    Some(real)
+}
+
+/// The type in which libraries sum products of such operands: single precision for narrower
+/// floats, 32-bit integers for narrower integers.
+pub(crate) fn library_accumulation(lhs: ElementType, output: ElementType) -> ElementType {
+    match lhs.kind() {
+        ElementKind::Float if lhs.bits() <= 16 => ElementType::F32,
+        ElementKind::Signed | ElementKind::Unsigned if lhs.bits() <= 8 => ElementType::S32,
+        _ => output,
+    }
+}

@@ -1,0 +1,277 @@
+//! Custom calls: what is known of them, and what is said to be unknown.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+#[path = "support/reading.rs"]
+mod support;
+
+use hlofast::Provenance;
+use hlofast::cost::custom_call::{
+    CustomCallCost, CustomCallKind, KNOWN_TARGETS, custom_call_cost, custom_call_target,
+    known_target,
+};
+use hlofast::cost::matmul::{Contraction, ContractionKind};
+use hlofast::ir::{ElementType, Module, Opcode, Row};
+use std::collections::BTreeMap;
+
+/// The cost of a call with parameters of the given shapes.
+fn cost(result: &str, operands: &[&str], target: &str, attributes: &str) -> CustomCallCost {
+    let mut text = String::from("HloModule m\nENTRY main {\n");
+    for (n, shape) in operands.iter().enumerate() {
+        text += &format!("  p{n} = {shape} parameter({n})\n");
+    }
+    let names: Vec<String> = (0..operands.len()).map(|n| format!("p{n}")).collect();
+    text += &format!(
+        "  ROOT call = {result} custom-call({}), custom_call_target=\"{target}\"{attributes}\n}}\n",
+        names.join(", ")
+    );
+    let module = support::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let row = Row(operands.len() as u32);
+    assert_eq!(custom_call_target(&module, row).unwrap(), target.as_bytes());
+    custom_call_cost(&module, row)
+}
+
+fn dimensions(found: &Contraction) -> (u64, u64, u64, u64) {
+    (found.batch, found.m, found.n, found.k)
+}
+
+const DIMENSIONS: &str = r#""dot_dimension_numbers":{"lhs_contracting_dimensions":["2"],"rhs_contracting_dimensions":["1"],"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]}"#;
+
+#[test]
+fn matrix_products_of_every_age() {
+    let escaped = format!("{{\"alpha_real\":1,{DIMENSIONS}}}").replace('"', "\\\"");
+    let old = format!(", backend_config=\"{escaped}\"");
+    let new = format!(
+        ", backend_config={{\"operation_queue_id\":\"0\",\"gemm_backend_config\":{{\"alpha_real\":1,{DIMENSIONS}}}}}"
+    );
+    let operands = ["f16[3,8,16]", "f16[3,16,32]", "f16[3,8,32]"];
+    for (target, attributes, result) in [
+        ("__cublas$gemm", &old, "f16[3,8,32]"),
+        ("__cublas$gemm", &new, "(f16[3,8,32], s8[4194304])"),
+        ("__cublas$lt$matmul", &new, "(f16[3,8,32], s8[33554432])"),
+    ] {
+        let found = cost(result, &operands, target, attributes);
+        let flops = 2 * 3 * 8 * 16 * 32;
+        assert_eq!((found.flops, found.transcendentals), (Some(flops), Some(0)), "{target}");
+        assert_eq!(found.kind, CustomCallKind::Gemm);
+        assert_eq!(found.provenance, Provenance::FromBackendConfig);
+        let product = found.contraction.unwrap();
+        assert_eq!(dimensions(&product), (3, 8, 32, 16));
+        assert_eq!(product.kind, ContractionKind::Gemm);
+        assert_eq!((product.lhs_type, product.output_type), (ElementType::F16, ElementType::F16));
+        assert_eq!(product.accumulation_type, ElementType::F32);
+        // The workspace is not data: it is neither read nor written.
+        let read = 2 * (3 * 8 * 16 + 3 * 16 * 32 + 3 * 8 * 32);
+        assert_eq!((found.bytes_read, found.bytes_written), (Some(read), Some(2 * 3 * 8 * 32)));
+    }
+    // Scaled 8-bit floats carry their scales as operands, and may give back the largest value.
+    let numbers = r#", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]}}}"#;
+    let found = cost(
+        "(bf16[64,128], f32[], s8[100])",
+        &["f8e4m3fn[64,256]", "f8e4m3fn[128,256]", "f32[]", "f32[]"],
+        "__cublas$lt$matmul$f8",
+        numbers,
+    );
+    assert_eq!(found.flops, Some(2 * 64 * 128 * 256));
+    assert_eq!(found.bytes_written, Some(64 * 128 * 2 + 4));
+    assert_eq!(found.contraction.unwrap().accumulation_type, ElementType::F32);
+    // Without dimensions nothing is known; bytes are left to operands and outputs.
+    for attributes in [
+        "",
+        ", backend_config={}",
+        ", backend_config=\"{\"",
+        ", backend_config={\"gemm_backend_config\":{\"dot_dimension_numbers\":{\"lhs_contracting_dimensions\":[\"7\"]}}}",
+    ] {
+        let found = cost("f16[3,8,32]", &operands, "__cublas$gemm", attributes);
+        assert_eq!((found.flops, found.bytes_read), (None, None), "{attributes}");
+        assert_eq!(found.provenance, Provenance::Unknown);
+    }
+    let found = cost(
+        "f32[4,8,32]",
+        &["f32[4,16,8]", "f32[16,32]"],
+        "__onednn$matmul",
+        r#", backend_config={"onednn_matmul_config":{"transpose_a":true}}"#,
+    );
+    assert_eq!(dimensions(&found.contraction.unwrap()), (4, 8, 32, 16));
+}
+
+#[test]
+fn convolutions_of_a_library_count_as_their_forward_form() {
+    let attributes = ", window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f";
+    let (input, kernel, output) = ("f32[8,56,56,64]", "f32[3,3,64,128]", "f32[8,56,56,128]");
+    // Line 3 of the cost reference's checks.
+    let flops = Some(3_611_820_032);
+    for (target, result, operands) in [
+        ("__cudnn$convForward", output, [input, kernel]),
+        ("__cudnn$convBackwardInput", input, [output, kernel]),
+        ("__cudnn$convBackwardFilter", kernel, [input, output]),
+    ] {
+        let result = format!("({result}, u8[1048576])");
+        let found = cost(&result, &operands, target, attributes);
+        assert_eq!((found.flops, found.kind), (flops, CustomCallKind::Convolution), "{target}");
+        let found = found.contraction.unwrap();
+        assert_eq!(found.kind, ContractionKind::Convolution);
+        assert_eq!(dimensions(&found), (1, 8 * 56 * 56, 128, 9 * 64));
+    }
+}
+
+#[test]
+fn fused_attention_is_two_products_forward_and_five_backward() {
+    let config = r#", backend_config={"cudnn_fmha_backend_config":{"fmha_scale":0.125,"intermediate_tensor_shape":{"element_type":"BF16","dimensions":["2","4","128","256"]},"mask_type":"NO_MASK"}}"#;
+    let (query, key) = ("bf16[2,128,4,64]", "bf16[2,256,4,64]");
+    let product = 2 * 2 * 4 * 128 * 256 * 64;
+    let scores = 2 * 4 * 128 * 256;
+    let result = "(bf16[2,4,128,64], f32[2,4,128], u8[0])";
+    for (target, operands, products) in [
+        ("__cudnn$fmhaSoftmax", vec![query, key, key], 2),
+        ("__cudnn$fmhaScaleBiasSoftmaxDropout", vec![query, key, key, "bf16[1]"], 2),
+        ("__cudnn$fmhaSoftmaxBackward", vec![query, key, key, query, query], 5),
+        ("__cudnn$fmhaSoftmaxBackwardF8", vec![query, key, key, query, query], 5),
+    ] {
+        let found = cost(result, &operands, target, config);
+        assert_eq!(found.flops, Some(products * product), "{target}");
+        assert_eq!(found.transcendentals, Some(scores));
+        assert_eq!(found.provenance, Provenance::Modelled);
+        assert_eq!(dimensions(&found.contraction.unwrap()), (8, 128, 256, 64));
+    }
+    assert_eq!(cost(result, &[query, key, key], "__cudnn$fmhaSoftmax", "").flops, None);
+}
+
+#[test]
+fn estimates_of_authors_are_taken() {
+    let config = r#", backend_config={"custom_call_config":{"body":"AA==","cost_estimate":{"flops":"268435456","transcendentals":"3145728","bytes_accessed":"1000"}}}"#;
+    let found = cost("f32[8]", &["f32[64]"], "tpu_custom_call", config);
+    assert_eq!((found.flops, found.transcendentals), (Some(268_435_456), Some(3_145_728)));
+    // The output is written, the rest is read.
+    assert_eq!((found.bytes_read, found.bytes_written), (Some(968), Some(32)));
+    assert_eq!(
+        (found.kind, found.provenance),
+        (CustomCallKind::Kernel, Provenance::FromBackendConfig)
+    );
+    // Also where the target is not known.
+    let found = cost("f32[8]", &["f32[64]"], "my_kernel", config);
+    assert_eq!((found.flops, found.kind), (Some(268_435_456), CustomCallKind::Unknown));
+    for target in [
+        "tpu_custom_call",
+        "__gpu$xla.gpu.triton",
+        "triton_kernel_call",
+        "my_kernel",
+        "lapack_spotrf_ffi",
+        "xla_ffi_python_cpu_callback",
+    ] {
+        let found = cost("f32[8]", &["f32[64]"], target, "");
+        assert_eq!((found.flops, found.transcendentals), (None, None), "{target}");
+        assert_eq!((found.bytes_read, found.provenance), (None, Provenance::Unknown), "{target}");
+        assert!(!found.reason.is_empty());
+    }
+}
+
+#[test]
+fn what_costs_nothing_and_what_only_moves() {
+    for target in [
+        "AllocateBuffer",
+        "CreateBuffer",
+        "AsyncCollectiveStart",
+        "AsyncCollectiveDone",
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "xla.sdy.FuncResultSharding",
+        "annotate_device_placement",
+        "pipeline_marker",
+        "xla_fallback_pipeline_marker",
+        "LayoutConstraint",
+        "AssumeGatherIndicesInBound",
+        "ConcatBitcast",
+    ] {
+        let found = cost("f32[64]", &["f32[64]"], target, "");
+        assert_eq!(found.kind, CustomCallKind::Marker, "{target}");
+        assert_eq!(
+            (found.flops, found.bytes_read, found.bytes_written),
+            (Some(0), Some(0), Some(0))
+        );
+    }
+    for target in [
+        "MoveToHost",
+        "MoveToDevice",
+        "PadToStatic",
+        "SliceToDynamic",
+        "X64Combine",
+        "__builtin$CrossMeshAllReduce",
+    ] {
+        let found = cost("f32[64]", &["f32[64]"], target, "");
+        assert_eq!((found.flops, found.bytes_read), (Some(0), None), "{target}");
+    }
+}
+
+#[test]
+fn selections_compare() {
+    let found = cost("(f32[64,7], s32[64,7])", &["f32[64,64]"], "TopK", "");
+    assert_eq!((found.flops, found.provenance), (Some(64 * 64 * 3), Provenance::Modelled));
+    let found = cost("(f32[64,8], s32[64,8])", &["f32[64,64]"], "TopK", "");
+    assert_eq!(found.flops, Some(64 * 64 * 4));
+    let result = "(f32[8,256], s32[8,256])";
+    let found =
+        cost(result, &["f32[8,1024]", "s32[8,1024]", "f32[]", "s32[]"], "PartialReduce", "");
+    assert_eq!(found.flops, Some(8 * 1024));
+}
+
+#[test]
+fn the_table_is_one_truth() {
+    for (index, known) in KNOWN_TARGETS.iter().enumerate() {
+        assert!(!known.reason.is_empty() && known.reason.len() < 90, "{}", known.pattern);
+        let example = known.pattern.replace('*', "X");
+        let first = known_target(example.as_bytes()).unwrap();
+        assert_eq!(first, known, "{} is hidden by {}", known.pattern, first.pattern);
+        let twice = KNOWN_TARGETS[..index].iter().any(|other| other.pattern == known.pattern);
+        assert!(!twice, "{}", known.pattern);
+    }
+    assert_eq!(known_target(b""), None);
+    assert_eq!(known_target(b"__cublas$gemmX"), None);
+}
+
+fn custom_calls(module: &Module) -> impl Iterator<Item = Row> {
+    module.rows().filter(|row| module.opcode(*row) == Opcode::CustomCall)
+}
+
+#[test]
+fn every_target_among_the_dumps_is_known() {
+    let mut kinds: BTreeMap<CustomCallKind, usize> = BTreeMap::new();
+    let mut estimated = 0;
+    for (name, source) in support::modules() {
+        let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
+        for row in custom_calls(&module) {
+            let found = custom_call_cost(&module, row);
+            let target = custom_call_target(&module, row).unwrap();
+            let target = String::from_utf8_lossy(&target).into_owned();
+            assert_ne!(found.kind, CustomCallKind::Unknown, "{name}: {target}");
+            assert_eq!(found.flops.is_none(), found.provenance == Provenance::Unknown, "{target}");
+            if found.kind == CustomCallKind::Gemm {
+                assert!(found.contraction.is_some(), "{name}: {target}");
+            }
+            estimated +=
+                usize::from(found.kind == CustomCallKind::Kernel && found.bytes_read.is_some());
+            *kinds.entry(found.kind).or_default() += 1;
+        }
+    }
+    assert!(kinds[&CustomCallKind::Gemm] >= 30 && estimated >= 2, "{kinds:?} {estimated}");
+    assert!(kinds.len() >= 5, "{kinds:?}");
+}
+
+#[test]
+fn seed_documents() {
+    let Some(folder) = support::seeds() else { return };
+    for (prefix, count, total, kind) in [
+        ("001", 8, 0, None),
+        ("002", 151, 631_360_192_512, Some(CustomCallKind::Gemm)),
+        ("003", 0, 0, None),
+    ] {
+        let module = support::seed(&folder, prefix);
+        let calls: Vec<CustomCallCost> =
+            custom_calls(&module).map(|row| custom_call_cost(&module, row)).collect();
+        assert_eq!(calls.len(), count, "{prefix}");
+        let flops: i64 = calls.iter().map(|call| call.flops.unwrap()).sum();
+        assert_eq!(flops, total, "{prefix}");
+        assert!(kind.is_none_or(|kind| calls.iter().all(|call| call.kind == kind)));
+    }
+}
