@@ -1,9 +1,11 @@
 //! Whom instructions belong to: phase and scope of every instruction, in every context.
 
 use super::contexts::Contexts;
+use super::dataflow::Flow;
 use super::names::Names;
 use super::phase::{NameClass, Phase, Rules};
 use super::scope::ScopeTree;
+use super::values::Values;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
 /// How to attribute.
@@ -68,25 +70,56 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         matches!(class, NameClass::Backward | NameClass::Recompute | NameClass::Either)
     });
     let by_name = |class: NameClass| match class {
-        NameClass::Forward => Phase::Forward,
-        NameClass::Backward | NameClass::Either => Phase::Backward,
-        NameClass::Recompute => Phase::Recompute,
-        NameClass::Plain if has_backward => Phase::Optimizer,
-        NameClass::Plain => Phase::Forward,
+        NameClass::Forward | NameClass::Plain => Phase::Forward,
+        NameClass::Backward => Phase::Backward,
+        NameClass::Recompute | NameClass::Either => Phase::Recompute,
         NameClass::Unknown => Phase::Unattributed,
     };
-    let mut phases: Vec<Phase> = classes.iter().map(|class| by_name(*class)).collect();
+    let phases: Vec<Phase> = classes.iter().map(|class| by_name(*class)).collect();
+    let mut phase: Vec<Phase> = scope.iter().map(|scope| phases[*scope as usize]).collect();
+    if has_backward {
+        let class = |position: usize| classes[scope[position] as usize];
+        follow_values(module, &contexts, &class, &mut phase);
+    }
     if !options.rules.is_empty() {
-        for (id, phase) in phases.iter_mut().enumerate().filter(|(id, _)| is_used[*id]) {
-            if let Some(ruled) = options.rules.phase(module, &scopes, id as u32) {
-                *phase = ruled;
-            }
+        let used = (0..scopes.len() as u32).filter(|id| is_used[*id as usize]);
+        let rule = |id: u32| options.rules.phase(module, &scopes, id);
+        let mut ruled = vec![None; scopes.len()];
+        used.for_each(|id| ruled[id as usize] = rule(id));
+        for (phase, scope) in phase.iter_mut().zip(&scope) {
+            *phase = ruled[*scope as usize].unwrap_or(*phase);
         }
     }
-    let phase = scope.iter().map(|scope| phases[*scope as usize]).collect();
     let mut attribution = Attribution { contexts, scopes, phase, scope };
     name_fusions(module, &mut attribution);
     attribution
+}
+
+/// Settles the phases that names leave open.
+fn follow_values(
+    module: &Module,
+    contexts: &Contexts,
+    class: &dyn Fn(usize) -> NameClass,
+    phase: &mut [Phase],
+) {
+    let values = Values::new(module, contexts);
+    let mut flow = Flow::new(&values, class);
+    flow.forwards();
+    flow.backwards();
+    for (id, node) in contexts.nodes.iter().enumerate() {
+        for row in module.computation(node.computation).rows() {
+            let at = contexts.position(module, id as u32, Row(row));
+            match class(at) {
+                NameClass::Either if flow.is_backward(id as u32, row) => {
+                    phase[at] = Phase::Backward;
+                }
+                NameClass::Plain if flow.is_optimizer(id as u32, row) => {
+                    phase[at] = Phase::Optimizer;
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Gives fusions without a name what their roots have.

@@ -2,12 +2,14 @@
 
 pub mod attribution;
 pub mod contexts;
+mod dataflow;
 mod linear;
 mod names;
 pub mod phase;
 pub mod scope;
 mod trace;
 pub mod trip_count;
+mod values;
 
 pub use attribution::{Attribution, AttributionOptions, attribution};
 pub use contexts::{Contexts, Edge, Node, NodeId, multiplicities};

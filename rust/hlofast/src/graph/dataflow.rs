@@ -1,0 +1,424 @@
+//! What names leave open, told by what values depend on.
+//!
+//! * JAX of 2022 and 2023 gives `remat(core_fn)` names to recomputed and to backward
+//!   instructions alike: those that depend on a cotangent, which is a value that a backward
+//!   instruction computes, are backward.
+//! * What is not differentiated, in a module with backward work, is optimizer work if it depends
+//!   on what the backward pass computed. Otherwise it is forward work if differentiated work
+//!   uses it (masks, casts, slices of the batch), optimizer work if only optimizer work uses it
+//!   (learning rates, decays), and forward work if neither does (an independent program).
+//!
+//! Values of earlier iterations do not count: in a loop over whole steps everything depends on
+//! the backward pass of the step before. For the same reason cotangents do not reach through
+//! what is not differentiated. A node that is called several times keeps the union.
+
+use super::contexts::{Edge, NodeId};
+use super::phase::NameClass;
+use super::values::{Arguments, Values, is_structural, passes_on};
+use crate::ir::{CallRole, Opcode, Row};
+use std::ops::Range;
+
+/// Depends on a cotangent.
+const COTANGENT: u8 = 1;
+/// Depends on something the backward pass computed.
+const AFTER_BACKWARD: u8 = 2;
+/// Used by differentiated work.
+const FOR_MODEL: u8 = 4;
+/// Used by what depends on the backward pass and is not differentiated.
+const FOR_OPTIMIZER: u8 = 8;
+
+const DEPENDS: u8 = COTANGENT | AFTER_BACKWARD;
+const USED: u8 = FOR_MODEL | FOR_OPTIMIZER;
+
+/// What the names and the flow of values tell.
+pub(super) struct Flow<'a> {
+    values: &'a Values<'a>,
+    /// By position.
+    class: &'a dyn Fn(usize) -> NameClass,
+    bits: Vec<u8>,
+    /// Rows that may still be visited again because a node has several callers.
+    budget: usize,
+    is_visited: Vec<bool>,
+}
+
+/// One visit of a node.
+struct Frame {
+    node: NodeId,
+    arguments: Option<Arguments>,
+    /// The next row; going backwards, one past it.
+    row: u32,
+    /// The node's calls not yet visited.
+    edges: Range<usize>,
+    /// How many calls of the row have been visited.
+    branch: usize,
+}
+
+impl<'a> Flow<'a> {
+    pub fn new(values: &'a Values<'a>, class: &'a dyn Fn(usize) -> NameClass) -> Self {
+        Self {
+            values,
+            class,
+            bits: vec![0; values.count],
+            budget: values.contexts.positions.saturating_mul(8).saturating_add(1 << 20),
+            is_visited: Vec::new(),
+        }
+    }
+
+    /// Follows all values from operands to users.
+    pub fn forwards(&mut self) {
+        self.is_visited = vec![false; self.values.contexts.nodes.len()];
+        let mut stack: Vec<Frame> = self.frame(0, None, false).into_iter().collect();
+        while let Some(frame) = stack.last_mut() {
+            let rows = self.rows(frame.node);
+            if frame.row >= rows.end {
+                stack.pop();
+                continue;
+            }
+            if let Some(edge) = self.next_edge(frame, false) {
+                let arguments = self.values.arguments(&edge, frame.branch);
+                frame.branch += 1;
+                if let Some(arguments) = arguments
+                    && self.is_worth_visiting(edge.callee, |flow| flow.brings_more(edge, arguments))
+                {
+                    stack.extend(self.frame(edge.callee, Some(arguments), false));
+                }
+                continue;
+            }
+            let (node, row) = (frame.node, frame.row);
+            let arguments = frame.arguments;
+            frame.row += 1;
+            frame.branch = 0;
+            self.compute(node, row, arguments.as_ref());
+        }
+    }
+
+    /// Follows all values from users to operands; `forwards` comes first.
+    pub fn backwards(&mut self) {
+        self.is_visited = vec![false; self.values.contexts.nodes.len()];
+        let mut stack: Vec<Frame> = self.frame(0, None, true).into_iter().collect();
+        while let Some(frame) = stack.last_mut() {
+            let rows = self.rows(frame.node);
+            if frame.row <= rows.start {
+                stack.pop();
+                continue;
+            }
+            if let Some(edge) = self.next_edge(frame, true) {
+                let branch = self.branch_of(frame, &edge);
+                if let Some(arguments) = self.values.arguments(&edge, branch) {
+                    let is_more = self.ask_root(&edge, arguments.row);
+                    if self.is_worth_visiting(edge.callee, |_| is_more) {
+                        stack.extend(self.frame(edge.callee, Some(arguments), true));
+                    }
+                }
+                continue;
+            }
+            let (node, row) = (frame.node, frame.row - 1);
+            let arguments = frame.arguments;
+            frame.row -= 1;
+            self.ask(node, row, arguments.as_ref());
+        }
+    }
+
+    /// Whether a `remat(...)` row at (`node`, `row`) is backward work.
+    pub fn is_backward(&self, node: NodeId, row: u32) -> bool {
+        self.any(self.values.of(node, row)) & COTANGENT != 0
+    }
+
+    /// Whether an undifferentiated row at (`node`, `row`) is optimizer work.
+    pub fn is_optimizer(&self, node: NodeId, row: u32) -> bool {
+        let bits = self.any(self.values.of(node, row));
+        bits & AFTER_BACKWARD != 0 || bits & (FOR_MODEL | FOR_OPTIMIZER) == FOR_OPTIMIZER
+    }
+
+    fn rows(&self, node: NodeId) -> Range<u32> {
+        let id = self.values.contexts.nodes[node as usize].computation;
+        self.values.module.computation(id).rows()
+    }
+
+    fn frame(
+        &mut self,
+        node: NodeId,
+        arguments: Option<Arguments>,
+        is_reverse: bool,
+    ) -> Option<Frame> {
+        let all = &self.values.contexts.edges;
+        let start = all.partition_point(|edge| edge.caller < node);
+        let end = start + all[start..].partition_point(|edge| edge.caller == node);
+        *self.is_visited.get_mut(node as usize)? = true;
+        let rows = self.rows(node);
+        self.budget = self.budget.saturating_sub(rows.len() + 1);
+        let row = if is_reverse { rows.end } else { rows.start };
+        Some(Frame { node, arguments, row, edges: start..end, branch: 0 })
+    }
+
+    /// The next call of the frame's row.
+    fn next_edge(&self, frame: &mut Frame, is_reverse: bool) -> Option<Edge> {
+        let all = &self.values.contexts.edges;
+        let calls = self.values.module.all_calls();
+        let row_of = |edge: &Edge| calls[edge.call as usize].row.0;
+        if frame.edges.is_empty() {
+            return None;
+        }
+        let edge = if is_reverse { all[frame.edges.end - 1] } else { all[frame.edges.start] };
+        if row_of(&edge) != if is_reverse { frame.row - 1 } else { frame.row } {
+            return None;
+        }
+        if is_reverse {
+            frame.edges.end -= 1;
+        } else {
+            frame.edges.start += 1;
+        }
+        Some(edge)
+    }
+
+    /// How many calls of the same row stand before the edge that was taken last, going backwards.
+    fn branch_of(&self, frame: &Frame, edge: &Edge) -> usize {
+        let all = &self.values.contexts.edges[frame.edges.clone()];
+        let calls = self.values.module.all_calls();
+        let row = calls[edge.call as usize].row;
+        match self.values.module.opcode(row) {
+            Opcode::Conditional => {
+                let first = all.partition_point(|other| calls[other.call as usize].row < row);
+                all.len() - first
+            }
+            _ => 0,
+        }
+    }
+
+    fn is_worth_visiting(
+        &mut self,
+        node: NodeId,
+        brings_more: impl FnOnce(&mut Self) -> bool,
+    ) -> bool {
+        if !self.is_visited[node as usize] {
+            return true;
+        }
+        let rows = self.rows(node).len() + 1;
+        self.budget > rows && brings_more(self)
+    }
+
+    /// Whether the arguments of `edge` have bits that the callee's parameters lack.
+    fn brings_more(&mut self, edge: Edge, arguments: Arguments) -> bool {
+        let rows = self.rows(edge.callee);
+        self.budget = self.budget.saturating_sub(rows.len());
+        let module = self.values.module;
+        rows.filter(|row| module.opcode(Row(*row)) == Opcode::Parameter).any(|row| {
+            let Some(operand) = arguments.of_parameter(module, row) else { return false };
+            let from = self.values.of(arguments.node, operand);
+            let to = self.values.of(edge.callee, row);
+            if from.len() != to.len() {
+                return self.any(from) & !self.any(to) != 0;
+            }
+            from.zip(to).any(|(from, to)| self.bits[from] & !self.bits[to] != 0)
+        })
+    }
+
+    /// The bits of all values of a range together.
+    #[inline]
+    fn any(&self, range: Range<usize>) -> u8 {
+        self.bits[range].iter().fold(0, |all, bits| all | bits)
+    }
+
+    #[inline]
+    fn add(&mut self, range: Range<usize>, bits: u8) {
+        self.bits[range].iter_mut().for_each(|place| *place |= bits);
+    }
+
+    /// Adds the bits of `from` in `mask` to `to`, one by one if there are as many.
+    fn pass(&mut self, from: Range<usize>, to: Range<usize>, mask: u8) {
+        if from.len() == to.len() {
+            for (from, to) in from.zip(to) {
+                self.bits[to] |= self.bits[from] & mask;
+            }
+        } else {
+            let bits = self.any(from) & mask;
+            self.add(to, bits);
+        }
+    }
+
+    /// The bits of the result of (`node`, `row`) from those of its operands.
+    fn compute(&mut self, node: NodeId, row: u32, arguments: Option<&Arguments>) {
+        let values = self.values;
+        let module = values.module;
+        let opcode = module.opcode(Row(row));
+        let own = values.of(node, row);
+        let operands = module.operands(Row(row));
+        match opcode {
+            Opcode::Parameter => {
+                if let Some(arguments) = arguments
+                    && let Some(operand) = arguments.of_parameter(module, row)
+                {
+                    self.pass(values.of(arguments.node, operand), own, DEPENDS);
+                }
+                return;
+            }
+            Opcode::GetTupleElement => {
+                if let Some(operand) = operands.first() {
+                    self.pass(values.element(node, row, *operand), own, DEPENDS);
+                }
+                return;
+            }
+            Opcode::Fusion | Opcode::Call | Opcode::While | Opcode::Conditional => {
+                self.compute_call(node, row, opcode, own.clone());
+            }
+            _ if passes_on(opcode) => self.pass_operands(node, operands, own.clone()),
+            _ => {
+                let mut bits = 0;
+                for operand in operands {
+                    bits |= self.any(values.of(node, *operand));
+                }
+                self.add(own.clone(), bits & DEPENDS);
+            }
+        }
+        let is_single = own.len() == 1;
+        if is_structural(opcode) && !(opcode == Opcode::Fusion && is_single) {
+            return;
+        }
+        match (self.class)(values.contexts.position(module, node, Row(row))) {
+            NameClass::Backward => self.add(own, DEPENDS),
+            NameClass::Plain => self.bits[own].iter_mut().for_each(|bits| *bits &= !COTANGENT),
+            _ => {}
+        }
+    }
+
+    /// What operands hold, one after the other, if it is as much as `own`; else all in all.
+    fn pass_operands(&mut self, node: NodeId, operands: &[u32], own: Range<usize>) {
+        let values = self.values;
+        if let [operand] = operands {
+            self.pass(values.of(node, *operand), own, DEPENDS);
+            return;
+        }
+        let width: usize = operands.iter().map(|row| values.of(node, *row).len()).sum();
+        let mut at = own.start;
+        for operand in operands {
+            let from = values.of(node, *operand);
+            if width == own.len() {
+                let to = at..at + from.len();
+                at = to.end;
+                self.pass(from, to, DEPENDS);
+            } else {
+                let bits = self.any(from) & DEPENDS;
+                self.add(own.clone(), bits);
+            }
+        }
+    }
+
+    fn compute_call(&mut self, node: NodeId, row: u32, opcode: Opcode, own: Range<usize>) {
+        let values = self.values;
+        let module = values.module;
+        let operands = module.operands(Row(row));
+        // A loop may run no iteration; which branch runs depends on the selector.
+        if opcode == Opcode::While {
+            self.pass_operands(node, operands, own.clone());
+        } else if opcode == Opcode::Conditional
+            && let Some(selector) = operands.first()
+        {
+            let bits = self.any(values.of(node, *selector)) & DEPENDS;
+            self.add(own.clone(), bits);
+        }
+        let edges = values.contexts.edges_of(node);
+        let calls = module.all_calls();
+        let first = edges.partition_point(|edge| calls[edge.call as usize].row.0 < row);
+        for edge in &edges[first..] {
+            let call = &calls[edge.call as usize];
+            if call.row.0 != row {
+                break;
+            }
+            if values.arguments(edge, 0).is_none() || is_condition(call.role) {
+                continue;
+            }
+            let computation = module.computation(call.computation);
+            if !computation.rows().is_empty() {
+                let root = values.of(edge.callee, computation.root);
+                self.pass(root, own.clone(), DEPENDS);
+            }
+        }
+    }
+
+    /// Tells the root of what `edge` calls who uses the result of `row`; whether that is news.
+    fn ask_root(&mut self, edge: &Edge, row: u32) -> bool {
+        let module = self.values.module;
+        let call = &module.all_calls()[edge.call as usize];
+        let computation = module.computation(call.computation);
+        if is_condition(call.role) || computation.rows().is_empty() {
+            return false;
+        }
+        let from = self.values.of(edge.caller, row);
+        let to = self.values.of(edge.callee, computation.root);
+        let is_alike = from.len() == to.len();
+        let all = self.any(from.clone()) & USED;
+        let mut is_news = false;
+        for (index, to) in to.enumerate() {
+            let bits = if is_alike { self.bits[from.start + index] & USED } else { all };
+            is_news |= bits & !self.bits[to] != 0;
+            self.bits[to] |= bits;
+        }
+        is_news
+    }
+
+    /// Tells the operands of (`node`, `row`) who uses them.
+    fn ask(&mut self, node: NodeId, row: u32, arguments: Option<&Arguments>) {
+        let values = self.values;
+        let module = values.module;
+        let opcode = module.opcode(Row(row));
+        let own = values.of(node, row);
+        let operands = module.operands(Row(row));
+        match opcode {
+            Opcode::Parameter => {
+                if let Some(arguments) = arguments
+                    && let Some(operand) = arguments.of_parameter(module, row)
+                {
+                    self.pass(own, values.of(arguments.node, operand), USED);
+                }
+                return;
+            }
+            Opcode::GetTupleElement => {
+                if let Some(operand) = operands.first() {
+                    self.pass(own, values.element(node, row, *operand), USED);
+                }
+                return;
+            }
+            // Their parameters have told their operands.
+            Opcode::Fusion | Opcode::Call => return,
+            Opcode::Conditional => {
+                if let Some(selector) = operands.first() {
+                    let bits = self.any(own) & USED;
+                    self.add(values.of(node, *selector), bits);
+                }
+                return;
+            }
+            _ => {}
+        }
+        let mut bits = self.any(own.clone());
+        if !is_structural(opcode) {
+            match (self.class)(values.contexts.position(module, node, Row(row))) {
+                NameClass::Forward
+                | NameClass::Backward
+                | NameClass::Recompute
+                | NameClass::Either => bits |= FOR_MODEL,
+                NameClass::Plain if bits & AFTER_BACKWARD != 0 => bits |= FOR_OPTIMIZER,
+                _ => {}
+            }
+        }
+        if passes_on(opcode) || opcode == Opcode::While {
+            let width: usize = operands.iter().map(|row| values.of(node, *row).len()).sum();
+            if width == own.len() && is_structural(opcode) {
+                let mut at = own.start;
+                for operand in operands {
+                    let to = values.of(node, *operand);
+                    let from = at..at + to.len();
+                    at = from.end;
+                    self.pass(from, to, USED);
+                }
+                return;
+            }
+        }
+        for operand in operands {
+            self.add(values.of(node, *operand), bits & USED);
+        }
+    }
+}
+
+fn is_condition(role: CallRole) -> bool {
+    role == CallRole::Condition
+}

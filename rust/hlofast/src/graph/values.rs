@@ -1,0 +1,163 @@
+//! The values of a module in every context: one number per leaf of each row's result.
+
+use super::contexts::{Contexts, Edge, NodeId};
+use crate::ir::{CallRole, Module, Opcode, Row};
+use std::ops::Range;
+
+/// Numbers values. Where shapes have far more leaves than the text has bytes, a whole result
+/// counts as one value.
+pub(super) struct Values<'a> {
+    pub module: &'a Module,
+    pub contexts: &'a Contexts,
+    /// The first value of each node; empty if results are not split.
+    starts: Vec<usize>,
+    leaves: &'a [u64],
+    /// Number of values.
+    pub count: usize,
+}
+
+impl<'a> Values<'a> {
+    pub fn new(module: &'a Module, contexts: &'a Contexts) -> Self {
+        let leaves = module.leaf_offsets();
+        let limit = module.text().len().saturating_mul(16).saturating_add(1 << 20) as u64;
+        let mut starts = Vec::with_capacity(contexts.nodes.len());
+        let all = leaves.last().copied().unwrap_or(0);
+        let mut count = all;
+        for node in &contexts.nodes {
+            let rows = module.computation(node.computation).rows();
+            let first = leaves[rows.start as usize];
+            if node.start == rows.start {
+                starts.push(first);
+            } else {
+                starts.push(count);
+                count = count.saturating_add(leaves[rows.end as usize] - first);
+            }
+        }
+        let is_split = count <= limit;
+        Self {
+            module,
+            contexts,
+            starts: if is_split { starts.iter().map(|s| *s as usize).collect() } else { vec![] },
+            leaves,
+            count: if is_split { count as usize } else { contexts.positions },
+        }
+    }
+
+    /// The values of `row` in `node`.
+    #[inline]
+    pub fn of(&self, node: NodeId, row: u32) -> Range<usize> {
+        let Some(start) = self.starts.get(node as usize) else {
+            let at = self.contexts.position(self.module, node, Row(row));
+            return at..at + 1;
+        };
+        let computation = self.contexts.nodes[node as usize].computation;
+        let first = self.leaves[self.module.computation(computation).first_row as usize];
+        let place = |offset: u64| start + (offset - first) as usize;
+        place(self.leaves[row as usize])..place(self.leaves[row as usize + 1])
+    }
+
+    /// Which values of its operand a get-tuple-element takes.
+    pub fn element(&self, node: NodeId, row: u32, operand: u32) -> Range<usize> {
+        let values = self.of(node, operand);
+        let shape = self.module.shape(Row(operand));
+        let shapes = self.module.shapes();
+        let found = (|| {
+            let index = tuple_index(self.module, Row(row))?;
+            let element = *shapes.tuple(shape)?.get(index)?;
+            let first = values.start + shapes.first_leaf(shape, index)? as usize;
+            Some(first..first + shapes.leaf_count(element) as usize)
+        })();
+        match found {
+            Some(found) if found.end <= values.end && !self.starts.is_empty() => found,
+            _ => values,
+        }
+    }
+
+    /// How the operands of the caller become parameters of what `edge` calls; None if they do
+    /// not. `branch` counts the row's calls before this one.
+    pub fn arguments(&self, edge: &Edge, branch: usize) -> Option<Arguments> {
+        let call = self.module.all_calls().get(edge.call as usize)?;
+        let caller = edge.caller;
+        let (first, count) = match (self.module.opcode(call.row), call.role) {
+            (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart, _) => (0, usize::MAX),
+            (Opcode::While, CallRole::Condition | CallRole::Body) => (0, 1),
+            (Opcode::Conditional, _) => (branch + 1, 1),
+            _ => return None,
+        };
+        Some(Arguments { node: caller, row: call.row.0, first, count })
+    }
+}
+
+/// Where parameters of a called computation come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arguments {
+    pub node: NodeId,
+    pub row: u32,
+    /// The operand that is parameter 0.
+    first: usize,
+    /// How many operands are parameters.
+    count: usize,
+}
+
+impl Arguments {
+    /// The caller's operand that is the parameter `row`.
+    pub fn of_parameter(&self, module: &Module, row: u32) -> Option<u32> {
+        let number = usize::try_from(module.parameter_number_column()[row as usize]).ok()?;
+        if number >= self.count {
+            return None;
+        }
+        module.operands(Row(self.row)).get(self.first.checked_add(number)?).copied()
+    }
+}
+
+/// The `index` of a get-tuple-element.
+pub(super) fn tuple_index(module: &Module, row: Row) -> Option<usize> {
+    let tail = module.bytes(module.tail(row));
+    let digits = match tail.strip_prefix(b", index=") {
+        Some(rest) => rest,
+        None => module.attribute_bytes(row, "index")?,
+    };
+    let length = digits.iter().take(9).take_while(|b| b.is_ascii_digit()).count();
+    let is_number = length > 0 && !digits.get(length).is_some_and(u8::is_ascii_digit);
+    is_number.then(|| digits[..length].iter().fold(0, |n, b| n * 10 + usize::from(b - b'0')))
+}
+
+/// Whether each value of the result is one value of an operand, in order.
+pub(super) fn passes_on(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        Tuple
+            | OptBarrier
+            | Copy
+            | Bitcast
+            | Domain
+            | AllReduce
+            | AllReduceStart
+            | AllReduceDone
+            | AllGather
+            | AllToAll
+            | ReduceScatter
+            | CollectivePermute
+    )
+}
+
+/// Whether what `opcode` computes, computations it calls compute, or nothing does.
+pub(super) fn is_structural(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        Parameter
+            | Tuple
+            | GetTupleElement
+            | OptBarrier
+            | Domain
+            | While
+            | Conditional
+            | Call
+            | Fusion
+            | AsyncStart
+            | AsyncUpdate
+            | AsyncDone
+    )
+}
