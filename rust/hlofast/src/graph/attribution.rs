@@ -2,6 +2,7 @@
 
 use super::contexts::Contexts;
 use super::dataflow::Flow;
+use super::markers::{Sections, section_phases, sections};
 use super::names::Names;
 use super::phase::{NameClass, Phase, Rules};
 use super::scope::ScopeTree;
@@ -25,6 +26,8 @@ pub struct Attribution {
     pub scopes: ScopeTree,
     /// The phase of each position.
     pub phase: Vec<Phase>,
+    /// Pipeline sections; where there are any, they decide the phases.
+    pub sections: Sections,
     /// The scope of each position; a name's last component is the operation itself.
     pub scope: Vec<u32>,
 }
@@ -81,6 +84,11 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         let class = |position: usize| classes[scope[position] as usize];
         follow_values(module, &contexts, &class, &mut phase);
     }
+    name_fusions(module, &contexts, &mut scope, &mut phase);
+    let sections = sections(module);
+    if !sections.is_empty() {
+        phase = section_phases(module, &contexts, &sections);
+    }
     if !options.rules.is_empty() {
         let used = (0..scopes.len() as u32).filter(|id| is_used[*id as usize]);
         let rule = |id: u32| options.rules.phase(module, &scopes, id);
@@ -90,9 +98,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
             *phase = ruled[*scope as usize].unwrap_or(*phase);
         }
     }
-    let mut attribution = Attribution { contexts, scopes, phase, scope };
-    name_fusions(module, &mut attribution);
-    attribution
+    Attribution { contexts, scopes, phase, scope, sections }
 }
 
 /// Settles the phases that names leave open.
@@ -123,16 +129,16 @@ fn follow_values(
 }
 
 /// Gives fusions without a name what their roots have.
-fn name_fusions(module: &Module, attribution: &mut Attribution) {
+fn name_fusions(module: &Module, contexts: &Contexts, scope: &mut [u32], phase: &mut [Phase]) {
     // Callees first, for fusions inside fusions.
-    for index in (0..attribution.contexts.edges.len()).rev() {
-        let edge = attribution.contexts.edges[index];
+    for index in (0..contexts.edges.len()).rev() {
+        let edge = contexts.edges[index];
         let call = module.all_calls()[edge.call as usize];
         if call.role != CallRole::Calls || module.opcode(call.row) != Opcode::Fusion {
             continue;
         }
-        let at = attribution.contexts.position(module, edge.caller, call.row);
-        if attribution.scope[at] != ScopeTree::ROOT {
+        let at = contexts.position(module, edge.caller, call.row);
+        if scope[at] != ScopeTree::ROOT {
             continue;
         }
         let callee = module.computation(call.computation);
@@ -146,11 +152,11 @@ fn name_fusions(module: &Module, attribution: &mut Attribution) {
         let mut named = std::iter::once(callee.root)
             .chain(elements.iter().copied())
             .filter(|row| callee.rows().contains(row))
-            .map(|row| attribution.contexts.position(module, edge.callee, Row(row)))
-            .filter(|position| attribution.scope[*position] != ScopeTree::ROOT);
+            .map(|row| contexts.position(module, edge.callee, Row(row)))
+            .filter(|position| scope[*position] != ScopeTree::ROOT);
         if let Some(found) = named.next() {
-            attribution.scope[at] = attribution.scope[found];
-            attribution.phase[at] = attribution.phase[found];
+            scope[at] = scope[found];
+            phase[at] = phase[found];
         }
     }
 }

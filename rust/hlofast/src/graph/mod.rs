@@ -4,14 +4,18 @@ pub mod attribution;
 pub mod contexts;
 mod dataflow;
 mod linear;
+pub mod markers;
 mod names;
 pub mod phase;
 pub mod scope;
+pub mod source;
 mod trace;
 pub mod trip_count;
 mod values;
 
 pub use attribution::{Attribution, AttributionOptions, attribution};
 pub use contexts::{Contexts, Edge, Node, NodeId, multiplicities};
+pub use markers::{Section, Sections, sections};
 pub use phase::{Phase, RuleError, Rules};
 pub use scope::ScopeTree;
+pub use source::source_of;

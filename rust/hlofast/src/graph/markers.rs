@@ -1,0 +1,239 @@
+//! Alpa's pipeline sections, between pairs of marker instructions.
+//!
+//! A marker is a custom call `pipeline_marker` (`xla_fallback_pipeline_marker`) whose result is
+//! its one operand, a tuple. Its operation name, `layer_1$start` or `layer_1$end`, says where it
+//! stands. With newer JAX it lies inside one or two computations, and the entry shows only `call`.
+
+use super::contexts::Contexts;
+use super::phase::Phase;
+use crate::ir::{Module, Opcode, Row};
+use std::collections::HashMap;
+
+/// A section of the entry computation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// What both markers call it.
+    pub name: String,
+    /// Backward for `*_backward`, optimizer for `*apply_grad*`, else forward.
+    pub phase: Phase,
+    /// The entry's row that is, or calls, its first marker.
+    pub start: Row,
+    /// The same for its last marker.
+    pub end: Option<Row>,
+}
+
+/// The sections of a module, and which rows of the entry belong to them.
+#[derive(Clone, Debug, Default)]
+pub struct Sections {
+    /// In the order of their first markers.
+    pub sections: Vec<Section>,
+    /// By row of the entry computation, from its first: the section; `Sections::NONE` outside.
+    pub of_row: Vec<u32>,
+}
+
+impl Sections {
+    /// In `of_row`: no section.
+    pub const NONE: u32 = u32::MAX;
+
+    /// Whether there is no section.
+    pub fn is_empty(&self) -> bool {
+        self.sections.is_empty()
+    }
+
+    /// The section of `row` of `module`, if it is one of the entry computation's.
+    pub fn section_of(&self, module: &Module, row: Row) -> Option<&Section> {
+        let first = module.computation(module.entry()).first_row;
+        let section = *self.of_row.get(row.0.checked_sub(first)? as usize)?;
+        self.sections.get(section as usize)
+    }
+}
+
+/// How many calls may lie between the entry and a marker.
+const DEEPEST: usize = 4;
+
+/// Whether `row` is a marker itself.
+pub fn is_marker(module: &Module, row: Row) -> bool {
+    if module.opcode(row) != Opcode::CustomCall || module.operands(row).len() != 1 {
+        return false;
+    }
+    const PRINTED: &[u8] = b", custom_call_target=";
+    let tail = module.bytes(module.tail(row));
+    let value = match tail.strip_prefix(PRINTED) {
+        Some(value) => Some(value),
+        None => module.attribute_bytes(row, "custom_call_target"),
+    };
+    let name = value.and_then(|value| value.strip_prefix(b"\""));
+    name.is_some_and(|name| {
+        name.starts_with(b"pipeline_marker\"")
+            || name.starts_with(b"xla_fallback_pipeline_marker\"")
+    })
+}
+
+/// The rows of the entry that are markers or call one, with the marker itself.
+fn marker_rows(module: &Module) -> Vec<(Row, Row)> {
+    let markers = module.rows().filter(|row| is_marker(module, *row));
+    let mut found = Vec::new();
+    let mut is_seen = Vec::new();
+    for marker in markers {
+        is_seen.resize(module.computations().len(), false);
+        let mut level = vec![module.computation_of(marker)];
+        if level == [module.entry()] {
+            found.push((marker, marker));
+            continue;
+        }
+        for _ in 0..DEEPEST {
+            let mut next = Vec::new();
+            for id in level {
+                // A computation stands for its first marker.
+                if std::mem::replace(&mut is_seen[id.0 as usize], true) {
+                    continue;
+                }
+                for caller in module.callers(id).iter().map(|row| Row(*row)) {
+                    if module.opcode(caller) != Opcode::Call {
+                        continue;
+                    }
+                    match module.computation_of(caller) {
+                        above if above == module.entry() => found.push((caller, marker)),
+                        above => next.push(above),
+                    }
+                }
+            }
+            level = next;
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Name and mark (`start`, `end`) of a marker.
+fn name_and_mark(module: &Module, marker: Row) -> Option<(String, String)> {
+    let columns = module.metadata_columns();
+    let id = usize::try_from(columns.op_name[marker.0 as usize]).ok()?;
+    let name = module.bytes(*columns.op_names.get(id)?);
+    let (name, mark) = std::str::from_utf8(name).ok()?.rsplit_once('$')?;
+    Some((name.to_string(), mark.to_string()))
+}
+
+fn phase_of(name: &str) -> Phase {
+    if name.ends_with("_backward") {
+        Phase::Backward
+    } else if name.contains("apply_grad") {
+        Phase::Optimizer
+    } else {
+        Phase::Forward
+    }
+}
+
+/// The sections of `module`; none if it has no markers.
+///
+/// An instruction belongs to the section whose first marker it depends on without a marker in
+/// between. One that depends on no marker belongs to the first section that uses it.
+pub fn sections(module: &Module) -> Sections {
+    const NONE: u32 = Sections::NONE;
+    let markers = marker_rows(module);
+    let mut found = Sections::default();
+    if markers.is_empty() {
+        return found;
+    }
+    let rows = module.computation(module.entry()).rows();
+    let first = rows.start;
+    // What users of a row inherit, and whether they may pass their section on to it.
+    let mut inherited = vec![NONE; rows.len()];
+    let mut is_fixed = vec![false; rows.len()];
+    found.of_row = vec![NONE; rows.len()];
+    let mut by_name: HashMap<String, u32> = HashMap::new();
+    let mut next_marker = markers.iter().peekable();
+    for row in rows.clone() {
+        let at = (row - first) as usize;
+        let from_operands = module
+            .operands(Row(row))
+            .iter()
+            .filter_map(|operand| inherited.get(operand.checked_sub(first)? as usize))
+            .find(|section| **section != NONE)
+            .copied();
+        let marker = next_marker.next_if(|(place, _)| place.0 == row);
+        while next_marker.next_if(|(place, _)| place.0 == row).is_some() {}
+        let named = marker.and_then(|(_, marker)| name_and_mark(module, *marker));
+        is_fixed[at] = marker.is_some() || module.opcode(Row(row)) == Opcode::Parameter;
+        match named {
+            Some((name, mark)) if mark == "start" => {
+                let section = found.sections.len() as u32;
+                let phase = phase_of(&name);
+                by_name.insert(name.clone(), section);
+                found.sections.push(Section { name, phase, start: Row(row), end: None });
+                inherited[at] = section;
+                found.of_row[at] = section;
+            }
+            Some((name, _)) => {
+                let section = from_operands.or_else(|| by_name.get(&name).copied());
+                found.of_row[at] = section.unwrap_or(NONE);
+                if let Some(section) = section.and_then(|s| found.sections.get_mut(s as usize)) {
+                    section.end = Some(Row(row));
+                }
+            }
+            None => {
+                inherited[at] = from_operands.unwrap_or(NONE);
+                found.of_row[at] = inherited[at];
+            }
+        }
+    }
+    // What depends on no marker, such as constants. Results of markers keep out of it.
+    for row in rows.clone() {
+        let is_result = module.opcode(Row(row)) == Opcode::GetTupleElement
+            && module.operands(Row(row)).iter().any(|operand| {
+                operand
+                    .checked_sub(first)
+                    .is_some_and(|at| is_fixed.get(at as usize) == Some(&true))
+            });
+        is_fixed[(row - first) as usize] |= is_result;
+    }
+    for row in rows.rev() {
+        let at = (row - first) as usize;
+        let section = found.of_row[at];
+        let is_start = found.sections.get(section as usize).is_some_and(|s| s.start == Row(row));
+        if section == NONE || is_start {
+            continue;
+        }
+        for operand in module.operands(Row(row)) {
+            let Some(at) = operand.checked_sub(first).map(|at| at as usize) else { continue };
+            if inherited.get(at) == Some(&NONE) && is_fixed.get(at) == Some(&false) {
+                found.of_row[at] = section;
+            }
+        }
+    }
+    found
+}
+
+/// The phases that the sections give: by position, also in what rows of the entry call. What is
+/// called from sections of different phases is unattributed.
+pub(super) fn section_phases(
+    module: &Module,
+    contexts: &Contexts,
+    sections: &Sections,
+) -> Vec<Phase> {
+    let mut phases = vec![Phase::Unattributed; contexts.positions];
+    let of_row = |row: Row| sections.section_of(module, row).map(|section| section.phase);
+    let mut of_node: Vec<Option<Phase>> = vec![None; contexts.nodes.len()];
+    for edge in &contexts.edges {
+        let row = module.all_calls()[edge.call as usize].row;
+        let caller = match edge.caller {
+            0 => of_row(row).unwrap_or_default(),
+            caller => of_node[caller as usize].unwrap_or_default(),
+        };
+        let callee = &mut of_node[edge.callee as usize];
+        *callee = Some(match *callee {
+            Some(known) if known != caller => Phase::Unattributed,
+            _ => caller,
+        });
+    }
+    for (id, node) in contexts.nodes.iter().enumerate() {
+        for row in module.computation(node.computation).rows() {
+            let at = contexts.position(module, id as u32, Row(row));
+            phases[at] = match id {
+                0 => of_row(Row(row)).unwrap_or_default(),
+                _ => of_node[id].unwrap_or_default(),
+            };
+        }
+    }
+    phases
+}

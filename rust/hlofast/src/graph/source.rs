@@ -1,0 +1,53 @@
+//! Where a value is made, looking through what only hands it on.
+
+use super::markers::is_marker;
+use super::values::tuple_index;
+use crate::ir::{Module, Opcode, Row};
+
+/// How many rows, elements of nested tuples and nested calls are followed.
+const MOST_STEPS: usize = 4096;
+const DEEPEST_PATH: usize = 64;
+const DEEPEST_CALLS: usize = 16;
+
+/// The row of the same computation that makes the value of `row`: get-tuple-elements of tuples,
+/// optimization barriers, pipeline markers and calls that hand on what they are given are looked
+/// through, and so are bitcasts if `through_bitcasts`. `row` itself if it makes its value, and
+/// the last get-tuple-element where a loop, a fusion or anything else makes it.
+pub fn source_of(module: &Module, row: Row, through_bitcasts: bool) -> Row {
+    let mut found = row;
+    let mut at = row;
+    // Which element of `at` is meant, the outermost index last; and the calls it lies in.
+    let mut path: Vec<usize> = Vec::new();
+    let mut calls: Vec<Row> = Vec::new();
+    for _ in 0..MOST_STEPS {
+        if path.is_empty() && calls.is_empty() {
+            found = at;
+        }
+        let operand = |index: usize| module.operands(at).get(index).map(|row| Row(*row));
+        let next = match module.opcode(at) {
+            Opcode::GetTupleElement if path.len() < DEEPEST_PATH => tuple_index(module, at)
+                .and_then(|index| {
+                    path.push(index);
+                    operand(0)
+                }),
+            Opcode::Tuple => path.pop().and_then(operand),
+            Opcode::OptBarrier => operand(0),
+            Opcode::Bitcast if through_bitcasts => operand(0),
+            Opcode::CustomCall if is_marker(module, at) => operand(0),
+            Opcode::Call if calls.len() < DEEPEST_CALLS => module.calls(at).first().map(|call| {
+                calls.push(at);
+                Row(module.computation(call.computation).root)
+            }),
+            Opcode::Parameter => calls.pop().and_then(|call| {
+                let number = usize::try_from(module.parameter_number(at)?).ok()?;
+                module.operands(call).get(number).map(|row| Row(*row))
+            }),
+            _ => None,
+        };
+        match next {
+            Some(next) => at = next,
+            None => break,
+        }
+    }
+    found
+}

@@ -1,0 +1,312 @@
+//! Phases that names leave open: data flow, pipeline markers, and what seeds and fixtures add up to.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+#[path = "support/reading.rs"]
+mod support;
+
+use hlofast::graph::{Attribution, AttributionOptions, Phase, attribution, sections, source_of};
+use hlofast::ir::{Module, Opcode, Row};
+use hlofast::text::OpenOptions;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn parse(text: &str) -> Module {
+    support::parse(text.as_bytes()).unwrap()
+}
+
+fn attribute(module: &Module) -> Attribution {
+    attribution(module, &AttributionOptions::default())
+}
+
+fn find(module: &Module, name: &str) -> Row {
+    Row(module.find_instructions(name.as_bytes())[0])
+}
+
+fn phases<const N: usize>(module: &Module, names: [&str; N]) -> [Phase; N] {
+    let found = attribute(module);
+    names.map(|name| found.phase[find(module, name).0 as usize])
+}
+
+/// The first module of a file among the fixtures.
+fn fixture(path: &str) -> Module {
+    let bytes = support::read(&support::tests_folder().join("fixtures").join(path));
+    let options = OpenOptions { path: Some(path), max_bytes: None };
+    let found = hlofast::text::open(Arc::new(bytes), &options).unwrap();
+    let source = found.into_iter().next().unwrap().source;
+    hlofast::parse(source, &hlofast::Options::default()).unwrap()
+}
+
+/// The seed whose file name begins with `number`; None, said aloud, without the seeds.
+fn seed(number: &str) -> Option<Module> {
+    let beside = support::tests_folder().join("../../shared/seeds");
+    let folder = std::env::var("HLOFAST_SEEDS").map_or(beside, Into::into);
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        eprintln!("skipped: no seed documents in {}", folder.display());
+        return None;
+    };
+    let mut paths = entries.map(|entry| entry.unwrap().path());
+    let is_it = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(number))
+    };
+    let path = paths.find(is_it).unwrap();
+    let options = OpenOptions { path: None, max_bytes: None };
+    let found = hlofast::text::open(Arc::new(std::fs::read(path).unwrap()), &options).unwrap();
+    let source = found.into_iter().next().unwrap().source;
+    Some(hlofast::parse(source, &hlofast::Options::default()).unwrap())
+}
+
+fn dimensions(module: &Module, row: u32) -> Vec<u128> {
+    let array = module.shapes().array(module.shape(Row(row))).unwrap();
+    array.dimensions().map(|d| u128::try_from(d.bound().unwrap()).unwrap()).collect()
+}
+
+/// 2 x elements of the result x contracted elements of a dot or a cuBLAS call.
+fn gemm_flops(module: &Module, row: Row) -> Option<u128> {
+    let contracted: Vec<usize> = match module.opcode(row) {
+        Opcode::Dot => {
+            let text = module.attribute_bytes(row, "lhs_contracting_dims")?;
+            let text = std::str::from_utf8(text).unwrap().trim_matches(['{', '}']).to_string();
+            text.split(',').filter_map(|number| number.trim().parse().ok()).collect()
+        }
+        Opcode::CustomCall => {
+            if module.attribute_bytes(row, "custom_call_target")? != b"\"__cublas$gemm\"" {
+                return None;
+            }
+            let text = module.attribute_bytes(row, "backend_config")?;
+            let text: String = serde_json::from_slice(text).unwrap();
+            let config: Value = serde_json::from_str(&text).unwrap();
+            let list = &config["dot_dimension_numbers"]["lhs_contracting_dimensions"];
+            let number = |value: &Value| value.as_str().unwrap().parse().unwrap();
+            list.as_array().unwrap().iter().map(number).collect()
+        }
+        _ => return None,
+    };
+    let left = dimensions(module, module.operands(row)[0]);
+    let result: u128 = dimensions(module, row.0).iter().product();
+    Some(2 * result * contracted.iter().map(|d| left[*d]).product::<u128>())
+}
+
+/// Count and FLOPs of matrix products by phase.
+fn gemms(module: &Module) -> BTreeMap<Phase, (usize, u128)> {
+    let found = attribute(module);
+    let mut sums = BTreeMap::new();
+    for row in module.rows() {
+        if let Some(flops) = gemm_flops(module, row) {
+            let sum: &mut (usize, u128) = sums.entry(found.phase[row.0 as usize]).or_default();
+            *sum = (sum.0 + 1, sum.1 + flops);
+        }
+    }
+    sums
+}
+
+#[test]
+fn old_jax_splits_recomputed_from_backward_products() {
+    let facts = support::tests_folder().join("fixtures/seedlike/gpu_train_step.facts.json");
+    let facts: Value = serde_json::from_slice(&support::read(&facts)).unwrap();
+    let sums = gemms(&fixture("seedlike/gpu_train_step.txt.gz"));
+    let of = |phase: Phase| sums.get(&phase).map_or(0, |sum| sum.1);
+    for phase in [Phase::Forward, Phase::Recompute, Phase::Backward] {
+        let expected = facts["gemm_flops"][phase.as_str()].as_u64().unwrap();
+        assert_eq!(of(phase), u128::from(expected), "{}", phase.as_str());
+    }
+    assert_eq!(sums.len(), 3, "{sums:?}");
+}
+
+#[test]
+fn seed_002_products_by_phase() {
+    let Some(module) = seed("002_") else { return };
+    let expected = [
+        (Phase::Forward, (39, 198_642_237_440)),
+        (Phase::Backward, (76, 342_523_641_856)),
+        (Phase::Recompute, (36, 90_194_313_216)),
+    ];
+    assert_eq!(gemms(&module), BTreeMap::from(expected));
+}
+
+#[test]
+fn seed_001_products_by_section() {
+    let Some(module) = seed("001_") else { return };
+    let expected =
+        [(Phase::Forward, (3, 1_132_797_624_320)), (Phase::Backward, (6, 2_265_595_248_640))];
+    assert_eq!(gemms(&module), BTreeMap::from(expected));
+}
+
+#[test]
+fn seed_003_recomputes_and_runs_nothing_forward() {
+    let Some(module) = seed("003_") else { return };
+    let found = attribute(&module);
+    let rows = module.rows().filter(|row| !module.is_implicit(*row));
+    let mut counts: BTreeMap<Phase, usize> = BTreeMap::new();
+    rows.for_each(|row| *counts.entry(found.phase[row.0 as usize]).or_default() += 1);
+    assert_eq!(counts.get(&Phase::Forward), None);
+    assert_eq!(counts.get(&Phase::Optimizer), None);
+    assert_eq!(counts[&Phase::Recompute], 13);
+    assert_eq!(counts[&Phase::Backward], 43);
+}
+
+#[test]
+fn sections_between_markers_behind_calls() {
+    let module = fixture("seedlike/pipeline_stage.txt.gz");
+    let found = sections(&module);
+    let named: Vec<_> = found.sections.iter().map(|s| (s.name.as_str(), s.phase)).collect();
+    let expected = [
+        ("layer_1", Phase::Forward),
+        ("layer_1_backward", Phase::Backward),
+        ("1_apply_grad", Phase::Optimizer),
+    ];
+    assert_eq!(named, expected);
+    for section in &found.sections {
+        let end = section.end.unwrap();
+        assert_eq!(module.opcode(section.start), Opcode::Call);
+        assert_eq!(module.opcode(end), Opcode::Call);
+        assert_eq!(found.section_of(&module, section.start), Some(section));
+        assert_eq!(found.section_of(&module, end), Some(section));
+        // A marker hands its operands on, one by one.
+        for user in module.users().get(end.0).iter().map(|row| Row(*row)) {
+            let index: usize = std::str::from_utf8(module.attribute_bytes(user, "index").unwrap())
+                .unwrap()
+                .parse()
+                .unwrap();
+            let source = source_of(&module, user, false);
+            let operand = Row(module.operands(end)[index]);
+            assert_eq!(source, source_of(&module, operand, false));
+            assert_ne!(module.opcode(source), Opcode::Tuple);
+        }
+    }
+    let facts = support::tests_folder().join("fixtures/seedlike/pipeline_stage.facts.json");
+    let facts: Value = serde_json::from_slice(&support::read(&facts)).unwrap();
+    let sums = gemms(&module);
+    let total: u128 = sums.values().map(|sum| sum.1).sum();
+    assert_eq!(total, u128::from(facts["dot_flops"].as_u64().unwrap()));
+    assert_eq!((sums[&Phase::Forward].0, sums[&Phase::Backward].0, sums.len()), (3, 6, 2));
+    assert_eq!(2 * sums[&Phase::Forward].1, sums[&Phase::Backward].1);
+}
+
+#[test]
+fn markers_in_the_entry_itself() {
+    let text = r#"HloModule m
+ENTRY %main (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  %glue = f32[] negate(%x)
+  %in = (f32[], f32[]) tuple(%glue, %y)
+  %start = (f32[], f32[]) custom-call(%in), custom_call_target="pipeline_marker", metadata={op_name="a_backward$start"}
+  %g = f32[] get-tuple-element(%start), index=1
+  %one = f32[] constant(1)
+  %sum = f32[] add(%g, %one)
+  %out = (f32[]) tuple(%sum)
+  %end = (f32[]) custom-call(%out), custom_call_target="pipeline_marker", metadata={op_name="a_backward$end"}
+  %h = f32[] get-tuple-element(%end), index=0
+  ROOT %last = f32[] negate(%h)
+}
+"#;
+    let module = parse(text);
+    use Phase::*;
+    let names = ["x", "glue", "in", "start", "g", "one", "sum", "out", "end", "h", "last"];
+    let (no, back) = (Unattributed, Backward);
+    let expected = [no, no, no, back, back, back, back, back, back, no, no];
+    assert_eq!(phases(&module, names), expected);
+    assert_eq!(source_of(&module, find(&module, "g"), false), find(&module, "y"));
+    assert_eq!(source_of(&module, find(&module, "h"), false), find(&module, "sum"));
+}
+
+#[test]
+fn sources_of_values() {
+    let text = r#"HloModule m
+%pass (p: f32[4], q: f32[4]) -> (f32[4], f32[4]) {
+  %p = f32[4] parameter(0)
+  %q = f32[4] parameter(1)
+  %n = f32[4] negate(%p)
+  ROOT %r = (f32[4], f32[4]) tuple(%q, %n)
+}
+ENTRY %main (x: f32[4], y: f32[4]) -> f32[2,2] {
+  %x = f32[4] parameter(0)
+  %y = f32[4] parameter(1)
+  %inner = (f32[4], f32[4]) tuple(%x, %y)
+  %outer = ((f32[4], f32[4]), f32[4]) tuple(%inner, %x)
+  %barrier = ((f32[4], f32[4]), f32[4]) opt-barrier(%outer)
+  %first = (f32[4], f32[4]) get-tuple-element(%barrier), index=0
+  %second = f32[4] get-tuple-element(%first), index=1
+  %cast = f32[2,2] bitcast(%second)
+  %called = (f32[4], f32[4]) call(%x, %second), to_apply=%pass
+  %handed = f32[4] get-tuple-element(%called), index=0
+  %made = f32[4] get-tuple-element(%called), index=1
+  %far = f32[4] get-tuple-element(%called), index=7
+  ROOT %end = f32[2,2] bitcast(%handed)
+}
+"#;
+    let module = support::parse_all(text.as_bytes()).unwrap();
+    let source = |name, bitcasts| {
+        let row = source_of(&module, find(&module, name), bitcasts);
+        String::from_utf8_lossy(module.instruction_name(row)).into_owned()
+    };
+    assert_eq!(source("second", false), "y");
+    assert_eq!(source("first", false), "inner");
+    assert_eq!(source("cast", false), "cast");
+    assert_eq!(source("cast", true), "y");
+    assert_eq!(source("handed", false), "y");
+    assert_eq!(source("end", true), "y");
+    assert_eq!(source("made", false), "made");
+    assert_eq!(source("far", false), "far");
+    assert_eq!(source("x", false), "x");
+}
+
+/// Old JAX: a loop whose state carries a cotangent beside what is recomputed from.
+#[test]
+fn the_flow_of_cotangents_through_loops_fusions_and_barriers() {
+    let text = r#"HloModule m
+%fused (a: f32[4], b: f32[4]) -> (f32[4], f32[4]) {
+  %a = f32[4] parameter(0)
+  %b = f32[4] parameter(1)
+  %again = f32[4] sine(%a), metadata={op_name="jit(f)/transpose(jvp(M))/remat(core)/sin"}
+  %product = f32[4] multiply(%again, %b), metadata={op_name="jit(f)/transpose(jvp(M))/remat(core)/mul"}
+  ROOT %both = (f32[4], f32[4]) tuple(%again, %product)
+}
+%body (s: (f32[4], f32[4])) -> (f32[4], f32[4]) {
+  %s = (f32[4], f32[4]) parameter(0)
+  %saved = f32[4] get-tuple-element(%s), index=0
+  %carry = f32[4] get-tuple-element(%s), index=1
+  %held = (f32[4], f32[4]) tuple(%saved, %carry)
+  %barrier = (f32[4], f32[4]) opt-barrier(%held), metadata={op_name="jit(f)/transpose(jvp(M))/remat(core)/optimization_barrier"}
+  %saved2 = f32[4] get-tuple-element(%barrier), index=0
+  %carry2 = f32[4] get-tuple-element(%barrier), index=1
+  %cosine = f32[4] cosine(%saved2), metadata={op_name="jit(f)/transpose(jvp(M))/remat(core)/cos"}
+  %both = (f32[4], f32[4]) fusion(%cosine, %carry2), kind=kLoop, calls=%fused
+  %left = f32[4] get-tuple-element(%both), index=0
+  %right = f32[4] get-tuple-element(%both), index=1
+  %used = f32[4] negate(%left), metadata={op_name="jit(f)/transpose(jvp(M))/remat(core)/neg"}
+  %next = f32[4] negate(%right), metadata={op_name="jit(f)/transpose(jvp(M))/remat(core)/neg"}
+  ROOT %result = (f32[4], f32[4]) tuple(%used, %next)
+}
+%condition (c: (f32[4], f32[4])) -> pred[] {
+  %c = (f32[4], f32[4]) parameter(0)
+  ROOT %go = pred[] constant(false)
+}
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4] parameter(0)
+  %mask = f32[4] negate(%x), metadata={op_name="jit(f)/neg"}
+  %rate = f32[4] negate(%x), metadata={op_name="jit(f)/rate"}
+  %alone = f32[4] negate(%x), metadata={op_name="jit(f)/alone"}
+  %primal = f32[4] sine(%mask), metadata={op_name="jit(f)/jvp(M)/sin"}
+  %seed = f32[4] cosine(%primal), metadata={op_name="jit(f)/transpose(jvp(M))/cos"}
+  %state = (f32[4], f32[4]) tuple(%mask, %seed)
+  %loop = (f32[4], f32[4]) while(%state), condition=%condition, body=%body, metadata={op_name="jit(f)/transpose(jvp(M))/while"}
+  %kept = f32[4] get-tuple-element(%loop), index=0
+  %gradient = f32[4] get-tuple-element(%loop), index=1
+  %metric = f32[4] negate(%kept), metadata={op_name="jit(f)/metric"}
+  %scaled = f32[4] multiply(%gradient, %rate), metadata={op_name="jit(f)/mul"}
+  ROOT %update = f32[4] add(%scaled, %alone), metadata={op_name="jit(f)/add"}
+}
+"#;
+    let module = parse(text);
+    use Phase::*;
+    let inside = ["again", "product", "cosine", "used", "next"];
+    let expected = [Recompute, Backward, Recompute, Recompute, Backward];
+    assert_eq!(phases(&module, inside), expected);
+    let outside = ["mask", "rate", "alone", "primal", "seed", "metric", "scaled", "update"];
+    let expected =
+        [Forward, Optimizer, Optimizer, Forward, Backward, Forward, Optimizer, Optimizer];
+    assert_eq!(phases(&module, outside), expected);
+}
