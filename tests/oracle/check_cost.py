@@ -6,6 +6,10 @@ jaxlib 0.10.2 (``--jax-python``, default the same interpreter)::
     python tests/oracle/check_cost.py FILE-OR-FOLDER...
     python tests/oracle/check_cost.py --modules-only FILE-OR-FOLDER...
 
+Beside a dump that a TPU compiler made, ``NAME.compiled_cost.json`` (``make_dumps.py`` writes it) is
+compared with the figures for TPU: FLOPs and transcendentals bit for bit, bytes to a relative 1e-4
+and 5 kB for each asynchronous start, since the compiler adds tables of its own.
+
 FLOPs, transcendentals and bytes are compared bit for bit when hlofast accumulates 32-bit floats
 in XLA's order, and to a relative 1e-4 when it keeps exact integers, of the module and of every
 computation made the entry by itself.
@@ -14,6 +18,8 @@ computation made the entry by itself.
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
 import time
 from collections import Counter
@@ -27,6 +33,8 @@ import hlofast
 
 PROPERTIES = ("flops", "transcendentals", "bytes_accessed")
 RELATIVE = 1e-4
+TABLES_OF_ONE_START = 5120
+START = re.compile(r" [a-z-]*-start\(")
 
 
 def texts(paths):
@@ -61,6 +69,23 @@ def expected_figures(oracle, text, modules_only):
             yield name, oracle.figures(alone)
 
 
+def check_compiled(path, text, module, counts):
+    """Compare with what the TPU compiler says, where that stands beside the text."""
+    name = path.name.removesuffix(".gz").removesuffix(".txt")
+    beside = path.with_name(f"{name}.compiled_cost.json")
+    if not (name.startswith("tpu") and beside.exists()):
+        return
+    theirs = json.loads(beside.read_text())
+    cost = module.cost(xla=True, backend="tpu", float32=True)
+    ours = [float(getattr(cost, one)) for one in PROPERTIES]
+    expected = [theirs.get(one, 0.0) for one in ("flops", "transcendentals", "bytes accessed")]
+    allowed = RELATIVE * expected[2] + TABLES_OF_ONE_START * len(START.findall(text))
+    equal = ours[:2] == expected[:2] and abs(ours[2] - expected[2]) <= allowed
+    counts[f"compiled programs {'equal' if equal else 'different'}"] += 1
+    if not equal:
+        print(f"{path.name}, for TPU: {ours}, compiler {expected}", flush=True)
+
+
 def check(path, oracle, modules_only, counts, limit):
     """Compare one file; prints differences and adds to ``counts``."""
     text = xla_cost.read_text(path)
@@ -70,6 +95,7 @@ def check(path, oracle, modules_only, counts, limit):
         print(f"{path.name}: XLA refuses: {expected[None][:200]}")
         return
     module = hlofast.loads(text)
+    check_compiled(path, text, module, counts)
     emulated = figures_of(module.cost(xla=True, backend="cpu", float32=True))
     exact = figures_of(module.cost(xla=True, backend="cpu"))
     shown = 0
