@@ -397,6 +397,28 @@ fn inference_agrees_with_every_note_among_the_dumps() {
     assert!(limits.contains(&10) && limits.contains(&32), "{limits:?}");
 }
 
+/// Programs of which a twin without loops was written by hand.
+#[test]
+fn programs_whose_loops_were_unrolled() {
+    let path = support::tests_folder().join("fixtures/costs/loops.jsonl.gz");
+    let lines = String::from_utf8(support::read(&path)).unwrap();
+    for line in lines.lines() {
+        let case: serde_json::Value = serde_json::from_str(line).unwrap();
+        let module = support::parse(case["looped"].as_str().unwrap().as_bytes()).unwrap();
+        let mut counts: Vec<Option<u64>> = Vec::new();
+        for (row, _) in trip_counts(&module) {
+            counts.push(inferred_trip_count(&module, row).count);
+        }
+        let listed = case["trip_counts"].as_array().unwrap();
+        let mut expected: Vec<Option<u64>> = listed.iter().map(|n| n.as_u64()).collect();
+        expected.sort();
+        counts.sort();
+        let what = ["name", "backend", "stage"].map(|key| case[key].as_str().unwrap());
+        assert_eq!(counts, expected, "{what:?}");
+    }
+    assert!(lines.lines().count() >= 30);
+}
+
 #[test]
 fn hostile_loops_end_quickly() {
     // Sums that double: 2 to the power of 400 operands if each were followed.

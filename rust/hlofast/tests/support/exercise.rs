@@ -41,6 +41,7 @@ pub fn exercise(module: &Module) -> usize {
     module.computation_column();
     module.heap_bytes();
     readable += exercise_printer(module);
+    readable += hlofast::graph::trip_count::trip_counts(module).len();
     let summary = hlofast::summary::summarise(module, &hlofast::summary::Options::default());
     readable + summary.instructions
 }
@@ -72,6 +73,11 @@ fn exercise_row(module: &Module, row: Row) -> usize {
         if key == b"metadata" {
             readable += usize::from(metadata_string(value, b"op_name").is_some());
         }
+    }
+    readable += usize::from(hlofast::cost::matmul::contraction(module, row).is_some());
+    if opcode == Opcode::CustomCall {
+        let cost = hlofast::cost::custom_call::custom_call_cost(module, row);
+        readable += usize::from(cost.flops.is_some());
     }
     if opcode == Opcode::Constant {
         let (_, payload) = module.opcode_and_payload(row);

@@ -1,5 +1,6 @@
 //! Estimates that the authors of kernels give: `cost_estimate` and `cost_estimate_json`.
 
+use super::words::value_after;
 use super::{CustomCallCost, CustomCallKind};
 use crate::Provenance;
 use crate::ir::{Module, Row};
@@ -12,16 +13,11 @@ pub(super) struct Estimate {
     bytes_accessed: Option<i64>,
 }
 
-/// The estimate in `backend_config` of `row`, if there is one.
-pub(super) fn read(module: &Module, row: Row) -> Option<Estimate> {
-    find(module.attribute_bytes(row, "backend_config")?)
-}
-
 const LONGEST: usize = 1000;
 
 /// Reads an estimate wherever and however it is written: JSON, JSON in a string, a dictionary of
 /// MLIR. Quotes may be escaped in any way, since what is looked for are words and numbers.
-fn find(config: &[u8]) -> Option<Estimate> {
+pub(super) fn find(config: &[u8]) -> Option<Estimate> {
     let start = memchr::memmem::find(config, b"cost_estimate")?;
     let text = config.get(start..)?;
     let text = text.get(..LONGEST.min(text.len()))?;
@@ -33,36 +29,11 @@ fn find(config: &[u8]) -> Option<Estimate> {
     (estimate != Estimate::default()).then_some(estimate)
 }
 
-/// The number after the word `key`: past the end of its quotes, `:` or `=`, and quotes again.
+/// The number after the word `key`.
 fn number_after(text: &[u8], key: &[u8]) -> Option<i64> {
-    let mut places = memchr::memmem::find_iter(text, key);
-    places.find_map(|at| {
-        // Not the end of another word.
-        let before = at.checked_sub(1).and_then(|before| text.get(before));
-        if before.is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'_') {
-            return None;
-        }
-        let after = skip_quotes(text.get(at + key.len()..)?);
-        let after = skip_quotes(after.strip_prefix(b":").or_else(|| after.strip_prefix(b"="))?);
-        let length = after
-            .iter()
-            .take_while(|b| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
-        number(after.get(..length.count())?)
-    })
-}
-
-/// Skips whitespace and quotes with their escapes: `"`, `\"`, `\22`, `\x22`, `\u0022`.
-fn skip_quotes(mut text: &[u8]) -> &[u8] {
-    const QUOTES: [&[u8]; 6] = [b"x22", b"X22", b"u0022", b"U00000022", b"22", b"042"];
-    loop {
-        match text {
-            [b' ' | b'\t' | b'\n' | b'\r' | b'"' | b'\'', rest @ ..] => text = rest,
-            [b'\\', rest @ ..] => {
-                text = QUOTES.iter().find_map(|quote| rest.strip_prefix(*quote)).unwrap_or(rest);
-            }
-            _ => return text,
-        }
-    }
+    let after = value_after(text, key)?;
+    let is_part = |b: &&u8| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+    number(after.get(..after.iter().take_while(is_part).count())?)
 }
 
 /// An integer, or a real number that is one.

@@ -1,7 +1,8 @@
 //! Matrix products of libraries.
 
+use super::words::integers_after;
 use super::{
-    CustomCallCost, CustomCallKind, KnownTarget, bytes_without_workspace, first_output,
+    Call, CustomCallCost, CustomCallKind, KnownTarget, bytes_without_workspace, first_output,
     operand_array,
 };
 use crate::Provenance;
@@ -9,22 +10,21 @@ use crate::cost::matmul::{
     Contraction, ContractionKind, DotDimensions, DotShapes, dot_of, library_accumulation,
     product_flops,
 };
-use crate::ir::backend_config::json_integer;
 use crate::ir::{Module, Row};
 use serde_json::Value;
 
 pub(super) fn cost(
     module: &Module,
     row: Row,
-    target: &[u8],
+    call: &Call<'_>,
     known: &KnownTarget,
 ) -> Option<CustomCallCost> {
-    let contraction = match (target, known.kind) {
+    let contraction = match (call.target.as_ref(), known.kind) {
         (b"__onednn$matmul", _) => from_shapes(module, row)?,
         (_, CustomCallKind::GroupedGemm) => {
-            from_dimensions(module, row, ContractionKind::GroupedGemm)?
+            from_dimensions(module, row, call.config?, ContractionKind::GroupedGemm)?
         }
-        _ => from_dimensions(module, row, ContractionKind::Gemm)?,
+        _ => from_dimensions(module, row, call.config?, ContractionKind::Gemm)?,
     };
     // What cublasLt computes beside the product (an auxiliary output, a maximum) is an output;
     // the last part of its result, raw bytes, is the workspace.
@@ -44,22 +44,28 @@ fn output_count(module: &Module, row: Row) -> usize {
     children.len() - usize::from(is_workspace)
 }
 
-/// From `dot_dimension_numbers` in backend_config, at the top or in `gemm_backend_config`.
-fn from_dimensions(module: &Module, row: Row, kind: ContractionKind) -> Option<Contraction> {
-    let config = module.backend_config_json(row)?;
-    let nested = ["gemm_backend_config", "grouped_gemm_backend_config"];
-    let config = nested.iter().find_map(|key| config.get(key)).unwrap_or(&config);
-    let numbers = config
-        .get("dot_dimension_numbers")
-        .or_else(|| config.get("gemm_backend_config")?.get("dot_dimension_numbers"))
-        .or_else(|| config.get("ragged_dot_dimension_numbers")?.get("dot_dimension_numbers"))?;
-    let ragged = config.get("ragged_dot_dimension_numbers");
+/// From `dot_dimension_numbers` in backend_config: at the top in old texts, further inside in new
+/// ones.
+fn from_dimensions(
+    module: &Module,
+    row: Row,
+    config: &[u8],
+    kind: ContractionKind,
+) -> Option<Contraction> {
+    let start = memchr::memmem::find(config, b"dot_dimension_numbers")?;
+    let numbers = config.get(start..)?;
+    // The lists are all there is between its braces.
+    let numbers = numbers.get(..memchr::memchr(b'}', numbers)?)?;
+    let rhs_group = match kind {
+        ContractionKind::GroupedGemm => integers_after(config, b"rhs_group_dimensions")?,
+        _ => Vec::new(),
+    };
     let dimensions = DotDimensions {
-        lhs_contracting: integers(numbers.get("lhs_contracting_dimensions"))?,
-        rhs_contracting: integers(numbers.get("rhs_contracting_dimensions"))?,
-        lhs_batch: integers(numbers.get("lhs_batch_dimensions"))?,
-        rhs_batch: integers(numbers.get("rhs_batch_dimensions"))?,
-        rhs_group: integers(ragged.and_then(|ragged| ragged.get("rhs_group_dimensions")))?,
+        lhs_contracting: integers_after(numbers, b"lhs_contracting_dimensions")?,
+        rhs_contracting: integers_after(numbers, b"rhs_contracting_dimensions")?,
+        lhs_batch: integers_after(numbers, b"lhs_batch_dimensions")?,
+        rhs_batch: integers_after(numbers, b"rhs_batch_dimensions")?,
+        rhs_group,
     };
     let output = first_output(module, row)?.element_type;
     let lhs = operand_array(module, row, 0)?;
@@ -67,14 +73,6 @@ fn from_dimensions(module: &Module, row: Row, kind: ContractionKind) -> Option<C
     let found = dot_of(&shapes, &dimensions, kind, Provenance::FromBackendConfig)?;
     let accumulation_type = library_accumulation(found.lhs_type, output);
     Some(Contraction { accumulation_type, ..found })
-}
-
-/// A list that protobuf's JSON leaves out if it is empty.
-fn integers(list: Option<&Value>) -> Option<Vec<i64>> {
-    match list {
-        None => Some(Vec::new()),
-        Some(list) => list.as_array()?.iter().map(json_integer).collect(),
-    }
 }
 
 /// oneDNN: the last two dimensions, either of which backend_config may transpose; the right side

@@ -5,6 +5,7 @@ mod attention;
 mod estimate;
 mod gemm;
 mod targets;
+mod words;
 
 pub use targets::{CustomCallKind, KNOWN_TARGETS, KnownTarget, known_target};
 
@@ -78,33 +79,61 @@ impl CustomCallCost {
 
 /// The target of custom call `row`, without quotes and escapes.
 pub fn custom_call_target(module: &Module, row: Row) -> Option<Cow<'_, [u8]>> {
-    let text = module.attribute_bytes(row, "custom_call_target")?;
+    decode_target(module.attribute_bytes(row, "custom_call_target")?)
+}
+
+fn decode_target(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     match decode(b"custom_call_target", Opcode::CustomCall, text).ok()? {
         AttributeValue::Text(target) => Some(target),
         _ => None,
     }
 }
 
+/// The attributes that say what a custom call is, found in one pass.
+#[derive(Default)]
+struct Call<'a> {
+    target: Cow<'a, [u8]>,
+    /// `backend_config` as written.
+    config: Option<&'a [u8]>,
+}
+
+impl<'a> Call<'a> {
+    fn read(module: &'a Module, row: Row) -> Self {
+        let mut call = Self::default();
+        for attribute in module.attributes(row) {
+            match module.bytes(attribute.key) {
+                b"custom_call_target" => {
+                    let text = module.bytes(attribute.value);
+                    call.target = decode_target(text).unwrap_or_default();
+                }
+                b"backend_config" => call.config = Some(module.bytes(attribute.value)),
+                _ => {}
+            }
+        }
+        call
+    }
+}
+
 /// What `row`, a custom call, costs each time it runs.
 pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
     use CustomCallKind as Kind;
-    let target = custom_call_target(module, row).unwrap_or_default();
+    let call = Call::read(module, row);
     let unlisted = KnownTarget {
         pattern: "",
         kind: Kind::Unknown,
         reason: "this target is not known; give it a cost or a cost_estimate",
     };
-    let known = known_target(&target).unwrap_or(&unlisted);
+    let known = known_target(&call.target).unwrap_or(&unlisted);
     let (kind, reason) = (known.kind, known.reason);
     // An estimate by the author of a kernel counts more than what a name suggests.
-    if let Some(estimate) = estimate::read(module, row) {
+    if let Some(estimate) = call.config.and_then(estimate::find) {
         return estimate.cost(module, row, kind);
     }
     let found = match kind {
-        Kind::Gemm | Kind::GroupedGemm => gemm::cost(module, row, &target, known),
-        Kind::Convolution => convolution(module, row, &target, known),
+        Kind::Gemm | Kind::GroupedGemm => gemm::cost(module, row, &call, known),
+        Kind::Convolution => convolution(module, row, &call.target, known),
         Kind::AttentionForward | Kind::AttentionBackward => attention::cost(module, row, known),
-        Kind::TopK => top_k(module, row, &target, known),
+        Kind::TopK => top_k(module, row, &call.target, known),
         Kind::Marker => Some(CustomCallCost {
             bytes_read: Some(0),
             bytes_written: Some(0),
