@@ -38,11 +38,14 @@ from hlofast._core import (
     load,
     loads,
     opcodes,
+    phases,
+    provenances,
 )
 from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
     from hlofast._jax import from_jax
     from hlofast.table import Table
 
@@ -55,6 +58,7 @@ __all__ = [
     "Columns",
     "Computation",
     "ComputationSequence",
+    "Cost",
     "DimensionLabels",
     "FoundModule",
     "Instruction",
@@ -73,6 +77,7 @@ __all__ = [
     "StackFrame",
     "Table",
     "TextColumn",
+    "Utilization",
     "WindowDimension",
     "__version__",
     "call_roles",
@@ -82,6 +87,10 @@ __all__ = [
     "load",
     "loads",
     "opcodes",
+    "phases",
+    "provenances",
+    "register_custom_call",
+    "unregister_custom_call",
 ]
 
 Sequence.register(InstructionSequence)
@@ -98,6 +107,10 @@ def __getattr__(name: str) -> object:
         value = version("hlofast")
     elif name == "from_jax":
         from hlofast._jax import from_jax as value
+    elif name in {"Cost", "Utilization", "register_custom_call", "unregister_custom_call"}:
+        from hlofast import _cost
+
+        value = getattr(_cost, name)
     elif name == "Table":
         from hlofast import table
 

@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Final, TypeVar, final, overload
 import numpy
 import numpy.typing
 
+from hlofast._cost import Cost, CustomCallFunction, Rules
+from hlofast._cost_data import CostData as CostData
+from hlofast._cost_data import _cost as _cost
 from hlofast.errors import ParseError
 from hlofast.table import Table
 
@@ -21,6 +24,8 @@ _Array = numpy.typing.NDArray[Any]
 __all__: list[str]
 
 call_roles: tuple[str, ...]
+phases: tuple[str, ...]
+provenances: tuple[str, ...]
 element_types: tuple[str, ...]
 error_kinds: tuple[str, ...]
 opcodes: tuple[str, ...]
@@ -116,6 +121,16 @@ class Module:
     def post_order(self) -> ComputationSequence: ...
     def summary(self, *, shapes: int = 10) -> dict[str, Any]: ...
     def table(self) -> Table: ...
+    def cost(
+        self,
+        *,
+        xla: bool = False,
+        backend: str | None = None,
+        float32: bool = False,
+        custom_calls: Mapping[str, CustomCallFunction] | None = None,
+        rules: Rules | None = None,
+    ) -> Cost: ...
+    def matmuls(self, *, rules: Rules | None = None) -> Table: ...
     def where(
         self,
         *,

@@ -2,6 +2,8 @@
 
 use crate::names::Names;
 use hlofast::Options;
+use hlofast::cost::Facts;
+use hlofast::graph::{Attribution, AttributionOptions, attribution};
 use hlofast::ir::{Module, Opcode};
 use hlofast::parse::Strictness;
 use hlofast::text::LineIndex;
@@ -25,6 +27,10 @@ pub struct Held {
     pub names: Names,
     /// Where the lines of the text start, for `text_line`.
     lines: OnceLock<LineIndex>,
+    /// The attributes that cost rules need, decoded.
+    cost_facts: OnceLock<Facts>,
+    /// Phases and scopes by the conventions of frameworks.
+    attribution: OnceLock<Attribution>,
     /// How it was read, for pickling.
     pub strictness: Strictness,
     pub collects_errors: bool,
@@ -44,6 +50,8 @@ impl Held {
             source_files: PyOnceLock::new(),
             names: Names::default(),
             lines: OnceLock::new(),
+            cost_facts: OnceLock::new(),
+            attribution: OnceLock::new(),
             strictness: options.strictness,
             collects_errors: options.collect_errors,
             digest: OnceLock::new(),
@@ -57,9 +65,22 @@ impl Held {
         Ok(self.names.get(py, &self.core, row)?.bind(py).clone())
     }
 
+    /// The attributes that cost rules need.
+    pub fn cost_facts(&self) -> &Facts {
+        self.cost_facts.get_or_init(|| Facts::of_module(&self.core))
+    }
+
+    /// Phases and scopes by the conventions of frameworks.
+    pub fn attribution(&self) -> &Attribution {
+        self.attribution.get_or_init(|| attribution(&self.core, &AttributionOptions::default()))
+    }
+
     /// Bytes that the module takes beyond its text, with what was computed so far.
     pub fn heap_bytes(&self, py: Python<'_>) -> usize {
-        self.core.heap_bytes() + self.names.heap_bytes(py, &self.core)
+        self.core.heap_bytes()
+            + self.names.heap_bytes(py, &self.core)
+            + self.cost_facts.get().map_or(0, Facts::heap_bytes)
+            + self.attribution.get().map_or(0, Attribution::heap_bytes)
     }
 
     fn digest(&self) -> u64 {

@@ -5,12 +5,14 @@ mod attributes;
 mod column;
 mod columns;
 mod computation;
+mod cost;
 mod errors;
 mod held;
 mod html;
 mod instruction;
 mod literal;
 mod loading;
+mod matmuls;
 mod metadata;
 mod module;
 mod names;
@@ -40,6 +42,8 @@ mod _core {
     #[pymodule_export]
     use crate::computation::Computation;
     #[pymodule_export]
+    use crate::cost::{_cost, CostData};
+    #[pymodule_export]
     use crate::instruction::Instruction;
     #[pymodule_export]
     use crate::literal::Literal;
@@ -65,6 +69,8 @@ mod _core {
     use crate::table::_instruction_columns;
     #[pymodule_export]
     use crate::text_column::TextColumn;
+    use hlofast::Provenance;
+    use hlofast::graph::Phase;
     use hlofast::ir::{CallRole, ElementType, Opcode};
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
@@ -77,6 +83,8 @@ mod _core {
         let types = ElementType::ALL.iter().map(|kind| kind.as_str());
         module.add("element_types", PyTuple::new(py, types.collect::<Vec<_>>())?)?;
         let roles = CallRole::ALL.iter().map(|role| role.as_str());
+        module.add("phases", PyTuple::new(py, Phase::ALL.map(Phase::as_str))?)?;
+        module.add("provenances", PyTuple::new(py, Provenance::ALL.map(Provenance::as_str))?)?;
         module.add("call_roles", PyTuple::new(py, roles)?)?;
         module.add("error_kinds", PyTuple::new(py, crate::errors::kinds())?)
     }

@@ -195,6 +195,37 @@ impl Module {
         crate::summary::summary(py, &self.held, shapes)
     }
 
+    /// What the module costs: FLOPs, transcendentals and bytes, of every instruction and in all.
+    ///
+    /// As executed, or with `xla` as XLA's `HloCostAnalysis` counts; `backend` (cpu, gpu, tpu) says
+    /// whose sizes of shapes are meant, the module's own by default; `float32` adds up in XLA's
+    /// order in 32-bit floats. `custom_calls` maps targets to functions that say what calls cost
+    /// (see `hlofast.register_custom_call`), `rules` are pairs of pattern and phase, or a TOML file
+    /// of them.
+    #[pyo3(signature = (*, xla=false, backend=None, float32=false, custom_calls=None, rules=None))]
+    fn cost<'py>(
+        slf: &Bound<'py, Self>,
+        xla: bool,
+        backend: Option<&str>,
+        float32: bool,
+        custom_calls: Option<&Bound<'py, PyAny>>,
+        rules: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let cost = slf.py().import("hlofast._cost")?.getattr("cost")?;
+        cost.call1((slf, xla, backend, float32, custom_calls, rules))
+    }
+
+    /// The matrix products and convolutions: dots, TPU convolutions that are dots, GEMM calls of
+    /// libraries and real convolutions, one row per instruction. `flops` is that of all
+    /// executions, `flops_once` of one; `rules` as for `cost`.
+    #[pyo3(signature = (*, rules=None))]
+    fn matmuls<'py>(
+        slf: &Bound<'py, Self>,
+        rules: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::cost(slf, false, None, false, None, rules)?.call_method0("matmuls")
+    }
+
     /// The instruction table: one row per instruction, implied ones included.
     fn table<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let table = slf.py().import("hlofast.table")?.getattr("Table")?;

@@ -1,5 +1,221 @@
 //! What instructions cost: FLOPs, transcendentals, bytes.
+//!
+//! Start at [`cost`]. There are two engines over the same per-opcode rules (`rules.rs`):
+//! `executed.rs` counts what runs (loops as often as they run, library calls, memory spaces);
+//! `xla.rs` counts what XLA's `HloCostAnalysis` says, traps included.
 
 pub mod convolution;
 pub mod custom_call;
+mod executed;
+pub mod explain;
+mod facts;
+mod groups;
 pub mod matmul;
+mod rules;
+mod size;
+mod traffic;
+mod xla;
+
+pub use executed::{Branch, CallTimes, Override, Totals};
+pub use facts::Facts;
+pub use groups::{Group, GroupKey, group};
+pub use size::Backend;
+pub use traffic::SpaceBytes;
+
+use crate::Provenance;
+use crate::graph::trip_count::TripCount;
+use crate::ir::{Module, Row};
+use facts::Fact;
+use rules::Rules;
+use xla::Properties;
+
+/// How to count.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Count as XLA does instead of what runs.
+    pub is_xla: bool,
+    /// With `is_xla`: add up in 32-bit floats in XLA's order.
+    pub is_float32: bool,
+    /// Whose sizes of shapes are meant; None = those of the module's backend.
+    pub backend: Option<Backend>,
+    /// What the user says about single custom calls, ascending by row. Not used with `is_xla`.
+    pub overrides: Vec<Override>,
+}
+
+/// Figures as 32-bit floats, equal to XLA's bit for bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FloatTotals {
+    /// `flops`.
+    pub flops: f32,
+    /// `transcendentals`.
+    pub transcendentals: f32,
+    /// `bytes accessed`.
+    pub bytes_accessed: f32,
+    /// `optimal_seconds`.
+    pub optimal_seconds: f32,
+}
+
+/// A loop and how often it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loop {
+    /// The while instruction.
+    pub row: Row,
+    /// How often, and how that is known.
+    pub trip_count: TripCount,
+}
+
+/// The cost of a module.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// Whether it was counted as XLA does.
+    pub is_xla: bool,
+    /// Whose sizes of shapes were used.
+    pub backend: Backend,
+    /// FLOPs of one execution of each row. As executed: of the row itself, fusions and calls
+    /// excluded; XLA's way: of all it contains.
+    pub flops: Vec<i64>,
+    /// Transcendentals, likewise.
+    pub transcendentals: Vec<i64>,
+    /// Bytes read from memory space 0 by one execution of each row; empty in XLA's way.
+    pub bytes_read: Vec<i64>,
+    /// Bytes written, likewise.
+    pub bytes_written: Vec<i64>,
+    /// XLA's `bytes accessed` of each row; empty as executed.
+    pub bytes_accessed: Vec<i64>,
+    /// Bytes in memory spaces other than 0, by row and space.
+    pub other_memory: Vec<SpaceBytes>,
+    /// How each row's FLOPs are known.
+    pub provenance: Vec<Provenance>,
+    /// One execution of each computation with all it calls.
+    pub computations: Vec<Totals>,
+    /// How often the totals count each computation; None beyond 64 bits.
+    pub executions: Vec<Option<i64>>,
+    /// Of those, the executions outside fusions, which move bytes.
+    pub unfused_executions: Vec<Option<i64>>,
+    /// By call of the module, in its order: how often one execution of the caller makes it.
+    pub call_times: Vec<CallTimes>,
+    /// The module.
+    pub totals: Totals,
+    /// XLA's `optimal_seconds`: -1 per custom call.
+    pub optimal_seconds: i128,
+    /// In 32-bit floats: the module, then its computations by id.
+    pub float32: Option<(FloatTotals, Vec<FloatTotals>)>,
+    /// The loops, by row.
+    pub loops: Vec<Loop>,
+    /// The branches of conditionals, by row and index.
+    pub branches: Vec<Branch>,
+}
+
+/// Counts what `module` costs. `facts` are its decoded attributes, which do not depend on
+/// `options`.
+pub fn cost(module: &Module, facts: &Facts, options: &Options) -> Cost {
+    let backend = options.backend.unwrap_or_else(|| Backend::of_module(module));
+    let shapes = size::shape_costs(module.shapes(), backend, !options.is_xla);
+    let is_reparsed = options.is_xla && backend != Backend::Tpu;
+    let constant_sizes =
+        if is_reparsed { size::unpacked_sizes(module.shapes(), &shapes) } else { None };
+    let rules = Rules {
+        module,
+        shapes: &shapes,
+        is_xla: options.is_xla,
+        constant_sizes: constant_sizes.as_deref(),
+    };
+    let mut cost = if options.is_xla {
+        let mut cost = as_xla(rules, facts, backend);
+        if options.is_float32 {
+            cost.float32 = Some(as_float32(rules, facts, backend));
+        }
+        cost
+    } else {
+        as_executed(rules, facts, backend, &options.overrides)
+    };
+    cost.loops = facts
+        .iter()
+        .filter_map(|(row, fact)| match fact {
+            Fact::TripCount(trip_count) => Some(Loop { row, trip_count: *trip_count }),
+            _ => None,
+        })
+        .collect();
+    cost
+}
+
+fn as_executed(rules: Rules<'_>, facts: &Facts, backend: Backend, overrides: &[Override]) -> Cost {
+    let executed = executed::analyse(rules, facts, overrides);
+    let entry = rules.module.entry().0 as usize;
+    Cost {
+        is_xla: false,
+        backend,
+        flops: executed.flops,
+        transcendentals: executed.transcendentals,
+        bytes_read: executed.bytes_read,
+        bytes_written: executed.bytes_written,
+        bytes_accessed: Vec::new(),
+        other_memory: executed.other_memory,
+        provenance: executed.provenance,
+        totals: executed.computations[entry],
+        computations: executed.computations,
+        executions: executed.executions,
+        unfused_executions: executed.unfused_executions,
+        optimal_seconds: 0,
+        float32: None,
+        loops: Vec::new(),
+        branches: executed.branches,
+        call_times: executed.call_times,
+    }
+}
+
+fn as_xla(rules: Rules<'_>, facts: &Facts, backend: Backend) -> Cost {
+    let module = rules.module;
+    let cost = xla::analyse::<i128>(rules, facts, backend);
+    let narrow = |value: i128| i64::try_from(value).unwrap_or(i64::MAX);
+    let column = |of: fn(&Properties<i128>) -> i128| -> Vec<i64> {
+        cost.rows.iter().map(|row| narrow(of(row))).collect()
+    };
+    let totals = |properties: &Properties<i128>| Totals {
+        flops: properties.flops,
+        transcendentals: properties.transcendentals,
+        // XLA does not tell reads from writes.
+        bytes_read: properties.bytes,
+        ..Totals::default()
+    };
+    let entry = module.entry().0 as usize;
+    // What the entry contains is counted where the entry calls it.
+    let mut executions = vec![Some(0); module.computations().len()];
+    executions[entry] = Some(1);
+    Cost {
+        is_xla: true,
+        backend,
+        flops: column(|row| row.flops),
+        transcendentals: column(|row| row.transcendentals),
+        bytes_read: Vec::new(),
+        bytes_written: Vec::new(),
+        bytes_accessed: column(|row| row.bytes),
+        other_memory: Vec::new(),
+        provenance: vec![Provenance::Exact; module.row_count()],
+        totals: totals(&cost.computations[entry]),
+        computations: cost.computations.iter().map(totals).collect(),
+        unfused_executions: executions.clone(),
+        executions,
+        optimal_seconds: cost.computations[entry].optimal_seconds,
+        float32: None,
+        loops: Vec::new(),
+        branches: Vec::new(),
+        call_times: vec![CallTimes::default(); module.all_calls().len()],
+    }
+}
+
+fn as_float32(
+    rules: Rules<'_>,
+    facts: &Facts,
+    backend: Backend,
+) -> (FloatTotals, Vec<FloatTotals>) {
+    let cost = xla::analyse::<f32>(rules, facts, backend);
+    let totals = |properties: &Properties<f32>| FloatTotals {
+        flops: properties.flops,
+        transcendentals: properties.transcendentals,
+        bytes_accessed: properties.bytes,
+        optimal_seconds: properties.optimal_seconds,
+    };
+    let computations: Vec<FloatTotals> = cost.computations.iter().map(totals).collect();
+    (computations[rules.module.entry().0 as usize], computations)
+}

@@ -1,0 +1,399 @@
+"""`Cost`: what `Module.cost` counts, in totals, columns and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from hlofast import _core
+from hlofast.table import Table
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    from hlofast._core import Instruction, Module
+
+    CustomCallFunction = Callable[[Instruction], Mapping[str, int | None] | None]
+    Rules = Iterable[tuple[str, str]] | str | PathLike[str]
+
+_STATED = ("flops", "transcendentals", "bytes_read", "bytes_written")
+_COLLECTIVES = frozenset({"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter"})
+_registered: dict[str, CustomCallFunction] = {}
+
+
+def register_custom_call(
+    target: str, function: CustomCallFunction | None = None
+) -> CustomCallFunction:
+    """Lets `function` say what custom calls to `target` cost, in every `Module.cost` from now on.
+
+    `function` gets the `Instruction` and returns a mapping with any of `flops`,
+    `transcendentals`, `bytes_read` and `bytes_written` (counts per execution; what is missing is
+    unknown), or None to leave the call to what hlofast knows. It also works as a decorator:
+    `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled.
+    """
+    if function is None:
+
+        def register(function: CustomCallFunction) -> CustomCallFunction:
+            return register_custom_call(target, function)
+
+        return register  # type: ignore[return-value]
+    _registered[target] = function
+    return function
+
+
+def unregister_custom_call(target: str) -> None:
+    """Forgets the function for `target`; a `KeyError` if there is none."""
+    del _registered[target]
+
+
+def _stated(
+    module: Module, functions: Mapping[str, CustomCallFunction]
+) -> list[tuple[int, int | None, int | None, int | None, int | None]]:
+    stated = []
+    if not functions:
+        return stated
+    for row in module.where(opcode="custom-call").tolist():
+        instruction = module[row]
+        function = functions.get(instruction.attributes.get("custom_call_target"))
+        figures = None if function is None else function(instruction)
+        if figures is None:
+            continue
+        unknown = set(figures) - set(_STATED)
+        if unknown:
+            raise ValueError(f"{instruction.name}: no such figure: {', '.join(sorted(unknown))}")
+        values = [figures.get(name) for name in _STATED]
+        for name, value in zip(_STATED, values, strict=True):
+            if value is not None and not 0 <= value < 2**63:
+                raise ValueError(f"{instruction.name}: {name} is {value}")
+        stated.append((row, *values))
+    return stated
+
+
+def read_rules(rules: Rules) -> list[tuple[str, str]]:
+    """Pairs of pattern and phase: given as such, or read from a TOML file of the form
+    `[[rule]]` / `pattern = "regular expression"` / `phase = "forward"`.
+    """
+    if not isinstance(rules, (str, PathLike)):
+        return [(pattern, phase) for pattern, phase in rules]
+    import tomllib
+
+    with open(rules, "rb") as file:
+        document = tomllib.load(file)
+    unknown = set(document) - {"rule"}
+    if unknown:
+        raise ValueError(f"{rules}: unknown keys: {', '.join(sorted(unknown))}")
+    read = []
+    for index, rule in enumerate(document.get("rule", [])):
+        if set(rule) != {"pattern", "phase"}:
+            raise ValueError(f"{rules}: rule {index + 1} needs exactly pattern and phase")
+        read.append((rule["pattern"], rule["phase"]))
+    return read
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """Fractions of a device's peak, from `Cost.mfu`.
+
+    MFU counts the operations of the model, HFU also those that are recomputed; neither counts
+    the additions of collectives.
+    """
+
+    matmul_mfu: float
+    """Matrix products and convolutions without recomputation."""
+    matmul_hfu: float
+    """Matrix products and convolutions."""
+    mfu: float
+    """All operations without recomputation."""
+    hfu: float
+    """All operations."""
+    step_seconds: float
+    """The time it was computed for, in seconds."""
+    peak_flops: float
+    """The peak it was computed for, in FLOP per second."""
+
+
+class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
+    """Read-only NumPy arrays with one entry per instruction, as attributes and as items.
+
+    `flops`, `transcendentals`, `bytes_accessed`, `bytes_read`, `bytes_written` (int64, of one
+    execution; the last two of memory space 0, and not in XLA's way of counting), `multiplicity`
+    (int64: how often the totals count the instruction; -1 beyond 64 bits), `provenance` (uint8:
+    position in `hlofast.provenances`, of the FLOPs), `phase` (uint8: position in
+    `hlofast.phases`), `scope` (uint32: position in `Cost.scopes`).
+    """
+
+    __slots__ = ("_arrays", "_data", "_names")
+
+    def __init__(self, data: _core.CostData, is_xla: bool) -> None:
+        self._data = data
+        split = () if is_xla else ("bytes_read", "bytes_written")
+        counts = ("flops", "transcendentals", "bytes_accessed", *split)
+        self._names = (*counts, "multiplicity", "provenance", "phase", "scope")
+        self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> numpy.typing.NDArray[Any]:
+        array = self._arrays.get(name)
+        if array is None:
+            import numpy
+
+            if name not in self._names:
+                raise KeyError(name)
+            array = self._arrays.setdefault(name, numpy.asarray(self._data.column(name)))
+        return array
+
+    def __getattr__(self, name: str) -> numpy.typing.NDArray[Any]:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no column {name!r}") from None
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._names]
+
+    def __repr__(self) -> str:
+        return f"<CostColumns: {', '.join(self._names)}>"
+
+
+class Cost:
+    """The cost of a module: `Module.cost()`.
+
+    As executed (the default): loops count as often as they run, library calls and kernels as far
+    as they are known, each instruction by itself. With `xla=True`: what XLA's `HloCostAnalysis`
+    says, where an instruction contains what it calls and a loop counts once.
+    """
+
+    __slots__ = ("_columns", "_data", "_matmuls", "_scopes", "_totals", "module", "xla")
+
+    def __init__(self, module: Module, data: _core.CostData, xla: bool) -> None:
+        self.module = module
+        """The module."""
+        self.xla = xla
+        """Whether it was counted as XLA does."""
+        self._data = data
+        self._totals = data.totals()
+        self._columns: CostColumns | None = None
+        self._matmuls: Table | None = None
+        self._scopes: tuple[str, ...] | None = None
+
+    @property
+    def backend(self) -> str:
+        """Whose sizes of shapes were used: cpu, gpu or tpu."""
+        return self._data.backend
+
+    @property
+    def flops(self) -> int | float:
+        """Operations of one run of the module, transcendentals apart; with `float32=True` the
+        number XLA's 32-bit additions give."""
+        floats = self._data.float32_totals()
+        return self._totals[0] if floats is None else floats[0]
+
+    @property
+    def transcendentals(self) -> int | float:
+        """Transcendental functions of one run of the module."""
+        floats = self._data.float32_totals()
+        return self._totals[1] if floats is None else floats[1]
+
+    @property
+    def bytes_accessed(self) -> int | float:
+        """Bytes read and written in all memory spaces by one run of the module."""
+        floats = self._data.float32_totals()
+        return sum(self._totals[2:]) if floats is None else floats[2]
+
+    @property
+    def bytes_read(self) -> int | None:
+        """Bytes read from memory space 0 (HBM); None in XLA's way of counting."""
+        return None if self.xla else self._totals[2]
+
+    @property
+    def bytes_written(self) -> int | None:
+        """Bytes written to memory space 0 (HBM); None in XLA's way of counting."""
+        return None if self.xla else self._totals[3]
+
+    @property
+    def columns(self) -> CostColumns:
+        """The figures of every instruction as NumPy arrays."""
+        if self._columns is None:
+            self._columns = CostColumns(self._data, self.xla)
+        return self._columns
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The scopes that `columns.scope` counts: full operation names and their prefixes."""
+        if self._scopes is None:
+            self._scopes = tuple(self._data.scopes())
+        return self._scopes
+
+    @property
+    def scopes_are_merged(self) -> bool:
+        """Whether the module calls computations from so many places that their scopes could not
+        be told apart; their operations then stand under one call site each."""
+        return self._data.is_merged
+
+    def by(self, key: str, *, depth: int = 3) -> Table:
+        """Totals by `key`: phase, scope (the first `depth` components), source (file and line),
+        source_file, opcode, dtype (of the result) or computation.
+
+        Columns: the key, instructions (of the text, each once), flops, transcendentals,
+        bytes_accessed, and unless counted as XLA does bytes_read and bytes_written (memory space
+        0), other_bytes_read and other_bytes_written (other spaces). Every execution is in exactly
+        one row, so columns add up to the module. The FLOPs of a fusion belong to the instructions
+        inside it, its bytes to the fusion. A `KeyError` for other keys.
+        """
+        if depth < 0:
+            raise ValueError(f"depth is {depth}")
+        columns = self._data.group(key, min(depth, 2**32 - 1))
+        return Table((key if name == "key" else name, column) for name, column in columns)
+
+    @property
+    def computations(self) -> Table:
+        """One execution of each computation with all that it calls, and its multiplicity: how
+        often the totals count it (-1 beyond 64 bits)."""
+        return Table(self._data.computations())
+
+    @property
+    def loops(self) -> Table:
+        """The loops: trip_count (-1 if unknown, the loop then counts once), provenance, reason,
+        multiplicity of the loop instruction."""
+        return Table(self._data.loops())
+
+    @property
+    def branches(self) -> Table:
+        """The branches of conditionals with the cost of one execution; the totals count the
+        branch with the most FLOPs (`is_counted`), the first among equals."""
+        return Table(self._data.branches())
+
+    @property
+    def unpriced(self) -> Table:
+        """Custom calls whose FLOPs are not known, by target: instructions, executions, the first
+        instruction."""
+        return Table(self._data.unpriced())
+
+    @property
+    def unknown(self) -> numpy.typing.NDArray[Any]:
+        """Row numbers of instructions other than custom calls whose cost is not known: shapes
+        without bounds, attributes that cannot be read, unknown opcodes."""
+        import numpy
+
+        return numpy.asarray(self._data.unknown_rows())
+
+    @property
+    def memory_spaces(self) -> Table:
+        """Bytes read and written by memory space: `S(n)` of layouts, 0 without one."""
+        return Table(self._data.memory_spaces())
+
+    @property
+    def flops_by_provenance(self) -> dict[str, int]:
+        """How the FLOPs are known: exact, from_backend_config, modelled, unknown (always 0)."""
+        return dict(self._data.flops_by_provenance())
+
+    def explain(self) -> Table:
+        """Where figures differ from XLA's: rule, what XLA counts, what is counted here, and how
+        many instructions of this module it concerns."""
+        return Table(self._data.explain())
+
+    def matmuls(self) -> Table:
+        """`Module.matmuls()` with the phases and multiplicities of this count."""
+        if self._matmuls is None:
+            self._matmuls = Table(self._data.matmuls())
+        return self._matmuls
+
+    def cost_analysis(self) -> dict[str, float]:
+        """The dictionary that JAX's `cost_analysis()` gives: flops, transcendentals, `bytes
+        accessed`, `optimal_seconds`; as there, zeros are left out. `optimal_seconds` is that of a
+        client without a device: -1 per custom call in XLA's way of counting, else left out.
+        """
+        floats = self._data.float32_totals()
+        seconds = self._data.optimal_seconds if floats is None else floats[3]
+        figures = {
+            "flops": float(self.flops),
+            "transcendentals": float(self.transcendentals),
+            "bytes accessed": float(self.bytes_accessed),
+            "optimal_seconds": float(seconds),
+        }
+        return {name: value for name, value in figures.items() if value}
+
+    def mfu(self, step_seconds: float, peak_flops: float) -> Utilization:
+        """Model FLOPs utilization of a device that runs this module in `step_seconds` and could
+        do `peak_flops` FLOP per second.
+
+        MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
+        but from the operations in the program instead of a formula; HFU counts recomputation too.
+        """
+        if not step_seconds > 0 or not peak_flops > 0:
+            raise ValueError("step_seconds and peak_flops are positive")
+        products = self.matmuls()
+        matmul = sum(products["flops"].tolist())
+        recomputed = sum(
+            flops
+            for flops, phase in zip(products["flops"].tolist(), products["phase"], strict=True)
+            if phase == "recompute"
+        )
+        collectives = sum(
+            row["flops"] for row in self.by("opcode") if row["opcode"] in _COLLECTIVES
+        )
+        by_phase = {row["phase"]: row["flops"] for row in self.by("phase")}
+        operations = self._totals[0] - collectives
+        budget = step_seconds * peak_flops
+        return Utilization(
+            matmul_mfu=(matmul - recomputed) / budget,
+            matmul_hfu=matmul / budget,
+            mfu=(operations - by_phase.get("recompute", 0)) / budget,
+            hfu=operations / budget,
+            step_seconds=step_seconds,
+            peak_flops=peak_flops,
+        )
+
+    def table(self) -> Table:
+        """The instruction table of the module with the columns of this count."""
+        columns = _core._instruction_columns(self.module)
+        words = {"provenance": _core.provenances, "phase": _core.phases, "scope": self.scopes}
+        for name in self.columns:
+            column = self._data.column(name)
+            if name in words:
+                columns.append((name, _core.TextColumn(list(words[name]), column)))
+            else:
+                columns.append((name, column))
+        return Table(columns)
+
+    def __repr__(self) -> str:
+        way = "as XLA counts" if self.xla else "as executed"
+        return (
+            f"<Cost of {self.module.name} {way}: {self.flops:,} FLOPs, "
+            f"{self.transcendentals:,} transcendentals, {self.bytes_accessed:,} bytes>"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.by('phase')._repr_html_()}"
+
+
+def cost(
+    module: Module,
+    xla: bool,
+    backend: str | None,
+    float32: bool,
+    custom_calls: Mapping[str, CustomCallFunction] | None,
+    rules: Rules | None,
+) -> Cost:
+    """`Module.cost`."""
+    if float32 and not xla:
+        raise ValueError("float32 goes with xla=True")
+    stated = [] if xla else _stated(module, {**_registered, **(custom_calls or {})})
+    data = _core._cost(
+        module,
+        xla=xla,
+        backend=backend,
+        float32=float32,
+        custom_calls=stated,
+        rules=None if rules is None else read_rules(rules),
+    )
+    return Cost(module, data, xla)

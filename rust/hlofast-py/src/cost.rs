@@ -1,0 +1,457 @@
+//! `CostData`: the core's cost of a module, which `hlofast._cost` puts into words and tables.
+
+use crate::column::Column;
+use crate::held::{Held, text};
+use crate::module::Module;
+use crate::text_column::TextColumn;
+use hlofast::Provenance;
+use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind, custom_call_target};
+use hlofast::cost::explain::explain;
+use hlofast::cost::{self, Backend, Cost, GroupKey, Options, Totals};
+use hlofast::graph::{Attribution, AttributionOptions, Phase, Rules, attribution};
+use hlofast::ir::{ComputationId, Opcode, Row};
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+type Texts = Vec<Box<[u8]>>;
+
+/// Row, FLOPs, transcendentals, bytes read, bytes written, as a user states them.
+type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
+
+/// What was counted, and the columns made of it so far.
+struct Counted {
+    held: Arc<Held>,
+    cost: Cost,
+    rules: Rules,
+    attribution: OnceLock<Attribution>,
+    multiplicity: OnceLock<Vec<i64>>,
+    bytes_accessed: OnceLock<Vec<i64>>,
+    provenance: OnceLock<Vec<u8>>,
+    phase: OnceLock<Vec<u8>>,
+}
+
+impl Counted {
+    fn attribution(&self) -> &Attribution {
+        if self.rules.is_empty() {
+            return self.held.attribution();
+        }
+        self.attribution.get_or_init(|| {
+            let options = AttributionOptions { rules: self.rules.clone() };
+            attribution(&self.held.core, &options)
+        })
+    }
+
+    /// By row: how often the totals count it; -1 beyond 64 bits.
+    fn multiplicity(&self) -> &[i64] {
+        self.multiplicity.get_or_init(|| {
+            let core = &self.held.core;
+            let mut column = Vec::with_capacity(core.row_count());
+            for (computation, count) in core.computations().iter().zip(&self.cost.executions) {
+                column.resize(computation.end_row as usize, count.unwrap_or(-1));
+            }
+            column
+        })
+    }
+
+    /// By row: bytes read and written in all memory spaces.
+    fn bytes_accessed(&self) -> &[i64] {
+        if self.cost.is_xla {
+            return &self.cost.bytes_accessed;
+        }
+        self.bytes_accessed.get_or_init(|| {
+            let read = self.cost.bytes_read.iter();
+            let mut column: Vec<i64> = read
+                .zip(&self.cost.bytes_written)
+                .map(|(read, written)| read.saturating_add(*written))
+                .collect();
+            for entry in &self.cost.other_memory {
+                let bytes = &mut column[entry.row as usize];
+                *bytes = bytes.saturating_add(entry.read).saturating_add(entry.written);
+            }
+            column
+        })
+    }
+
+    fn provenance(&self) -> &[u8] {
+        self.provenance
+            .get_or_init(|| self.cost.provenance.iter().map(|known| *known as u8).collect())
+    }
+
+    fn phase(&self) -> &[u8] {
+        self.phase.get_or_init(|| {
+            let phases = &self.attribution().phase[..self.held.core.row_count()];
+            phases.iter().map(|phase| *phase as u8).collect()
+        })
+    }
+}
+
+/// The cost of a module, as counted by `Module.cost`.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct CostData {
+    counted: Arc<Counted>,
+}
+
+/// Counts the cost of `module`.
+#[pyfunction]
+#[pyo3(signature = (module, *, xla=false, backend=None, float32=false, custom_calls=None, rules=None))]
+pub fn _cost(
+    module: &Bound<'_, Module>,
+    xla: bool,
+    backend: Option<&str>,
+    float32: bool,
+    custom_calls: Option<Vec<Stated>>,
+    rules: Option<Vec<(String, String)>>,
+) -> PyResult<CostData> {
+    let py = module.py();
+    let held = Arc::clone(&module.get().held);
+    let backend = backend.map(backend_of).transpose()?;
+    let rules = read_rules(rules.unwrap_or_default())?;
+    let mut overrides: Vec<_> =
+        custom_calls.unwrap_or_default().into_iter().map(overridden).collect();
+    overrides.sort_unstable_by_key(|entry| entry.0);
+    let options = Options { is_xla: xla, is_float32: float32, backend, overrides };
+    let cost = py.detach(|| cost::cost(&held.core, held.cost_facts(), &options));
+    Ok(CostData {
+        counted: Arc::new(Counted {
+            held,
+            cost,
+            rules,
+            attribution: OnceLock::new(),
+            multiplicity: OnceLock::new(),
+            bytes_accessed: OnceLock::new(),
+            provenance: OnceLock::new(),
+            phase: OnceLock::new(),
+        }),
+    })
+}
+
+fn backend_of(word: &str) -> PyResult<Backend> {
+    let found = Backend::ALL.into_iter().find(|backend| backend.as_str() == word);
+    found.ok_or_else(|| PyValueError::new_err("backend is \"cpu\", \"gpu\" or \"tpu\""))
+}
+
+fn read_rules(rules: Vec<(String, String)>) -> PyResult<Rules> {
+    let mut read: Vec<(&str, Phase)> = Vec::with_capacity(rules.len());
+    for (pattern, phase) in &rules {
+        let phase = Phase::from_word(phase).ok_or_else(|| {
+            let phases = Phase::ALL.map(Phase::as_str).join(", ");
+            PyValueError::new_err(format!("unknown phase {phase:?}; phases are {phases}"))
+        })?;
+        read.push((pattern, phase));
+    }
+    Rules::new(read).map_err(|error| {
+        let pattern = rules.get(error.index).map_or("", |rule| &rule.0);
+        PyValueError::new_err(format!("pattern {pattern:?}: {}", error.message))
+    })
+}
+
+fn overridden(stated: Stated) -> cost::Override {
+    let (row, flops, transcendentals, bytes_read, bytes_written) = stated;
+    let provenance = if flops.is_some() { Provenance::Modelled } else { Provenance::Unknown };
+    let call = CustomCallCost {
+        flops,
+        transcendentals,
+        bytes_read,
+        bytes_written,
+        provenance,
+        contraction: None,
+        kind: CustomCallKind::Unknown,
+        reason: "stated by the caller",
+    };
+    (row, call)
+}
+
+/// A sum as a 64-bit number; what is beyond stands as the largest there is.
+fn narrow(value: i128) -> i64 {
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Columns for `hlofast.table.Table`, by name.
+struct TableColumns<'py> {
+    list: Bound<'py, PyList>,
+}
+
+impl<'py> TableColumns<'py> {
+    fn new(py: Python<'py>) -> Self {
+        Self { list: PyList::empty(py) }
+    }
+
+    fn number(&self, name: &str, column: Column) -> PyResult<&Self> {
+        self.list.append((name, Bound::new(self.list.py(), column)?))?;
+        Ok(self)
+    }
+
+    fn texts(&self, name: &str, texts: Texts) -> PyResult<&Self> {
+        let column = TextColumn::new_from(texts, None);
+        self.list.append((name, Bound::new(self.list.py(), column)?))?;
+        Ok(self)
+    }
+
+    fn words<'a>(&self, name: &str, words: impl Iterator<Item = &'a str>) -> PyResult<&Self> {
+        self.texts(name, words.map(|word| word.as_bytes().into()).collect())
+    }
+
+    /// FLOPs, transcendentals and bytes of `totals`.
+    fn totals(&self, totals: &[Totals], is_xla: bool) -> PyResult<&Self> {
+        let column = |of: fn(&Totals) -> i128| {
+            Column::of(totals.iter().map(|totals| narrow(of(totals))).collect())
+        };
+        self.number("flops", column(|t| t.flops))?;
+        self.number("transcendentals", column(|t| t.transcendentals))?;
+        self.number("bytes_accessed", column(Totals::bytes_accessed))?;
+        if !is_xla {
+            self.number("bytes_read", column(|t| t.bytes_read))?;
+            self.number("bytes_written", column(|t| t.bytes_written))?;
+            self.number("other_bytes_read", column(|t| t.other_bytes_read))?;
+            self.number("other_bytes_written", column(|t| t.other_bytes_written))?;
+        }
+        Ok(self)
+    }
+}
+
+#[pymethods]
+impl CostData {
+    #[getter]
+    fn backend(&self) -> &'static str {
+        self.counted.cost.backend.as_str()
+    }
+
+    /// FLOPs, transcendentals, bytes read and written in memory space 0, then in the others.
+    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let totals = &self.counted.cost.totals;
+        PyTuple::new(
+            py,
+            [
+                totals.flops,
+                totals.transcendentals,
+                totals.bytes_read,
+                totals.bytes_written,
+                totals.other_bytes_read,
+                totals.other_bytes_written,
+            ],
+        )
+    }
+
+    /// FLOPs, transcendentals, bytes accessed, optimal seconds as 32-bit floats, if asked for.
+    fn float32_totals(&self) -> Option<(f32, f32, f32, f32)> {
+        let (totals, _) = self.counted.cost.float32.as_ref()?;
+        Some((totals.flops, totals.transcendentals, totals.bytes_accessed, totals.optimal_seconds))
+    }
+
+    /// XLA's `optimal_seconds` of a client without a device: -1 per custom call.
+    #[getter]
+    fn optimal_seconds(&self) -> i128 {
+        self.counted.cost.optimal_seconds
+    }
+
+    /// Whether some computation had too many call sites to tell their scopes apart.
+    #[getter]
+    fn is_merged(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.counted.attribution().contexts.is_merged)
+    }
+
+    /// The column over instructions called `name`.
+    fn column(&self, py: Python<'_>, name: &str) -> PyResult<Column> {
+        let counted = &self.counted;
+        py.detach(|| {
+            Ok(match name {
+                "flops" => Column::project(counted, |c| &c.cost.flops[..]),
+                "transcendentals" => Column::project(counted, |c| &c.cost.transcendentals[..]),
+                "bytes_accessed" => Column::project(counted, |c| c.bytes_accessed()),
+                "bytes_read" if !counted.cost.is_xla => {
+                    Column::project(counted, |c| &c.cost.bytes_read[..])
+                }
+                "bytes_written" if !counted.cost.is_xla => {
+                    Column::project(counted, |c| &c.cost.bytes_written[..])
+                }
+                "multiplicity" => Column::project(counted, |c| c.multiplicity()),
+                "provenance" => Column::project(counted, |c| c.provenance()),
+                "phase" => Column::project(counted, |c| c.phase()),
+                "scope" => Column::project(counted, |c| {
+                    let rows = c.held.core.row_count();
+                    &c.attribution().scope[..rows]
+                }),
+                _ => return Err(PyKeyError::new_err(name.to_owned())),
+            })
+        })
+    }
+
+    /// The texts that the column `scope` numbers.
+    fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let attribution = py.detach(|| self.counted.attribution());
+        let core = &self.counted.held.core;
+        let ids = 0..attribution.scopes.len() as u32;
+        let texts = ids.map(|id| text(py, &attribution.scopes.path(core, id)));
+        PyList::new(py, texts.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Totals by `key`; `depth` is that of scopes.
+    fn group<'py>(&self, py: Python<'py>, key: &str, depth: u32) -> PyResult<Bound<'py, PyList>> {
+        let counted = &self.counted;
+        let key = match key {
+            "phase" => GroupKey::Phase,
+            "scope" => GroupKey::Scope { depth },
+            "source" => GroupKey::Source,
+            "source_file" => GroupKey::SourceFile,
+            "opcode" => GroupKey::Opcode,
+            "dtype" => GroupKey::ElementType,
+            "computation" => GroupKey::Computation,
+            _ => return Err(PyKeyError::new_err(key.to_owned())),
+        };
+        let groups = py
+            .detach(|| cost::group(&counted.held.core, &counted.cost, counted.attribution(), key));
+        let columns = TableColumns::new(py);
+        columns.texts("key", groups.iter().map(|group| group.label.clone().into()).collect())?;
+        let instructions = groups.iter().map(|group| group.instructions as i64).collect();
+        columns.number("instructions", Column::of::<i64>(instructions))?;
+        let totals: Vec<Totals> = groups.iter().map(|group| group.totals).collect();
+        columns.totals(&totals, counted.cost.is_xla)?;
+        Ok(columns.list)
+    }
+
+    /// One execution of each computation, and how often the totals count it.
+    fn computations<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let ids = (0..core.computations().len() as u32).map(ComputationId);
+        let columns = TableColumns::new(py);
+        columns.texts("computation", ids.map(|id| core.computation_name(id).into()).collect())?;
+        let executions = cost.executions.iter().map(|count| count.unwrap_or(-1));
+        columns.number("multiplicity", Column::of::<i64>(executions.collect()))?;
+        match &cost.float32 {
+            Some((_, floats)) => {
+                let column = |of: fn(&cost::FloatTotals) -> f32| {
+                    Column::of::<f64>(floats.iter().map(|value| f64::from(of(value))).collect())
+                };
+                columns.number("flops", column(|value| value.flops))?;
+                columns.number("transcendentals", column(|value| value.transcendentals))?;
+                columns.number("bytes_accessed", column(|value| value.bytes_accessed))?;
+            }
+            None => {
+                columns.totals(&cost.computations, cost.is_xla)?;
+            }
+        }
+        Ok(columns.list)
+    }
+
+    /// The loops and how often they run.
+    fn loops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let loops = &cost.loops;
+        let columns = TableColumns::new(py);
+        columns.number("instruction", Column::of(loops.iter().map(|l| l.row.0).collect()))?;
+        columns
+            .texts("name", loops.iter().map(|l| core.instruction_name(l.row).into()).collect())?;
+        let count = |count: Option<u64>| count.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
+        let counts = loops.iter().map(|l| count(l.trip_count.count));
+        columns.number("trip_count", Column::of::<i64>(counts.collect()))?;
+        columns.words("provenance", loops.iter().map(|l| l.trip_count.provenance.as_str()))?;
+        columns.words("reason", loops.iter().map(|l| l.trip_count.reason))?;
+        let multiplicity = self.counted.multiplicity();
+        let runs = loops.iter().map(|l| multiplicity[l.row.0 as usize]);
+        columns.number("multiplicity", Column::of::<i64>(runs.collect()))?;
+        Ok(columns.list)
+    }
+
+    /// The branches of conditionals, what one execution of each costs, and which is counted.
+    fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let branches = &cost.branches;
+        let columns = TableColumns::new(py);
+        columns.number("instruction", Column::of(branches.iter().map(|b| b.row.0).collect()))?;
+        let names = branches.iter().map(|b| core.instruction_name(b.row).into());
+        columns.texts("name", names.collect())?;
+        columns.number("branch", Column::of(branches.iter().map(|b| b.index).collect()))?;
+        let computations = branches.iter().map(|b| core.computation_name(b.computation).into());
+        columns.texts("computation", computations.collect())?;
+        let counted = branches.iter().map(|b| u8::from(b.is_counted));
+        columns.number("is_counted", Column::of::<u8>(counted.collect()))?;
+        let of = |b: &cost::Branch| cost.computations[b.computation.0 as usize];
+        let totals: Vec<Totals> = branches.iter().map(of).collect();
+        columns.totals(&totals, cost.is_xla)?;
+        Ok(columns.list)
+    }
+
+    /// Custom calls whose FLOPs are not known, by target.
+    fn unpriced<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let multiplicity = self.counted.multiplicity();
+        let mut targets: BTreeMap<Box<[u8]>, (i64, i64, u32)> = BTreeMap::new();
+        let is_unknown = |row: &Row| {
+            cost.provenance[row.0 as usize] == Provenance::Unknown
+                && core.opcode(*row) == Opcode::CustomCall
+        };
+        for row in core.rows().filter(is_unknown) {
+            let target = custom_call_target(core, row).unwrap_or_default();
+            let entry = targets.entry(target.as_ref().into()).or_insert((0, 0, row.0));
+            entry.0 += 1;
+            entry.1 = entry.1.saturating_add(multiplicity[row.0 as usize].max(0));
+        }
+        let columns = TableColumns::new(py);
+        columns.texts("target", targets.keys().cloned().collect())?;
+        columns.number("instructions", Column::of(targets.values().map(|t| t.0).collect()))?;
+        columns.number("executions", Column::of(targets.values().map(|t| t.1).collect()))?;
+        columns.number("instruction", Column::of(targets.values().map(|t| t.2).collect()))?;
+        Ok(columns.list)
+    }
+
+    /// Instructions other than custom calls whose cost is not known.
+    fn unknown_rows(&self) -> Column {
+        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let is_unknown = |row: &Row| {
+            cost.provenance[row.0 as usize] == Provenance::Unknown
+                && core.opcode(*row) != Opcode::CustomCall
+        };
+        Column::of(core.rows().filter(is_unknown).map(|row| row.0).collect::<Vec<u32>>())
+    }
+
+    /// Bytes by memory space.
+    fn memory_spaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let spaces = self.counted.cost.memory_spaces(&self.counted.held.core);
+        let columns = TableColumns::new(py);
+        columns.number("memory_space", Column::of(spaces.iter().map(|s| s.0).collect()))?;
+        let read = spaces.iter().map(|s| narrow(s.1)).collect();
+        columns.number("bytes_read", Column::of::<i64>(read))?;
+        let written = spaces.iter().map(|s| narrow(s.2)).collect();
+        columns.number("bytes_written", Column::of::<i64>(written))?;
+        Ok(columns.list)
+    }
+
+    /// Where executed cost departs from XLA's, and how many instructions that concerns.
+    fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let core = &self.counted.held.core;
+        let departures = py.detach(|| explain(core));
+        let columns = TableColumns::new(py);
+        columns.words("rule", departures.iter().map(|(departure, _)| departure.rule))?;
+        columns.words("xla", departures.iter().map(|(departure, _)| departure.xla))?;
+        columns.words("executed", departures.iter().map(|(departure, _)| departure.executed))?;
+        let counts = departures.iter().map(|(_, count)| *count as i64);
+        columns.number("instructions", Column::of::<i64>(counts.collect()))?;
+        Ok(columns.list)
+    }
+
+    /// FLOPs of executions by provenance.
+    fn flops_by_provenance(&self) -> Vec<(&'static str, i128)> {
+        let cost = &self.counted.cost;
+        let mut sums = [0i128; Provenance::ALL.len()];
+        let multiplicity = self.counted.multiplicity();
+        let rows = cost.provenance.iter().zip(&cost.flops).zip(multiplicity);
+        for ((provenance, flops), times) in rows {
+            let sum = &mut sums[*provenance as usize];
+            *sum = sum.saturating_add(i128::from(*flops) * i128::from((*times).max(0)));
+        }
+        Provenance::ALL.iter().map(|p| p.as_str()).zip(sums).collect()
+    }
+
+    /// The matrix products and convolutions, and how often each is executed.
+    fn matmuls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        crate::matmuls::matmuls(py, &self.counted.held, |row| {
+            let at = row.0 as usize;
+            let attribution = self.counted.attribution();
+            let scope = attribution.scopes.path(&self.counted.held.core, attribution.scope[at]);
+            (self.counted.multiplicity()[at], attribution.phase[at], scope)
+        })
+    }
+}

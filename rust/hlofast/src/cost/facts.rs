@@ -1,0 +1,288 @@
+//! Attributes that cost rules need, decoded once per module.
+//!
+//! XLA keeps attributes decoded from parsing on; we decode them when the first cost is asked for.
+//! A fact holds what an attribute says, in the form the rules use.
+
+use super::convolution::convolution_flops;
+use super::custom_call::{CustomCallCost, custom_call_cost};
+use crate::graph::trip_count::{TripCount, trip_counts};
+use crate::ir::decode::{AttributeValue, ReplicaGroups, WindowDimension, decode};
+use crate::ir::{ComputationId, Csr, Module, Opcode, Row, ShapeId};
+
+/// What the attributes of one instruction say.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    /// Of a dot: product of the contracted dimensions of its left side.
+    Contracted(i128),
+    /// FLOPs of a ragged dot: as XLA counts them, and of the groups that exist.
+    RaggedDot {
+        /// XLA's rule.
+        xla: i128,
+        /// Every row meets the weights of one group.
+        executed: i128,
+    },
+    /// FLOPs of a convolution.
+    Flops(i128),
+    /// A window.
+    Window(Vec<WindowDimension>),
+    /// Of a transpose that moves nothing.
+    IsBitcast,
+    /// Of a fusion with `kind=kCustom`.
+    IsCustomFusion,
+    /// `fft_length`.
+    FftLengths(Vec<i64>),
+    /// Size of the dimension that a sort works along.
+    SortedDimension(i64),
+    /// What is known of a custom call.
+    CustomCall(Box<CustomCallCost>),
+    /// Devices that take part in one collective; None if the text does not say.
+    Participants(Option<u64>),
+    /// How often a loop runs.
+    TripCount(TripCount),
+}
+
+/// The facts of a module's rows, ascending by row; rows without any are left out.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    entries: Vec<(u32, Fact)>,
+    /// Rows of parameters, per computation and in order of their numbers.
+    parameters: Csr,
+}
+
+impl Facts {
+    /// Decodes the attributes of `module`. One that cannot be read gives no fact, and its
+    /// instruction counts as unknown.
+    pub fn of_module(module: &Module) -> Self {
+        let mut loops = trip_counts(module).into_iter().peekable();
+        let fact = |row: Row| {
+            let fact = match loops.next_if(|(looping, _)| *looping == row) {
+                Some((_, trip_count)) => Fact::TripCount(trip_count),
+                None => fact_of(module, row)?,
+            };
+            Some((row.0, fact))
+        };
+        let entries = module.rows().filter_map(fact).collect();
+        Self { entries, parameters: parameters(module) }
+    }
+
+    /// The parameters of computation `id`, by number.
+    pub(super) fn parameters(&self, id: ComputationId) -> &[u32] {
+        self.parameters.get(id.0)
+    }
+
+    /// The facts from `row` on.
+    pub(super) fn starting_at(&self, row: u32) -> &[(u32, Fact)] {
+        let start = self.entries.partition_point(|entry| entry.0 < row);
+        &self.entries[start..]
+    }
+
+    /// The fact of `row`.
+    pub(super) fn get(&self, row: u32) -> Option<&Fact> {
+        self.starting_at(row).first().filter(|entry| entry.0 == row).map(|entry| &entry.1)
+    }
+
+    /// Every row with a fact.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Row, &Fact)> {
+        self.entries.iter().map(|(row, fact)| (Row(*row), fact))
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<(u32, Fact)>() + self.parameters.heap_bytes()
+    }
+}
+
+/// Facts of consecutive rows.
+pub(super) struct FactCursor<'a> {
+    rest: &'a [(u32, Fact)],
+}
+
+impl<'a> FactCursor<'a> {
+    pub fn new(facts: &'a Facts, first_row: u32) -> Self {
+        Self { rest: facts.starting_at(first_row) }
+    }
+
+    /// The fact of `row`; rows must be asked for in ascending order.
+    #[inline]
+    pub fn take(&mut self, row: u32) -> Option<&'a Fact> {
+        let (first, rest) = self.rest.split_first()?;
+        if first.0 != row {
+            return None;
+        }
+        self.rest = rest;
+        Some(&first.1)
+    }
+}
+
+fn parameters(module: &Module) -> Csr {
+    let numbers = module.parameter_number_column();
+    let mut pairs: Vec<(u32, i64, u32)> = Vec::new();
+    for (id, computation) in (0u32..).zip(module.computations()) {
+        let rows = computation.rows();
+        let found = rows.filter(|row| module.opcode(Row(*row)) == Opcode::Parameter);
+        let start = pairs.len();
+        pairs.extend(found.map(|row| (id, numbers[row as usize], row)));
+        pairs[start..].sort_unstable();
+    }
+    let rows = pairs.into_iter().map(|(id, _, row)| (id, row));
+    Csr::from_sorted(module.computations().len(), rows)
+}
+
+fn fact_of(module: &Module, row: Row) -> Option<Fact> {
+    let opcode = module.opcode(row);
+    match opcode {
+        Opcode::Fusion => {
+            let kind = module.attribute_bytes(row, "kind")?;
+            (kind == b"kCustom").then_some(Fact::IsCustomFusion)
+        }
+        Opcode::CustomCall => Some(Fact::CustomCall(Box::new(custom_call_cost(module, row)))),
+        Opcode::Transpose => is_bitcast(module, row).then_some(Fact::IsBitcast),
+        Opcode::Dot | Opcode::ScaledDot => contracted(module, row).map(Fact::Contracted),
+        Opcode::RaggedDot => ragged_dot(module, row),
+        Opcode::Convolution => {
+            convolution_flops(module, row).map(|flops| Fact::Flops(flops.into()))
+        }
+        Opcode::ReduceWindow | Opcode::SelectAndScatter => match value(module, row, "window") {
+            Some(AttributeValue::Window(window)) => Some(Fact::Window(window)),
+            _ => None,
+        },
+        Opcode::Fft => integers(module, row, "fft_length").map(Fact::FftLengths),
+        Opcode::Sort => sorted_dimension(module, row).map(Fact::SortedDimension),
+        Opcode::AllReduce | Opcode::ReduceScatter => {
+            Some(Fact::Participants(participants(module, row)))
+        }
+        Opcode::AllReduceDone => {
+            let start = start_of(module, row)?;
+            Some(Fact::Participants(participants(module, start)))
+        }
+        _ => None,
+    }
+}
+
+fn value<'a>(module: &'a Module, row: Row, key: &str) -> Option<AttributeValue<'a>> {
+    let bytes = module.attribute_bytes(row, key)?;
+    decode(key.as_bytes(), module.opcode(row), bytes).ok()
+}
+
+fn integers(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
+    match value(module, row, key)? {
+        AttributeValue::Integers(values) => Some(values),
+        AttributeValue::Integer(value) => Some(vec![value]),
+        _ => None,
+    }
+}
+
+/// Size of dimension `index` of array shape `shape`.
+fn dimension(module: &Module, shape: ShapeId, index: i64) -> Option<i64> {
+    module.shapes().array(shape)?.dimension(usize::try_from(index).ok()?)?.bound()
+}
+
+fn operand_shape(module: &Module, row: Row, index: usize) -> Option<ShapeId> {
+    module.operands(row).get(index).map(|operand| module.shape(Row(*operand)))
+}
+
+fn contracted(module: &Module, row: Row) -> Option<i128> {
+    let lhs = operand_shape(module, row, 0)?;
+    let dimensions = integers(module, row, "lhs_contracting_dims").unwrap_or_default();
+    dimensions.iter().try_fold(1i128, |product, index| {
+        product.checked_mul(i128::from(dimension(module, lhs, *index)?))
+    })
+}
+
+/// XLA multiplies the result's dimensions behind the group dimensions, which leaves out the
+/// ragged dimension; every row meets one group, so that the whole result counts.
+fn ragged_dot(module: &Module, row: Row) -> Option<Fact> {
+    let contracted = contracted(module, row)?;
+    let groups = integers(module, row, "rhs_group_dims").unwrap_or_default().len();
+    let result = module.shapes().array(module.shape(row))?;
+    let product = |skipped: usize| {
+        result
+            .dimensions()
+            .skip(skipped)
+            .try_fold(2i128, |product, size| product.checked_mul(i128::from(size.bound()?)))
+    };
+    let xla = product(groups)?.checked_mul(contracted)?;
+    Some(Fact::RaggedDot { xla, executed: product(0)?.checked_mul(contracted)? })
+}
+
+fn sorted_dimension(module: &Module, row: Row) -> Option<i64> {
+    let shape = operand_shape(module, row, 0)?;
+    let along = integers(module, row, "dimensions")?;
+    dimension(module, shape, *along.first()?)
+}
+
+/// Whether a transpose only renames dimensions: the physical order stays.
+fn is_bitcast(module: &Module, row: Row) -> bool {
+    let found = || {
+        let input = module.shapes().array(operand_shape(module, row, 0)?)?;
+        let output = module.shapes().array(module.shape(row))?;
+        let dimensions = integers(module, row, "dimensions")?;
+        let rank = input.rank();
+        if input.element_type != output.element_type
+            || rank != output.rank()
+            || rank != dimensions.len()
+        {
+            return None;
+        }
+        let order = |array: &crate::ir::ArrayShape<'_>, position: usize| match array.layout {
+            Some(layout) if layout.minor_to_major.len() == rank => {
+                layout.minor_to_major.get(position).copied()
+            }
+            _ => Some((rank - 1 - position) as i64),
+        };
+        (0..rank)
+            .all(|position| {
+                let renamed = order(&output, position)
+                    .and_then(|index| dimensions.get(usize::try_from(index).ok()?).copied());
+                renamed.is_some() && renamed == order(&input, position)
+            })
+            .then_some(())
+    };
+    found().is_some()
+}
+
+/// The `-start` that a `-done` waits for; None if it is not in the same computation.
+pub(super) fn start_of(module: &Module, row: Row) -> Option<Row> {
+    let mut row = Row(*module.operands(row).first()?);
+    // Updates form a chain towards earlier rows; broken text may close it.
+    for _ in 0..64 {
+        match module.opcode(row) {
+            Opcode::AllReduceStart
+            | Opcode::AllGatherStart
+            | Opcode::CollectivePermuteStart
+            | Opcode::CopyStart
+            | Opcode::Send
+            | Opcode::Recv
+            | Opcode::AsyncStart => return Some(row),
+            Opcode::AsyncUpdate => row = Row(*module.operands(row).first()?),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Devices of one group of a collective. Without groups all take part: replicas, or replicas
+/// times partitions once the collective crosses partitions (it has a channel).
+pub(super) fn participants(module: &Module, row: Row) -> Option<u64> {
+    let count = |value: Option<i64>| u64::try_from(value?).ok();
+    let replicas = count(module.replica_count())?;
+    let partitions = count(module.num_partitions())?;
+    let has_channel = module.attribute(row, "channel_id").is_some();
+    let is_global = module.attribute_bytes(row, "use_global_device_ids") == Some(b"true");
+    let size = match value(module, row, "replica_groups") {
+        Some(AttributeValue::ReplicaGroups(groups)) => group_size(&groups),
+        Some(_) => return None,
+        None => None,
+    };
+    match size {
+        Some(size) if has_channel && !is_global => size.checked_mul(partitions),
+        Some(size) => Some(size),
+        None if has_channel || is_global => replicas.checked_mul(partitions),
+        None => Some(replicas),
+    }
+}
+
+/// Size of the groups; None without groups.
+fn group_size(groups: &ReplicaGroups<'_>) -> Option<u64> {
+    groups.group_size().filter(|size| *size > 0)
+}

@@ -1,0 +1,213 @@
+//! Totals by phase, scope, source, opcode, element type or computation. Every execution belongs
+//! to exactly one group, so that groups add up to the module.
+
+use super::executed::Totals;
+use super::{Cost, SpaceBytes};
+use crate::graph::{Attribution, Phase, ScopeTree, multiplicities};
+use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row, ShapeView};
+use std::collections::HashMap;
+
+/// What instructions are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupKey {
+    /// Forward, backward, recompute, optimizer, unattributed.
+    Phase,
+    /// The first components of the full operation name.
+    Scope {
+        /// How many components.
+        depth: u32,
+    },
+    /// Source file and line.
+    Source,
+    /// Source file.
+    SourceFile,
+    /// Opcode.
+    Opcode,
+    /// Element type of the result; that of its first array for tuples.
+    ElementType,
+    /// Computation.
+    Computation,
+}
+
+/// The instructions that share a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The key in words; empty for instructions without one.
+    pub label: Vec<u8>,
+    /// Instructions of the text, each once.
+    pub instructions: u64,
+    /// What their executions cost.
+    pub totals: Totals,
+}
+
+/// Totals of all executions by `key`, in the order in which keys first occur.
+pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: GroupKey) -> Vec<Group> {
+    let mut groups = Groups { module, attribution, key, codes: HashMap::new(), found: Vec::new() };
+    let scopes = match key {
+        GroupKey::Scope { depth } => attribution.scopes.all_at_depth(depth),
+        _ => Vec::new(),
+    };
+    let contexts = &attribution.contexts;
+    let runs = node_executions(cost, attribution, false);
+    let unfused = node_executions(cost, attribution, true);
+    for (node, (runs, unfused)) in runs.into_iter().zip(unfused).enumerate() {
+        let id = contexts.nodes[node].computation;
+        let is_first = contexts.first_node(id) as usize == node;
+        let other = cost.other_memory_of(module, id);
+        let mut other = other.iter().peekable();
+        for row in module.computation(id).rows().map(Row) {
+            let position = contexts.position(module, node as u32, row);
+            let code = groups.code(row, position, &scopes);
+            let group = groups.of(code, row);
+            if is_first && module.flags(row) & Flags::IMPLICIT == 0 {
+                group.instructions += 1;
+            }
+            let mut totals = cost.row_totals(row);
+            while let Some(entry) = other.next_if(|entry| entry.row == row.0) {
+                totals.other_bytes_read += i128::from(entry.read);
+                totals.other_bytes_written += i128::from(entry.written);
+            }
+            group.totals.add(&totals, runs, unfused);
+        }
+    }
+    groups.found
+}
+
+/// Executions of every node; what exceeds 64 bits counts as the largest number there is.
+fn node_executions(cost: &Cost, attribution: &Attribution, unfused: bool) -> Vec<i128> {
+    let times = |call: usize| {
+        let link = cost.call_times.get(call)?;
+        Some(if link.is_fused && unfused { 0 } else { link.times })
+    };
+    let counts = multiplicities(&attribution.contexts, times);
+    counts.into_iter().map(|count| count.map_or(i128::from(i64::MAX), i128::from)).collect()
+}
+
+struct Groups<'a> {
+    module: &'a Module,
+    attribution: &'a Attribution,
+    key: GroupKey,
+    /// Numbers of groups by the key's code.
+    codes: HashMap<u64, usize>,
+    found: Vec<Group>,
+}
+
+impl Groups<'_> {
+    /// A number that stands for the key of `row`.
+    fn code(&self, row: Row, position: usize, scopes: &[u32]) -> u64 {
+        let module = self.module;
+        match self.key {
+            GroupKey::Phase => self.attribution.phase[position] as u64,
+            GroupKey::Scope { .. } => {
+                let scope = self.attribution.scope[position] as usize;
+                u64::from(scopes.get(scope).copied().unwrap_or(ScopeTree::ROOT))
+            }
+            GroupKey::Source => {
+                let metadata = module.metadata_columns();
+                let file = metadata.source_file[row.0 as usize];
+                if file < 0 {
+                    return u64::MAX;
+                }
+                (file as u64) << 32 | metadata.source_line[row.0 as usize] as u64
+            }
+            GroupKey::SourceFile => module.metadata_columns().source_file[row.0 as usize] as u64,
+            GroupKey::Opcode => module.opcode(row) as u64,
+            GroupKey::ElementType => {
+                let mut leaves = module.shapes().leaves(module.shape(row));
+                leaves.next().map_or(u64::MAX, |leaf| u64::from(module.shapes().code(leaf)))
+            }
+            GroupKey::Computation => module.computation_of(row).0.into(),
+        }
+    }
+
+    fn of(&mut self, code: u64, row: Row) -> &mut Group {
+        let at = match self.codes.get(&code) {
+            Some(at) => *at,
+            None => {
+                let label = self.label(code, row);
+                self.found.push(Group { label, ..Group::default() });
+                self.codes.insert(code, self.found.len() - 1);
+                self.found.len() - 1
+            }
+        };
+        &mut self.found[at]
+    }
+
+    fn label(&self, code: u64, row: Row) -> Vec<u8> {
+        let module = self.module;
+        match self.key {
+            GroupKey::Phase => {
+                Phase::ALL.get(code as usize).map_or("", |phase| phase.as_str()).into()
+            }
+            GroupKey::Scope { .. } => self.attribution.scopes.path(module, code as u32),
+            GroupKey::Source | GroupKey::SourceFile => {
+                let metadata = module.metadata_columns();
+                let file = metadata.source_file[row.0 as usize];
+                let name = usize::try_from(file).ok().and_then(|at| metadata.source_files.get(at));
+                let Some(name) = name else { return Vec::new() };
+                let mut label = name.to_vec();
+                if self.key == GroupKey::Source {
+                    label.extend(format!(":{}", metadata.source_line[row.0 as usize]).bytes());
+                }
+                label
+            }
+            GroupKey::Opcode => Opcode::from_code(code as u8).as_str().into(),
+            GroupKey::ElementType => {
+                let leaf = module.shapes().leaves(module.shape(row)).next();
+                let array = leaf.map(|leaf| match module.shapes().get(leaf) {
+                    ShapeView::Buffer(inner) => inner,
+                    _ => leaf,
+                });
+                let array = array.and_then(|id| module.shapes().array(id));
+                array.map_or("", |array| ElementType::as_str(array.element_type)).into()
+            }
+            GroupKey::Computation => module.computation_name(ComputationId(code as u32)).into(),
+        }
+    }
+}
+
+impl Cost {
+    /// The entries of `other_memory` in computation `id`.
+    fn other_memory_of(&self, module: &Module, id: ComputationId) -> &[SpaceBytes] {
+        let rows = module.computation(id).rows();
+        let start = self.other_memory.partition_point(|entry| entry.row < rows.start);
+        let length = self.other_memory[start..].partition_point(|entry| entry.row < rows.end);
+        &self.other_memory[start..start + length]
+    }
+
+    /// One execution of `row`, memory space 0 only. XLA does not tell reads from writes; its
+    /// bytes stand as read.
+    fn row_totals(&self, row: Row) -> Totals {
+        let at = row.0 as usize;
+        let of = |column: &[i64]| column.get(at).copied().map_or(0, i128::from);
+        Totals {
+            flops: of(&self.flops),
+            transcendentals: of(&self.transcendentals),
+            bytes_read: of(if self.is_xla { &self.bytes_accessed } else { &self.bytes_read }),
+            bytes_written: of(&self.bytes_written),
+            ..Totals::default()
+        }
+    }
+
+    /// Bytes of all executions by memory space: (space, read, written), ascending by space.
+    pub fn memory_spaces(&self, module: &Module) -> Vec<(u8, i128, i128)> {
+        let mut spaces: Vec<(u8, i128, i128)> =
+            vec![(0, self.totals.bytes_read, self.totals.bytes_written)];
+        for id in (0..module.computations().len() as u32).map(ComputationId) {
+            let times = self.unfused_executions[id.0 as usize].map_or(0, i128::from);
+            for entry in self.other_memory_of(module, id) {
+                let at = match spaces.binary_search_by_key(&entry.memory_space, |space| space.0) {
+                    Ok(at) => at,
+                    Err(at) => {
+                        spaces.insert(at, (entry.memory_space, 0, 0));
+                        at
+                    }
+                };
+                let (_, read, written) = &mut spaces[at];
+                *read = read.saturating_add(i128::from(entry.read).saturating_mul(times));
+                *written = written.saturating_add(i128::from(entry.written).saturating_mul(times));
+            }
+        }
+        spaces
+    }
+}

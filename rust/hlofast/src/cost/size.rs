@@ -1,0 +1,201 @@
+//! How many bytes a shape takes, by backend: XLA's `shape_size` functions.
+//!
+//! Computed once per interned shape. Sources: `CpuExecutable::ShapeSizeBytes` for CPU and GPU
+//! (sub-byte types are packed only where the layout says `E(n)`, dynamic arrays carry 32 bits per
+//! dimension); for TPU the tiled sizes that ahead-of-time compiled programs report.
+
+use crate::ir::{
+    ArrayShape, Dimension, ElementType, Layout, Module, ShapeId, ShapeTable, ShapeView,
+};
+
+/// Whose sizes are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// XLA:CPU: elements without padding.
+    Cpu,
+    /// XLA:GPU: as on CPU.
+    Gpu,
+    /// XLA:TPU: dimensions padded to the layout's first tile.
+    Tpu,
+}
+
+impl Backend {
+    /// Every backend.
+    pub const ALL: [Backend; 3] = [Backend::Cpu, Backend::Gpu, Backend::Tpu];
+
+    /// The word used in options, tables and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Backend::Cpu => "cpu",
+            Backend::Gpu => "gpu",
+            Backend::Tpu => "tpu",
+        }
+    }
+
+    /// TPU if some layout of `module` has tiles, which only TPU programs do; else CPU, whose sizes
+    /// are those of GPU.
+    pub fn of_module(module: &Module) -> Self {
+        let shapes = module.shapes();
+        let is_tiled = |id: ShapeId| {
+            let layout = shapes.array(id).and_then(|array| array.layout);
+            layout.is_some_and(|layout| !layout.tiles.is_empty())
+        };
+        if shapes.ids().any(is_tiled) { Backend::Tpu } else { Backend::Cpu }
+    }
+
+    /// Bytes of the pointer table of a tuple of `length` elements.
+    fn table_bytes(self, length: usize) -> i64 {
+        match self {
+            Backend::Cpu | Backend::Gpu => 8 * length as i64,
+            // Measured: what libtpu counts for any tuple.
+            Backend::Tpu => 512,
+        }
+    }
+}
+
+/// What cost rules need to know of one shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShapeCost {
+    /// XLA's size of the shape itself: of a tuple only its pointer table. -1 if unknown.
+    pub size: i64,
+    /// Sum of the leaves' sizes. -1 if unknown.
+    pub leaves: i64,
+    /// Number of elements of an array, 1 for tokens; 0 for tuples. -1 if unknown.
+    pub elements: i64,
+    /// Memory space of an array; 0 for tuples.
+    pub memory_space: u8,
+    /// Whether it is a tuple.
+    pub is_tuple: bool,
+    /// Whether all leaves lie in memory space 0.
+    pub is_default_memory: bool,
+}
+
+/// The figures of every shape of `module`, by id. With `packed`, sub-byte types are packed even
+/// where the layout does not say so.
+pub fn shape_costs(shapes: &ShapeTable, backend: Backend, packed: bool) -> Vec<ShapeCost> {
+    let mut costs: Vec<ShapeCost> = Vec::with_capacity(shapes.len());
+    for id in shapes.ids() {
+        let cost = match shapes.get(id) {
+            ShapeView::Array(array) => array_cost(&array, backend, packed),
+            ShapeView::Buffer(inner) => costs.get(inner.0 as usize).copied().unwrap_or_default(),
+            ShapeView::Tuple(children) => {
+                let length = children.len();
+                let children = || children.iter().filter_map(|child| costs.get(child.0 as usize));
+                let leaves = children().try_fold(0i64, |sum, child| {
+                    (child.leaves >= 0).then(|| sum.checked_add(child.leaves))?
+                });
+                ShapeCost {
+                    size: backend.table_bytes(length),
+                    leaves: leaves.unwrap_or(-1),
+                    elements: 0,
+                    memory_space: 0,
+                    is_tuple: true,
+                    is_default_memory: children().all(|child| child.is_default_memory),
+                }
+            }
+        };
+        costs.push(cost);
+    }
+    costs
+}
+
+/// Sizes of all shapes as if no layout packed its elements; None if none does.
+pub fn unpacked_sizes(shapes: &ShapeTable, costs: &[ShapeCost]) -> Option<Vec<i64>> {
+    let packing = |id: ShapeId| {
+        let array = shapes.array(id)?;
+        let layout = array.layout.filter(|layout| layout.element_bits > 0)?;
+        let bytes = i64::from(array.element_type.storage_bits() / 8);
+        (layout.element_bits > 0).then(|| array.elements().map(|n| (n, bytes)))?
+    };
+    shapes.ids().any(|id| packing(id).is_some()).then(|| {
+        let size = |id: ShapeId| match packing(id) {
+            Some((elements, bytes)) => {
+                i64::try_from(elements).ok().and_then(|n| n.checked_mul(bytes)).unwrap_or(-1)
+            }
+            None => costs[id.0 as usize].size,
+        };
+        shapes.ids().map(size).collect()
+    })
+}
+
+fn array_cost(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> ShapeCost {
+    let size = array_size(array, backend, packed).unwrap_or(-1);
+    let space = array.layout.map_or(0, |layout| layout.memory_space);
+    let elements = array.elements().and_then(|count| i64::try_from(count).ok()).unwrap_or(-1);
+    ShapeCost {
+        size,
+        leaves: size,
+        elements,
+        memory_space: u8::try_from(space).unwrap_or(u8::MAX),
+        is_tuple: false,
+        is_default_memory: space == 0,
+    }
+}
+
+fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<i64> {
+    match array.element_type {
+        ElementType::Token => return Some(0),
+        ElementType::Opaque => return Some(8),
+        _ => {}
+    }
+    let bits = match array.layout {
+        Some(layout) if layout.element_bits > 0 => u64::try_from(layout.element_bits).ok()?,
+        _ if packed && array.element_type != ElementType::Pred => {
+            u64::from(array.element_type.bits())
+        }
+        _ => u64::from(array.element_type.storage_bits()),
+    };
+    let elements = match array.layout {
+        Some(layout) if backend == Backend::Tpu && !layout.tiles.is_empty() => {
+            tiled_elements(array, layout)?
+        }
+        _ => u128::from(array.elements()?),
+    };
+    let bytes = elements.checked_mul(u128::from(bits))?.div_ceil(8);
+    let is_dynamic = array.dimensions().any(|size| !matches!(size, Dimension::Static(_)));
+    let metadata = if is_dynamic { 4 * array.rank() as u128 } else { 0 };
+    i64::try_from(bytes.checked_add(metadata)?).ok()
+}
+
+/// Elements with the minor dimensions rounded up to the first tile; a tile longer than the rank
+/// sees leading dimensions of 1. Further tiles reorder within the first and add nothing.
+fn tiled_elements(array: &ArrayShape<'_>, layout: &Layout) -> Option<u128> {
+    let tile = layout.tiles.first()?;
+    let rank = array.rank();
+    let is_complete = layout.minor_to_major.len() == rank;
+    let mut product = 1u128;
+    // A `*` joins its dimension with the next minor one before that is rounded.
+    let mut joined = 1u64;
+    for position in 0..rank.max(tile.len()) {
+        // Positions count from the slowest-varying dimension.
+        let size = match (position + rank).checked_sub(tile.len().max(rank)) {
+            Some(major) => {
+                let physical = rank - 1 - major;
+                let dimension = if is_complete {
+                    usize::try_from(*layout.minor_to_major.get(physical)?).ok()?
+                } else {
+                    major
+                };
+                u64::try_from(array.dimension(dimension)?.bound()?).ok()?
+            }
+            None => 1,
+        };
+        let size = size.checked_mul(std::mem::replace(&mut joined, 1))?;
+        let tile = (position + tile.len()).checked_sub(tile.len().max(rank)).map(|at| tile[at]);
+        let padded = match tile {
+            None => size,
+            Some(i64::MIN) => {
+                joined = size;
+                continue;
+            }
+            Some(tile) => {
+                let tile = u64::try_from(tile).ok().filter(|tile| *tile > 0)?;
+                size.div_ceil(tile).checked_mul(tile)?
+            }
+        };
+        product = product.checked_mul(u128::from(padded))?;
+    }
+    product = product.checked_mul(u128::from(joined))?;
+    let alignment = u128::try_from(layout.tail_padding_alignment).unwrap_or(1).max(1);
+    product.div_ceil(alignment).checked_mul(alignment)
+}

@@ -1,0 +1,461 @@
+//! Bytes that one execution of an instruction reads and writes, by memory space.
+//!
+//! The model: every operand is read once, the result is written once, what a fusion holds inside
+//! costs nothing. Slices read what they take, in-place updates write what they change, and of a
+//! pair of start and done only the done counts.
+
+use super::custom_call::CustomCallKind;
+use super::facts::{Fact, Facts, start_of};
+use super::rules::{Class, Rules, class_of};
+use super::size::ShapeCost;
+use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId};
+
+/// Bytes of one row in a memory space other than the default one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceBytes {
+    /// The row.
+    pub row: u32,
+    /// `S(n)` of the layout; 255 stands for all above 254.
+    pub memory_space: u8,
+    /// Bytes read per execution.
+    pub read: i64,
+    /// Bytes written per execution.
+    pub written: i64,
+}
+
+/// Adds up the traffic of rows.
+pub(super) struct Traffic<'a> {
+    rules: Rules<'a>,
+    facts: &'a Facts,
+    /// Of the row at hand, in memory space 0.
+    read: i64,
+    written: i64,
+    /// Some size is not known.
+    is_unknown: bool,
+    row: u32,
+    /// Other memory spaces, of all rows so far.
+    pub other: Vec<SpaceBytes>,
+    /// The last row that read each row, so that an operand given twice is read once.
+    readers: Vec<u32>,
+    pending: Vec<Row>,
+    /// Steps that following operands into fusions may still take. Nested fusions form a tree;
+    /// shared computations and long operand lists could make it large. Without any left, operands
+    /// count as read whole.
+    budget: u64,
+}
+
+const NO_ROW: u32 = u32::MAX;
+
+impl<'a> Traffic<'a> {
+    pub fn new(rules: Rules<'a>, facts: &'a Facts) -> Self {
+        Self {
+            rules,
+            facts,
+            read: 0,
+            written: 0,
+            is_unknown: false,
+            row: NO_ROW,
+            other: Vec::new(),
+            readers: Vec::new(),
+            pending: Vec::new(),
+            budget: budget(rules.module),
+        }
+    }
+
+    /// Bytes that `row` reads and writes in memory space 0; other spaces go to `other`. None
+    /// where a size is not known.
+    #[inline]
+    pub fn of(&mut self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Option<(i64, i64)> {
+        let class = class_of(opcode);
+        if class == Class::Free {
+            return Some((0, 0));
+        }
+        (self.read, self.written, self.is_unknown, self.row) = (0, 0, false, row.0);
+        if class == Class::Special || opcode == Opcode::Transpose {
+            self.special(row, opcode, fact);
+        } else {
+            self.plain(row);
+        }
+        (!self.is_unknown).then_some((self.read, self.written))
+    }
+
+    #[inline]
+    fn add_read(&mut self, size: i64, memory_space: u8) {
+        if size < 0 {
+            self.is_unknown = true;
+        } else if memory_space == 0 {
+            self.read = self.read.saturating_add(size);
+        } else {
+            let entry = self.other_entry(memory_space);
+            entry.read = entry.read.saturating_add(size);
+        }
+    }
+
+    #[inline]
+    fn add_written(&mut self, size: i64, memory_space: u8) {
+        if size < 0 {
+            self.is_unknown = true;
+        } else if memory_space == 0 {
+            self.written = self.written.saturating_add(size);
+        } else {
+            let entry = self.other_entry(memory_space);
+            entry.written = entry.written.saturating_add(size);
+        }
+    }
+
+    /// The entry of the row at hand for `memory_space`: one per space, since there are few.
+    fn other_entry(&mut self, memory_space: u8) -> &mut SpaceBytes {
+        let row = self.row;
+        let found = self
+            .other
+            .iter()
+            .rposition(|entry| entry.row != row || entry.memory_space == memory_space)
+            .filter(|at| self.other[*at].row == row);
+        let at = found.unwrap_or_else(|| {
+            self.other.push(SpaceBytes { row, memory_space, read: 0, written: 0 });
+            self.other.len() - 1
+        });
+        &mut self.other[at]
+    }
+
+    fn reads(&mut self, cost: ShapeCost) {
+        // What a tuple costs is its elements, which whoever made them has written.
+        if !cost.is_tuple {
+            self.add_read(cost.size, cost.memory_space);
+        }
+    }
+
+    fn writes(&mut self, shape: ShapeId) {
+        let cost = self.rules.shapes[shape.0 as usize];
+        if !cost.is_tuple || cost.is_default_memory {
+            return self.add_written(cost.leaves, cost.memory_space);
+        }
+        for leaf in self.rules.module.shapes().leaves(shape) {
+            let cost = self.rules.shapes[leaf.0 as usize];
+            self.add_written(cost.size, cost.memory_space);
+        }
+    }
+
+    fn reads_operand(&mut self, row: Row, index: usize) {
+        if let Some(operand) = self.rules.module.operands(row).get(index) {
+            self.reads(self.rules.shape(Row(*operand)));
+        }
+    }
+
+    /// Each distinct operand once.
+    #[inline]
+    fn reads_operands(&mut self, row: Row, from: usize) {
+        let operands = self.rules.module.operands(row).get(from..).unwrap_or_default();
+        match operands {
+            [] => {}
+            [only] => self.reads(self.rules.shape(Row(*only))),
+            [first, second] => {
+                self.reads(self.rules.shape(Row(*first)));
+                if second != first {
+                    self.reads(self.rules.shape(Row(*second)));
+                }
+            }
+            _ => {
+                if self.readers.is_empty() {
+                    self.readers = vec![NO_ROW; self.rules.module.row_count()];
+                }
+                for operand in operands {
+                    let reader = &mut self.readers[*operand as usize];
+                    if std::mem::replace(reader, row.0) != row.0 {
+                        self.reads(self.rules.shape(Row(*operand)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn plain(&mut self, row: Row) {
+        self.reads_operands(row, 0);
+        self.writes(self.rules.module.shape(row));
+    }
+
+    fn special(&mut self, row: Row, opcode: Opcode, fact: Option<&Fact>) {
+        let module = self.rules.module;
+        match opcode {
+            Opcode::Tuple
+            | Opcode::OptBarrier
+            | Opcode::Call
+            | Opcode::While
+            | Opcode::Conditional
+            | Opcode::AsyncStart
+            | Opcode::AsyncUpdate
+            | Opcode::AsyncDone
+            | Opcode::AllReduceStart
+            | Opcode::AllGatherStart
+            | Opcode::CollectivePermuteStart
+            | Opcode::CopyStart
+            | Opcode::SendDone
+            | Opcode::Recv => {}
+            Opcode::Transpose if matches!(fact, Some(Fact::IsBitcast)) => {}
+            Opcode::Fusion => self.fusion(row, fact),
+            Opcode::CustomCall => self.custom_call(row, fact),
+            Opcode::Slice => self.slice(row, 1),
+            Opcode::DynamicSlice => self.slice(row, 1),
+            Opcode::DynamicUpdateSlice => {
+                self.reads_operands(row, 1);
+                let update = self.rules.operand(row, 1);
+                let space = self.rules.shape(row).memory_space;
+                self.add_written(update.size, space);
+            }
+            Opcode::Gather => self.slice(row, 1),
+            Opcode::Scatter => self.scatter(row),
+            Opcode::TriangularSolve => {
+                let matrix = self.rules.operand(row, 0);
+                self.add_read(matrix.size / 2, matrix.memory_space);
+                self.reads_operand(row, 1);
+                self.writes(module.shape(row));
+            }
+            Opcode::Cholesky => {
+                let matrix = self.rules.operand(row, 0);
+                self.add_read(matrix.size / 2, matrix.memory_space);
+                let result = self.rules.shape(row);
+                self.add_written(result.size / 2, result.memory_space);
+            }
+            Opcode::Outfeed => self.reads_leaves(row, 0),
+            Opcode::Send => self.reads_leaves(row, 0),
+            Opcode::RecvDone | Opcode::Infeed => self.writes(module.shape(row)),
+            Opcode::AllReduceDone
+            | Opcode::AllGatherDone
+            | Opcode::CollectivePermuteDone
+            | Opcode::CopyDone => {
+                match start_of(module, row) {
+                    Some(start) => self.reads_operands(start, 0),
+                    // Started elsewhere, as in a loop before: as much is read as is written.
+                    None => {
+                        let cost = self.rules.shape(row);
+                        self.add_read(cost.leaves, cost.memory_space);
+                    }
+                }
+                self.writes(module.shape(row));
+            }
+            _ => self.plain(row),
+        }
+    }
+
+    /// Reads as much of operand 0 as the result holds, and the other operands whole.
+    fn slice(&mut self, row: Row, others: usize) {
+        let result = self.rules.shape(row);
+        self.add_read(result.size, self.rules.operand(row, 0).memory_space);
+        self.reads_operands(row, others);
+        self.add_written(result.size, result.memory_space);
+    }
+
+    /// The target is updated in place: of it only what the updates meet is read and written.
+    fn scatter(&mut self, row: Row) {
+        let inputs = self.rules.module.operands(row).len().saturating_sub(1) / 2;
+        self.reads_operand(row, inputs);
+        for index in inputs + 1..=2 * inputs {
+            let update = self.rules.operand(row, index);
+            let target = self.rules.operand(row, index - inputs - 1).memory_space;
+            self.add_read(update.size, update.memory_space);
+            self.add_read(update.size, target);
+            self.add_written(update.size, target);
+        }
+    }
+
+    fn reads_leaves(&mut self, row: Row, index: usize) {
+        let module = self.rules.module;
+        let Some(operand) = module.operands(row).get(index) else { return };
+        for leaf in module.shapes().leaves(module.shape(Row(*operand))) {
+            self.reads(self.rules.shapes[leaf.0 as usize]);
+        }
+    }
+
+    fn custom_call(&mut self, row: Row, fact: Option<&Fact>) {
+        let Some(Fact::CustomCall(call)) = fact else { return self.plain(row) };
+        if call.kind == CustomCallKind::Marker {
+            return;
+        }
+        match (call.bytes_read, call.bytes_written) {
+            (None, None) => {
+                for index in 0..self.rules.module.operands(row).len() {
+                    self.reads_leaves(row, index);
+                }
+                self.writes(self.rules.module.shape(row));
+            }
+            (read, written) => {
+                self.add_read(read.unwrap_or(0).max(0), 0);
+                self.add_written(written.unwrap_or(0).max(0), 0);
+            }
+        }
+    }
+
+    fn fusion(&mut self, row: Row, fact: Option<&Fact>) {
+        let module = self.rules.module;
+        let Some(id) = module.called(row, CallRole::Calls) else { return self.plain(row) };
+        if matches!(fact, Some(Fact::IsCustomFusion)) {
+            let mut rows = module.computation(id).rows().map(Row);
+            let found =
+                rows.find(|row| matches!(module.opcode(*row), Opcode::Gather | Opcode::Scatter));
+            if let Some(inner) = found {
+                return match module.opcode(inner) {
+                    Opcode::Gather => self.slice(inner, 1),
+                    _ => self.scatter(inner),
+                };
+            }
+        }
+        self.fusion_results(row, id);
+        for inner in module.computation(id).rows().map(Row) {
+            if module.opcode(inner) == Opcode::Constant {
+                let cost = self.rules.shape(inner);
+                if cost.elements > 1 {
+                    self.reads(cost);
+                }
+            }
+        }
+        for parameter in self.facts.parameters(id) {
+            self.parameter(Row(*parameter));
+        }
+    }
+
+    fn fusion_results(&mut self, row: Row, id: ComputationId) {
+        let module = self.rules.module;
+        let root = Row(module.computation(id).root);
+        let shape = module.shape(row);
+        let Some(elements) = module.shapes().tuple(shape) else {
+            return self.fusion_result(root, self.rules.shapes[shape.0 as usize]);
+        };
+        let values = match module.opcode(root) {
+            Opcode::Tuple => module.operands(root),
+            _ => &[],
+        };
+        for (index, element) in elements.iter().enumerate() {
+            let cost = self.rules.shapes[element.0 as usize];
+            match values.get(index) {
+                Some(value) if !cost.is_tuple => self.fusion_result(Row(*value), cost),
+                _ => self.writes(*element),
+            }
+        }
+    }
+
+    /// An update of one of the fusion's operands is made in place, also where it is renamed or
+    /// converted behind.
+    fn fusion_result(&mut self, value: Row, whole: ShapeCost) {
+        let module = self.rules.module;
+        let mut source = value;
+        for _ in 0..64 {
+            match (is_view(module.opcode(source)), module.operands(source).first()) {
+                (true, Some(operand)) => source = Row(*operand),
+                _ => break,
+            }
+        }
+        let size = match module.opcode(source) {
+            Opcode::DynamicUpdateSlice => {
+                part_of(whole, self.rules.operand(source, 1).elements).min(whole.size)
+            }
+            _ => whole.size,
+        };
+        self.add_written(size, whole.memory_space);
+    }
+
+    fn parameter(&mut self, parameter: Row) {
+        let module = self.rules.module;
+        let cost = self.rules.shape(parameter);
+        if !cost.is_tuple {
+            let size = self.taken(parameter, cost);
+            return self.add_read(size, cost.memory_space);
+        }
+        let mut stack = vec![(module.shape(parameter), parameter)];
+        while let Some((shape, value)) = stack.pop() {
+            match module.shapes().tuple(shape) {
+                None => {
+                    let cost = self.rules.shapes[shape.0 as usize];
+                    // A leaf that nothing takes is not read.
+                    if module.shape(value) == shape {
+                        let size = self.taken(value, cost);
+                        self.add_read(size, cost.memory_space);
+                    }
+                }
+                Some(elements) => {
+                    let taken = super::xla::elements_taken(module, value, elements.len());
+                    stack.extend(elements.iter().copied().zip(taken));
+                }
+            }
+        }
+    }
+
+    /// Bytes read of `value`, which a fusion gets: what slices take of it, but the whole at most,
+    /// and the whole once if anything uses all of it.
+    fn taken(&mut self, value: Row, cost: ShapeCost) -> i64 {
+        let module = self.rules.module;
+        let mut bytes = 0i64;
+        self.pending.clear();
+        self.pending.push(value);
+        while let Some(value) = self.pending.pop() {
+            for user in module.users().get(value.0) {
+                let user = Row(*user);
+                let Some(budget) = self.budget.checked_sub(1) else { return cost.size };
+                self.budget = budget;
+                let operands = module.operands(user);
+                let is_only_first = || {
+                    let (first, others) = operands.split_first().unwrap_or((&NO_ROW, &[]));
+                    *first == value.0 && others.len() < 64 && !others.contains(&value.0)
+                };
+                match module.opcode(user) {
+                    Opcode::Slice | Opcode::DynamicSlice if is_only_first() => {
+                        let taken = part_of(cost, self.rules.shape(user).elements);
+                        bytes = bytes.saturating_add(taken);
+                    }
+                    Opcode::DynamicUpdateSlice if is_only_first() => {}
+                    Opcode::Fusion if self.nested(value, user) => {}
+                    opcode
+                        if is_view(opcode)
+                            && !module.users().get(user.0).is_empty()
+                            && module.flags(user) & Flags::ROOT == 0 =>
+                    {
+                        self.pending.push(user);
+                    }
+                    _ => return cost.size,
+                }
+            }
+        }
+        bytes.min(cost.size)
+    }
+
+    /// Follows `value` into nested fusion `fusion`; false if it is passed on from there.
+    fn nested(&mut self, value: Row, fusion: Row) -> bool {
+        let module = self.rules.module;
+        let Some(id) = module.called(fusion, CallRole::Calls) else { return false };
+        let root = module.computation(id).root;
+        let parameters = self.facts.parameters(id);
+        let Some(budget) = self.budget.checked_sub(parameters.len() as u64) else { return false };
+        self.budget = budget;
+        for (index, operand) in module.operands(fusion).iter().enumerate() {
+            if *operand == value.0 {
+                match parameters.get(index) {
+                    Some(parameter) if *parameter != root => self.pending.push(Row(*parameter)),
+                    _ => return false,
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Steps that following operands into fusions may take in all.
+pub(super) fn budget(module: &Module) -> u64 {
+    1_000_000 + 64 * module.columns().operands.len() as u64
+}
+
+/// Opcodes that only rename or convert, element by element.
+fn is_view(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Bitcast | Opcode::Convert | Opcode::Copy | Opcode::Reshape)
+}
+
+/// Bytes of `elements` elements of an array that is stored like `whole`.
+fn part_of(whole: ShapeCost, elements: i64) -> i64 {
+    if elements < 0 || whole.size < 0 {
+        return -1;
+    }
+    if whole.elements <= 0 {
+        return 0;
+    }
+    let bytes = i128::from(whole.size) * i128::from(elements) / i128::from(whole.elements);
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

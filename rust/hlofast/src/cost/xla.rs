@@ -1,0 +1,543 @@
+//! XLA-compatible cost: `HloCostAnalysis`, rule by rule, traps included.
+//!
+//! Written once for exact integers and for 32-bit floats; with the latter, additions are made in
+//! XLA's order, so that results are equal bit for bit.
+
+use super::facts::{Fact, FactCursor, Facts};
+use super::rules::{Class, Rules, Work, class_of};
+use super::size::Backend;
+use crate::Provenance;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use std::cell::Cell;
+
+/// A number that costs are added up in.
+pub(super) trait Number: Copy + Default + PartialOrd {
+    fn of(value: i128) -> Self;
+    fn plus(self, other: Self) -> Self;
+    fn times(self, factor: i128) -> Self;
+    /// Half of a size, as XLA halves it.
+    fn half_of(value: i64) -> Self;
+}
+
+impl Number for i128 {
+    fn of(value: i128) -> Self {
+        value
+    }
+    fn plus(self, other: Self) -> Self {
+        self.saturating_add(other)
+    }
+    fn times(self, factor: i128) -> Self {
+        self.saturating_mul(factor)
+    }
+    fn half_of(value: i64) -> Self {
+        i128::from(value) / 2
+    }
+}
+
+impl Number for f32 {
+    fn of(value: i128) -> Self {
+        value as f32
+    }
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+    fn times(self, factor: i128) -> Self {
+        self * factor as f32
+    }
+    fn half_of(value: i64) -> Self {
+        value as f32 / 2.0
+    }
+}
+
+/// The properties that XLA's analysis sums up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Properties<N> {
+    pub flops: N,
+    pub transcendentals: N,
+    pub bytes: N,
+    /// -1 per custom call; no device rates are known to a client without a device.
+    pub optimal_seconds: N,
+}
+
+impl<N: Number> Properties<N> {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            flops: self.flops.plus(other.flops),
+            transcendentals: self.transcendentals.plus(other.transcendentals),
+            bytes: self.bytes.plus(other.bytes),
+            optimal_seconds: self.optimal_seconds.plus(other.optimal_seconds),
+        }
+    }
+
+    fn maximum(self, other: Self) -> Self {
+        let max = |a: N, b: N| if b > a { b } else { a };
+        Self {
+            flops: max(self.flops, other.flops),
+            transcendentals: max(self.transcendentals, other.transcendentals),
+            bytes: max(self.bytes, other.bytes),
+            optimal_seconds: max(self.optimal_seconds, other.optimal_seconds),
+        }
+    }
+}
+
+/// What XLA counts: of every row, and of every computation as if it were the entry.
+pub(super) struct XlaCost<N> {
+    pub rows: Vec<Properties<N>>,
+    pub computations: Vec<Properties<N>>,
+}
+
+/// Runs XLA's analysis over every computation of the module.
+pub(super) fn analyse<N: Number>(rules: Rules<'_>, facts: &Facts, backend: Backend) -> XlaCost<N> {
+    let module = rules.module;
+    let cost = XlaCost {
+        rows: vec![Properties::default(); module.row_count()],
+        computations: vec![Properties::default(); module.computations().len()],
+    };
+    let budget = Cell::new(super::traffic::budget(module));
+    let mut engine = Engine { rules, facts, backend, cost, budget };
+    let mut order = VisitOrder::new(module);
+    for id in module.computation_post_order() {
+        engine.computation(id, &mut order);
+    }
+    engine.cost
+}
+
+struct Engine<'a, N> {
+    rules: Rules<'a>,
+    facts: &'a Facts,
+    backend: Backend,
+    cost: XlaCost<N>,
+    /// Steps that following operands into nested fusions may still take.
+    budget: Cell<u64>,
+}
+
+impl<N: Number> Engine<'_, N> {
+    fn computation(&mut self, id: ComputationId, order: &mut VisitOrder) {
+        let module = self.rules.module;
+        let rows = module.computation(id).rows();
+        let mut cursor = FactCursor::new(self.facts, rows.start);
+        for row in rows {
+            self.cost.rows[row as usize] = self.row(Row(row), cursor.take(row));
+        }
+        let mut sum = Properties::default();
+        for row in order.of(module, id) {
+            sum = sum.plus(self.cost.rows[*row as usize]);
+        }
+        self.cost.computations[id.0 as usize] = sum;
+    }
+
+    fn called(&self, row: Row, role: CallRole) -> Properties<N> {
+        let called = self.rules.module.called(row, role);
+        called.map_or_else(Properties::default, |id| self.cost.computations[id.0 as usize])
+    }
+
+    fn row(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
+        let opcode = self.rules.module.opcode(row);
+        match opcode {
+            Opcode::Fusion => return self.fusion(row, fact),
+            Opcode::CustomCall => return self.custom_call(fact),
+            Opcode::Call => return self.called(row, CallRole::ToApply),
+            Opcode::AsyncStart => {
+                let role = match self.rules.module.called(row, CallRole::Calls) {
+                    Some(_) => CallRole::Calls,
+                    None => CallRole::Wrapped,
+                };
+                return self.called(row, role);
+            }
+            Opcode::While => {
+                let body = Properties::default().plus(self.called(row, CallRole::Body));
+                return body.plus(self.called(row, CallRole::Condition));
+            }
+            Opcode::Conditional => return self.conditional(row),
+            _ => {}
+        }
+        let mut cost = self.work(row, opcode, fact);
+        cost.bytes = self.bytes(row, opcode, fact);
+        cost
+    }
+
+    /// FLOPs and transcendentals of an instruction and of what it applies to elements.
+    fn work(&self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Properties<N> {
+        let Work { flops, transcendentals, .. } = self.rules.work(row, opcode, fact);
+        let mut cost = Properties {
+            flops: N::of(flops),
+            transcendentals: N::of(transcendentals),
+            ..Properties::default()
+        };
+        if class_of(opcode) != Class::Special {
+            return cost;
+        }
+        let applications = self.rules.applications(row, opcode, fact).unwrap_or_default();
+        for (computation, count) in applications.into_iter().flatten() {
+            let applied = self.cost.computations[computation.0 as usize];
+            cost.flops = cost.flops.plus(applied.flops.times(count));
+            cost.transcendentals = cost.transcendentals.plus(applied.transcendentals.times(count));
+            cost.optimal_seconds = cost.optimal_seconds.plus(applied.optimal_seconds.times(count));
+        }
+        cost
+    }
+
+    fn conditional(&self, row: Row) -> Properties<N> {
+        let calls = self.rules.module.calls(row).iter();
+        calls
+            .map(|call| self.cost.computations[call.computation.0 as usize])
+            .reduce(Properties::maximum)
+            .unwrap_or_default()
+    }
+
+    /// Nothing is known of custom calls, which XLA says with -1. libtpu takes what the author of a
+    /// kernel estimates, and knows its own markers.
+    fn custom_call(&self, fact: Option<&Fact>) -> Properties<N> {
+        let unknown = Properties {
+            flops: N::of(-1),
+            transcendentals: N::default(),
+            bytes: N::of(-1),
+            optimal_seconds: N::of(-1),
+        };
+        let Some(Fact::CustomCall(call)) = fact else { return unknown };
+        let is_estimated =
+            call.provenance == Provenance::FromBackendConfig && call.contraction.is_none();
+        if self.backend != Backend::Tpu || !is_estimated {
+            return unknown;
+        }
+        let number = |value: Option<i64>| N::of(i128::from(value.unwrap_or(0)));
+        Properties {
+            flops: number(call.flops),
+            transcendentals: number(call.transcendentals),
+            bytes: number(call.bytes_read).plus(number(call.bytes_written)),
+            optimal_seconds: N::default(),
+        }
+    }
+
+    /// Sizes of the result's leaves, then of the operands, where a tuple is its pointer table.
+    fn default_bytes(&self, row: Row) -> N {
+        let module = self.rules.module;
+        let mut bytes = N::default();
+        let shape = module.shape(row);
+        if self.rules.shapes[shape.0 as usize].is_tuple {
+            for leaf in module.shapes().leaves(shape) {
+                bytes = bytes.plus(size(self.rules.shapes[leaf.0 as usize].size));
+            }
+        } else {
+            bytes = size(self.rules.shape(row).size);
+        }
+        for operand in module.operands(row) {
+            bytes = bytes.plus(size(self.rules.shape(Row(*operand)).size));
+        }
+        bytes
+    }
+
+    fn leaf_bytes(&self, row: Row) -> N {
+        let shapes = self.rules.module.shapes();
+        let leaves = shapes.leaves(self.rules.module.shape(row));
+        leaves
+            .fold(N::default(), |sum, leaf| sum.plus(size(self.rules.shapes[leaf.0 as usize].size)))
+    }
+
+    fn bytes(&self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> N {
+        let rules = &self.rules;
+        let twice = |bytes: i64| size::<N>(bytes.saturating_mul(2));
+        match opcode {
+            _ if class_of(opcode) == Class::Free => N::default(),
+            Opcode::Transpose if matches!(fact, Some(Fact::IsBitcast)) => N::default(),
+            Opcode::Tuple => size(rules.shape(row).size),
+            Opcode::Slice => twice(rules.shape(row).size),
+            Opcode::DynamicSlice => {
+                twice(rules.shape(row).size).plus(size(rules.operand(row, 1).size))
+            }
+            Opcode::DynamicUpdateSlice => {
+                twice(rules.operand(row, 1).size).plus(size(rules.operand(row, 2).size))
+            }
+            Opcode::Gather => self.gather_bytes(row),
+            Opcode::Scatter => self.scatter_bytes(row),
+            Opcode::TriangularSolve => size::<N>(rules.shape(row).size)
+                .plus(N::half_of(rules.operand(row, 0).size.max(0)))
+                .plus(size(rules.operand(row, 1).size)),
+            Opcode::Cholesky => {
+                let half = N::half_of(rules.operand(row, 0).size.max(0));
+                half.plus(half)
+            }
+            Opcode::Infeed => self.leaf_bytes(row),
+            Opcode::Outfeed => {
+                let operands = rules.module.operands(row).iter();
+                operands.fold(N::default(), |sum, operand| sum.plus(self.leaf_bytes(Row(*operand))))
+            }
+            _ => self.default_bytes(row),
+        }
+    }
+
+    fn gather_bytes(&self, row: Row) -> N {
+        let indices = self.rules.operand(row, 1).size;
+        size::<N>(self.rules.shape(row).size.saturating_mul(2)).plus(size(indices))
+    }
+
+    fn scatter_bytes(&self, row: Row) -> N {
+        let inputs = self.rules.module.operands(row).len().saturating_sub(1) / 2;
+        let updates = (inputs + 1..=2 * inputs).map(|index| self.rules.operand(row, index).size);
+        let updates = updates.fold(0i64, |sum, bytes| sum.saturating_add(bytes.max(0)));
+        size::<N>(updates.saturating_mul(3)).plus(size(self.rules.operand(row, inputs).size))
+    }
+
+    fn fusion(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
+        let module = self.rules.module;
+        let Some(id) = module.called(row, CallRole::Calls) else {
+            return Properties { bytes: self.default_bytes(row), ..Properties::default() };
+        };
+        if matches!(fact, Some(Fact::IsCustomFusion)) {
+            for inner in module.computation(id).rows().map(Row) {
+                match module.opcode(inner) {
+                    Opcode::Gather => {
+                        let bytes = self.gather_bytes(inner);
+                        return Properties { bytes, ..Properties::default() };
+                    }
+                    Opcode::Scatter => {
+                        let mut cost = self.work(inner, Opcode::Scatter, None);
+                        cost.bytes = self.scatter_bytes(inner);
+                        return cost;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let mut cost = self.cost.computations[id.0 as usize];
+        cost.bytes = self.fusion_bytes(row, id);
+        cost
+    }
+
+    fn fusion_bytes(&self, row: Row, id: ComputationId) -> N {
+        let module = self.rules.module;
+        let shapes = module.shapes();
+        let root = Row(module.computation(id).root);
+        let mut bytes = N::default();
+        let written = |value: Row, whole: i64| match module.opcode(value) {
+            Opcode::DynamicUpdateSlice => self.rules.operand(value, 1).size,
+            _ => whole,
+        };
+        match shapes.tuple(module.shape(row)) {
+            None => bytes = bytes.plus(size(written(root, self.rules.shape(row).size))),
+            Some(elements) => {
+                for (index, element) in elements.iter().enumerate() {
+                    let value = match module.opcode(root) {
+                        Opcode::Tuple => module.operands(root).get(index).map(|row| Row(*row)),
+                        _ => None,
+                    };
+                    if self.rules.shapes[element.0 as usize].is_tuple {
+                        for leaf in shapes.leaves(*element) {
+                            bytes = bytes.plus(size(self.rules.shapes[leaf.0 as usize].size));
+                        }
+                        continue;
+                    }
+                    let whole = self.rules.shapes[element.0 as usize].size;
+                    bytes = bytes.plus(size(value.map_or(whole, |value| written(value, whole))));
+                }
+            }
+        }
+        let rows = || module.computation(id).rows().map(Row);
+        for constant in rows().filter(|row| module.opcode(*row) == Opcode::Constant) {
+            let cost = self.rules.shape(constant);
+            if cost.elements > 1 {
+                bytes = bytes.plus(size(cost.size));
+            }
+        }
+        for parameter in self.facts.parameters(id) {
+            bytes = bytes.plus(N::of(self.parameter_bytes(Row(*parameter))));
+        }
+        bytes
+    }
+
+    fn parameter_bytes(&self, parameter: Row) -> i128 {
+        let module = self.rules.module;
+        let shape = module.shape(parameter);
+        if !self.rules.shape(parameter).is_tuple {
+            return self.read_bytes(parameter);
+        }
+        let mut sum = 0i128;
+        let mut stack = vec![(shape, parameter)];
+        while let Some((shape, value)) = stack.pop() {
+            match module.shapes().tuple(shape) {
+                None => sum = sum.saturating_add(self.read_bytes(value)),
+                Some(elements) => {
+                    let taken = elements_taken(module, value, elements.len());
+                    stack.extend(elements.iter().copied().zip(taken));
+                }
+            }
+        }
+        sum
+    }
+
+    /// `FusionParameterReadBytes`: slices count once each, broadcasts and reshapes the whole each
+    /// time, all other users the whole once in total.
+    fn read_bytes(&self, value: Row) -> i128 {
+        let module = self.rules.module;
+        let mut bytes = 0i128;
+        let mut pending = vec![value];
+        while let Some(value) = pending.pop() {
+            let whole = i128::from(self.rules.shape(value).size.max(0));
+            let mut is_read = false;
+            for user in module.users().get(value.0).iter().map(|row| Row(*row)) {
+                let more = match module.opcode(user) {
+                    Opcode::Fusion => match self.nested_reads(value, user, &mut pending) {
+                        Some(more) => more,
+                        None => self.once(&mut is_read, whole),
+                    },
+                    Opcode::Broadcast | Opcode::Reshape => whole,
+                    _ => match self.sliced(value, user) {
+                        Some(taken) => taken,
+                        None => self.once(&mut is_read, whole),
+                    },
+                };
+                bytes = bytes.saturating_add(more);
+            }
+        }
+        bytes
+    }
+
+    fn once(&self, is_done: &mut bool, bytes: i128) -> i128 {
+        if std::mem::replace(is_done, true) { 0 } else { bytes }
+    }
+
+    /// Bytes that `user` takes of `value` by slicing it; None if it takes all.
+    fn sliced(&self, value: Row, user: Row) -> Option<i128> {
+        let module = self.rules.module;
+        let is_first = module.operands(user).first() == Some(&value.0);
+        match module.opcode(user) {
+            Opcode::Slice => Some(i128::from(self.rules.shape(user).size.max(0))),
+            Opcode::DynamicSlice if is_first => {
+                Some(i128::from(self.rules.shape(user).size.max(0)))
+            }
+            Opcode::DynamicUpdateSlice if is_first => Some(0),
+            _ => None,
+        }
+    }
+
+    /// What is read of `value` as an operand of nested fusion `fusion`, for the fusion's users
+    /// (without any, nothing): where its root takes a parameter (any of them) first, slices of the
+    /// fusion count as slices of `value`; otherwise the reads inside count, once. Inner parameters
+    /// still to be looked at go to `pending`; None if it is not to be followed.
+    fn nested_reads(&self, value: Row, fusion: Row, pending: &mut Vec<Row>) -> Option<i128> {
+        let module = self.rules.module;
+        let id = module.called(fusion, CallRole::Calls)?;
+        let root = Row(module.computation(id).root);
+        let parameters = self.facts.parameters(id);
+        let steps = 1 + parameters.len() as u64;
+        self.budget.set(self.budget.get().checked_sub(steps)?);
+        let mut bytes = 0i128;
+        for (index, operand) in module.operands(fusion).iter().enumerate() {
+            if *operand != value.0 {
+                continue;
+            }
+            let Some(parameter) = parameters.get(index) else { continue };
+            let first = module.operands(root).first();
+            let is_followed_out =
+                first.is_none_or(|first| module.opcode(Row(*first)) == Opcode::Parameter);
+            let mut is_read = false;
+            for user in module.users().get(fusion.0).iter().map(|row| Row(*row)) {
+                let sliced = if is_followed_out { self.sliced(fusion, user) } else { None };
+                match (sliced, module.opcode(user)) {
+                    (Some(taken), _) => bytes = bytes.saturating_add(taken),
+                    (None, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice)
+                        if is_followed_out =>
+                    {
+                        let whole = i128::from(self.rules.shape(fusion).size.max(0));
+                        bytes = bytes.saturating_add(self.once(&mut is_read, whole));
+                    }
+                    _ if !std::mem::replace(&mut is_read, true) => pending.push(Row(*parameter)),
+                    _ => {}
+                }
+            }
+        }
+        Some(bytes)
+    }
+}
+
+/// For each element of tuple `value` the first get-tuple-element of it, or `value` without one.
+pub(super) fn elements_taken(module: &Module, value: Row, length: usize) -> Vec<Row> {
+    let mut taken = vec![value; length];
+    for user in module.users().get(value.0).iter().rev().map(|row| Row(*row)) {
+        if module.opcode(user) != Opcode::GetTupleElement {
+            continue;
+        }
+        let index = module.attribute_bytes(user, "index");
+        let index = index.and_then(|text| std::str::from_utf8(text).ok()?.parse::<usize>().ok());
+        if let Some(slot) = index.and_then(|index| taken.get_mut(index)) {
+            *slot = user;
+        }
+    }
+    taken
+}
+
+fn size<N: Number>(bytes: i64) -> N {
+    N::of(i128::from(bytes.max(0)))
+}
+
+/// The order in which XLA visits the rows of a computation: depth first, operands before users
+/// and from left to right, the roots that nothing uses before the computation's own.
+struct VisitOrder {
+    /// 0 = not seen, 1 = on the stack, 2 = visited.
+    states: Vec<u8>,
+    /// Whether each row is a control predecessor of another.
+    has_successor: Vec<bool>,
+    stack: Vec<u32>,
+    order: Vec<u32>,
+}
+
+impl VisitOrder {
+    fn new(module: &Module) -> Self {
+        let mut has_successor = vec![false; module.row_count()];
+        for (_, predecessor) in module.control_predecessors() {
+            has_successor[predecessor.0 as usize] = true;
+        }
+        let states = vec![0; module.row_count()];
+        Self { states, has_successor, stack: Vec::new(), order: Vec::new() }
+    }
+
+    fn of(&mut self, module: &Module, id: ComputationId) -> &[u32] {
+        self.order.clear();
+        let computation = module.computation(id);
+        let within = |row: u32| computation.rows().contains(&row);
+        for row in computation.rows() {
+            let is_unused = module.users().get(row).is_empty()
+                && row != computation.root
+                && !self.has_successor[row as usize];
+            if is_unused {
+                self.visit(module, row, &within);
+            }
+        }
+        self.visit(module, computation.root, &within);
+        // Rows that no root reaches stand on a cycle of broken text.
+        for row in computation.rows() {
+            if self.states[row as usize] != 2 {
+                self.visit(module, row, &within);
+            }
+        }
+        &self.order
+    }
+
+    fn visit(&mut self, module: &Module, root: u32, within: &impl Fn(u32) -> bool) {
+        self.stack.push(root);
+        while let Some(row) = self.stack.last().copied() {
+            match self.states[row as usize] {
+                2 => {
+                    self.stack.pop();
+                }
+                1 => {
+                    self.stack.pop();
+                    self.states[row as usize] = 2;
+                    self.order.push(row);
+                }
+                _ => {
+                    self.states[row as usize] = 1;
+                    let base = self.stack.len();
+                    let states = &self.states;
+                    let is_new = |operand: &u32| within(*operand) && states[*operand as usize] == 0;
+                    self.stack.extend(module.operands(Row(row)).iter().copied().filter(is_new));
+                    let precedes = module.control_predecessors();
+                    let from = precedes.partition_point(|pair| pair.0.0 < row);
+                    let pairs = precedes[from..].iter().take_while(|pair| pair.0.0 == row);
+                    self.stack.extend(pairs.map(|pair| pair.1.0).filter(is_new));
+                    self.stack[base..].reverse();
+                }
+            }
+        }
+    }
+}
