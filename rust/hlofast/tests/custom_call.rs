@@ -75,6 +75,12 @@ fn matrix_products_of_every_age() {
     assert_eq!(found.flops, Some(2 * 64 * 128 * 256));
     assert_eq!(found.bytes_written, Some(64 * 128 * 2 + 4));
     assert_eq!(found.contraction.unwrap().accumulation_type, ElementType::F32);
+    // Each row meets one of the groups of the right side.
+    let config = r#", backend_config={"gemm_backend_config":{"beta":0},"ragged_dot_dimension_numbers":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]},"lhs_ragged_dimensions":["0"],"rhs_group_dimensions":["0"]}}"#;
+    let operands_of_groups = ["bf16[19,64]", "bf16[4,64,128]", "s32[4]"];
+    let result = "(bf16[19,128], s8[100])";
+    let found = cost(result, &operands_of_groups, "__cublas$lt$groupedMatmul", config);
+    assert_eq!((found.flops, found.kind), (Some(311_296), CustomCallKind::GroupedGemm));
     // Without dimensions nothing is known; bytes are left to operands and outputs.
     for attributes in [
         "",

@@ -2,93 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+#[path = "support/loops.rs"]
+mod loops;
 #[path = "support/reading.rs"]
 mod support;
 
 use hlofast::Provenance;
-use hlofast::graph::trip_count::{TripCount, inferred_trip_count, trip_count, trip_counts};
+use hlofast::graph::trip_count::{inferred_trip_count, trip_count, trip_counts};
 use hlofast::ir::Opcode;
-use proptest::prelude::*;
-
-fn only(text: &str) -> TripCount {
-    let module = support::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text}"));
-    let counts = trip_counts(&module);
-    assert_eq!(counts.len(), 1, "{text}");
-    assert_eq!(trip_count(&module, counts[0].0), counts[0].1);
-    counts[0].1
-}
-
-/// A loop whose state is (induction variable, bound, a second integer, an array).
-struct Loop<'a> {
-    ty: &'a str,
-    condition: &'a str,
-    body: &'a str,
-    next: &'a str,
-    init: i128,
-    bound: i128,
-    extra: &'a str,
-}
-
-impl Default for Loop<'_> {
-    fn default() -> Self {
-        Loop {
-            ty: "s32",
-            condition: "ROOT less = pred[] compare(i, n), direction=LT",
-            body: "one = T[] constant(1)\n next = T[] add(i, one)",
-            next: "next",
-            init: 0,
-            bound: 10,
-            extra: "",
-        }
-    }
-}
-
-impl Loop<'_> {
-    fn text(&self) -> String {
-        let Loop { ty, condition, body, next, init, bound, extra } = self;
-        format!(
-            "HloModule m
-{extra}
-condition {{
-  state = (T[], T[], T[], f32[8]) parameter(0)
-  i = T[] get-tuple-element(state), index=0
-  n = T[] get-tuple-element(state), index=1
-  k = T[] get-tuple-element(state), index=2
-  x = f32[8] get-tuple-element(state), index=3
-  {condition}
-}}
-body {{
-  state = (T[], T[], T[], f32[8]) parameter(0)
-  i = T[] get-tuple-element(state), index=0
-  n = T[] get-tuple-element(state), index=1
-  k = T[] get-tuple-element(state), index=2
-  x = f32[8] get-tuple-element(state), index=3
-  y = f32[8] negate(x)
-  {body}
-  ROOT out = (T[], T[], T[], f32[8]) tuple({next}, n, k, y)
-}}
-ENTRY main {{
-  p = f32[8] parameter(0)
-  d = T[] parameter(1)
-  first = T[] constant({init})
-  limit = T[] constant({bound})
-  state = (T[], T[], T[], f32[8]) tuple(first, limit, first, p)
-  ROOT loop = (T[], T[], T[], f32[8]) while(state), condition=condition, body=body
-}}
-"
-        )
-        .replace("T[]", &format!("{ty}[]"))
-        .replace("T[1]", &format!("{ty}[1]"))
-    }
-
-    fn count(&self) -> Option<u64> {
-        let found = only(&self.text());
-        let expected = if found.count.is_some() { Provenance::Exact } else { Provenance::Unknown };
-        assert_eq!(found.provenance, expected);
-        assert!(!found.reason.is_empty());
-        found.count
-    }
-}
+use loops::{Loop, only};
 
 #[test]
 fn every_direction_and_sign() {
@@ -457,67 +379,5 @@ fn other_instructions_have_no_count() {
     let module = support::parse(Loop::default().text().as_bytes()).unwrap();
     for row in module.rows().filter(|row| module.opcode(*row) != Opcode::While) {
         assert_eq!(trip_count(&module, row).provenance, Provenance::Unknown);
-    }
-}
-
-/// Steps the loop as a machine would, with wrap-around; None if it does not end soon or wraps.
-fn stepped(
-    bits: u32,
-    signed: bool,
-    init: i128,
-    bound: i128,
-    step: i128,
-    direction: &str,
-) -> Option<u64> {
-    let (low, high) = if signed {
-        (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
-    } else {
-        (0, (1i128 << bits) - 1)
-    };
-    let mut i = init;
-    for count in 0..5000 {
-        let goes_on = match direction {
-            "LT" => i < bound,
-            "LE" => i <= bound,
-            "GT" => i > bound,
-            "GE" => i >= bound,
-            "EQ" => i == bound,
-            _ => i != bound,
-        };
-        if !goes_on {
-            return Some(count);
-        }
-        i += step;
-        if i < low || i > high {
-            return None;
-        }
-    }
-    None
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-
-    #[test]
-    fn equals_stepping(
-        (bits, signed, init, bound) in (prop_oneof![Just(4u32), Just(8)], any::<bool>()).prop_flat_map(|(bits, signed)| {
-            let span = 1i64 << bits;
-            let low = if signed { -span / 2 } else { 0 };
-            (Just(bits), Just(signed), low..low + span, low..low + span)
-        }),
-        step in -7i64..8,
-        direction in prop_oneof![Just("LT"), Just("LE"), Just("GT"), Just("GE"), Just("EQ"), Just("NE")],
-        subtract in any::<bool>(),
-    ) {
-        let (init, bound, step) = (i128::from(init), i128::from(bound), i128::from(step));
-        let ty = format!("{}{bits}", if signed { "s" } else { "u" });
-        let condition = format!("ROOT c = pred[] compare(i, n), direction={direction}");
-        // An unsigned constant stands for a negative step by wrapping around.
-        let written = if subtract { -step } else { step };
-        let written = if signed { written } else { written.rem_euclid(1 << bits) };
-        let opcode = if subtract { "subtract" } else { "add" };
-        let body = format!("s = T[] constant({written})\n next = T[] {opcode}(i, s)");
-        let found = Loop { ty: &ty, condition: &condition, body: &body, init, bound, ..Loop::default() };
-        prop_assert_eq!(found.count(), stepped(bits, signed, init, bound, step, direction));
     }
 }

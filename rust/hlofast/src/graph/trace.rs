@@ -396,6 +396,8 @@ impl<'a> Tracer<'a> {
                     }
                     (Opcode::Conditional, role) if number == 0 => branch_operand(role, index),
                     (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart, _) => 0,
+                    // They name what the start already called.
+                    (Opcode::AsyncUpdate | Opcode::AsyncDone, _) => continue,
                     _ => return Err("it is an argument of a computation applied to data"),
                 };
                 let index = first.checked_add(number).ok_or(TOO_COMPLEX)?;
