@@ -81,8 +81,8 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
     let phases: Vec<Phase> = classes.iter().map(|class| by_name(*class)).collect();
     let mut phase: Vec<Phase> = scope.iter().map(|scope| phases[*scope as usize]).collect();
     if has_backward {
-        let class = |position: usize| classes[scope[position] as usize];
-        follow_values(module, &contexts, &class, &mut phase);
+        let of_position = scope.iter().map(|scope| classes[*scope as usize]);
+        follow_values(module, &contexts, &of_position.collect::<Vec<_>>(), &mut phase);
     }
     name_fusions(module, &contexts, &mut scope, &mut phase);
     let sections = sections(module);
@@ -102,12 +102,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
 }
 
 /// Settles the phases that names leave open.
-fn follow_values(
-    module: &Module,
-    contexts: &Contexts,
-    class: &dyn Fn(usize) -> NameClass,
-    phase: &mut [Phase],
-) {
+fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phase: &mut [Phase]) {
     let values = Values::new(module, contexts);
     let mut flow = Flow::new(&values, class);
     flow.forwards();
@@ -115,7 +110,7 @@ fn follow_values(
     for (id, node) in contexts.nodes.iter().enumerate() {
         for row in module.computation(node.computation).rows() {
             let at = contexts.position(module, id as u32, Row(row));
-            match class(at) {
+            match class[at] {
                 NameClass::Either if flow.is_backward(id as u32, row) => {
                     phase[at] = Phase::Backward;
                 }

@@ -34,7 +34,7 @@ const USED: u8 = FOR_MODEL | FOR_OPTIMIZER;
 pub(super) struct Flow<'a> {
     values: &'a Values<'a>,
     /// By position.
-    class: &'a dyn Fn(usize) -> NameClass,
+    class: &'a [NameClass],
     bits: Vec<u8>,
     /// Rows that may still be visited again because a node has several callers.
     budget: usize,
@@ -47,14 +47,21 @@ struct Frame {
     arguments: Option<Arguments>,
     /// The next row; going backwards, one past it.
     row: u32,
-    /// The node's calls not yet visited.
+    /// The last row, or the first, going backwards: one past the last to be done.
+    end: u32,
+    /// What to add to a row (wrapping) to get its position.
+    offset: u32,
+    /// The node's calls not yet visited, and the row of the next.
     edges: Range<usize>,
+    edge_row: u32,
     /// How many calls of the row have been visited.
     branch: usize,
 }
 
+const NO_ROW: u32 = u32::MAX;
+
 impl<'a> Flow<'a> {
-    pub fn new(values: &'a Values<'a>, class: &'a dyn Fn(usize) -> NameClass) -> Self {
+    pub fn new(values: &'a Values<'a>, class: &'a [NameClass]) -> Self {
         Self {
             values,
             class,
@@ -69,26 +76,29 @@ impl<'a> Flow<'a> {
         self.is_visited = vec![false; self.values.contexts.nodes.len()];
         let mut stack: Vec<Frame> = self.frame(0, None, false).into_iter().collect();
         while let Some(frame) = stack.last_mut() {
-            let rows = self.rows(frame.node);
-            if frame.row >= rows.end {
+            // Up to the next row that calls something.
+            while frame.row < frame.end && frame.row != frame.edge_row {
+                let position = frame.row.wrapping_add(frame.offset) as usize;
+                self.compute(frame.node, frame.row, position, frame.arguments.as_ref());
+                frame.row += 1;
+            }
+            if frame.row >= frame.end {
                 stack.pop();
                 continue;
             }
-            if let Some(edge) = self.next_edge(frame, false) {
-                let arguments = self.values.arguments(&edge, frame.branch);
-                frame.branch += 1;
-                if let Some(arguments) = arguments
-                    && self.is_worth_visiting(edge.callee, |flow| flow.brings_more(edge, arguments))
-                {
-                    stack.extend(self.frame(edge.callee, Some(arguments), false));
-                }
-                continue;
+            let edge = self.values.contexts.edges[frame.edges.start];
+            frame.edges.start += 1;
+            frame.edge_row = self.row_of_edge(&frame.edges, frame.edges.start);
+            let arguments = self.values.arguments(&edge, frame.branch);
+            frame.branch += 1;
+            if frame.edge_row != frame.row {
+                frame.branch = 0;
             }
-            let (node, row) = (frame.node, frame.row);
-            let arguments = frame.arguments;
-            frame.row += 1;
-            frame.branch = 0;
-            self.compute(node, row, arguments.as_ref());
+            if let Some(arguments) = arguments
+                && self.is_worth_visiting(edge.callee, |flow| flow.brings_more(edge, arguments))
+            {
+                stack.extend(self.frame(edge.callee, Some(arguments), false));
+            }
         }
     }
 
@@ -97,25 +107,25 @@ impl<'a> Flow<'a> {
         self.is_visited = vec![false; self.values.contexts.nodes.len()];
         let mut stack: Vec<Frame> = self.frame(0, None, true).into_iter().collect();
         while let Some(frame) = stack.last_mut() {
-            let rows = self.rows(frame.node);
-            if frame.row <= rows.start {
+            while frame.row > frame.end && frame.row - 1 != frame.edge_row {
+                frame.row -= 1;
+                let position = frame.row.wrapping_add(frame.offset) as usize;
+                self.ask(frame.node, frame.row, position, frame.arguments.as_ref());
+            }
+            if frame.row <= frame.end {
                 stack.pop();
                 continue;
             }
-            if let Some(edge) = self.next_edge(frame, true) {
-                let branch = self.branch_of(frame, &edge);
-                if let Some(arguments) = self.values.arguments(&edge, branch) {
-                    let is_more = self.ask_root(&edge, arguments.row);
-                    if self.is_worth_visiting(edge.callee, |_| is_more) {
-                        stack.extend(self.frame(edge.callee, Some(arguments), true));
-                    }
+            frame.edges.end -= 1;
+            let edge = self.values.contexts.edges[frame.edges.end];
+            frame.edge_row = self.row_of_edge(&frame.edges, frame.edges.end.wrapping_sub(1));
+            let branch = self.calls_before(&frame.edges, &edge);
+            if let Some(arguments) = self.values.arguments(&edge, branch) {
+                let is_more = self.ask_root(&edge, arguments.row);
+                if self.is_worth_visiting(edge.callee, |_| is_more) {
+                    stack.extend(self.frame(edge.callee, Some(arguments), true));
                 }
-                continue;
             }
-            let (node, row) = (frame.node, frame.row - 1);
-            let arguments = frame.arguments;
-            frame.row -= 1;
-            self.ask(node, row, arguments.as_ref());
         }
     }
 
@@ -147,42 +157,32 @@ impl<'a> Flow<'a> {
         *self.is_visited.get_mut(node as usize)? = true;
         let rows = self.rows(node);
         self.budget = self.budget.saturating_sub(rows.len() + 1);
-        let row = if is_reverse { rows.end } else { rows.start };
-        Some(Frame { node, arguments, row, edges: start..end, branch: 0 })
+        let (row, last) = if is_reverse { (rows.end, rows.start) } else { (rows.start, rows.end) };
+        let offset = self.values.contexts.nodes[node as usize].start.wrapping_sub(rows.start);
+        let edges = start..end;
+        let next = if is_reverse { end.wrapping_sub(1) } else { start };
+        let edge_row = self.row_of_edge(&edges, next);
+        Some(Frame { node, arguments, row, end: last, offset, edges, edge_row, branch: 0 })
     }
 
-    /// The next call of the frame's row.
-    fn next_edge(&self, frame: &mut Frame, is_reverse: bool) -> Option<Edge> {
-        let all = &self.values.contexts.edges;
-        let calls = self.values.module.all_calls();
-        let row_of = |edge: &Edge| calls[edge.call as usize].row.0;
-        if frame.edges.is_empty() {
-            return None;
+    /// The row of edge `index`, `NO_ROW` if it is not among `edges`.
+    fn row_of_edge(&self, edges: &Range<usize>, index: usize) -> u32 {
+        if !edges.contains(&index) {
+            return NO_ROW;
         }
-        let edge = if is_reverse { all[frame.edges.end - 1] } else { all[frame.edges.start] };
-        if row_of(&edge) != if is_reverse { frame.row - 1 } else { frame.row } {
-            return None;
-        }
-        if is_reverse {
-            frame.edges.end -= 1;
-        } else {
-            frame.edges.start += 1;
-        }
-        Some(edge)
+        let call = self.values.contexts.edges[index].call;
+        self.values.module.all_calls()[call as usize].row.0
     }
 
-    /// How many calls of the same row stand before the edge that was taken last, going backwards.
-    fn branch_of(&self, frame: &Frame, edge: &Edge) -> usize {
-        let all = &self.values.contexts.edges[frame.edges.clone()];
+    /// How many of `edges`, which end before `edge`, are calls of the same conditional.
+    fn calls_before(&self, edges: &Range<usize>, edge: &Edge) -> usize {
+        let all = &self.values.contexts.edges[edges.clone()];
         let calls = self.values.module.all_calls();
         let row = calls[edge.call as usize].row;
-        match self.values.module.opcode(row) {
-            Opcode::Conditional => {
-                let first = all.partition_point(|other| calls[other.call as usize].row < row);
-                all.len() - first
-            }
-            _ => 0,
+        if self.values.module.opcode(row) != Opcode::Conditional {
+            return 0;
         }
+        all.len() - all.partition_point(|other| calls[other.call as usize].row < row)
     }
 
     fn is_worth_visiting(
@@ -237,7 +237,7 @@ impl<'a> Flow<'a> {
     }
 
     /// The bits of the result of (`node`, `row`) from those of its operands.
-    fn compute(&mut self, node: NodeId, row: u32, arguments: Option<&Arguments>) {
+    fn compute(&mut self, node: NodeId, row: u32, position: usize, arguments: Option<&Arguments>) {
         let values = self.values;
         let module = values.module;
         let opcode = module.opcode(Row(row));
@@ -274,7 +274,7 @@ impl<'a> Flow<'a> {
         if is_structural(opcode) && !(opcode == Opcode::Fusion && is_single) {
             return;
         }
-        match (self.class)(values.contexts.position(module, node, Row(row))) {
+        match self.class[position] {
             NameClass::Backward => self.add(own, DEPENDS),
             NameClass::Plain => self.bits[own].iter_mut().for_each(|bits| *bits &= !COTANGENT),
             _ => {}
@@ -357,7 +357,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Tells the operands of (`node`, `row`) who uses them.
-    fn ask(&mut self, node: NodeId, row: u32, arguments: Option<&Arguments>) {
+    fn ask(&mut self, node: NodeId, row: u32, position: usize, arguments: Option<&Arguments>) {
         let values = self.values;
         let module = values.module;
         let opcode = module.opcode(Row(row));
@@ -391,7 +391,7 @@ impl<'a> Flow<'a> {
         }
         let mut bits = self.any(own.clone());
         if !is_structural(opcode) {
-            match (self.class)(values.contexts.position(module, node, Row(row))) {
+            match self.class[position] {
                 NameClass::Forward
                 | NameClass::Backward
                 | NameClass::Recompute

@@ -39,6 +39,23 @@ impl Marks {
 
     /// The marks of a path that ends in `component`; `self` are those of the path before.
     fn with(self, is_first: bool, component: &[u8]) -> Marks {
+        let before = Marks(self.0 & !Self::BARRIER);
+        // Operations that XLA combined, `(transpose(jvp())/mul:add)`, go by the first.
+        if let Some(inside) = component.strip_prefix(b"(").and_then(|c| c.strip_suffix(b")")) {
+            let first = &inside[..outside_brackets(inside, b':')];
+            let mut marks = before;
+            let mut at = 0;
+            while at < first.len() {
+                let end = component_end(first, at);
+                marks = marks.with_one(is_first && at == 0, &first[at..end]);
+                at = end + 1;
+            }
+            return marks;
+        }
+        before.with_one(is_first, component)
+    }
+
+    fn with_one(self, is_first: bool, component: &[u8]) -> Marks {
         let mut marks = self.0 & !Self::BARRIER;
         let mut rest = component;
         let mut wrappers = 0;
@@ -56,8 +73,8 @@ impl Marks {
             wrappers += 1;
             rest = &rest[open + 1..];
         }
-        let innermost = rest.strip_suffix(&component[component.len() - wrappers.min(rest.len())..]);
-        match innermost.unwrap_or(rest) {
+        let closing = rest.iter().rev().take_while(|b| **b == b')').count().min(wrappers);
+        match &rest[..rest.len() - closing] {
             b"rematted_computation" => marks |= Self::REMATTED,
             b"remat" | b"remat2" if wrappers == 0 => marks |= Self::BARRIER,
             _ => {}
@@ -243,7 +260,8 @@ pub(super) fn name_parts(name: &[u8], span: Span) -> impl Iterator<Item = Span> 
             return None;
         }
         let rest = &name[start..];
-        let end = memchr::memchr(b';', rest).map_or(name.len(), |_| start + semicolon(rest));
+        let end =
+            memchr::memchr(b';', rest).map_or(name.len(), |_| start + outside_brackets(rest, b';'));
         let part = Span::new(span.start as usize + start, span.start as usize + end);
         is_done = end >= name.len();
         start = end + 1;
@@ -251,14 +269,14 @@ pub(super) fn name_parts(name: &[u8], span: Span) -> impl Iterator<Item = Span> 
     })
 }
 
-/// Where the first `;` outside brackets stands in `name`, else its length.
-fn semicolon(name: &[u8]) -> usize {
+/// Where the first `mark` outside brackets stands in `name`, else its length.
+fn outside_brackets(name: &[u8], mark: u8) -> usize {
     let mut depth = 0u32;
     for (offset, byte) in name.iter().enumerate() {
         match byte {
-            b';' if depth == 0 => return offset,
             b'(' | b'[' | b'{' => depth += 1,
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ if *byte == mark && depth == 0 => return offset,
             _ => {}
         }
     }

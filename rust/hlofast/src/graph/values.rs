@@ -9,8 +9,9 @@ use std::ops::Range;
 pub(super) struct Values<'a> {
     pub module: &'a Module,
     pub contexts: &'a Contexts,
-    /// The first value of each node; empty if results are not split.
-    starts: Vec<usize>,
+    /// By node: what to add to a row's first leaf (wrapping) to get its first value; empty if
+    /// results are not split.
+    bases: Vec<usize>,
     leaves: &'a [u64],
     /// Number of values.
     pub count: usize,
@@ -20,16 +21,16 @@ impl<'a> Values<'a> {
     pub fn new(module: &'a Module, contexts: &'a Contexts) -> Self {
         let leaves = module.leaf_offsets();
         let limit = module.text().len().saturating_mul(16).saturating_add(1 << 20) as u64;
-        let mut starts = Vec::with_capacity(contexts.nodes.len());
+        let mut bases = Vec::with_capacity(contexts.nodes.len());
         let all = leaves.last().copied().unwrap_or(0);
         let mut count = all;
         for node in &contexts.nodes {
             let rows = module.computation(node.computation).rows();
             let first = leaves[rows.start as usize];
             if node.start == rows.start {
-                starts.push(first);
+                bases.push(0);
             } else {
-                starts.push(count);
+                bases.push((count as usize).wrapping_sub(first as usize));
                 count = count.saturating_add(leaves[rows.end as usize] - first);
             }
         }
@@ -37,7 +38,7 @@ impl<'a> Values<'a> {
         Self {
             module,
             contexts,
-            starts: if is_split { starts.iter().map(|s| *s as usize).collect() } else { vec![] },
+            bases: if is_split { bases } else { Vec::new() },
             leaves,
             count: if is_split { count as usize } else { contexts.positions },
         }
@@ -46,13 +47,11 @@ impl<'a> Values<'a> {
     /// The values of `row` in `node`.
     #[inline]
     pub fn of(&self, node: NodeId, row: u32) -> Range<usize> {
-        let Some(start) = self.starts.get(node as usize) else {
+        let Some(base) = self.bases.get(node as usize) else {
             let at = self.contexts.position(self.module, node, Row(row));
             return at..at + 1;
         };
-        let computation = self.contexts.nodes[node as usize].computation;
-        let first = self.leaves[self.module.computation(computation).first_row as usize];
-        let place = |offset: u64| start + (offset - first) as usize;
+        let place = |offset: u64| base.wrapping_add(offset as usize);
         place(self.leaves[row as usize])..place(self.leaves[row as usize + 1])
     }
 
@@ -68,7 +67,7 @@ impl<'a> Values<'a> {
             Some(first..first + shapes.leaf_count(element) as usize)
         })();
         match found {
-            Some(found) if found.end <= values.end && !self.starts.is_empty() => found,
+            Some(found) if found.end <= values.end && !self.bases.is_empty() => found,
             _ => values,
         }
     }
