@@ -310,3 +310,103 @@ ENTRY %main (x: f32[4]) -> f32[4] {
         [Forward, Optimizer, Optimizer, Forward, Backward, Forward, Optimizer, Optimizer];
     assert_eq!(phases(&module, outside), expected);
 }
+
+/// XLA's rewriting leaves the name to what follows a product.
+#[test]
+fn products_without_a_name_go_by_their_neighbours() {
+    let text = r#"HloModule m
+%fused (a: f32[4,4], b: f32[4,4]) -> f32[4,4] {
+  %a = f32[4,4] parameter(0)
+  %b = f32[4,4] parameter(1)
+  ROOT %inner = f32[4,4] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+ENTRY %main (x: f32[4,4]) -> (f32[4,4], f32[4,4], f32[4,4]) {
+  %x = f32[4,4] parameter(0)
+  %first = f32[4,4] dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %moved = f32[4,4] copy(%first)
+  %again = f32[4,4] sine(%moved), metadata={op_name="jit(f)/transpose(jvp())/checkpoint/rematted_computation/sin"}
+  %fusion = f32[4,4] fusion(%again, %moved), kind=kCustom, calls=%fused
+  %turned = f32[4,4] transpose(%fusion), dimensions={1,0}, metadata={op_name="jit(f)/transpose(jvp())/dot_general"}
+  %late = f32[4,4] multiply(%turned, %moved), metadata={op_name="jit(f)/transpose(jvp())/mul"}
+  %lost = f32[4,4] dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %last = f32[4,4] dot(%late, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %result = (f32[4,4], f32[4,4], f32[4,4]) tuple(%late, %lost, %last)
+}
+"#;
+    let module = parse(text);
+    use Phase::*;
+    let names = ["first", "moved", "inner", "fusion", "last", "lost"];
+    let expected = [Recompute, Unattributed, Backward, Backward, Backward, Unattributed];
+    assert_eq!(phases(&module, names), expected);
+    let mut inferred = ["inner", "first", "fusion", "last"].map(|name| find(&module, name).0);
+    inferred.sort();
+    assert_eq!(attribute(&module).inferred, inferred);
+}
+
+#[test]
+fn every_product_of_a_fixture_with_names_has_a_phase() {
+    let mut products = BTreeMap::new();
+    for (name, source) in support::modules() {
+        let Ok(module) = hlofast::parse(source, &hlofast::Options::default()) else { continue };
+        if module.metadata_columns().op_names.is_empty() {
+            continue;
+        }
+        let found = attribute(&module);
+        for (id, node) in found.contexts.nodes.iter().enumerate() {
+            for row in module.computation(node.computation).rows().map(Row) {
+                let opcode = module.opcode(row);
+                if !matches!(opcode, Opcode::Dot | Opcode::Convolution) {
+                    continue;
+                }
+                let phase = found.phase[found.contexts.position(&module, id as u32, row)];
+                let row = String::from_utf8_lossy(module.instruction_name(row)).into_owned();
+                assert_ne!(phase, Phase::Unattributed, "{name}: {row}");
+                *products.entry(phase).or_insert(0) += 1;
+            }
+        }
+    }
+    assert!(products[&Phase::Forward] > 100, "{products:?}");
+    assert!(products[&Phase::Backward] > products[&Phase::Forward], "{products:?}");
+    assert!(products[&Phase::Recompute] > 10, "{products:?}");
+}
+
+/// A step keeps its products' phases when XLA optimises it.
+#[test]
+fn products_have_the_same_phases_before_and_after_optimisation() {
+    let counts = |path: &str| {
+        let module = fixture(path);
+        let found = attribute(&module);
+        let mut counts: BTreeMap<Phase, usize> = BTreeMap::new();
+        for row in module.rows().filter(|row| module.opcode(*row) == Opcode::Dot) {
+            *counts.entry(found.phase[row.0 as usize]).or_default() += 1;
+        }
+        counts
+    };
+    let before = counts("dumps/cpu_train_step.before.txt.gz");
+    assert_eq!(before, counts("dumps/cpu_train_step.after.txt.gz"));
+    assert_eq!(before, counts("dumps/cpu_train_step.partitioned.txt.gz"));
+    assert!(before[&Phase::Backward] > before[&Phase::Forward], "{before:?}");
+}
+
+/// Many calls of one computation whose arguments differ, and results with very many leaves.
+#[test]
+fn wide_and_often_called_texts_end_in_time() {
+    let elements = 400;
+    let list =
+        |item: &dyn Fn(usize) -> String| (0..elements).map(item).collect::<Vec<_>>().join(", ");
+    let shape = format!("({})", list(&|_| "f32[]".to_string()));
+    let mut text = String::from("HloModule m\n");
+    text += &format!("%pass (s: {shape}) -> {shape} {{\n  ROOT %s = {shape} parameter(0)\n}}\n");
+    text += &format!("ENTRY %main (x: f32[]) -> {shape} {{\n  %x = f32[] parameter(0)\n");
+    text += "  %ct = f32[] negate(%x), metadata={op_name=\"jit(f)/transpose(jvp())/neg\"}\n";
+    for call in 0..elements {
+        let item = |at: usize| if at == call { "%ct".to_string() } else { "%x".to_string() };
+        text += &format!("  %t{call} = {shape} tuple({})\n", list(&item));
+        text += &format!("  %c{call} = {shape} call(%t{call}), to_apply=%pass\n");
+    }
+    text += &format!("  %g = f32[] get-tuple-element(%c{}), index=0\n", elements - 1);
+    text += "  %u = f32[] negate(%g), metadata={op_name=\"jit(f)/update\"}\n";
+    text += &format!("  ROOT %r = {shape} tuple({})\n}}\n", list(&|_| "%u".to_string()));
+    let module = parse(&text);
+    assert_eq!(phases(&module, ["ct", "u"]), [Phase::Backward, Phase::Optimizer]);
+}

@@ -1,6 +1,6 @@
 //! Whom instructions belong to: phase and scope of every instruction, in every context.
 
-use super::contexts::Contexts;
+use super::contexts::{Contexts, NodeId};
 use super::dataflow::Flow;
 use super::markers::{Sections, section_phases, sections};
 use super::names::Names;
@@ -26,6 +26,9 @@ pub struct Attribution {
     pub scopes: ScopeTree,
     /// The phase of each position.
     pub phase: Vec<Phase>,
+    /// The positions of matrix products and convolutions without a name, and of fusions around
+    /// them, whose phase and scope are those of a user or an operand; ascending.
+    pub inferred: Vec<u32>,
     /// Pipeline sections; where there are any, they decide the phases.
     pub sections: Sections,
     /// The scope of each position; a name's last component is the operation itself.
@@ -45,7 +48,10 @@ impl Attribution {
 /// Phase and scope of every instruction of `module`, from its operation names.
 ///
 /// A row without a name has scope 0 and no phase; a fusion without a name has those of the root
-/// inside (of a tuple, of the first element with a name).
+/// inside (of a tuple, of the first element with a name). Where XLA rewrote a matrix product or a
+/// convolution and left the name to what follows it, it goes by its users: by the first in the
+/// order forward, recompute, backward, optimizer, or, if none has a name, by the last of its
+/// operands in that order. `Attribution::inferred` lists these.
 pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution {
     let mut scopes = ScopeTree::default();
     let mut names = Names::new(module, &mut scopes);
@@ -85,6 +91,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         follow_values(module, &contexts, &of_position.collect::<Vec<_>>(), &mut phase);
     }
     name_fusions(module, &contexts, &mut scope, &mut phase);
+    let inferred = infer_products(module, &contexts, &mut scope, &mut phase);
     let sections = sections(module);
     if !sections.is_empty() {
         phase = section_phases(module, &contexts, &sections);
@@ -98,7 +105,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
             *phase = ruled[*scope as usize].unwrap_or(*phase);
         }
     }
-    Attribution { contexts, scopes, phase, scope, sections }
+    Attribution { contexts, scopes, phase, scope, inferred, sections }
 }
 
 /// Settles the phases that names leave open.
@@ -154,4 +161,116 @@ fn name_fusions(module: &Module, contexts: &Contexts, scope: &mut [u32], phase: 
             phase[at] = phase[found];
         }
     }
+}
+
+/// Gives matrix products and convolutions without a name, and fusions around them, what their
+/// users have, looking through rows without a name; returns the positions.
+fn infer_products(
+    module: &Module,
+    contexts: &Contexts,
+    scope: &mut [u32],
+    phase: &mut [Phase],
+) -> Vec<u32> {
+    let is_product =
+        |row: u32| matches!(module.opcode(Row(row)), Opcode::Dot | Opcode::Convolution);
+    let mut nameless = (0..module.row_count() as u32)
+        .filter(|row| is_product(*row) && scope[*row as usize] == ScopeTree::ROOT);
+    if nameless.next().is_none() || scope.iter().all(|scope| *scope == ScopeTree::ROOT) {
+        return Vec::new();
+    }
+    // What recomputed work uses was not computed by the backward pass, and so on.
+    let order = |phase: Phase| match phase {
+        Phase::Forward => 0,
+        Phase::Recompute => 1,
+        Phase::Backward => 2,
+        Phase::Optimizer | Phase::Unattributed => 3,
+    };
+    // By position: what its users say, once known.
+    let mut heirs: Vec<Option<(u32, Phase)>> = vec![None; contexts.positions];
+    // By node: the one fusion that calls it.
+    let mut fusions: Vec<Option<(NodeId, Row)>> = vec![None; contexts.nodes.len()];
+    let mut is_shared = vec![false; contexts.nodes.len()];
+    for edge in &contexts.edges {
+        let row = module.all_calls()[edge.call as usize].row;
+        let callee = edge.callee as usize;
+        is_shared[callee] |= fusions[callee].is_some();
+        if module.opcode(row) == Opcode::Fusion {
+            fusions[callee] = Some((edge.caller, row));
+        }
+    }
+    let mut inferred = Vec::new();
+    for (id, node) in contexts.nodes.iter().enumerate() {
+        let computation = module.computation(node.computation);
+        let fusion = fusions[id].filter(|_| !is_shared[id]);
+        let fusion = fusion.map(|(caller, row)| contexts.position(module, caller, row));
+        for row in computation.rows().rev() {
+            let at = contexts.position(module, id as u32, Row(row));
+            if phase[at] != Phase::Unattributed {
+                heirs[at] = Some((scope[at], phase[at]));
+                continue;
+            }
+            if scope[at] != ScopeTree::ROOT {
+                continue;
+            }
+            let said = module
+                .users()
+                .get(row)
+                .iter()
+                .filter_map(|user| heirs[contexts.position(module, id as u32, Row(*user))])
+                .chain(fusion.filter(|_| row == computation.root).and_then(|at| heirs[at]));
+            let found = said.min_by_key(|(_, phase)| order(*phase));
+            heirs[at] = found;
+            if let Some(found) = found.filter(|_| is_product(row)) {
+                (scope[at], phase[at]) = found;
+                inferred.push(at as u32);
+            }
+        }
+    }
+    // What no user tells, operands do: what the latest of them belongs to.
+    let mut givers: Vec<Option<(u32, Phase)>> = vec![None; contexts.positions];
+    for (id, node) in contexts.nodes.iter().enumerate() {
+        let arguments = fusions[id].filter(|_| !is_shared[id]);
+        for row in module.computation(node.computation).rows() {
+            let at = contexts.position(module, id as u32, Row(row));
+            if phase[at] != Phase::Unattributed {
+                givers[at] = Some((scope[at], phase[at]));
+                continue;
+            }
+            if scope[at] != ScopeTree::ROOT {
+                continue;
+            }
+            let operands = module.operands(Row(row)).iter();
+            let given =
+                operands.filter_map(|row| givers[contexts.position(module, id as u32, Row(*row))]);
+            givers[at] = given.max_by_key(|(_, phase)| order(*phase));
+            if let Some((caller, fusion)) = arguments
+                && let Ok(number) = usize::try_from(module.parameter_number_column()[row as usize])
+                && let Some(operand) = module.operands(fusion).get(number)
+            {
+                givers[at] = givers[contexts.position(module, caller, Row(*operand))];
+            }
+            if let Some(found) = givers[at].filter(|_| is_product(row)) {
+                (scope[at], phase[at]) = found;
+                inferred.push(at as u32);
+            }
+        }
+    }
+    inferred.sort_unstable();
+    let products = inferred.len();
+    // Callees first, for fusions inside fusions.
+    for (callee, fusion) in fusions.iter().enumerate().rev() {
+        let Some((caller, row)) = *fusion else { continue };
+        let fusion = contexts.position(module, caller, row);
+        let computation = module.computation(contexts.nodes[callee].computation);
+        if scope[fusion] != ScopeTree::ROOT || is_shared[callee] || computation.rows().is_empty() {
+            continue;
+        }
+        let root = contexts.position(module, callee as u32, Row(computation.root));
+        if inferred[..products].binary_search(&(root as u32)).is_ok() {
+            (scope[fusion], phase[fusion]) = (scope[root], phase[root]);
+            inferred.push(fusion as u32);
+        }
+    }
+    inferred.sort_unstable();
+    inferred
 }

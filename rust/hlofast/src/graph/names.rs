@@ -38,6 +38,8 @@ impl<'a> Names<'a> {
             relative: HashMap::default(),
             reader: PathReader::default(),
         };
+        // Most names add one component, and some few.
+        scopes.reserve(columns.op_names.len() + columns.op_names.len() / 4);
         let roots = names.roots();
         let mut last: &[u8] = b"";
         for (id, span) in columns.op_names.iter().enumerate() {

@@ -120,6 +120,12 @@ impl ScopeTree {
     /// The scope of rows without a name.
     pub const ROOT: u32 = 0;
 
+    /// Makes room for `count` more scopes.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.scopes.reserve(count);
+        self.ids.reserve(count, |entry| entry.0);
+    }
+
     /// Number of scopes, the root included.
     #[allow(clippy::len_without_is_empty, reason = "there is always the root")]
     pub fn len(&self) -> usize {
