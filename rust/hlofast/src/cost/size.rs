@@ -132,11 +132,20 @@ fn array_cost(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> ShapeCo
     }
 }
 
+/// The memory space of synchronisation flags on TPU.
+const SYNC_FLAGS: i64 = 2;
+/// Measured: what libtpu counts for one flag.
+const SYNC_FLAG_BYTES: i64 = 4096;
+
 fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<i64> {
     match array.element_type {
         ElementType::Token => return Some(0),
         ElementType::Opaque => return Some(8),
         _ => {}
+    }
+    let is_flag = |layout: &Layout| layout.memory_space == SYNC_FLAGS;
+    if backend == Backend::Tpu && array.rank() == 0 && array.layout.is_some_and(is_flag) {
+        return Some(SYNC_FLAG_BYTES);
     }
     let bits = match array.layout {
         Some(layout) if layout.element_bits > 0 => u64::try_from(layout.element_bits).ok()?,
