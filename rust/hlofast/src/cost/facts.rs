@@ -25,6 +25,8 @@ pub enum Fact {
     Flops(i128),
     /// A window.
     Window(Vec<WindowDimension>),
+    /// Of a gather or scatter: sizes of one slice, by dimension of operand 0.
+    Slice(Vec<i64>),
     /// Of a transpose that moves nothing.
     IsBitcast,
     /// Of a fusion with `kind=kCustom`.
@@ -146,6 +148,8 @@ fn fact_of(module: &Module, row: Row) -> Option<Fact> {
             Some(AttributeValue::Window(window)) => Some(Fact::Window(window)),
             _ => None,
         },
+        Opcode::Gather => integers(module, row, "slice_sizes").map(Fact::Slice),
+        Opcode::Scatter => scattered_slice(module, row).map(Fact::Slice),
         Opcode::Fft => integers(module, row, "fft_length").map(Fact::FftLengths),
         Opcode::Sort => sorted_dimension(module, row).map(Fact::SortedDimension),
         Opcode::AllReduce | Opcode::ReduceScatter => {
@@ -203,6 +207,24 @@ fn ragged_dot(module: &Module, row: Row) -> Option<Fact> {
     };
     let xla = product(groups)?.checked_mul(contracted)?;
     Some(Fact::RaggedDot { xla, executed: product(0)?.checked_mul(contracted)? })
+}
+
+/// The window that one update of a scatter covers: its window dimensions, 1 where they have none.
+fn scattered_slice(module: &Module, row: Row) -> Option<Vec<i64>> {
+    let operands = module.operands(row);
+    let target = module.shapes().array(operand_shape(module, row, 0)?)?;
+    let update = operand_shape(module, row, operands.len().checked_sub(1)? / 2 + 1)?;
+    let none = Vec::new;
+    let mut windows = integers(module, row, "update_window_dims").unwrap_or_else(none).into_iter();
+    let mut inserted = integers(module, row, "inserted_window_dims").unwrap_or_else(none);
+    inserted.extend(integers(module, row, "input_batching_dims").unwrap_or_else(none));
+    let size = |index: usize| {
+        if inserted.contains(&(index as i64)) {
+            return Some(1);
+        }
+        dimension(module, update, windows.next()?)
+    };
+    (0..target.rank()).map(size).collect()
 }
 
 fn sorted_dimension(module: &Module, row: Row) -> Option<i64> {

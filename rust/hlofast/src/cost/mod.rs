@@ -117,6 +117,7 @@ pub fn cost(module: &Module, facts: &Facts, options: &Options) -> Cost {
     let rules = Rules {
         module,
         shapes: &shapes,
+        backend,
         is_xla: options.is_xla,
         constant_sizes: constant_sizes.as_deref(),
     };

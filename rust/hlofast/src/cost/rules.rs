@@ -5,7 +5,7 @@
 //! know how often they are called. Products are 128-bit, so that no text makes them wrap.
 
 use super::facts::Fact;
-use super::size::ShapeCost;
+use super::size::{Backend, ShapeCost, parts_size};
 use crate::Provenance;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 
@@ -91,6 +91,8 @@ pub(super) type Application = (ComputationId, i128);
 pub(super) struct Rules<'a> {
     pub module: &'a Module,
     pub shapes: &'a [ShapeCost],
+    /// Whose sizes `shapes` are.
+    pub backend: Backend,
     /// Follow XLA even where it is wrong.
     pub is_xla: bool,
     /// By shape: sizes of constants, where they differ from other values of that shape. XLA's
@@ -144,6 +146,24 @@ impl Rules<'_> {
         let first = self.module.shapes().tuple(shape).and_then(|children| children.first());
         let elements = self.shapes.get(first.unwrap_or(&shape).0 as usize)?.elements;
         (elements >= 0).then_some(i128::from(elements))
+    }
+
+    /// Bytes that gather or scatter `row` moves between operand 0 and `part`, a result or an
+    /// update: the part itself, but on TPU each slice by itself, in whole tiles.
+    pub fn slices(&self, row: Row, operand: usize, part: ShapeCost, fact: Option<&Fact>) -> i64 {
+        let found = || {
+            let Some(Fact::Slice(sizes)) = fact else { return None };
+            let operand = *self.module.operands(row).get(operand)?;
+            let array = self.module.shapes().array(self.module.shape(Row(operand)))?;
+            let elements = sizes.iter().try_fold(1i128, |n, size| n.checked_mul((*size).into()))?;
+            let count = i128::from(part.elements).checked_div(elements)?;
+            (sizes.len() == array.rank() && part.elements >= 0)
+                .then(|| parts_size(&array, sizes, count, self.backend, !self.is_xla))?
+        };
+        match self.backend {
+            Backend::Cpu | Backend::Gpu => part.size,
+            Backend::Tpu => found().unwrap_or(part.size),
+        }
     }
 
     /// Size of the last dimension of operand 0.

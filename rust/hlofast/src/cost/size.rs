@@ -147,6 +147,19 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
     if backend == Backend::Tpu && array.rank() == 0 && array.layout.is_some_and(is_flag) {
         return Some(SYNC_FLAG_BYTES);
     }
+    let bytes = part_size(array, backend, packed, |index| array.dimension(index)?.bound())?;
+    let is_dynamic = array.dimensions().any(|size| !matches!(size, Dimension::Static(_)));
+    let metadata = if is_dynamic { 4 * array.rank() as i64 } else { 0 };
+    bytes.checked_add(metadata)
+}
+
+/// Bytes of a part of `array` that has the sizes `dimension` and lies by itself.
+fn part_size(
+    array: &ArrayShape<'_>,
+    backend: Backend,
+    packed: bool,
+    dimension: impl Fn(usize) -> Option<i64>,
+) -> Option<i64> {
     let bits = match array.layout {
         Some(layout) if layout.element_bits > 0 => u64::try_from(layout.element_bits).ok()?,
         _ if packed && array.element_type != ElementType::Pred => {
@@ -156,21 +169,36 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
     };
     let elements = match array.layout {
         Some(layout) if backend == Backend::Tpu && !layout.tiles.is_empty() => {
-            tiled_elements(array, layout)?
+            tiled_elements(array.rank(), layout, dimension)?
         }
-        _ => u128::from(array.elements()?),
+        _ => (0..array.rank()).try_fold(1u128, |product, index| {
+            product.checked_mul(u128::try_from(dimension(index)?).ok()?)
+        })?,
     };
-    let bytes = elements.checked_mul(u128::from(bits))?.div_ceil(8);
-    let is_dynamic = array.dimensions().any(|size| !matches!(size, Dimension::Static(_)));
-    let metadata = if is_dynamic { 4 * array.rank() as u128 } else { 0 };
-    i64::try_from(bytes.checked_add(metadata)?).ok()
+    i64::try_from(elements.checked_mul(u128::from(bits))?.div_ceil(8)).ok()
+}
+
+/// Bytes that `count` parts of `array` with the sizes `sizes` take together when each is moved
+/// by itself: on TPU every part fills whole tiles.
+pub fn parts_size(
+    array: &ArrayShape<'_>,
+    sizes: &[i64],
+    count: i128,
+    backend: Backend,
+    packed: bool,
+) -> Option<i64> {
+    let bytes = part_size(array, backend, packed, |index| sizes.get(index).copied())?;
+    i64::try_from(i128::from(bytes).checked_mul(count)?).ok()
 }
 
 /// Elements with the minor dimensions rounded up to the first tile; a tile longer than the rank
 /// sees leading dimensions of 1. Further tiles reorder within the first and add nothing.
-fn tiled_elements(array: &ArrayShape<'_>, layout: &Layout) -> Option<u128> {
+fn tiled_elements(
+    rank: usize,
+    layout: &Layout,
+    size_of: impl Fn(usize) -> Option<i64>,
+) -> Option<u128> {
     let tile = layout.tiles.first()?;
-    let rank = array.rank();
     let is_complete = layout.minor_to_major.len() == rank;
     let mut product = 1u128;
     // A `*` joins its dimension with the next minor one before that is rounded.
@@ -185,7 +213,7 @@ fn tiled_elements(array: &ArrayShape<'_>, layout: &Layout) -> Option<u128> {
                 } else {
                     major
                 };
-                u64::try_from(array.dimension(dimension)?.bound()?).ok()?
+                u64::try_from(size_of(dimension)?).ok()?
             }
             None => 1,
         };

@@ -195,16 +195,15 @@ impl<'a> Traffic<'a> {
             Opcode::Transpose if matches!(fact, Some(Fact::IsBitcast)) => {}
             Opcode::Fusion => self.fusion(row, fact),
             Opcode::CustomCall => self.custom_call(row, fact),
-            Opcode::Slice => self.slice(row, 1),
-            Opcode::DynamicSlice => self.slice(row, 1),
+            Opcode::Slice | Opcode::DynamicSlice => self.slice(row),
             Opcode::DynamicUpdateSlice => {
                 self.reads_operands(row, 1);
                 let update = self.rules.operand(row, 1);
                 let space = self.rules.shape(row).memory_space;
                 self.add_written(update.size, space);
             }
-            Opcode::Gather => self.slice(row, 1),
-            Opcode::Scatter => self.scatter(row),
+            Opcode::Gather => self.gather(row, fact),
+            Opcode::Scatter => self.scatter(row, fact),
             Opcode::TriangularSolve => {
                 let matrix = self.rules.operand(row, 0);
                 self.add_read(matrix.size / 2, matrix.memory_space);
@@ -239,23 +238,32 @@ impl<'a> Traffic<'a> {
     }
 
     /// Reads as much of operand 0 as the result holds, and the other operands whole.
-    fn slice(&mut self, row: Row, others: usize) {
+    fn slice(&mut self, row: Row) {
         let result = self.rules.shape(row);
         self.add_read(result.size, self.rules.operand(row, 0).memory_space);
-        self.reads_operands(row, others);
+        self.reads_operands(row, 1);
+        self.add_written(result.size, result.memory_space);
+    }
+
+    fn gather(&mut self, row: Row, fact: Option<&Fact>) {
+        let result = self.rules.shape(row);
+        let read = self.rules.slices(row, 0, result, fact);
+        self.add_read(read, self.rules.operand(row, 0).memory_space);
+        self.reads_operands(row, 1);
         self.add_written(result.size, result.memory_space);
     }
 
     /// The target is updated in place: of it only what the updates meet is read and written.
-    fn scatter(&mut self, row: Row) {
+    fn scatter(&mut self, row: Row, fact: Option<&Fact>) {
         let inputs = self.rules.module.operands(row).len().saturating_sub(1) / 2;
         self.reads_operand(row, inputs);
         for index in inputs + 1..=2 * inputs {
             let update = self.rules.operand(row, index);
             let target = self.rules.operand(row, index - inputs - 1).memory_space;
             self.add_read(update.size, update.memory_space);
-            self.add_read(update.size, target);
-            self.add_written(update.size, target);
+            let moved = self.rules.slices(row, index - inputs - 1, update, fact);
+            self.add_read(moved, target);
+            self.add_written(moved, target);
         }
     }
 
@@ -294,9 +302,10 @@ impl<'a> Traffic<'a> {
             let found =
                 rows.find(|row| matches!(module.opcode(*row), Opcode::Gather | Opcode::Scatter));
             if let Some(inner) = found {
+                let fact = self.facts.get(inner.0);
                 return match module.opcode(inner) {
-                    Opcode::Gather => self.slice(inner, 1),
-                    _ => self.scatter(inner),
+                    Opcode::Gather => self.gather(inner, fact),
+                    _ => self.scatter(inner, fact),
                 };
             }
         }

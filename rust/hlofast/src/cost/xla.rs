@@ -3,6 +3,7 @@
 //! Written once for exact integers and for 32-bit floats; with the latter, additions are made in
 //! XLA's order, so that results are equal bit for bit.
 
+use super::custom_call::custom_call_target;
 use super::facts::{Fact, FactCursor, Facts};
 use super::rules::{Class, Rules, Work, class_of};
 use super::size::Backend;
@@ -135,7 +136,7 @@ impl<N: Number> Engine<'_, N> {
         let opcode = self.rules.module.opcode(row);
         match opcode {
             Opcode::Fusion => return self.fusion(row, fact),
-            Opcode::CustomCall => return self.custom_call(fact),
+            Opcode::CustomCall => return self.custom_call(row, fact),
             Opcode::Call => return self.called(row, CallRole::ToApply),
             Opcode::AsyncStart => {
                 let role = match self.rules.module.called(row, CallRole::Calls) {
@@ -186,8 +187,8 @@ impl<N: Number> Engine<'_, N> {
     }
 
     /// Nothing is known of custom calls, which XLA says with -1. libtpu takes what the author of a
-    /// kernel estimates, and knows its own markers.
-    fn custom_call(&self, fact: Option<&Fact>) -> Properties<N> {
+    /// kernel estimates, and knows a few of its own calls (measured on compiled programs).
+    fn custom_call(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
         let unknown = Properties {
             flops: N::of(-1),
             transcendentals: N::default(),
@@ -195,17 +196,35 @@ impl<N: Number> Engine<'_, N> {
             optimal_seconds: N::of(-1),
         };
         let Some(Fact::CustomCall(call)) = fact else { return unknown };
-        let is_estimated =
-            call.provenance == Provenance::FromBackendConfig && call.contraction.is_none();
-        if self.backend != Backend::Tpu || !is_estimated {
+        if self.backend != Backend::Tpu {
             return unknown;
         }
         let number = |value: Option<i64>| N::of(i128::from(value.unwrap_or(0)));
-        Properties {
-            flops: number(call.flops),
-            transcendentals: number(call.transcendentals),
-            bytes: number(call.bytes_read).plus(number(call.bytes_written)),
-            optimal_seconds: N::default(),
+        if call.provenance == Provenance::FromBackendConfig && call.contraction.is_none() {
+            return Properties {
+                flops: number(call.flops),
+                transcendentals: number(call.transcendentals),
+                bytes: number(call.bytes_read).plus(number(call.bytes_written)),
+                optimal_seconds: N::default(),
+            };
+        }
+        let module = self.rules.module;
+        match custom_call_target(module, row).as_deref() {
+            Some(b"AllocateBuffer" | b"tpu_custom_call") => Properties::default(),
+            Some(b"PartialReduce") => Properties { flops: N::default(), ..unknown },
+            Some(b"TopK") => {
+                let results = module.shapes().leaves(module.shape(row)).next();
+                let kept = results.and_then(|id| module.shapes().array(id)).and_then(|array| {
+                    array.dimension(array.rank().checked_sub(1)?)?.bound()
+                });
+                let elements = self.rules.operand_elements(row, 0).unwrap_or(0);
+                Properties {
+                    flops: N::of(elements.saturating_mul(kept.unwrap_or(0).into())),
+                    bytes: self.default_bytes(row),
+                    ..Properties::default()
+                }
+            }
+            _ => unknown,
         }
     }
 
@@ -248,8 +267,8 @@ impl<N: Number> Engine<'_, N> {
             Opcode::DynamicUpdateSlice => {
                 twice(rules.operand(row, 1).size).plus(size(rules.operand(row, 2).size))
             }
-            Opcode::Gather => self.gather_bytes(row),
-            Opcode::Scatter => self.scatter_bytes(row),
+            Opcode::Gather => self.gather_bytes(row, fact),
+            Opcode::Scatter => self.scatter_bytes(row, fact),
             Opcode::TriangularSolve => size::<N>(rules.shape(row).size)
                 .plus(N::half_of(rules.operand(row, 0).size.max(0)))
                 .plus(size(rules.operand(row, 1).size)),
@@ -266,16 +285,23 @@ impl<N: Number> Engine<'_, N> {
         }
     }
 
-    fn gather_bytes(&self, row: Row) -> N {
+    fn gather_bytes(&self, row: Row, fact: Option<&Fact>) -> N {
+        let result = self.rules.shape(row);
+        let read = self.rules.slices(row, 0, result, fact);
         let indices = self.rules.operand(row, 1).size;
-        size::<N>(self.rules.shape(row).size.saturating_mul(2)).plus(size(indices))
+        size::<N>(result.size.saturating_add(read)).plus(size(indices))
     }
 
-    fn scatter_bytes(&self, row: Row) -> N {
+    fn scatter_bytes(&self, row: Row, fact: Option<&Fact>) -> N {
         let inputs = self.rules.module.operands(row).len().saturating_sub(1) / 2;
-        let updates = (inputs + 1..=2 * inputs).map(|index| self.rules.operand(row, index).size);
-        let updates = updates.fold(0i64, |sum, bytes| sum.saturating_add(bytes.max(0)));
-        size::<N>(updates.saturating_mul(3)).plus(size(self.rules.operand(row, inputs).size))
+        let mut updates = 0i64;
+        for index in 0..inputs {
+            let update = self.rules.operand(row, inputs + 1 + index);
+            let moved = self.rules.slices(row, index, update, fact).max(0);
+            updates = updates.saturating_add(update.size.max(0));
+            updates = updates.saturating_add(moved.saturating_mul(2));
+        }
+        size::<N>(updates).plus(size(self.rules.operand(row, inputs).size))
     }
 
     fn fusion(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
@@ -287,12 +313,12 @@ impl<N: Number> Engine<'_, N> {
             for inner in module.computation(id).rows().map(Row) {
                 match module.opcode(inner) {
                     Opcode::Gather => {
-                        let bytes = self.gather_bytes(inner);
+                        let bytes = self.gather_bytes(inner, self.facts.get(inner.0));
                         return Properties { bytes, ..Properties::default() };
                     }
                     Opcode::Scatter => {
                         let mut cost = self.work(inner, Opcode::Scatter, None);
-                        cost.bytes = self.scatter_bytes(inner);
+                        cost.bytes = self.scatter_bytes(inner, self.facts.get(inner.0));
                         return cost;
                     }
                     _ => {}
