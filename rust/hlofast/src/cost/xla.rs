@@ -214,9 +214,9 @@ impl<N: Number> Engine<'_, N> {
             Some(b"PartialReduce") => Properties { flops: N::default(), ..unknown },
             Some(b"TopK") => {
                 let results = module.shapes().leaves(module.shape(row)).next();
-                let kept = results.and_then(|id| module.shapes().array(id)).and_then(|array| {
-                    array.dimension(array.rank().checked_sub(1)?)?.bound()
-                });
+                let kept = results
+                    .and_then(|id| module.shapes().array(id))
+                    .and_then(|array| array.dimension(array.rank().checked_sub(1)?)?.bound());
                 let elements = self.rules.operand_elements(row, 0).unwrap_or(0);
                 Properties {
                     flops: N::of(elements.saturating_mul(kept.unwrap_or(0).into())),
