@@ -227,6 +227,17 @@ fn what_is_unknown_is_not_guessed() {
     }
 }
 
+#[test]
+fn ranks_of_any_length_are_read_once() {
+    let rank = 30_000;
+    let ones = vec!["1"; rank].join(",");
+    let all = (0..rank).map(|d| d.to_string()).collect::<Vec<_>>().join(",");
+    let shape = format!("f32[{ones}]");
+    let attributes = format!("lhs_contracting_dims={{{all}}}, rhs_contracting_dims={{{all}}}");
+    let found = find("f32[]", "dot", &[&shape, &shape], &attributes);
+    assert_eq!((dimensions(&found), found.flops), ((1, 1, 1, 1), 2));
+}
+
 fn contractions(module: &Module) -> Vec<Contraction> {
     module.rows().filter_map(|row| contraction(module, row)).collect()
 }

@@ -357,6 +357,17 @@ fn hostile_loops_end_quickly() {
     }
     body += "one = T[] constant(1)\n next = T[] add(a2999, one)";
     assert_eq!(Loop { body: &body, ..Loop::default() }.count(), Some(10));
+    // Many loops that all look at an instruction with a very long text.
+    let long = format!("index=0, metadata={{op_name=\"{}\"}}", "x".repeat(200_000));
+    let mut text = format!(
+        "HloModule m\ncond {{\n s = (s32[]) parameter(0)\n i = s32[] get-tuple-element(s), {long}\n n = s32[] constant(2)\n ROOT c = pred[] compare(i, n), direction=LT\n}}\nbody {{\n ROOT s = (s32[]) parameter(0)\n}}\nENTRY main {{\n w0 = (s32[]) parameter(0)\n"
+    );
+    for n in 1..20_000 {
+        text += &format!("w{n} = (s32[]) while(w{}), condition=cond, body=body\n", n - 1);
+    }
+    text += "}\n";
+    let module = support::parse(text.as_bytes()).unwrap();
+    assert!(trip_counts(&module).iter().all(|(_, found)| found.count.is_none()));
     // Loops nested in each other's bodies, deeper than is followed.
     let mut text = String::from(
         "HloModule m\ncond {\n s = (s32[]) parameter(0)\n i = s32[] get-tuple-element(s), index=0\n n = s32[] constant(2)\n ROOT c = pred[] compare(i, n), direction=LT\n}\nbody0 {\n ROOT s = (s32[]) parameter(0)\n}\n",

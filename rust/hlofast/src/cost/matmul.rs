@@ -118,11 +118,14 @@ fn listed(shape: &ArrayShape<'_>, dimensions: &[i64]) -> Option<u64> {
 
 /// Product of the sizes of all dimensions that are in none of the lists.
 fn unlisted(shape: &ArrayShape<'_>, lists: &[&[i64]]) -> Option<u64> {
-    let is_free = |d: &usize| {
-        let number = *d as i64;
-        !lists.iter().any(|list| list.contains(&number))
-    };
-    product((0..shape.rank()).filter(is_free).map(|d| size(shape, d)))
+    let mut is_free = vec![true; shape.rank()];
+    for dimension in lists.iter().copied().flatten() {
+        if let Some(free) = usize::try_from(*dimension).ok().and_then(|d| is_free.get_mut(d)) {
+            *free = false;
+        }
+    }
+    let free = is_free.iter().enumerate().filter(|(_, free)| **free);
+    product(free.map(|(dimension, _)| size(shape, dimension)))
 }
 
 pub(crate) struct DotShapes<'a> {

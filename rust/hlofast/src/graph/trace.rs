@@ -18,6 +18,8 @@ const LOOP_VARIES: Reason = "it depends on what another loop computes";
 
 /// How deep values, calls and loops may nest before nothing is said about them.
 const DEPTH_LIMIT: u32 = 96;
+/// How deep tuples in tuples may be. Paths are kept, so their length bounds memory.
+const LONGEST_PATH: usize = 32;
 /// How many call sites are compared with each other.
 const MOST_CALLERS: usize = 8;
 
@@ -246,13 +248,16 @@ impl<'a> Tracer<'a> {
 
     fn origin(&mut self, mut place: Place) -> Result<Origin, Reason> {
         loop {
-            self.budget = self.budget.checked_sub(1).ok_or(TOO_COMPLEX)?;
+            self.pay_for(place.row)?;
             let module = self.module;
             let row = place.row;
             let operand = |index: usize| module.operands(row).get(index).map(|row| Row(*row));
             let next = match module.opcode(row) {
                 Opcode::GetTupleElement => {
                     let index = module.attribute_bytes(row, "index").and_then(read_index);
+                    if place.path.len() >= LONGEST_PATH {
+                        return Err(TOO_COMPLEX);
+                    }
                     place.path.push(index.ok_or("an index is missing")?);
                     operand(0)
                 }
@@ -280,7 +285,7 @@ impl<'a> Tracer<'a> {
                     while let Some(row) = start
                         && module.opcode(row) == Opcode::AsyncUpdate
                     {
-                        self.budget = self.budget.checked_sub(1).ok_or(TOO_COMPLEX)?;
+                        self.pay_for(row)?;
                         start = module.operands(row).first().map(|row| Row(*row));
                     }
                     start
@@ -303,6 +308,19 @@ impl<'a> Tracer<'a> {
             };
             place.row = next.ok_or("an operand is missing")?;
         }
+    }
+
+    /// Takes a visit of `row` off the budget. Attributes are searched again at each visit, so long
+    /// texts cost more.
+    fn pay_for(&mut self, row: Row) -> Result<(), Reason> {
+        const BYTES_PER_UNIT: usize = 256;
+        let columns = self.module.columns();
+        let bounds =
+            (columns.name_starts.get(row.0 as usize), columns.tail_ends.get(row.0 as usize));
+        let (Some(start), Some(end)) = bounds else { return Err(TOO_COMPLEX) };
+        let units = 1 + end.saturating_sub(*start) as usize / BYTES_PER_UNIT;
+        self.budget = self.budget.checked_sub(units).ok_or(TOO_COMPLEX)?;
+        Ok(())
     }
 
     fn keeps_type(&self, row: Row) -> bool {
