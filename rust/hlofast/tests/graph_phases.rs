@@ -410,3 +410,22 @@ fn wide_and_often_called_texts_end_in_time() {
     let module = parse(&text);
     assert_eq!(phases(&module, ["ct", "u"]), [Phase::Backward, Phase::Optimizer]);
 }
+
+#[test]
+fn no_readable_text_is_too_odd() {
+    let mut modules = 0;
+    for probe in support::probes() {
+        let Ok(module) = support::parse_all(probe.text.as_bytes()) else { continue };
+        modules += 1;
+        support::with_context(&probe.id, probe.text.as_bytes(), || {
+            let found = attribute(&module);
+            assert_eq!(found.phase.len(), found.contexts.positions);
+            assert_eq!(found.scope.len(), found.contexts.positions);
+            for row in module.rows() {
+                let source = source_of(&module, row, true);
+                assert_eq!(module.computation_of(source), module.computation_of(row));
+            }
+        });
+    }
+    assert!(modules > 1000);
+}

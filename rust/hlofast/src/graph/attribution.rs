@@ -72,10 +72,8 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
     }
     let classes: Vec<NameClass> =
         (0..scopes.len() as u32).map(|scope| NameClass::of(scopes.marks(scope))).collect();
-    let mut is_used = vec![false; scopes.len()];
-    scope.iter().for_each(|scope| is_used[*scope as usize] = true);
-    let used = || is_used.iter().zip(&classes).filter(|(used, _)| **used).map(|(_, class)| *class);
-    let has_backward = used().any(|class| {
+    // A scope that is no row's own has the marks of its children.
+    let has_backward = classes.iter().any(|class| {
         matches!(class, NameClass::Backward | NameClass::Recompute | NameClass::Either)
     });
     let by_name = |class: NameClass| match class {
@@ -97,12 +95,11 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         phase = section_phases(module, &contexts, &sections);
     }
     if !options.rules.is_empty() {
-        let used = (0..scopes.len() as u32).filter(|id| is_used[*id as usize]);
-        let rule = |id: u32| options.rules.phase(module, &scopes, id);
-        let mut ruled = vec![None; scopes.len()];
-        used.for_each(|id| ruled[id as usize] = rule(id));
+        // By scope, once a row needs it.
+        let mut ruled: Vec<Option<Option<Phase>>> = vec![None; scopes.len()];
         for (phase, scope) in phase.iter_mut().zip(&scope) {
-            *phase = ruled[*scope as usize].unwrap_or(*phase);
+            let rule = || options.rules.phase(module, &scopes, *scope);
+            *phase = ruled[*scope as usize].get_or_insert_with(rule).unwrap_or(*phase);
         }
     }
     Attribution { contexts, scopes, phase, scope, inferred, sections }
@@ -115,8 +112,7 @@ fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phas
     flow.forwards();
     flow.backwards();
     for (id, node) in contexts.nodes.iter().enumerate() {
-        for row in module.computation(node.computation).rows() {
-            let at = contexts.position(module, id as u32, Row(row));
+        for (at, row) in (node.start as usize..).zip(module.computation(node.computation).rows()) {
             match class[at] {
                 NameClass::Either if flow.is_backward(id as u32, row) => {
                     phase[at] = Phase::Backward;
