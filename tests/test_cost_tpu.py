@@ -85,7 +85,7 @@ def slack_of(text: str, device: str) -> float:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name):
     path = PROGRAMS[name]
-    device = next((row["backend"] for row in INDEX if row["name"] == name))[:3]
+    device = next(row["backend"] for row in INDEX if row["name"] == name)[:3]
     text = text_of(path)
     compare(name, text, json.loads(read(path))["compiled_cost_analysis"], slack_of(text, device))
 
