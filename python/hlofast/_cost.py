@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from html import escape
+from _collections_abc import Iterable, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
 
 from hlofast import _core
 from hlofast.table import Table
 
+TYPE_CHECKING = False  # The command line counts costs; importing typing would slow its start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     import numpy
     import numpy.typing
 
@@ -87,20 +88,26 @@ def read_rules(rules: Rules) -> list[tuple[str, str]]:
     if unknown:
         raise ValueError(f"{rules}: unknown keys: {', '.join(sorted(unknown))}")
     read = []
-    for index, rule in enumerate(document.get("rule", [])):
-        if set(rule) != {"pattern", "phase"}:
-            raise ValueError(f"{rules}: rule {index + 1} needs exactly pattern and phase")
+    tables = document.get("rule", [])
+    if not isinstance(tables, list):
+        raise ValueError(f"{rules}: rules are written [[rule]]")
+    for number, rule in enumerate(tables, 1):
+        if not isinstance(rule, dict) or set(rule) != {"pattern", "phase"}:
+            raise ValueError(f"{rules}: rule {number} needs exactly pattern and phase")
+        if not all(isinstance(text, str) for text in rule.values()):
+            raise ValueError(f"{rules}: pattern and phase of rule {number} are texts")
         read.append((rule["pattern"], rule["phase"]))
     return read
 
 
-@dataclass(frozen=True)
 class Utilization:
     """Fractions of a device's peak, from `Cost.mfu`.
 
     MFU counts the operations of the model, HFU also those that are recomputed; neither counts
     the additions of collectives.
     """
+
+    __slots__ = ("hfu", "matmul_hfu", "matmul_mfu", "mfu", "peak_flops", "step_seconds")
 
     matmul_mfu: float
     """Matrix products and convolutions without recomputation."""
@@ -114,6 +121,37 @@ class Utilization:
     """The time it was computed for, in seconds."""
     peak_flops: float
     """The peak it was computed for, in FLOP per second."""
+
+    def __init__(
+        self,
+        *,
+        matmul_mfu: float,
+        matmul_hfu: float,
+        mfu: float,
+        hfu: float,
+        step_seconds: float,
+        peak_flops: float,
+    ) -> None:
+        self.matmul_mfu = matmul_mfu
+        self.matmul_hfu = matmul_hfu
+        self.mfu = mfu
+        self.hfu = hfu
+        self.step_seconds = step_seconds
+        self.peak_flops = peak_flops
+
+    def as_dict(self) -> dict[str, float]:
+        """The six numbers by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Utilization) and self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.as_dict().values()))
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"Utilization({figures})"
 
 
 class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
@@ -287,6 +325,14 @@ class Cost:
         return numpy.asarray(self._data.unknown_rows())
 
     @property
+    def dead(self) -> numpy.typing.NDArray[Any]:
+        """Row numbers of instructions whose results nothing needs. They count, as XLA counts
+        them, although the compiler removes such instructions before the program runs."""
+        import numpy
+
+        return numpy.asarray(self._data.dead_rows())
+
+    @property
     def memory_spaces(self) -> Table:
         """Bytes read and written by memory space: `S(n)` of layouts, 0 without one."""
         return Table(self._data.memory_spaces())
@@ -338,16 +384,22 @@ class Cost:
             for flops, phase in zip(products["flops"].tolist(), products["phase"], strict=True)
             if phase == "recompute"
         )
-        collectives = sum(
-            row["flops"] for row in self.by("opcode") if row["opcode"] in _COLLECTIVES
-        )
+        collectives = recomputed_collectives = 0
+        figures = [self._data.column(name) for name in ("flops", "multiplicity", "phase")]
+        for row, opcode in enumerate(self.module.opcodes()):
+            if opcode in _COLLECTIVES:
+                once, times, phase = (column[row] for column in figures)
+                collectives += once * max(times, 0)
+                if _core.phases[phase] == "recompute":
+                    recomputed_collectives += once * max(times, 0)
         by_phase = {row["phase"]: row["flops"] for row in self.by("phase")}
         operations = self._totals[0] - collectives
+        repeated = by_phase.get("recompute", 0) - recomputed_collectives
         budget = step_seconds * peak_flops
         return Utilization(
             matmul_mfu=(matmul - recomputed) / budget,
             matmul_hfu=matmul / budget,
-            mfu=(operations - by_phase.get("recompute", 0)) / budget,
+            mfu=(operations - repeated) / budget,
             hfu=operations / budget,
             step_seconds=step_seconds,
             peak_flops=peak_flops,
@@ -373,6 +425,8 @@ class Cost:
         )
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         return f"<p>{escape(repr(self)[1:-1])}</p>{self.by('phase')._repr_html_()}"
 
 

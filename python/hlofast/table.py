@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from hlofast import _core
 from hlofast._core import Column, TextColumn
 
+TYPE_CHECKING = False  # Verbs print tables; importing typing would slow their start.
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
     import numpy
     import numpy.typing
 
 _SHOWN = 10
+_COUNTS = frozenset(
+    """
+    instructions executions rows multiplicity flops transcendentals bytes_accessed bytes_read
+    bytes_written other_bytes_read other_bytes_written shape_bytes
+    """.split()
+)
+"""Columns whose sum over rows means something; the others are sizes of one thing, or places."""
+_UNKNOWN_BELOW_ZERO = frozenset({"executions", "multiplicity", "shape_bytes"})
+_LARGEST = 2**63 - 1
 
 
 class Table:
@@ -103,6 +113,43 @@ class Table:
         table = self if by is None else self.sort_by(by, descending=True)
         return table.take(range(min(max(count, 0), len(table))))
 
+    def by(self, name: str, *, totals: Iterable[str] | None = None) -> Table:
+        """One row per value of column `name`, in the order in which values first occur.
+
+        Columns: `name`, `rows` (how many rows have the value), then the sums of the columns
+        `totals`; without it of those that count something, so that their sum does too:
+        instructions, executions, multiplicity, flops, transcendentals, shape_bytes and every kind
+        of bytes read, written or accessed, in the table's order. Integers are added exactly; what
+        exceeds 64 bits stands as the largest number there is, and a sum of multiplicities,
+        executions or shape sizes is -1 (unknown) where one of them is. A `KeyError` for a column
+        that the table has not, a `TypeError` for a total of texts.
+        """
+        from array import array
+
+        if totals is None:
+            totals = [column for column in self._columns if column in _COUNTS and column != name]
+        sums: dict[str, list[Any]] = {}
+        codes: dict[Any, int] = {}
+        places = [codes.setdefault(value, len(codes)) for value in self._columns[name].tolist()]
+        counts = [0] * len(codes)
+        for place in places:
+            counts[place] += 1
+        for total in totals:
+            column = self._columns[total]
+            if isinstance(column, TextColumn):
+                raise TypeError(f"column {total!r} holds texts")
+            sums[total] = _grouped(places, len(codes), column.tolist(), total)
+        keys = list(codes)
+        key: Column | TextColumn
+        if isinstance(self._columns[name], TextColumn):
+            texts = [text for text in keys if text is not None]
+            numbers = {text: number for number, text in enumerate(texts)}
+            key = TextColumn(texts, Column(array("i", [numbers.get(text, -1) for text in keys])))
+        else:
+            key = _column(keys)
+        grouped = [(name, key), ("rows", _column(counts))]
+        return Table(grouped + [(total, _column(values)) for total, values in sums.items()])
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The table as a stream of one record batch."""
         return _core._arrow_stream(list(self._columns.items()), self._length)
@@ -161,6 +208,8 @@ class Table:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         head = "".join(f"<th>{escape(name)}</th>" for name in self._columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
@@ -168,6 +217,28 @@ class Table:
         )
         caption = f"{self._length} rows"
         return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _grouped(places: list[int], count: int, values: list[Any], name: str) -> list[Any]:
+    """Sums of `values` by place."""
+    sums = [0] * count
+    unknown = set()
+    for place, value in zip(places, values, strict=True):
+        sums[place] += value
+        if value < 0 and name in _UNKNOWN_BELOW_ZERO:
+            unknown.add(place)
+    for place in unknown:
+        sums[place] = -1
+    return sums
+
+
+def _column(values: list[Any]) -> Column:
+    """64-bit numbers without NumPy."""
+    from array import array
+
+    if any(isinstance(value, float) for value in values):
+        return Column(array("d", values))
+    return Column(array("q", [min(max(value, -_LARGEST - 1), _LARGEST) for value in values]))
 
 
 def _restore(columns: list[tuple[str, bool, list[Any]]]) -> Table:

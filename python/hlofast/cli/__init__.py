@@ -15,6 +15,8 @@ DONE, FINDINGS, USAGE, UNREADABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 VERBS = {
     "summary": "what a module is: status, signature, opcodes, shapes, fusions, computations",
+    "cost": "FLOPs, transcendentals and bytes: totals, by phase, scope, source, opcode; MFU",
+    "matmuls": "every matrix product: M, N, K, types, FLOPs, how often, from where",
     "show": "one instruction or computation in context: operands, users, source line",
     "fmt": "print modules as canonical HLO text",
 }
@@ -23,6 +25,7 @@ EXAMPLES = """\
 examples:
   hlofast summary module_0042.jit_train_step.after_optimizations.txt
   hlofast summary --json dumps/*.txt.gz
+  hlofast cost --by scope step.txt
   hlofast show step.txt fusion.12
   xz -dc step.txt.xz | hlofast fmt --no-metadata -
 

@@ -35,6 +35,36 @@ def size(count: int | None) -> str:
     return f"{count:,} B ({gibibytes:.3f} GiB)" if gibibytes >= 0.0005 else f"{count:,} B"
 
 
+class Figure(str):
+    """A text that stands to the right in tables, as numbers do."""
+
+    __slots__ = ()
+
+
+def quantity(count: int, unit: str = "") -> str:
+    """A large number in short and, where that says less, exact: `631.36 GFLOP (631,360,192,512)`."""
+    value, prefix = float(count), ""
+    for larger in ("k", "M", "G", "T", "P", "E", "Z", "Y"):
+        if abs(value) < 999.995:
+            break
+        value, prefix = value / 1000, larger
+    if not prefix:
+        return f"{count:,} {unit}".rstrip()
+    return f"{value:.2f} {prefix}{unit} ({count:,})"
+
+
+def share(part: float, whole: float) -> Figure:
+    """`part` of `whole` in per cent; what is neither nothing nor all never looks so."""
+    if not whole:
+        return Figure("-")
+    percent = 100 * part / whole
+    if 0 < percent < 0.05:
+        return Figure("<0.1 %")
+    if 99.95 <= percent and part != whole:
+        return Figure(">99.9 %" if percent < 100 else f"{percent:.2f} %")
+    return Figure(f"{percent:.1f} %")
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """`1 alias`, `2 aliases`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
@@ -71,6 +101,17 @@ class Printer:
     def line(self, text: str = "") -> None:
         """One line, cut at the terminal's edge."""
         self.stream.write(self.cut(printable(text)) + "\n")
+
+    def paragraph(self, text: str, indent: str = "") -> None:
+        """A text broken into lines at the terminal's edge; lines after the first are indented."""
+        line = ""
+        for word in printable(text).split(" "):
+            if line and self.width is not None and len(line) + 1 + len(word) > self.width:
+                self.stream.write(self.cut(line) + "\n")
+                line = indent + word
+            else:
+                line = f"{line} {word}" if line else word
+        self.stream.write(self.cut(line) + "\n")
 
     def cut(self, text: str) -> str:
         """`text` no wider than the terminal."""
@@ -116,7 +157,7 @@ class Printer:
 
 
 def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+    return value is None or (isinstance(value, (int, Figure)) and not isinstance(value, bool))
 
 
 def _cell(value: object) -> str:

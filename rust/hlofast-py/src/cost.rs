@@ -407,6 +407,12 @@ impl CostData {
         Column::of(core.rows().filter(is_unknown).map(|row| row.0).collect::<Vec<u32>>())
     }
 
+    /// Instructions whose results nothing needs.
+    fn dead_rows(&self, py: Python<'_>) -> Column {
+        let rows = py.detach(|| cost::dead_rows(&self.counted.held.core));
+        Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
+    }
+
     /// Bytes by memory space.
     fn memory_spaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let spaces = self.counted.cost.memory_spaces(&self.counted.held.core);

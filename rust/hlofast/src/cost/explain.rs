@@ -43,7 +43,9 @@ pub const DEPARTURES: &[Departure] = &[
         xla: "-1 FLOP, -1 byte each",
         executed: "library calls and kernels by target and backend_config; bytes are operands and \
                    results; others are listed as unknown",
-        concerns: |m, r| is(&[Opcode::CustomCall], m, r),
+        concerns: |m, r| {
+            is(&[Opcode::CustomCall], m, r) && !has_kind(m, r, &[CustomCallKind::Marker])
+        },
     },
     Departure {
         rule: "markers",

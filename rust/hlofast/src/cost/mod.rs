@@ -6,6 +6,7 @@
 
 pub mod convolution;
 pub mod custom_call;
+mod dead;
 mod executed;
 pub mod explain;
 mod facts;
@@ -16,6 +17,7 @@ mod size;
 mod traffic;
 mod xla;
 
+pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
 pub use groups::{Group, GroupKey, group};

@@ -1,0 +1,144 @@
+"""Every matrix product: dots, convolutions, GEMM calls; M, N, K, types, how often, from where."""
+
+from __future__ import annotations
+
+from hlofast.cli import USAGE, inputs, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+EXAMPLES = """\
+examples:
+  hlofast matmuls module_0042.jit_train_step.after_optimizations.txt
+  hlofast matmuls --by phase step.txt
+  hlofast matmuls --by source --top 20 step.txt  which lines multiply most
+  hlofast matmuls --json step.txt | jq '.modules[].matmuls[] | select(.k < 128)'
+
+FLOPs are 2 * batch * M * N * K times the executions; convolutions count the taps that meet their
+input. Types are those of the operands, of the result and of the accumulation.
+"""
+VERSION = 1
+KEYS = ("phase", "scope", "source", "source_file", "kind", "dtype", "provenance")
+"""What --by takes; source is file and line, dtype the types of operands and result."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    inputs.add_files(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--by", choices=KEYS, help="totals instead of single products")
+    parser.add_argument(
+        "--top",
+        type=output.natural,
+        default=10,
+        metavar="N",
+        help="rows per table, 0 for all (default 10); JSON always has all",
+    )
+    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the matrix products of every module."""
+    rules = inputs.read_rules(arguments.rules)
+    if rules is None:
+        return USAGE
+    reader = inputs.Reader(arguments)
+    printer = None if arguments.json else output.Printer()
+    documents = []
+    for found in reader:
+        products = found.module.matmuls(rules=rules).to_pylist()
+        for row in products:
+            row["source_line"] = row["source_line"] if row["source_file"] else None
+            row["source_file"] = row["source_file"] or None
+            row["multiplicity"] = None if row["multiplicity"] < 0 else row["multiplicity"]
+        products.sort(key=lambda row: -row["flops"])
+        document = found.describe() | {
+            "totals": {
+                "instructions": len(products),
+                "flops": sum(row["flops"] for row in products),
+            },
+            "groups": _groups(products, arguments.by) if arguments.by else None,
+            "matmuls": products,
+        }
+        if printer is None:
+            documents.append(document)
+        else:
+            _print(printer, document, arguments)
+    if printer is None:
+        contents = {"by": arguments.by, "modules": documents, "errors": reader.errors}
+        output.print_json("matmuls", VERSION, contents)
+    return reader.exit_code()
+
+
+def _source(row: dict[str, Any]) -> str | None:
+    file = row["source_file"]
+    return f"{file}:{row['source_line']}" if file else None
+
+
+def _types(row: dict[str, Any]) -> str:
+    types = f"{row['lhs_dtype']} {row['rhs_dtype']} -> {row['output_dtype']}"
+    accumulation = row["accumulation_dtype"]
+    return types if accumulation == row["output_dtype"] else f"{types} ({accumulation})"
+
+
+def _groups(products: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    groups: dict[str | None, dict[str, Any]] = {}
+    for row in products:
+        key = {"source": _source, "dtype": _types}.get(by, lambda row: row[by] or None)(row)
+        group = groups.setdefault(key, {"key": key, "instructions": 0, "flops": 0})
+        group["instructions"] += 1
+        group["flops"] += row["flops"]
+    return sorted(groups.values(), key=lambda group: -group["flops"])
+
+
+def _print(
+    printer: output.Printer, document: dict[str, Any], arguments: argparse.Namespace
+) -> None:
+    products, totals = document["matmuls"], document["totals"]
+    limit = arguments.top or None
+    line = f", line {document['line']:,}" if document["line"] > 1 else ""
+    printer.heading(document["name"])
+    printer.facts(
+        [
+            ("file", f"{document['path']}{line}"),
+            ("matmuls", output.counted(totals["instructions"], "instruction")),
+            ("FLOPs", output.quantity(totals["flops"], "FLOP")),
+        ]
+    )
+    if arguments.by:
+        groups = document["groups"]
+        rows = [
+            [
+                group["key"] or "(none)",
+                group["instructions"],
+                group["flops"],
+                output.share(group["flops"], totals["flops"]),
+            ]
+            for group in groups[:limit]
+        ]
+        columns = [arguments.by, "instructions", "FLOPs", "share"]
+        printer.table(f"By {arguments.by.replace('_', ' ')}", columns, rows, len(groups))
+    else:
+        rows = [
+            [
+                row["name"],
+                row["kind"],
+                row["batch"],
+                row["m"],
+                row["n"],
+                row["k"],
+                _types(row),
+                "beyond 64 bits" if row["multiplicity"] is None else row["multiplicity"],
+                row["flops"],
+                output.share(row["flops"], totals["flops"]),
+                row["phase"],
+                _source(row) or row["scope"],
+            ]
+            for row in products[:limit]
+        ]
+        columns = "name|kind|batch|M|N|K|types|times|FLOPs|share|phase|from".split("|")
+        printer.table("By FLOPs", columns, rows, len(products))
+    printer.line()
