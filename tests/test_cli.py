@@ -117,7 +117,9 @@ class TestProgram:
             jsonschema.Draft202012Validator.check_schema(schema)
             assert schema["properties"]["schema"] == {"const": f"hlofast.{verb}"}
 
-    @pytest.mark.parametrize("arguments", [("--help",), ("summary",), ("show",), ("fmt",)])
+    @pytest.mark.parametrize(
+        "arguments", [("--help",), ("summary",), ("cost",), ("matmuls",), ("show",), ("fmt",)]
+    )
     def test_loads_neither_numpy_nor_heavy_modules(
         self, arguments: tuple[str, ...], page: Path
     ) -> None:

@@ -157,7 +157,9 @@ def test_04_unknown_calls_are_listed_and_never_negative() -> None:
 
 
 def test_04_in_a_fusion_too() -> None:
-    fused = 'f {\n p = f32[8] parameter(0)\n ROOT c = f32[8] custom-call(p), custom_call_target="k"\n}'
+    fused = (
+        'f {\n p = f32[8] parameter(0)\n ROOT c = f32[8] custom-call(p), custom_call_target="k"\n}'
+    )
     body = "a = f32[8] parameter(0)\nROOT r = f32[8] fusion(a), kind=kLoop, calls=f"
     cost = count(body, fused)
     assert (cost.flops, cost.bytes_accessed) == (0, 64)
@@ -378,7 +380,9 @@ def test_16_one_whole_branch_counts() -> None:
 
 
 def test_17_a_transpose_that_only_renames_is_free() -> None:
-    line = "a = f32[64,32]{1,0} parameter(0)\nROOT t = f32[32,64]{%s} transpose(a), dimensions={1,0}"
+    line = (
+        "a = f32[64,32]{1,0} parameter(0)\nROOT t = f32[32,64]{%s} transpose(a), dimensions={1,0}"
+    )
     assert count(line % "0,1").bytes_accessed == 0
     assert count(line % "1,0").bytes_accessed == 16_384
 
@@ -387,7 +391,10 @@ def test_18_small_elements_are_packed() -> None:
     for layout in ("", "{0:E(4)}"):
         line = f"a = s4[1000]{layout} parameter(0)\nROOT c = s8[1000] convert(a)"
         assert count(line).bytes_accessed == 1500
-    assert count("a = s4[1000] parameter(0)\nROOT c = s8[1000] convert(a)", xla=True).bytes_accessed == 2000
+    assert (
+        count("a = s4[1000] parameter(0)\nROOT c = s8[1000] convert(a)", xla=True).bytes_accessed
+        == 2000
+    )
 
 
 def test_19_tiles_pad() -> None:

@@ -56,6 +56,14 @@ def binary(config: str | bytes) -> bytes:
     return config.encode() if isinstance(config, str) else config
 
 
+def flops_by_phase(module: hlofast.Module) -> dict[str, int]:
+    return {row["phase"]: row["flops"] for row in module.matmuls().by("phase")}
+
+
+def instructions_by_phase(module: hlofast.Module) -> dict[str, int]:
+    return {row["phase"]: row["instructions"] for row in module.cost().by("phase")}
+
+
 def group_sets(instruction: hlofast.Instruction) -> list[list[int]]:
     return [list(group) for group in instruction.attributes["replica_groups"]]
 
@@ -195,6 +203,21 @@ class TestAlpaStage:
         }
         assert found == {(b"AND;0$1$", "pred", ()), (b"SUM;0$1$", "f32", ())}
 
+    def test_matrix_products_by_phase(self, alpa_stage: hlofast.Module) -> None:
+        assert len(alpa_stage.matmuls()) == 9
+        # Applying gradients takes no matrix product.
+        assert flops_by_phase(alpa_stage) == {
+            "forward": 1_132_797_624_320,
+            "backward": 2_265_595_248_640,
+        }
+
+    def test_what_xla_counts(self, alpa_stage: hlofast.Module) -> None:
+        xla = alpa_stage.cost(xla=True)
+        assert (xla.flops, xla.transcendentals) == (3_406_617_059_879, 331_359_237)
+        assert xla.bytes_accessed == 102_166_097_687
+        # As executed, the eight custom calls are no -1 each.
+        assert alpa_stage.cost().flops == xla.flops + 8
+
 
 class TestAlpaStep:
     def test_header(self, alpa_step: hlofast.Module) -> None:
@@ -266,6 +289,22 @@ class TestAlpaStep:
         assert count == {"model": 40, "data": 3}
         assert payload == {"model": 318_799_872, "data": 45_505_540}
 
+    def test_matrix_products_by_phase(self, alpa_step: hlofast.Module) -> None:
+        products = alpa_step.matmuls()
+        assert {row["kind"] for row in products} == {"gemm"}
+        assert (len(products), products["flops"].sum()) == (151, 631_360_192_512)
+        assert flops_by_phase(alpa_step) == {
+            "forward": 198_642_237_440,
+            "recompute": 90_194_313_216,
+            "backward": 342_523_641_856,
+        }
+
+    def test_what_xla_counts(self, alpa_step: hlofast.Module) -> None:
+        xla = alpa_step.cost(xla=True)
+        assert (xla.flops, xla.transcendentals) == (7_736_295_033, 685_401_602)
+        assert xla.bytes_accessed == 7_596_084_773
+        assert xla.cost_analysis()["optimal_seconds"] == -151
+
 
 class TestIssuePage:
     def test_place_in_the_page(self, seeds: Seeds) -> None:
@@ -317,6 +356,17 @@ class TestIssuePage:
         )
         assert sum(places.values()) == 13
         assert places[issue_page.entry.name] == 1
+
+    def test_matrix_products(self, issue_page: hlofast.Module) -> None:
+        products = issue_page.matmuls()
+        assert {row["kind"] for row in products} == {"convolution_as_dot"}
+        assert products["flops"].sum() == 8_589_934_592
+        assert len(products) == 2
+
+    def test_phases(self, issue_page: hlofast.Module) -> None:
+        instructions = instructions_by_phase(issue_page)
+        assert "forward" not in instructions
+        assert instructions["recompute"] == 13
 
 
 def test_documents_summarise_to_json(seeds: Seeds) -> None:

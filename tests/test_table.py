@@ -153,3 +153,81 @@ def test_duckdb_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
     assert found == sorted(
         (opcode, module.opcodes().count(opcode)) for opcode in set(module.opcodes())
     )
+
+
+def columns(**values: list[object]) -> hlofast.Table:
+    """A table of these columns."""
+    made: list[tuple[str, hlofast.Column | hlofast.TextColumn]] = []
+    for name, column in values.items():
+        if any(isinstance(value, str) for value in column):
+            texts = sorted({value for value in column if value is not None})
+            codes = [-1 if value is None else texts.index(value) for value in column]
+            codes = hlofast.Column(numpy.array(codes, dtype=numpy.int32))
+            made.append((name, hlofast.TextColumn(texts, codes)))
+        else:
+            made.append((name, hlofast.Column(numpy.array(column))))
+    return hlofast.Table(made)
+
+
+class TestBy:
+    def test_sums_what_counts_something(self) -> None:
+        table = columns(
+            phase=["b", "a", "b", None],
+            flops=[1, 2, 2**60, 8],
+            m=[4, 4, 4, 4],
+            source_line=[1, 2, 3, 4],
+        )
+        grouped = table.by("phase")
+        assert grouped.columns == ("phase", "rows", "flops")
+        assert grouped.to_pylist() == [
+            {"phase": "b", "rows": 2, "flops": 2**60 + 1},
+            {"phase": "a", "rows": 1, "flops": 2},
+            {"phase": None, "rows": 1, "flops": 8},
+        ]
+        assert grouped["flops"].dtype == numpy.int64
+
+    def test_totals_that_are_named(self) -> None:
+        table = columns(kind=["x", "x"], flops=[1, 2], m=[3, 4], seconds=[0.5, 0.25])
+        grouped = table.by("kind", totals=["m", "seconds"])
+        assert grouped.to_pylist() == [{"kind": "x", "rows": 2, "m": 7, "seconds": 0.75}]
+
+    def test_by_a_number(self) -> None:
+        table = columns(k=[64, 8, 64], multiplicity=[1, 2, 3])
+        assert table.by("k").to_pylist() == [
+            {"k": 64, "rows": 2, "multiplicity": 4},
+            {"k": 8, "rows": 1, "multiplicity": 2},
+        ]
+
+    def test_a_summed_column_may_be_the_key(self) -> None:
+        assert columns(flops=[5, 5]).by("flops").to_pylist() == [{"flops": 5, "rows": 2}]
+
+    def test_unknown_stays_unknown(self) -> None:
+        table = columns(kind=["x", "x", "y"], multiplicity=[-1, 7, 7], flops=[-1, 7, 7])
+        sums = [(row["multiplicity"], row["flops"]) for row in table.by("kind")]
+        # Of FLOPs, -1 is a number: what XLA counts for a custom call.
+        assert sums == [(-1, 6), (7, 7)]
+
+    def test_beyond_64_bits(self) -> None:
+        table = columns(kind=["x", "x"], flops=[2**63 - 1, 5])
+        assert table.by("kind")["flops"].tolist() == [2**63 - 1]
+
+    def test_what_is_no_column_and_no_number(self) -> None:
+        table = columns(kind=["x"], name=["y"])
+        with pytest.raises(KeyError):
+            table.by("nothing")
+        with pytest.raises(KeyError):
+            table.by("kind", totals=["nothing"])
+        with pytest.raises(TypeError):
+            table.by("kind", totals=["name"])
+
+    def test_nothing(self) -> None:
+        table = columns(kind=["x"], flops=[1]).take([])
+        assert (len(table.by("kind")), table.by("kind").columns) == (0, ("kind", "rows", "flops"))
+
+    def test_groups_of_every_column_have_all_rows(self, table: hlofast.Table) -> None:
+        for name in table.columns:
+            grouped = table.by(name)
+            assert sum(grouped["rows"]) == len(table)
+            assert len(set(grouped[name].tolist())) == len(grouped)
+            if name != "shape_bytes":
+                assert sum(grouped["shape_bytes"]) == sum(table["shape_bytes"])

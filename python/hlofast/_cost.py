@@ -54,7 +54,7 @@ def unregister_custom_call(target: str) -> None:
 def _stated(
     module: Module, functions: Mapping[str, CustomCallFunction]
 ) -> list[tuple[int, int | None, int | None, int | None, int | None]]:
-    stated = []
+    stated: list[tuple[int, int | None, int | None, int | None, int | None]] = []
     if not functions:
         return stated
     for row in module.where(opcode="custom-call").tolist():
@@ -75,14 +75,15 @@ def _stated(
 
 
 def read_rules(rules: Rules) -> list[tuple[str, str]]:
-    """Pairs of pattern and phase: given as such, or read from a TOML file of the form
-    `[[rule]]` / `pattern = "regular expression"` / `phase = "forward"`.
+    """Pairs of pattern and phase: given as such, or read from a TOML file.
+
+    Its form is `[[rule]]` / `pattern = "regular expression"` / `phase = "forward"`.
     """
     if not isinstance(rules, (str, PathLike)):
         return [(pattern, phase) for pattern, phase in rules]
     import tomllib
 
-    with open(rules, "rb") as file:
+    with open(rules, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
         document = tomllib.load(file)
     unknown = set(document) - {"rule"}
     if unknown:
@@ -230,8 +231,10 @@ class Cost:
 
     @property
     def flops(self) -> int | float:
-        """Operations of one run of the module, transcendentals apart; with `float32=True` the
-        number XLA's 32-bit additions give."""
+        """Operations of one run of the module, transcendentals apart.
+
+        With `float32=True` the number XLA's 32-bit additions give.
+        """
         floats = self._data.float32_totals()
         return self._totals[0] if floats is None else floats[0]
 
@@ -273,13 +276,17 @@ class Cost:
 
     @property
     def scopes_are_merged(self) -> bool:
-        """Whether the module calls computations from so many places that their scopes could not
-        be told apart; their operations then stand under one call site each."""
+        """Whether call sites were too many to tell their scopes apart.
+
+        The operations of the computations called then stand under one call site each.
+        """
         return self._data.is_merged
 
     def by(self, key: str, *, depth: int = 3) -> Table:
-        """Totals by `key`: phase, scope (the first `depth` components), source (file and line),
-        source_file, opcode, dtype (of the result) or computation.
+        """Totals by `key`.
+
+        Keys: phase, scope (the first `depth` components), source (file and line), source_file,
+        opcode, dtype (of the result) and computation.
 
         Columns: the key, instructions (of the text, each once), flops, transcendentals,
         bytes_accessed, and unless counted as XLA does bytes_read and bytes_written (memory space
@@ -294,40 +301,54 @@ class Cost:
 
     @property
     def computations(self) -> Table:
-        """One execution of each computation with all that it calls, and its multiplicity: how
-        often the totals count it (-1 beyond 64 bits)."""
+        """One execution of each computation with all that it calls, and its multiplicity.
+
+        The multiplicity is how often the totals count it (-1 beyond 64 bits).
+        """
         return Table(self._data.computations())
 
     @property
     def loops(self) -> Table:
-        """The loops: trip_count (-1 if unknown, the loop then counts once), provenance, reason,
-        multiplicity of the loop instruction."""
+        """The loops: instruction, name, trip_count, provenance, reason, multiplicity.
+
+        The trip count is -1 if unknown, the loop then counts once; the multiplicity is that of
+        the loop instruction.
+        """
         return Table(self._data.loops())
 
     @property
     def branches(self) -> Table:
-        """The branches of conditionals with the cost of one execution; the totals count the
-        branch with the most FLOPs (`is_counted`), the first among equals."""
+        """The branches of conditionals with the cost of one execution.
+
+        The totals count the branch with the most FLOPs (`is_counted`), the first among equals.
+        """
         return Table(self._data.branches())
 
     @property
     def unpriced(self) -> Table:
-        """Custom calls whose FLOPs are not known, by target: instructions, executions, the first
-        instruction."""
+        """Custom calls whose FLOPs are not known: target, instructions, executions, instruction.
+
+        One row per target; `instruction` is the first of its rows.
+        """
         return Table(self._data.unpriced())
 
     @property
     def unknown(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of instructions other than custom calls whose cost is not known: shapes
-        without bounds, attributes that cannot be read, unknown opcodes."""
+        """Row numbers of instructions other than custom calls whose cost is not known.
+
+        That are shapes without bounds, attributes that cannot be read, unknown opcodes.
+        """
         import numpy
 
         return numpy.asarray(self._data.unknown_rows())
 
     @property
     def dead(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of instructions whose results nothing needs. They count, as XLA counts
-        them, although the compiler removes such instructions before the program runs."""
+        """Row numbers of instructions whose results nothing needs.
+
+        They count, as XLA counts them, although the compiler removes such instructions before
+        the program runs.
+        """
         import numpy
 
         return numpy.asarray(self._data.dead_rows())
@@ -343,8 +364,11 @@ class Cost:
         return dict(self._data.flops_by_provenance())
 
     def explain(self) -> Table:
-        """Where figures differ from XLA's: rule, what XLA counts, what is counted here, and how
-        many instructions of this module it concerns."""
+        """Where figures differ from XLA's: rule, xla, executed, instructions.
+
+        What XLA counts, what is counted here, and how many instructions of this module it
+        concerns.
+        """
         return Table(self._data.explain())
 
     def matmuls(self) -> Table:
@@ -354,9 +378,11 @@ class Cost:
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:
-        """The dictionary that JAX's `cost_analysis()` gives: flops, transcendentals, `bytes
-        accessed`, `optimal_seconds`; as there, zeros are left out. `optimal_seconds` is that of a
-        client without a device: -1 per custom call in XLA's way of counting, else left out.
+        """The dictionary that JAX's `cost_analysis()` gives.
+
+        Its keys are flops, transcendentals, `bytes accessed` and `optimal_seconds`; as there,
+        zeros are left out. `optimal_seconds` is that of a client without a device: -1 per custom
+        call in XLA's way of counting, else left out.
         """
         floats = self._data.float32_totals()
         seconds = self._data.optimal_seconds if floats is None else floats[3]
@@ -369,21 +395,18 @@ class Cost:
         return {name: value for name, value in figures.items() if value}
 
     def mfu(self, step_seconds: float, peak_flops: float) -> Utilization:
-        """Model FLOPs utilization of a device that runs this module in `step_seconds` and could
-        do `peak_flops` FLOP per second.
+        """Model FLOPs utilization of a device that runs this module in `step_seconds`.
+
+        `peak_flops` is what the device could do, in FLOP per second.
 
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
         but from the operations in the program instead of a formula; HFU counts recomputation too.
         """
         if not step_seconds > 0 or not peak_flops > 0:
             raise ValueError("step_seconds and peak_flops are positive")
-        products = self.matmuls()
-        matmul = sum(products["flops"].tolist())
-        recomputed = sum(
-            flops
-            for flops, phase in zip(products["flops"].tolist(), products["phase"], strict=True)
-            if phase == "recompute"
-        )
+        products = self.matmuls().to_pylist()
+        matmul = sum(row["flops"] for row in products)
+        recomputed = sum(row["flops"] for row in products if row["phase"] == "recompute")
         collectives = recomputed_collectives = 0
         figures = [self._data.column(name) for name in ("flops", "multiplicity", "phase")]
         for row, opcode in enumerate(self.module.opcodes()):

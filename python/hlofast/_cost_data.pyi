@@ -15,6 +15,7 @@ def _cost(
     custom_calls: list[tuple[int, int | None, int | None, int | None, int | None]] | None = None,
     rules: list[tuple[str, str]] | None = None,
 ) -> CostData: ...
+
 @final
 class CostData:
     @property

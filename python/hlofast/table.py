@@ -124,8 +124,6 @@ class Table:
         executions or shape sizes is -1 (unknown) where one of them is. A `KeyError` for a column
         that the table has not, a `TypeError` for a total of texts.
         """
-        from array import array
-
         if totals is None:
             totals = [column for column in self._columns if column in _COUNTS and column != name]
         sums: dict[str, list[Any]] = {}
@@ -144,7 +142,7 @@ class Table:
         if isinstance(self._columns[name], TextColumn):
             texts = [text for text in keys if text is not None]
             numbers = {text: number for number, text in enumerate(texts)}
-            key = TextColumn(texts, Column(array("i", [numbers.get(text, -1) for text in keys])))
+            key = TextColumn(texts, _column([numbers.get(text, -1) for text in keys], "i"))
         else:
             key = _column(keys)
         grouped = [(name, key), ("rows", _column(counts))]
@@ -232,13 +230,16 @@ def _grouped(places: list[int], count: int, values: list[Any], name: str) -> lis
     return sums
 
 
-def _column(values: list[Any]) -> Column:
-    """64-bit numbers without NumPy."""
+def _column(values: list[Any], kind: str = "q") -> Column:
+    """Numbers without NumPy: 64 bits unless `kind`, an `array` type code, says otherwise."""
     from array import array
 
     if any(isinstance(value, float) for value in values):
-        return Column(array("d", values))
-    return Column(array("q", [min(max(value, -_LARGEST - 1), _LARGEST) for value in values]))
+        kind = "d"
+    else:
+        values = [min(max(value, -_LARGEST - 1), _LARGEST) for value in values]
+    # An empty array has no memory that could be aligned.
+    return Column(memoryview(array(kind, values or [0]))[: len(values)])
 
 
 def _restore(columns: list[tuple[str, bool, list[Any]]]) -> Table:

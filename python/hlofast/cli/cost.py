@@ -159,9 +159,7 @@ def _totals(cost: Cost) -> dict[str, Any]:
 
 
 def _loop(row: dict[str, Any]) -> dict[str, Any]:
-    known = {
-        name: None if row[name] < 0 else row[name] for name in ("trip_count", "multiplicity")
-    }
+    known = {name: None if row[name] < 0 else row[name] for name in ("trip_count", "multiplicity")}
     return {"name": row["name"], **known} | {
         "provenance": row["provenance"],
         "reason": row["reason"],

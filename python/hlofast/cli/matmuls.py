@@ -84,10 +84,16 @@ def _types(row: dict[str, Any]) -> str:
     return types if accumulation == row["output_dtype"] else f"{types} ({accumulation})"
 
 
+def _key(row: dict[str, Any], by: str) -> str | None:
+    if by == "source":
+        return _source(row)
+    return _types(row) if by == "dtype" else row[by] or None
+
+
 def _groups(products: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     groups: dict[str | None, dict[str, Any]] = {}
     for row in products:
-        key = {"source": _source, "dtype": _types}.get(by, lambda row: row[by] or None)(row)
+        key = _key(row, by)
         group = groups.setdefault(key, {"key": key, "instructions": 0, "flops": 0})
         group["instructions"] += 1
         group["flops"] += row["flops"]

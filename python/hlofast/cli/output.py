@@ -42,7 +42,7 @@ class Figure(str):
 
 
 def quantity(count: int, unit: str = "") -> str:
-    """A large number in short and, where that says less, exact: `631.36 GFLOP (631,360,192,512)`."""
+    """A number in short and, where that says less, exact: `631.36 GFLOP (631,360,192,512)`."""
     value, prefix = float(count), ""
     for larger in ("k", "M", "G", "T", "P", "E", "Z", "Y"):
         if abs(value) < 999.995:
@@ -60,7 +60,7 @@ def share(part: float, whole: float) -> Figure:
     percent = 100 * part / whole
     if 0 < percent < 0.05:
         return Figure("<0.1 %")
-    if 99.95 <= percent and part != whole:
+    if percent >= 99.95 and part != whole:
         return Figure(">99.9 %" if percent < 100 else f"{percent:.2f} %")
     return Figure(f"{percent:.1f} %")
 

@@ -175,6 +175,8 @@ impl Engine<'_> {
             let index = row as usize;
             let bytes = if is_fused || class == Class::Free {
                 Some((0, 0))
+            } else if let Some(stated) = self.stated_bytes(row) {
+                Some(stated)
             } else {
                 self.traffic.of(Row(row), opcode, fact)
             };
@@ -214,13 +216,25 @@ impl Engine<'_> {
         self.result.computations[id.0 as usize] = inclusive;
     }
 
+    /// What the user says about `row`.
+    fn stated(&self, row: u32) -> Option<&CustomCallCost> {
+        let at = self.overrides.binary_search_by_key(&row, |entry| entry.0).ok()?;
+        self.overrides.get(at).map(|entry| &entry.1)
+    }
+
+    /// Bytes read and written that the user states for `row`; one stated alone is all there is.
+    fn stated_bytes(&self, row: u32) -> Option<(i64, i64)> {
+        let stated = self.stated(row)?;
+        let is_stated = stated.bytes_read.is_some() || stated.bytes_written.is_some();
+        is_stated.then(|| (stated.bytes_read.unwrap_or(0), stated.bytes_written.unwrap_or(0)))
+    }
+
     /// Work of an instruction with a rule of its own, and of what it applies to elements.
     fn special(&mut self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Work {
         if opcode == Opcode::CustomCall {
-            let overridden = self.overrides.binary_search_by_key(&row.0, |entry| entry.0);
-            let call = match (overridden, fact) {
-                (Ok(at), _) => &self.overrides[at].1,
-                (Err(_), Some(Fact::CustomCall(call))) => call,
+            let call = match (self.stated(row.0), fact) {
+                (Some(stated), _) => stated,
+                (None, Some(Fact::CustomCall(call))) => call,
                 _ => return Work { provenance: Provenance::Unknown, ..Work::default() },
             };
             let provenance =
