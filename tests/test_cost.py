@@ -74,9 +74,11 @@ class TestDumps:
         for row in products:
             at = row["instruction"]
             assert row["flops_once"] == cost.columns.flops[at]
-            assert row["multiplicity"] == cost.columns.multiplicity[at]
             assert row["flops"] == row["flops_once"] * row["multiplicity"]
             assert dump[at].name == row["name"]
+        executions = products.by("instruction", totals=["multiplicity"]).to_pylist()
+        for row in executions:
+            assert row["multiplicity"] == cost.columns.multiplicity[row["instruction"]]
         dots = {int(row) for row in dump.where(opcode=["dot", "convolution", "ragged-dot"])}
         assert dots <= {row["instruction"] for row in products}
         for key in ("phase", "kind", "scope", "source_file"):
@@ -99,6 +101,38 @@ class TestDumps:
         calls = concerned["custom calls"] + concerned["markers"]
         assert calls == len(dump.where(opcode="custom-call"))
         assert all(row["xla"] and row["executed"] for row in explanation)
+
+
+SHARED = """
+HloModule m
+
+layer {
+  x = f32[8,8] parameter(0)
+  ROOT d = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="layer/dot"}
+}
+
+ENTRY e {
+  x = f32[8,8] parameter(0)
+  a = f32[8,8] call(x), to_apply=layer, metadata={op_name="jit(f)/jvp(M)"}
+  b = f32[8,8] call(a), to_apply=layer, metadata={op_name="jit(f)/jvp(M)"}
+  ROOT c = f32[8,8] call(b), to_apply=layer, metadata={op_name="jit(f)/transpose(jvp(M))/rematted_computation"}
+}
+"""
+
+
+def test_a_computation_that_phases_share_belongs_to_each() -> None:
+    cost = hlofast.loads(SHARED).cost()
+    dot = 2 * 8**3
+    rows = [
+        (row["name"], row["phase"], row["multiplicity"], row["flops"]) for row in cost.matmuls()
+    ]
+    assert rows == [("d", "forward", 2, 2 * dot), ("d", "recompute", 1, dot)]
+    assert {row["phase"]: row["flops"] for row in cost.by("phase") if row["flops"]} == {
+        "forward": 2 * dot,
+        "recompute": dot,
+    }
+    used = cost.mfu(1.0, float(dot))
+    assert (used.matmul_mfu, used.matmul_hfu, used.mfu, used.hfu) == (2.0, 3.0, 2.0, 3.0)
 
 
 class TestColumns:

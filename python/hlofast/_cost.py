@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Rules = Iterable[tuple[str, str]] | str | PathLike[str]
 
 _STATED = ("flops", "transcendentals", "bytes_read", "bytes_written")
-_COLLECTIVES = frozenset({"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter"})
 _registered: dict[str, CustomCallFunction] = {}
 
 
@@ -407,14 +406,7 @@ class Cost:
         products = self.matmuls().to_pylist()
         matmul = sum(row["flops"] for row in products)
         recomputed = sum(row["flops"] for row in products if row["phase"] == "recompute")
-        collectives = recomputed_collectives = 0
-        figures = [self._data.column(name) for name in ("flops", "multiplicity", "phase")]
-        for row, opcode in enumerate(self.module.opcodes()):
-            if opcode in _COLLECTIVES:
-                once, times, phase = (column[row] for column in figures)
-                collectives += once * max(times, 0)
-                if _core.phases[phase] == "recompute":
-                    recomputed_collectives += once * max(times, 0)
+        collectives, recomputed_collectives = self._data.collective_flops()
         by_phase = {row["phase"]: row["flops"] for row in self.by("phase")}
         operations = self._totals[0] - collectives
         repeated = by_phase.get("recompute", 0) - recomputed_collectives

@@ -124,7 +124,7 @@ def _describe(cost: Cost, arguments: argparse.Namespace) -> dict[str, Any]:
         "flops_by_provenance": None if cost.xla else cost.flops_by_provenance,
         "bytes_model": MODEL,
         "matmuls": {
-            "instructions": len(products),
+            "instructions": len({row["instruction"] for row in products}),
             "flops": None if cost.xla else sum(row["flops"] for row in products),
         },
         "groups": sorted(groups, key=lambda row: (-row["flops"], -row["bytes_accessed"])),

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         products.sort(key=lambda row: -row["flops"])
         document = found.describe() | {
             "totals": {
-                "instructions": len(products),
+                "instructions": len({row["instruction"] for row in products}),
                 "flops": sum(row["flops"] for row in products),
             },
             "groups": _groups(products, arguments.by) if arguments.by else None,
@@ -91,13 +91,17 @@ def _key(row: dict[str, Any], by: str) -> str | None:
 
 
 def _groups(products: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    groups: dict[str | None, dict[str, Any]] = {}
+    members: dict[str | None, set[int]] = {}
+    flops: dict[str | None, int] = {}
     for row in products:
         key = _key(row, by)
-        group = groups.setdefault(key, {"key": key, "instructions": 0, "flops": 0})
-        group["instructions"] += 1
-        group["flops"] += row["flops"]
-    return sorted(groups.values(), key=lambda group: -group["flops"])
+        members.setdefault(key, set()).add(row["instruction"])
+        flops[key] = flops.get(key, 0) + row["flops"]
+    groups = [
+        {"key": key, "instructions": len(rows), "flops": flops[key]}
+        for key, rows in members.items()
+    ]
+    return sorted(groups, key=lambda group: -group["flops"])
 
 
 def _print(

@@ -7,7 +7,7 @@ use crate::text_column::TextColumn;
 use hlofast::Provenance;
 use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind, custom_call_target};
 use hlofast::cost::explain::explain;
-use hlofast::cost::{self, Backend, Cost, GroupKey, Options, Totals};
+use hlofast::cost::{self, Backend, Cost, Executions, GroupKey, Options, PhaseExecutions, Totals};
 use hlofast::graph::{Attribution, AttributionOptions, Phase, Rules, attribution};
 use hlofast::ir::{ComputationId, Opcode, Row};
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -453,11 +453,30 @@ impl CostData {
 
     /// The matrix products and convolutions, and how often each is executed.
     fn matmuls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        crate::matmuls::matmuls(py, &self.counted.held, |row| {
-            let at = row.0 as usize;
-            let attribution = self.counted.attribution();
-            let scope = attribution.scopes.path(&self.counted.held.core, attribution.scope[at]);
-            (self.counted.multiplicity()[at], attribution.phase[at], scope)
-        })
+        let (held, cost) = (&self.counted.held, &self.counted.cost);
+        let attribution = py.detach(|| self.counted.attribution());
+        let executions = py.detach(|| Executions::new(&held.core, cost, attribution));
+        let facts = |row| {
+            let fact = |entry: PhaseExecutions| {
+                let scope = attribution.scopes.path(&held.core, entry.scope);
+                (entry.count.unwrap_or(-1), entry.phase, scope)
+            };
+            executions.of(row).into_iter().map(fact).collect()
+        };
+        crate::matmuls::matmuls(py, held, facts)
+    }
+
+    /// FLOPs of reductions between devices: all, and those of recomputation.
+    fn collective_flops(&self, py: Python<'_>) -> (i128, i128) {
+        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let opcodes = [
+            Opcode::AllReduce,
+            Opcode::AllReduceStart,
+            Opcode::AllReduceDone,
+            Opcode::ReduceScatter,
+        ];
+        let sums =
+            py.detach(|| cost::flops_by_phase(core, cost, self.counted.attribution(), &opcodes));
+        (sums.iter().sum(), sums[Phase::Recompute as usize])
     }
 }

@@ -14,17 +14,25 @@ type Texts = Vec<Box<[u8]>>;
 /// How often an instruction is executed, its phase and its scope.
 type Facts = (i64, Phase, Vec<u8>);
 
-/// Name and column of every fact, one row per contraction in row order. `facts` gives how often a
-/// row is executed, its phase and its scope.
+/// Name and column of every fact, one row per contraction and phase it is executed in, in row
+/// order. `facts` gives for each phase of a row how often it is executed, and a scope.
 pub fn matmuls<'py>(
     py: Python<'py>,
     held: &Held,
-    facts: impl Fn(Row) -> Facts + Sync,
+    facts: impl Fn(Row) -> Vec<Facts> + Sync,
 ) -> PyResult<Bound<'py, PyList>> {
     let core = &*held.core;
-    let found: Vec<(Row, Contraction)> =
-        py.detach(|| core.rows().filter_map(|row| Some((row, contraction(core, row)?))).collect());
-    let facts: Vec<Facts> = py.detach(|| found.iter().map(|(row, _)| facts(*row)).collect());
+    let (found, facts) = py.detach(|| {
+        let mut rows: (Vec<(Row, Contraction)>, Vec<Facts>) = (Vec::new(), Vec::new());
+        for row in core.rows() {
+            let Some(contraction) = contraction(core, row) else { continue };
+            for fact in facts(row) {
+                rows.0.push((row, contraction));
+                rows.1.push(fact);
+            }
+        }
+        rows
+    });
     let metadata = py.detach(|| core.metadata_columns());
     let list = PyList::empty(py);
     let number = |name: &str, values: Vec<i64>| -> PyResult<()> {

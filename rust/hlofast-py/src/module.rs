@@ -216,8 +216,8 @@ impl Module {
     }
 
     /// The matrix products and convolutions: dots, TPU convolutions that are dots, GEMM calls of
-    /// libraries and real convolutions, one row per instruction. `flops` is that of all
-    /// executions, `flops_once` of one; `rules` as for `cost`.
+    /// libraries and real convolutions, one row per instruction and phase in which it is executed.
+    /// `flops` is that of all executions, `flops_once` of one; `rules` as for `cost`.
     #[pyo3(signature = (*, rules=None))]
     fn matmuls<'py>(
         slf: &Bound<'py, Self>,

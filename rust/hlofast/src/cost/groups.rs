@@ -73,6 +73,78 @@ pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: Group
     groups.found
 }
 
+/// How often a row is executed in one phase, and a scope in which it then stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseExecutions {
+    /// The phase.
+    pub phase: Phase,
+    /// Executions; None beyond 64 bits.
+    pub count: Option<i64>,
+    /// The first of its scopes.
+    pub scope: u32,
+}
+
+/// Executions of the rows of a module by phase: a computation that several phases call belongs to
+/// each of them.
+pub struct Executions<'a> {
+    module: &'a Module,
+    attribution: &'a Attribution,
+    runs: Vec<i128>,
+}
+
+impl<'a> Executions<'a> {
+    /// Those that `cost` counts.
+    pub fn new(module: &'a Module, cost: &Cost, attribution: &'a Attribution) -> Self {
+        Self { module, attribution, runs: node_executions(cost, attribution, false) }
+    }
+
+    /// Those of `row`, in the order in which contexts come; one entry, of no executions, for rows
+    /// that are never executed.
+    pub fn of(&self, row: Row) -> Vec<PhaseExecutions> {
+        let contexts = &self.attribution.contexts;
+        let mut found: Vec<(Phase, i128, u32)> = Vec::new();
+        for node in contexts.nodes_of(self.module.computation_of(row)) {
+            let position = contexts.position(self.module, node, row);
+            let (phase, scope) =
+                (self.attribution.phase[position], self.attribution.scope[position]);
+            let runs = self.runs[node as usize];
+            match found.iter_mut().find(|entry| entry.0 == phase) {
+                Some(entry) if entry.1 > 0 => entry.1 = entry.1.saturating_add(runs),
+                Some(entry) => *entry = (phase, runs, scope),
+                None => found.push((phase, runs, scope)),
+            }
+        }
+        if found.iter().any(|entry| entry.1 > 0) {
+            found.retain(|entry| entry.1 > 0);
+        } else {
+            found.truncate(1);
+        }
+        let narrow = |runs| i64::try_from(runs).ok().filter(|runs| *runs < i64::MAX);
+        let entry = |(phase, runs, scope)| PhaseExecutions { phase, count: narrow(runs), scope };
+        found.into_iter().map(entry).collect()
+    }
+}
+
+/// FLOPs of all executions of the rows with these opcodes, by phase.
+pub fn flops_by_phase(
+    module: &Module,
+    cost: &Cost,
+    attribution: &Attribution,
+    opcodes: &[Opcode],
+) -> [i128; Phase::ALL.len()] {
+    let executions = Executions::new(module, cost, attribution);
+    let mut sums = [0i128; Phase::ALL.len()];
+    for row in module.rows().filter(|row| opcodes.contains(&module.opcode(*row))) {
+        let flops = i128::from(cost.flops[row.0 as usize]);
+        for entry in executions.of(row) {
+            let count = i128::from(entry.count.unwrap_or(i64::MAX));
+            let sum = &mut sums[entry.phase as usize];
+            *sum = sum.saturating_add(flops.saturating_mul(count));
+        }
+    }
+    sums
+}
+
 /// Executions of every node; what exceeds 64 bits counts as the largest number there is.
 fn node_executions(cost: &Cost, attribution: &Attribution, unfused: bool) -> Vec<i128> {
     let times = |call: usize| {

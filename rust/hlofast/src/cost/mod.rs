@@ -20,7 +20,7 @@ mod xla;
 pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
-pub use groups::{Group, GroupKey, group};
+pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
 pub use size::Backend;
 pub use traffic::SpaceBytes;
 
