@@ -360,6 +360,19 @@ class TestOutput:
         assert lines[3].endswith("…  1,234,567")
         assert lines[4].split() == ["b", "-"]
 
+    def test_paragraphs_break_at_the_edge(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        printer = output.Printer(FakeTerminal())
+        printer.width = 40
+        printer.paragraph("note: ", "word " * 20 + "end")
+        lines = printer.stream.getvalue().splitlines()
+        assert max(map(len, lines)) <= 40
+        assert lines[0].startswith("note: word ")
+        assert all(line.startswith("      word ") for line in lines[1:])
+        assert " ".join(lines).split() == ["note:", *["word"] * 20, "end"]
+        wide = output.Printer(io.StringIO())
+        wide.paragraph("note: ", "word " * 20)
+        assert wide.stream.getvalue().count("\n") == 1
+
     def test_names_cannot_steer_the_terminal(self) -> None:
         printer = output.Printer(io.StringIO())
         printer.line("a\x1b[2Jb\rc")

@@ -1,17 +1,21 @@
 """`hlofast cost`: what it prints, its JSON, its notes, how it ends."""
 
+import importlib.resources
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 import hlofast
 from conftest import Seeds
-from hlofast.cli import output
+from hlofast.cli import main, output
 from hlofast.cli.cost import KEYS
 from test_cli import TWO_MODULES, document, hlofast_command
+from test_cost import DUMPS
 from test_cost_traps import BRANCHES, CONDITIONAL, LOOPED, NESTED, UNPRICED
 
 
@@ -120,6 +124,16 @@ class TestDocument:
         ]
         module = only(write("x = f32[?] parameter(0)\nROOT y = f32[?] negate(x)"))
         assert module["unknown"] == {"instructions": 1, "first": ["y"]}
+
+    def test_documents_of_every_dump_keep_to_the_schemas(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for verb, options in (("cost", ["--explain"]), ("cost", ["--xla"]), ("matmuls", [])):
+            assert main([verb, *options, "--json", *map(str, DUMPS)]) == 0
+            printed = json.loads(capsys.readouterr().out)
+            schema = importlib.resources.files("hlofast") / "schemas" / f"{verb}.json"
+            jsonschema.validate(printed, json.loads(schema.read_text()))
+            assert len(printed["modules"]) >= len(DUMPS)
 
     def test_seeds(self, seeds: Seeds) -> None:
         for number in ("001", "002", "003"):

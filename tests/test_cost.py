@@ -7,6 +7,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
+from probes.catalog import all_probes
 from test_cost_traps import BRANCHES, CONDITIONAL, LOOPED, NESTED, UNPRICED, count
 
 KEYS = ("phase", "scope", "source", "source_file", "opcode", "dtype", "computation")
@@ -101,6 +102,25 @@ class TestDumps:
         calls = concerned["custom calls"] + concerned["markers"]
         assert calls == len(dump.where(opcode="custom-call"))
         assert all(row["xla"] and row["executed"] for row in explanation)
+
+
+def test_groups_of_every_probe_add_up() -> None:
+    counted = 0
+    for probe in all_probes():
+        try:
+            module = hlofast.loads(probe.text)
+        except hlofast.ParseError:
+            continue
+        for cost in (module.cost(), module.cost(xla=True)):
+            figures = (cost.flops, cost.transcendentals, cost.bytes_accessed)
+            if max(map(abs, figures)) >= 2**62:
+                continue  # Columns of 64 bits stop there; totals do not.
+            counted += 1
+            for key in ("phase", "opcode"):
+                groups = cost.by(key)
+                names = ("flops", "transcendentals", "bytes_accessed")
+                assert tuple(sum(groups[name].tolist()) for name in names) == figures, probe.id
+    assert counted > 2000
 
 
 SHARED = """
@@ -267,6 +287,30 @@ class TestControlFlow:
         )
         (row,) = (row for row in count(text, *NESTED).loops if row["name"] == "w")
         assert (row["trip_count"], row["provenance"]) == (7, "from_backend_config")
+
+    def test_of_equal_branches_the_first_counts(self) -> None:
+        branches = [
+            f"b{n} {{\n x = f32[64,64] parameter(0)\n ROOT y = f32[64,64] negate(x)\n}}"
+            for n in (0, 1)
+        ]
+        cost = count(CONDITIONAL, *branches)
+        assert [row["is_counted"] for row in cost.branches] == [1, 0]
+        assert cost.flops == 64 * 64
+
+    def test_asynchronous_computations_count_per_call_site(self) -> None:
+        wrapped = "w {\n p = f32[8] parameter(0)\n ROOT n = f32[8] negate(p)\n}"
+        cost = count(
+            """
+            x = f32[8] parameter(0)
+            s = ((f32[8]), f32[8], u32[]) async-start(x), calls=w
+            d = f32[8] async-done(s), calls=w
+            s2 = ((f32[8]), f32[8], u32[]) async-start(d), calls=w
+            u2 = ((f32[8]), f32[8], u32[]) async-update(s2), calls=w
+            ROOT d2 = f32[8] async-done(u2), calls=w
+            """,
+            wrapped,
+        )
+        assert (cost.flops, cost.bytes_read, cost.bytes_written) == (16, 64, 64)
 
     def test_branches(self) -> None:
         cost = count(CONDITIONAL, *BRANCHES)

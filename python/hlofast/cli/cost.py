@@ -227,7 +227,7 @@ def _notes(cost: Cost) -> list[dict[str, Any]]:
                 f"FLOPs counts, the others do not",
                 conditionals=conditionals,
             )
-    if any(times < 0 for times in cost._data.column("multiplicity").tolist()):
+    if any(row["multiplicity"] < 0 for row in cost.computations):
         note(
             "overflow", "some instructions run more often than 64 bits count; sums are lower bounds"
         )
@@ -255,7 +255,7 @@ def _print(
     if document["notes"]:
         printer.line()
         for note in document["notes"]:
-            printer.paragraph(f"note: {note['text']}", "      ")
+            printer.paragraph("note: ", note["text"])
     printer.line()
 
 
@@ -420,17 +420,15 @@ def _print_unknown(printer: output.Printer, document: dict[str, Any], limit: int
     endless = [loop["name"] for loop in document["loops"] if loop["trip_count"] is None]
     if endless:
         printer.line()
-        printer.paragraph(
-            f"unknown: {output.counted(len(endless), 'loop')} of unknown trip count, counted "
-            f"once: {_names(endless)}"
-        )
+        loops = output.counted(len(endless), "loop")
+        text = f"{loops} of unknown trip count, counted once: {_names(endless)}"
+        printer.paragraph("unknown: ", text)
     unknown = document["unknown"]
     if unknown["instructions"]:
         printer.line()
-        printer.paragraph(
-            f"unknown: {output.counted(unknown['instructions'], 'instruction')} of unknown cost: "
-            f"{_names(unknown['first'], unknown['instructions'])}"
-        )
+        names = _names(unknown["first"], unknown["instructions"])
+        count = output.counted(unknown["instructions"], "instruction")
+        printer.paragraph("unknown: ", f"{count} of unknown cost: {names}")
 
 
 def _names(names: list[str], count: int | None = None) -> str:
@@ -452,6 +450,6 @@ def _print_explanation(printer: output.Printer, document: dict[str, Any]) -> Non
     for row in document["explain"]:
         if row["instructions"]:
             count = output.counted(row["instructions"], "instruction")
-            printer.paragraph(f"{row['rule']}: {count}")
-            printer.paragraph(f"  XLA: {row['xla']}", " " * 7)
-            printer.paragraph(f"  here: {row['executed']}", " " * 8)
+            printer.line(f"{row['rule']}: {count}")
+            printer.paragraph("  XLA   ", row["xla"])
+            printer.paragraph("  here  ", row["executed"])

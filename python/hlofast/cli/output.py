@@ -102,15 +102,16 @@ class Printer:
         """One line, cut at the terminal's edge."""
         self.stream.write(self.cut(printable(text)) + "\n")
 
-    def paragraph(self, text: str, indent: str = "") -> None:
-        """A text broken into lines at the terminal's edge; lines after the first are indented."""
-        line = ""
-        for word in printable(text).split(" "):
-            if line and self.width is not None and len(line) + 1 + len(word) > self.width:
+    def paragraph(self, label: str, text: str) -> None:
+        """A text behind a label, broken at the terminal's edge; further lines are indented."""
+        first, *words = printable(text).split(" ")
+        line = label + first
+        for word in words:
+            if self.width is not None and len(line) + 1 + len(word) > self.width:
                 self.stream.write(self.cut(line) + "\n")
-                line = indent + word
+                line = " " * len(label) + word
             else:
-                line = f"{line} {word}" if line else word
+                line = f"{line} {word}"
         self.stream.write(self.cut(line) + "\n")
 
     def cut(self, text: str) -> str:
