@@ -7,6 +7,7 @@
 use super::facts::Fact;
 use super::size::{Backend, ShapeCost, parts_size};
 use crate::Provenance;
+use crate::ir::decode::WindowDimension;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 
 /// How an opcode is counted.
@@ -191,7 +192,7 @@ impl Rules<'_> {
         Some(match opcode {
             Opcode::Dot | Opcode::ScaledDot => {
                 let Some(Fact::Contracted(contracted)) = fact else { return None };
-                Work::flops(2 * self.elements(row)? * contracted)
+                Work::flops(self.elements(row)?.checked_mul(2)?.checked_mul(*contracted)?)
             }
             Opcode::RaggedDot => {
                 let Some(Fact::RaggedDot { xla, executed }) = fact else { return None };
@@ -211,10 +212,12 @@ impl Rules<'_> {
                 Work::modelled(self.fft(row, lengths)?)
             }
             Opcode::TriangularSolve => {
-                Work::modelled(2 * self.last_dimension(row)? * self.operand_elements(row, 1)?)
+                let elements = self.operand_elements(row, 1)?;
+                Work::modelled(self.last_dimension(row)?.checked_mul(elements)?.checked_mul(2)?)
             }
             Opcode::Cholesky => {
-                Work::modelled(self.last_dimension(row)? * self.operand_elements(row, 0)? / 3)
+                let elements = self.operand_elements(row, 0)?;
+                Work::modelled(self.last_dimension(row)?.checked_mul(elements)? / 3)
             }
             Opcode::AllReduce | Opcode::AllReduceStart if self.is_xla => {
                 Work::flops(self.leaf_elements(row)?)
@@ -313,7 +316,7 @@ impl Rules<'_> {
     fn window_reductions(
         &self,
         row: Row,
-        window: &[crate::ir::decode::WindowDimension],
+        window: &[WindowDimension],
     ) -> Option<i128> {
         let elements = self.first_elements(row)?;
         let plain = elements.checked_mul(window_size(window)? - 1);
@@ -321,21 +324,21 @@ impl Rules<'_> {
         let mut wide = window.iter().enumerate().filter(|(_, dimension)| dimension.size != 1);
         let (Some((index, dimension)), None) = (wide.next(), wide.next()) else { return plain };
         let is_padded =
-            |d: &crate::ir::decode::WindowDimension| d.padding_low != 0 || d.padding_high != 0;
+            |d: &WindowDimension| d.padding_low != 0 || d.padding_high != 0;
         let padded = window.iter().filter(|dimension| is_padded(dimension)).count();
-        let length = array.dimension(index).and_then(|length| length.bound())?;
+        let length = i128::from(array.dimension(index).and_then(|length| length.bound())?);
         let is_cumulative = padded == 1
             && dimension.padding_low == dimension.padding_high
-            && dimension.padding_low == length - 1
-            && dimension.size == 2 * i128::from(length) as i64 - 1;
+            && i128::from(dimension.padding_low) == length - 1
+            && i128::from(dimension.size) == 2 * length - 1;
         if !is_cumulative || length <= 0 {
             return plain;
         }
-        Some(elements / i128::from(length) + i128::from(length) - 1)
+        Some(elements / length + length - 1)
     }
 }
 
-fn window_size(window: &[crate::ir::decode::WindowDimension]) -> Option<i128> {
+fn window_size(window: &[WindowDimension]) -> Option<i128> {
     window.iter().try_fold(1i128, |product, d| product.checked_mul(i128::from(d.size)))
 }
 

@@ -206,15 +206,15 @@ impl<'a> Traffic<'a> {
             Opcode::Scatter => self.scatter(row, fact),
             Opcode::TriangularSolve => {
                 let matrix = self.rules.operand(row, 0);
-                self.add_read(matrix.size / 2, matrix.memory_space);
+                self.add_read(half(matrix.size), matrix.memory_space);
                 self.reads_operand(row, 1);
                 self.writes(module.shape(row));
             }
             Opcode::Cholesky => {
                 let matrix = self.rules.operand(row, 0);
-                self.add_read(matrix.size / 2, matrix.memory_space);
+                self.add_read(half(matrix.size), matrix.memory_space);
                 let result = self.rules.shape(row);
-                self.add_written(result.size / 2, result.memory_space);
+                self.add_written(half(result.size), result.memory_space);
             }
             Opcode::Outfeed => self.reads_leaves(row, 0),
             Opcode::Send => self.reads_leaves(row, 0),
@@ -445,6 +445,11 @@ impl<'a> Traffic<'a> {
         }
         true
     }
+}
+
+/// Half of a size: a triangle of the matrix. -1 stays unknown.
+fn half(size: i64) -> i64 {
+    if size < 0 { size } else { size / 2 }
 }
 
 /// Steps that following operands into fusions may take in all.

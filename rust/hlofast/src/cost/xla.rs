@@ -16,11 +16,14 @@ pub(super) trait Number: Copy + Default + PartialOrd {
     fn of(value: i128) -> Self;
     fn plus(self, other: Self) -> Self;
     fn times(self, factor: i128) -> Self;
+    /// Whether the order of additions does not matter.
+    const IS_EXACT: bool;
     /// Half of a size, as XLA halves it.
     fn half_of(value: i64) -> Self;
 }
 
 impl Number for i128 {
+    const IS_EXACT: bool = true;
     fn of(value: i128) -> Self {
         value
     }
@@ -36,6 +39,7 @@ impl Number for i128 {
 }
 
 impl Number for f32 {
+    const IS_EXACT: bool = false;
     fn of(value: i128) -> Self {
         value as f32
     }
@@ -121,8 +125,14 @@ impl<N: Number> Engine<'_, N> {
             self.cost.rows[row as usize] = self.row(Row(row), cursor.take(row));
         }
         let mut sum = Properties::default();
-        for row in order.of(module, id) {
-            sum = sum.plus(self.cost.rows[*row as usize]);
+        if N::IS_EXACT {
+            for row in module.computation(id).rows() {
+                sum = sum.plus(self.cost.rows[row as usize]);
+            }
+        } else {
+            for row in order.of(module, id) {
+                sum = sum.plus(self.cost.rows[*row as usize]);
+            }
         }
         self.cost.computations[id.0 as usize] = sum;
     }
@@ -233,7 +243,10 @@ impl<N: Number> Engine<'_, N> {
         let module = self.rules.module;
         let mut bytes = N::default();
         let shape = module.shape(row);
-        if self.rules.shapes[shape.0 as usize].is_tuple {
+        let result = self.rules.shapes[shape.0 as usize];
+        if N::IS_EXACT {
+            bytes = size(result.leaves);
+        } else if result.is_tuple {
             for leaf in module.shapes().leaves(shape) {
                 bytes = bytes.plus(size(self.rules.shapes[leaf.0 as usize].size));
             }
