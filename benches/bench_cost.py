@@ -1,0 +1,109 @@
+"""Costs of a module beside XLA's own cost analysis."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import hlofast
+from harness import Figure, Record, against, geometric_mean, seconds
+from texts import Text, dumps, seed
+
+FIGURES = ("flops", "transcendentals", "bytes_read", "bytes_written", "multiplicity")
+ATTRIBUTES = ("phase", "scope")
+
+
+def count(module: Any) -> Any:
+    """FLOPs, transcendentals, bytes by memory space, multiplicities, as arrays and totals."""
+    cost = module.cost()
+    return cost, [cost.columns[name] for name in FIGURES], cost.memory_spaces
+
+
+def attribute(module: Any) -> Any:
+    """The same, and phase, scope and source of every instruction."""
+    cost, figures, spaces = count(module)
+    sources = module.columns.source_file, module.columns.source_line
+    return cost, figures, spaces, [cost.columns[name] for name in ATTRIBUTES], sources
+
+
+@pytest.fixture(scope="session")
+def xla_cost() -> Callable[[Any], dict[str, float]]:
+    """XLA's cost analysis, with the sizes of its CPU client."""
+    import jax
+    from jaxlib import _jax
+
+    client = jax.devices("cpu")[0].client
+    return lambda module: _jax.hlo_module_cost_analysis(client, module)
+
+
+def bench_cost(
+    benchmark: Any,
+    record: Record,
+    quick: bool,
+    xla_parse: Callable[[str], Any],
+    xla_cost: Callable[[Any], dict[str, float]],
+) -> None:
+    texts = [text for text in (seed(), *dumps()) if text is not None]
+    if quick:
+        texts = texts[:4]
+    ratios: dict[str, list[float]] = {"count": [], "attribute": [], "loads": []}
+    rounds = 3 if quick else 10
+    for text in texts:
+        found = one(text, rounds, xla_parse, xla_cost)
+        for name, times in ratios.items():
+            times.append(found[name])
+        record.details.append({"text": text.name, **found})
+    names = {
+        "count": ("FLOPs, transcendentals, bytes by memory space, multiplicities", 30),
+        "attribute": ("the same with phase, scope and source of every instruction", 8),
+        "loads": ("loads + cost beside XLA's parse + cost", 45),
+    }
+    first = texts[0].name.replace("_", " ")
+    for name, (what, asked) in names.items():
+        record.figures += [
+            Figure(f"cost: {what}, {first}", ratios[name][0], at_least=asked),
+            Figure(f"cost: {what}, geometric mean", geometric_mean(ratios[name])),
+        ]
+    # pytest-benchmark's own table shows the first text.
+    module = hlofast.loads(texts[0].read())
+    benchmark.group = f"cost {texts[0].name}"
+    peer = xla_parse(texts[0].read().decode())
+    against(benchmark, lambda: count(module), {"xla": lambda: xla_cost(peer)}, rounds)
+
+
+def one(
+    text: Text,
+    rounds: int,
+    xla_parse: Callable[[str], Any],
+    xla_cost: Callable[[Any], dict[str, float]],
+) -> dict[str, float]:
+    """Ratios of the best times, ours after XLA's in turns."""
+    data = text.read()
+    string = data.decode()
+    peer, module = xla_parse(string), hlofast.loads(data)
+    best: dict[str, float] = {}
+
+    def clock(name: str, work: Callable[[], object]) -> None:
+        best[name] = min(best.get(name, float("inf")), seconds(work))
+
+    for _ in range(rounds):
+        clock("xla", lambda: xla_cost(peer))
+        clock("xla_loads", lambda: xla_cost(xla_parse(string)))
+        for _ in range(3):
+            # Attributes are decoded before the clock starts, as XLA's are; what phases, scopes
+            # and sources take is not.
+            fresh = hlofast.loads(data)
+            fresh.cost()
+            clock("attribute", lambda fresh=fresh: attribute(fresh))
+            clock("count", lambda: count(module))
+            clock("loads", lambda: hlofast.loads(data).cost().flops)
+    return {
+        "count": best["xla"] / best["count"],
+        "attribute": best["xla"] / best["attribute"],
+        "loads": best["xla_loads"] / best["loads"],
+        "xla_ms": best["xla"] * 1e3,
+        "count_ms": best["count"] * 1e3,
+        "attribute_ms": best["attribute"] * 1e3,
+        "xla_loads_ms": best["xla_loads"] * 1e3,
+        "loads_ms": best["loads"] * 1e3,
+    }
