@@ -49,17 +49,7 @@ SMALL = {
 
 # Bytes that are not the compiler's yet: gathers with padded results, fusions around asynchronous
 # collectives.
-OTHER_BYTES = {
-    "asynchronous gather",
-    "gather along",
-    "tpu_collectives_ragged.after",
-    "tpu_decode.after",
-    "tpu_indexing.after",
-    "tpu_mixture.after",
-    "tpu_sampling.after",
-    "tpu_train_step_named.after",
-    "train_step.after_optimizations",
-}
+OTHER_BYTES = {"tpu_decode.after", "tpu_indexing.after", "tpu_mixture.after"}
 
 
 def figures(text: str) -> tuple[list[float], float]:

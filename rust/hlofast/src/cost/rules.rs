@@ -5,7 +5,7 @@
 //! know how often they are called. Products are 128-bit, so that no text makes them wrap.
 
 use super::facts::Fact;
-use super::size::{Backend, ShapeCost, parts_size};
+use super::size::{Backend, ShapeCost, part_sizes};
 use crate::Provenance;
 use crate::ir::decode::WindowDimension;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -150,16 +150,18 @@ impl Rules<'_> {
     }
 
     /// Bytes that gather or scatter `row` moves between operand 0 and `part`, a result or an
-    /// update: the part itself, but on TPU each slice by itself, in whole tiles.
+    /// update: the part itself, but on TPU every slice fills whole tiles.
     pub fn slices(&self, row: Row, operand: usize, part: ShapeCost, fact: Option<&Fact>) -> i64 {
         let found = || {
             let Some(Fact::Slice(sizes)) = fact else { return None };
             let operand = *self.module.operands(row).get(operand)?;
             let array = self.module.shapes().array(self.module.shape(Row(operand)))?;
-            let elements = sizes.iter().try_fold(1i128, |n, size| n.checked_mul((*size).into()))?;
-            let count = i128::from(part.elements).checked_div(elements)?;
-            (sizes.len() == array.rank() && part.elements >= 0)
-                .then(|| parts_size(&array, sizes, count, self.backend, !self.is_xla))?
+            if sizes.len() != array.rank() || part.size < 0 {
+                return None;
+            }
+            let (padded, plain) = part_sizes(&array, sizes, self.backend, !self.is_xla)?;
+            let bytes = i128::from(part.size) * i128::from(padded);
+            i64::try_from(bytes.checked_div(plain.into())?).ok()
         };
         match self.backend {
             Backend::Cpu | Backend::Gpu => part.size,
@@ -313,18 +315,13 @@ impl Rules<'_> {
 
     /// XLA's count: window size - 1 per result element, but a cumulative sum that is written as a
     /// window over all of one dimension is known to need one addition per element.
-    fn window_reductions(
-        &self,
-        row: Row,
-        window: &[WindowDimension],
-    ) -> Option<i128> {
+    fn window_reductions(&self, row: Row, window: &[WindowDimension]) -> Option<i128> {
         let elements = self.first_elements(row)?;
         let plain = elements.checked_mul(window_size(window)? - 1);
         let Some(array) = self.module.shapes().array(self.module.shape(row)) else { return plain };
         let mut wide = window.iter().enumerate().filter(|(_, dimension)| dimension.size != 1);
         let (Some((index, dimension)), None) = (wide.next(), wide.next()) else { return plain };
-        let is_padded =
-            |d: &WindowDimension| d.padding_low != 0 || d.padding_high != 0;
+        let is_padded = |d: &WindowDimension| d.padding_low != 0 || d.padding_high != 0;
         let padded = window.iter().filter(|dimension| is_padded(dimension)).count();
         let length = i128::from(array.dimension(index).and_then(|length| length.bound())?);
         let is_cumulative = padded == 1

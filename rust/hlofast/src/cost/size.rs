@@ -47,8 +47,8 @@ impl Backend {
     fn table_bytes(self, length: usize) -> i64 {
         match self {
             Backend::Cpu | Backend::Gpu => 8 * length as i64,
-            // Measured: what libtpu counts for any tuple.
-            Backend::Tpu => 512,
+            // Measured on v5e; later chips round up to 32 bytes, which no text tells.
+            Backend::Tpu => (4 * length as u64).next_multiple_of(512).max(512) as i64,
         }
     }
 }
@@ -132,10 +132,10 @@ fn array_cost(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> ShapeCo
     }
 }
 
-/// The memory space of synchronisation flags on TPU.
-const SYNC_FLAGS: i64 = 2;
-/// Measured: what libtpu counts for one flag.
-const SYNC_FLAG_BYTES: i64 = 4096;
+/// The memory spaces of synchronisation flags and scalars on TPU.
+const FLAG_SPACES: [i64; 2] = [2, 4];
+/// Measured: what libtpu counts for an array there that has no tiles.
+const FLAG_BYTES: i64 = 4096;
 
 fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<i64> {
     match array.element_type {
@@ -143,9 +143,10 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
         ElementType::Opaque => return Some(8),
         _ => {}
     }
-    let is_flag = |layout: &Layout| layout.memory_space == SYNC_FLAGS;
-    if backend == Backend::Tpu && array.rank() == 0 && array.layout.is_some_and(is_flag) {
-        return Some(SYNC_FLAG_BYTES);
+    let is_flag =
+        |layout: &Layout| layout.tiles.is_empty() && FLAG_SPACES.contains(&layout.memory_space);
+    if backend == Backend::Tpu && array.layout.is_some_and(is_flag) {
+        return Some(FLAG_BYTES);
     }
     let bytes = part_size(array, backend, packed, |index| array.dimension(index)?.bound())?;
     let is_dynamic = array.dimensions().any(|size| !matches!(size, Dimension::Static(_)));
@@ -178,17 +179,15 @@ fn part_size(
     i64::try_from(elements.checked_mul(u128::from(bits))?.div_ceil(8)).ok()
 }
 
-/// Bytes that `count` parts of `array` with the sizes `sizes` take together when each is moved
-/// by itself: on TPU every part fills whole tiles.
-pub fn parts_size(
+/// Bytes of a part of `array` with the sizes `sizes`: in whole tiles, and without padding.
+pub fn part_sizes(
     array: &ArrayShape<'_>,
     sizes: &[i64],
-    count: i128,
     backend: Backend,
     packed: bool,
-) -> Option<i64> {
-    let bytes = part_size(array, backend, packed, |index| sizes.get(index).copied())?;
-    i64::try_from(i128::from(bytes).checked_mul(count)?).ok()
+) -> Option<(i64, i64)> {
+    let of = |backend| part_size(array, backend, packed, |index| sizes.get(index).copied());
+    Some((of(backend)?, of(Backend::Cpu)?))
 }
 
 /// Elements with the minor dimensions rounded up to the first tile; a tile longer than the rank

@@ -347,6 +347,8 @@ impl<N: Number> Engine<'_, N> {
         let module = self.rules.module;
         let shapes = module.shapes();
         let root = Row(module.computation(id).root);
+        let is_async = self.backend == Backend::Tpu
+            && module.computation_name(id).starts_with(b"async_collective_fusion");
         let mut bytes = N::default();
         let written = |value: Row, whole: i64| match module.opcode(value) {
             Opcode::DynamicUpdateSlice => self.rules.operand(value, 1).size,
@@ -366,6 +368,9 @@ impl<N: Number> Engine<'_, N> {
                         }
                         continue;
                     }
+                    if is_async && value.is_some_and(|value| self.is_in_flight(value)) {
+                        continue;
+                    }
                     let whole = self.rules.shapes[element.0 as usize].size;
                     bytes = bytes.plus(size(value.map_or(whole, |value| written(value, whole))));
                 }
@@ -378,10 +383,33 @@ impl<N: Number> Engine<'_, N> {
                 bytes = bytes.plus(size(cost.size));
             }
         }
-        for parameter in self.facts.parameters(id) {
-            bytes = bytes.plus(N::of(self.parameter_bytes(Row(*parameter))));
+        for parameter in self.facts.parameters(id).iter().map(|row| Row(*row)) {
+            let mut users = module.users().get(parameter.0).iter().map(|row| Row(*row));
+            if is_async && users.all(|user| user == root || self.is_in_flight(user)) {
+                continue;
+            }
+            bytes = bytes.plus(N::of(self.parameter_bytes(parameter)));
         }
         bytes
+    }
+
+    /// In fusions that overlap a collective with other work, libtpu counts the other work only:
+    /// neither the collective nor what only passes through.
+    fn is_in_flight(&self, row: Row) -> bool {
+        let module = self.rules.module;
+        match module.opcode(row) {
+            Opcode::Parameter
+            | Opcode::AllGather
+            | Opcode::AllReduce
+            | Opcode::AllToAll
+            | Opcode::CollectivePermute
+            | Opcode::ReduceScatter => true,
+            Opcode::GetTupleElement => module.operands(row).first().is_some_and(|operand| {
+                let opcode = module.opcode(Row(*operand));
+                opcode != Opcode::GetTupleElement && self.is_in_flight(Row(*operand))
+            }),
+            _ => false,
+        }
     }
 
     fn parameter_bytes(&self, parameter: Row) -> i128 {
