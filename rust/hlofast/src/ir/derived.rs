@@ -48,16 +48,20 @@ impl Derived {
 }
 
 impl Module {
+    pub(super) fn derived(&self) -> &Derived {
+        self.derived.get_or_init(Box::default)
+    }
+
     /// The users of each row, ascending, each once.
     pub fn users(&self) -> &Csr {
-        self.derived.users.get_or_init(|| {
+        self.derived().users.get_or_init(|| {
             Csr::transpose(&self.columns.operand_offsets, &self.columns.operands, self.row_count())
         })
     }
 
     /// The computation of each row.
     pub fn computation_column(&self) -> &[u32] {
-        self.derived.computation_of.get_or_init(|| {
+        self.derived().computation_of.get_or_init(|| {
             let mut column = Vec::with_capacity(self.row_count());
             for (index, computation) in self.computations.iter().enumerate() {
                 column.resize(computation.end_row as usize, index as u32);
@@ -74,7 +78,7 @@ impl Module {
 
     /// Unpadded bytes of each row's result; -1 where a dimension has no bound.
     pub fn shape_bytes_column(&self) -> &[i64] {
-        self.derived.shape_bytes.get_or_init(|| {
+        self.derived().shape_bytes.get_or_init(|| {
             let by_shape = self.shapes.all_logical_bytes();
             self.columns.shapes.iter().map(|shape| by_shape[shape.0 as usize]).collect()
         })
@@ -83,7 +87,7 @@ impl Module {
     /// Numbers all values densely: row `r`'s leaf `k` is value `leaf_offsets()[r] + k`. One
     /// longer than the rows.
     pub fn leaf_offsets(&self) -> &[u64] {
-        self.derived.leaf_offsets.get_or_init(|| {
+        self.derived().leaf_offsets.get_or_init(|| {
             let mut offsets = Vec::with_capacity(self.row_count() + 1);
             let mut sum = 0u64;
             offsets.push(0);
@@ -97,7 +101,7 @@ impl Module {
 
     /// (hash of the name, row), sorted.
     fn rows_by_name(&self) -> &[(u32, u32)] {
-        self.derived.names.get_or_init(|| {
+        self.derived().names.get_or_init(|| {
             let hash = |row: Row| name_hash(self.instruction_name(row));
             let mut rows: Vec<(u32, u32)> = self.rows().map(|row| (hash(row), row.0)).collect();
             rows.sort_unstable();
@@ -130,7 +134,7 @@ impl Module {
     /// The computation called `name`.
     pub fn find_computation(&self, name: &[u8]) -> Option<ComputationId> {
         let hash = name_hash(name);
-        let sorted = self.derived.computation_names.get_or_init(|| {
+        let sorted = self.derived().computation_names.get_or_init(|| {
             let hash = |c: &Computation| name_hash(self.bytes(c.name));
             let hashes = self.computations.iter().map(hash);
             let mut ids: Vec<(u32, u32)> = hashes.zip(0..).collect();

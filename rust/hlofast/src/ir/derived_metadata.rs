@@ -35,13 +35,13 @@ impl Module {
     /// op_name, source file and line of every row. Where the text gives only a stack frame, file
     /// and line are those of its innermost frame.
     pub fn metadata_columns(&self) -> &MetadataColumns {
-        self.derived.metadata.get_or_init(|| build(self))
+        self.derived().metadata.get_or_init(|| build(self))
     }
 
     /// The stack-frame tables.
     /// Empty if they cannot be read.
     pub fn frame_tables(&self) -> &StackFrames {
-        self.derived.frames.get_or_init(|| StackFrames::of_module(self).unwrap_or_default())
+        self.derived().frames.get_or_init(|| StackFrames::of_module(self).unwrap_or_default())
     }
 
     /// The braces of `metadata={...}` of `row`.

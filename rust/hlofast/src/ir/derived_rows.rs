@@ -30,7 +30,7 @@ impl Module {
 
     /// Element type codes of the rows' shapes: `ElementType as u8`, `TUPLE` or `BUFFER`.
     pub fn element_type_column(&self) -> &[u8] {
-        self.derived.element_types.get_or_init(|| {
+        self.derived().element_types.get_or_init(|| {
             let codes: Vec<u8> = self.shapes.ids().map(|id| self.shapes.code(id)).collect();
             self.columns.shapes.iter().map(|shape| codes[shape.0 as usize]).collect()
         })
@@ -38,7 +38,7 @@ impl Module {
 
     /// Number of dimensions of each row's shape; -1 for tuples and buffers.
     pub fn rank_column(&self) -> &[i32] {
-        self.derived.ranks.get_or_init(|| {
+        self.derived().ranks.get_or_init(|| {
             let ranks: Vec<i32> = self.shapes.ids().map(|id| self.rank(id)).collect();
             self.columns.shapes.iter().map(|shape| ranks[shape.0 as usize]).collect()
         })
@@ -54,7 +54,7 @@ impl Module {
     /// Number of elements of each row's shape, dynamic dimensions at their bound; -1 for tuples,
     /// buffers and what has no bound.
     pub fn elements_column(&self) -> &[i64] {
-        self.derived.elements.get_or_init(|| {
+        self.derived().elements.get_or_init(|| {
             let by_shape: Vec<i64> = self.shapes.ids().map(|id| self.shape_elements(id)).collect();
             self.columns.shapes.iter().map(|shape| by_shape[shape.0 as usize]).collect()
         })
@@ -68,7 +68,7 @@ impl Module {
 
     /// The number of each parameter (at most `i64::MAX`); -1 for other rows.
     pub fn parameter_number_column(&self) -> &[i64] {
-        self.derived.parameter_numbers.get_or_init(|| {
+        self.derived().parameter_numbers.get_or_init(|| {
             let number = |row: Row| {
                 if self.opcode(row) != Opcode::Parameter {
                     return -1;
@@ -81,7 +81,7 @@ impl Module {
 
     /// The rows that call computation `id`, ascending.
     pub fn callers(&self, id: ComputationId) -> &[u32] {
-        let callers = self.derived.callers.get_or_init(|| {
+        let callers = self.derived().callers.get_or_init(|| {
             let pair = |call: &Call| (call.computation.0, call.row.0);
             let mut pairs: Vec<(u32, u32)> = self.calls.iter().map(pair).collect();
             pairs.sort_unstable();

@@ -11,6 +11,7 @@ use super::shape::{ShapeId, ShapeTable};
 use crate::error::ParseError;
 use crate::text::{Source, Span, is_identifier_byte};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// The number of an instruction's row in its module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -243,7 +244,8 @@ pub struct Module {
     pub(crate) control_predecessors: Vec<(Row, Row)>,
     pub(crate) shapes: ShapeTable,
     pub(crate) errors: Vec<ParseError>,
-    pub(crate) derived: Derived,
+    /// Made when something is first derived: it would be a fixed part of every small module.
+    pub(crate) derived: OnceLock<Box<Derived>>,
 }
 
 impl Module {
@@ -458,7 +460,7 @@ impl Module {
             + self.control_predecessors.capacity() * size_of::<(Row, Row)>()
             + self.shapes.heap_bytes()
             + self.header.attributes.capacity() * size_of::<(Span, Span)>()
-            + self.derived.heap_bytes()
+            + self.derived.get().map_or(0, |derived| size_of::<Derived>() + derived.heap_bytes())
     }
 }
 

@@ -6,7 +6,7 @@ use super::Options;
 use super::reader::Reader;
 use crate::error::Result;
 use crate::ir::module::NO_METADATA;
-use crate::ir::{ComputationId, Dimension, Row, ShapeId, ShapeView};
+use crate::ir::{Call, Columns, ComputationId, Dimension, Row, ShapeId, ShapeView};
 use crate::text::Span;
 
 /// Texts below this are read by one thread.
@@ -59,96 +59,186 @@ pub(super) fn read_parallel<'a>(text: &'a [u8], options: &Options) -> Option<Rea
     let mut parts = parts?.into_iter();
     let mut whole = parts.next()?;
     whole.text = text;
-    for part in parts {
-        whole.append(part)?;
-    }
+    whole.append(parts.collect())?;
     Some(whole)
 }
 
-/// Offsets just after lines that are only `}`, near equal shares of `text[start..]`.
+/// Offsets just after lines that are only `}`, as near to equal shares of `text[start..]` as any.
 fn cuts(text: &[u8], start: usize, threads: usize) -> Vec<usize> {
     let share = (text.len() - start) / threads;
     let mut cuts: Vec<usize> = Vec::new();
     for index in 1..threads {
-        let target = (start + share * index).max(cuts.last().copied().unwrap_or(start));
-        let Some(found) = memchr::memmem::find(&text[target..], b"\n}\n") else { break };
-        let cut = target + found + 3;
-        if text.len() - cut > share / 8 {
+        let from = cuts.last().copied().unwrap_or(start) + share / 8;
+        let to = text.len() - share / 8;
+        if let Some(cut) = nearest_cut(text, start + share * index, share / 8 * 5, from, to) {
             cuts.push(cut);
         }
     }
     cuts
 }
 
+/// The offset between `from` and `to` just after a line that is only `}` that is nearest to
+/// `target`, and at most about `reach` away.
+fn nearest_cut(text: &[u8], target: usize, reach: usize, from: usize, to: usize) -> Option<usize> {
+    const LINE: &[u8] = b"\n}\n";
+    let line = memchr::memmem::Finder::new(LINE);
+    // Rings around the target, each as wide as all before it, so that a near cut is found soon.
+    // They overlap by a line, since one may lie across their border.
+    let (mut inner, mut outer) = (0, 1 << 12);
+    while inner < reach {
+        let ring = |start: usize, end: usize| {
+            let start = start.max(from);
+            (start, text.get(start..end.min(to)).unwrap_or_default())
+        };
+        let (at, before) = ring(target.saturating_sub(outer + LINE.len()), target - inner);
+        let last = line.find_iter(before).last().map(|found| at + found + LINE.len());
+        let (at, after) = ring(target + inner - LINE.len(), target + outer);
+        let first = line.find(after).map(|found| at + found + LINE.len());
+        let nearest = [last, first].into_iter().flatten().min_by_key(|cut| cut.abs_diff(target));
+        if nearest.is_some() {
+            return nearest;
+        }
+        (inner, outer) = (outer, (2 * outer).min(reach.max(outer + 1)));
+    }
+    None
+}
+
+/// How far the numbers and offsets of a part move when it follows others.
+#[derive(Clone, Copy)]
+struct Shift {
+    rows: u32,
+    computations: u32,
+    operands: u32,
+    calls: u32,
+    /// Where the arena starts, and how far offsets into it move.
+    arena: (u32, u32),
+}
+
+impl Shift {
+    /// An offset into text or arena.
+    fn offset(&self, at: u32) -> u32 {
+        if at >= self.arena.0 { at + self.arena.1 } else { at }
+    }
+
+    fn span(&self, span: Span) -> Span {
+        Span { start: self.offset(span.start), end: self.offset(span.end) }
+    }
+
+    /// Moves the offsets of a whole column, if any can point into the arena.
+    fn append_offsets(&self, to: &mut Vec<u32>, from: &[u32], has_arena: bool) {
+        if has_arena {
+            to.extend(from.iter().map(|at| self.offset(*at)));
+        } else {
+            to.extend_from_slice(from);
+        }
+    }
+}
+
 impl Reader<'_> {
-    /// Appends what another reader found in the text after this one's; None if names clash.
-    fn append(&mut self, mut part: Reader<'_>) -> Option<()> {
-        let rows = self.next_row();
-        let computations = self.computations.len() as u32;
-        let operands = self.columns.operands.len() as u32;
-        let calls = self.calls.len() as u32;
-        if part.entry.is_some() && self.entry.is_some() {
-            return None;
-        }
-        self.has_late_calls |= part.has_late_calls;
-        self.entry = self.entry.or(part.entry.map(|entry| entry + computations));
-
-        let base = self.arena_base() as u32;
-        let delta = self.arena.len() as u32;
-        let shift = |at: u32| if at >= base { at + delta } else { at };
-        let shift_span = |span: Span| Span { start: shift(span.start), end: shift(span.end) };
-        if !part.arena.is_empty() {
-            for at in part
-                .columns
-                .name_starts
-                .iter_mut()
-                .chain(&mut part.columns.tail_starts)
-                .chain(&mut part.columns.tail_ends)
-            {
-                *at = shift(*at);
+    /// Appends what other readers found in the text after this one's, in order; None if names
+    /// clash.
+    fn append(&mut self, mut parts: Vec<Self>) -> Option<()> {
+        let mut shift = Shift {
+            rows: self.next_row(),
+            computations: self.computations.len() as u32,
+            operands: self.columns.operands.len() as u32,
+            calls: self.calls.len() as u32,
+            arena: (self.arena_base() as u32, self.arena.len() as u32),
+        };
+        let mut shifts = Vec::with_capacity(parts.len());
+        let mut maps = Vec::with_capacity(parts.len());
+        for part in &parts {
+            if part.entry.is_some() && self.entry.is_some() {
+                return None;
             }
-            for at in &mut part.columns.metadata_starts {
-                *at = if *at == NO_METADATA { NO_METADATA } else { shift(*at) };
-            }
-            self.arena.append(&mut part.arena);
+            self.has_late_calls |= part.has_late_calls;
+            self.entry = self.entry.or(part.entry.map(|entry| entry + shift.computations));
+            maps.push(self.import_shapes(part));
+            self.arena.extend_from_slice(&part.arena);
+            shifts.push(shift);
+            shift.rows += part.next_row();
+            shift.computations += part.computations.len() as u32;
+            shift.operands += part.columns.operands.len() as u32;
+            shift.calls += part.calls.len() as u32;
+            shift.arena.1 += part.arena.len() as u32;
         }
+        // Most of the time goes into fresh pages, which several threads can touch at once.
+        let mut columns = std::mem::take(&mut self.columns);
+        let taken: Vec<Columns> =
+            parts.iter_mut().map(|part| std::mem::take(&mut part.columns)).collect();
+        let arenas: Vec<bool> = parts.iter().map(|part| !part.arena.is_empty()).collect();
+        let known = std::thread::scope(|scope| {
+            let Columns {
+                opcodes,
+                flags,
+                shapes,
+                name_starts,
+                name_lengths,
+                tail_starts,
+                tail_ends,
+                metadata_starts,
+                operand_offsets,
+                operands,
+            } = &mut columns;
+            let (taken, shifts) = (&taken, &shifts);
+            scope.spawn(move || {
+                for ((part, shift), has_arena) in taken.iter().zip(shifts).zip(arenas) {
+                    name_lengths.extend_from_slice(&part.name_lengths);
+                    shift.append_offsets(name_starts, &part.name_starts, has_arena);
+                    shift.append_offsets(tail_starts, &part.tail_starts, has_arena);
+                    shift.append_offsets(tail_ends, &part.tail_ends, has_arena);
+                    metadata_starts.extend(part.metadata_starts.iter().map(|at| match *at {
+                        NO_METADATA => NO_METADATA,
+                        at => shift.offset(at),
+                    }));
+                }
+            });
+            for ((part, shift), map) in taken.iter().zip(shifts).zip(&maps) {
+                opcodes.extend_from_slice(&part.opcodes);
+                flags.extend_from_slice(&part.flags);
+                shapes.extend(part.shapes.iter().map(|shape| map[shape.0 as usize]));
+                operand_offsets
+                    .extend(part.operand_offsets[1..].iter().map(|o| o + shift.operands));
+                operands.extend(part.operands.iter().map(|row| row + shift.rows));
+            }
+            parts
+                .into_iter()
+                .zip(shifts)
+                .try_for_each(|(part, shift)| self.append_records(part, *shift))
+        });
+        self.columns = columns;
+        known
+    }
 
-        let map = self.import_shapes(&part);
-        let columns = &mut self.columns;
-        columns.opcodes.append(&mut part.columns.opcodes);
-        columns.flags.append(&mut part.columns.flags);
-        columns.shapes.extend(part.columns.shapes.iter().map(|shape| map[shape.0 as usize]));
-        columns.name_starts.append(&mut part.columns.name_starts);
-        columns.name_lengths.append(&mut part.columns.name_lengths);
-        columns.tail_starts.append(&mut part.columns.tail_starts);
-        columns.tail_ends.append(&mut part.columns.tail_ends);
-        columns.metadata_starts.append(&mut part.columns.metadata_starts);
-        columns
-            .operand_offsets
-            .extend(part.columns.operand_offsets[1..].iter().map(|o| o + operands));
-        columns.operands.extend(part.columns.operands.iter().map(|row| row + rows));
-
-        self.control_predecessors.extend(
-            part.control_predecessors.iter().map(|(a, b)| (Row(a.0 + rows), Row(b.0 + rows))),
-        );
+    /// Appends another reader's computations, calls and control dependencies; None if names clash.
+    fn append_records(&mut self, part: Self, shift: Shift) -> Option<()> {
+        let row = |row: Row| Row(row.0 + shift.rows);
+        let pairs = part.control_predecessors.iter().map(|(a, b)| (row(*a), row(*b)));
+        self.control_predecessors.extend(pairs);
         self.calls.extend(part.calls.iter().map(|call| {
-            let mut call = *call;
-            call.row.0 += rows;
-            if call.computation.0 != u32::MAX {
-                call.computation = ComputationId(call.computation.0 + computations);
-            }
-            call
+            let computation = match call.computation {
+                ComputationId(u32::MAX) => call.computation,
+                ComputationId(id) => ComputationId(id + shift.computations),
+            };
+            Call { row: row(call.row), computation, ..*call }
         }));
-        self.pending_calls
-            .extend(part.pending_calls.iter().map(|(call, name)| (call + calls, *name)));
-        for mut computation in part.computations {
-            computation.first_row += rows;
-            computation.end_row += rows;
-            computation.root += rows;
-            computation.name = shift_span(computation.name);
-            self.register_computation(computation)?;
-        }
-        Some(())
+        let pending = part.pending_calls.iter().map(|(call, name)| (call + shift.calls, *name));
+        self.pending_calls.extend(pending);
+        let names = part.computation_names.iter();
+        self.computation_names.extend(names.map(|(at, length)| (shift.offset(*at), *length)));
+        self.computations.extend(part.computations.into_iter().map(|mut computation| {
+            computation.first_row += shift.rows;
+            computation.end_row += shift.rows;
+            computation.root += shift.rows;
+            computation.name = shift.span(computation.name);
+            computation
+        }));
+        self.computation_scope.insert_all(
+            &self.computation_names[..],
+            self.whole,
+            &part.computation_scope,
+            shift.computations,
+        )
     }
 
     /// Adds the shapes of another reader's table to this one's; the new ids.

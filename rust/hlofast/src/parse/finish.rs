@@ -4,12 +4,12 @@
 use super::operands::{Operand, unknown_instruction};
 use super::reader::{Queued, Reader};
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::derived::Derived;
 use crate::ir::module::NO_METADATA;
 use crate::ir::{
     Call, Columns, Computation, ComputationId, Csr, Flags, Header, Module, Opcode, Row, ShapeTable,
 };
 use crate::text::{Source, Span};
+use std::sync::OnceLock;
 
 impl Reader<'_> {
     /// Resolves what the computation just read left open and appends its record.
@@ -256,10 +256,15 @@ impl Reader<'_> {
     /// Resolves called computations named before their definition; finds the entry.
     fn finish_calls(&mut self) -> Result<()> {
         let pending = std::mem::take(&mut self.pending_calls);
-        let mut unresolved = false;
+        let (mut unresolved, mut is_late) = (false, self.has_late_calls);
         for (call, name) in &pending {
             match self.find_computation(*name) {
-                Some(id) => self.calls[*call as usize].computation = ComputationId(id),
+                Some(id) => {
+                    let call = &mut self.calls[*call as usize];
+                    call.computation = ComputationId(id);
+                    // Another thread may have read what stands before the caller.
+                    is_late |= self.computations[id as usize].end_row > call.row.0;
+                }
                 None => {
                     let shown = String::from_utf8_lossy(self.bytes(*name)).into_owned();
                     let error = ParseError::new(
@@ -279,7 +284,7 @@ impl Reader<'_> {
         if unresolved || self.calls.iter().any(unknown) {
             self.calls.retain(|call| !unknown(call));
         }
-        if pending.is_empty() && !self.has_late_calls { Ok(()) } else { self.check_recursion() }
+        if is_late { self.check_recursion() } else { Ok(()) }
     }
 
     /// Forward references between computations may make a computation call itself.
@@ -392,7 +397,7 @@ impl Parts {
             control_predecessors: self.control_predecessors,
             shapes: self.shapes,
             errors: self.errors,
-            derived: Derived::default(),
+            derived: OnceLock::new(),
         }
     }
 }

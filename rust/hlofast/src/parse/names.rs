@@ -241,6 +241,38 @@ impl Scope {
         None
     }
 
+    /// Adds all items of `other`, whose numbers rise by `base`; None if a name is taken. Their
+    /// texts are only looked at where hashes agree.
+    pub fn insert_all<N: Names + ?Sized>(
+        &mut self,
+        names: &N,
+        text: &[u8],
+        other: &Scope,
+        base: u32,
+    ) -> Option<()> {
+        // In the order of its slots, names would crowd into the start of a smaller table.
+        while (self.count + other.count) * 3 > self.mask * 2 {
+            self.grow();
+        }
+        for slot in other.slots.iter().filter(|slot| **slot != 0) {
+            let (hash, id) = ((slot >> 32) as u32, *slot as u32 - 1 + base);
+            let mut at = hash as usize & self.mask;
+            while self.slots[at] != 0 {
+                if (self.slots[at] >> 32) as u32 == hash {
+                    let known = names.name(text, self.slots[at] as u32 - 1);
+                    let name = names.name(text, id);
+                    if known.1 == name.1 && equal(text, known.0, name.0, name.1) {
+                        return None;
+                    }
+                }
+                at = (at + 1) & self.mask;
+            }
+            self.slots[at] = u64::from(hash) << 32 | u64::from(id + 1);
+        }
+        self.count += other.count;
+        Some(())
+    }
+
     #[cold]
     fn grow(&mut self) {
         // Moving a large table costs a cache miss per name, so large tables grow faster.
@@ -284,6 +316,25 @@ mod tests {
                 assert_eq!(scope.find(&spans[..], &text, at, hash), Some(id as u32));
             }
         }
+        let half = |ids: std::ops::Range<usize>, base: u32| {
+            let mut scope = Scope::new();
+            for id in ids {
+                let at = (spans[id].0 as usize, spans[id].1 as usize);
+                let hash = keys.hash(&text, at.0, at.1);
+                let id = id as u32 - base;
+                let spans = &spans[base as usize..];
+                assert_eq!(scope.insert(spans, &text, at, hash, id), None);
+            }
+            scope
+        };
+        let (mut joined, second) = (half(0..400, 0), half(400..spans.len(), 400));
+        assert_eq!(joined.insert_all(&spans[..], &text, &second, 400), Some(()));
+        for (id, (start, length)) in spans.iter().enumerate() {
+            let at = (*start as usize, *length as usize);
+            let hash = keys.hash(&text, at.0, at.1);
+            assert_eq!(joined.find(&spans[..], &text, at, hash), Some(id as u32));
+        }
+        assert_eq!(joined.insert_all(&spans[..], &text, &second, 400), None);
         scope.clear();
         let hash = keys.hash(&text, 0, 1);
         assert_eq!(scope.find(&spans[..], &text, (0, 1), hash), None);
