@@ -253,6 +253,13 @@ def test_09_fast_memory_is_not_hbm() -> None:
     assert cost.bytes_accessed == 4 * size
 
 
+def test_09_a_synchronisation_flag_is_four_bytes() -> None:
+    flag = "a = u32[]{:S(2)} parameter(0)\nROOT b = u32[]{:S(2)} negate(a)"
+    assert count(flag, backend="tpu").bytes_accessed == 2 * 4
+    # What libtpu reports for a flag.
+    assert count(flag, backend="tpu", xla=True).bytes_accessed == 2 * 4096
+
+
 def test_10_products_written_as_convolutions() -> None:
     cost = count("""
     a = bf16[512,4096] parameter(0)

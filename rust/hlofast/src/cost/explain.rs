@@ -128,6 +128,18 @@ pub const DEPARTURES: &[Departure] = &[
         concerns: |m, r| is(&[Opcode::Tuple, Opcode::OptBarrier], m, r),
     },
     Departure {
+        rule: "flags and scalars on TPU",
+        xla: "4096 bytes each",
+        executed: "their few bytes",
+        concerns: |m, r| {
+            let array = m.shapes().array(m.shape(r));
+            let layout = array.and_then(|array| array.layout);
+            layout.is_some_and(|layout| {
+                matches!(layout.memory_space, 2 | 4) && layout.tiles.is_empty()
+            })
+        },
+    },
+    Departure {
         rule: "sub-byte types",
         xla: "a whole byte unless the layout packs",
         executed: "packed",

@@ -145,7 +145,8 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
     }
     let is_flag =
         |layout: &Layout| layout.tiles.is_empty() && FLAG_SPACES.contains(&layout.memory_space);
-    if backend == Backend::Tpu && array.layout.is_some_and(is_flag) {
+    // What runs sets its few bytes; the rest of its place is not traffic.
+    if backend == Backend::Tpu && !packed && array.layout.is_some_and(is_flag) {
         return Some(FLAG_BYTES);
     }
     let bytes = part_size(array, backend, packed, |index| array.dimension(index)?.bound())?;
