@@ -1,6 +1,9 @@
 //! Everything that can be asked of a module, asked: the fuzz targets and the tests of hostile
 //! texts share it. Only panics, hangs and memory out of proportion are faults here.
 
+use hlofast::cost::explain::explain;
+use hlofast::cost::{Facts, GroupKey, Options, Totals, cost, group};
+use hlofast::graph::{AttributionOptions, attribution};
 use hlofast::ir::decode::{
     AttributeValue, Literal, ReplicaGroups, Sharding, StackFrames, decode, decode_header,
     metadata_string,
@@ -42,8 +45,44 @@ pub fn exercise(module: &Module) -> usize {
     module.heap_bytes();
     readable += exercise_printer(module);
     readable += hlofast::graph::trip_count::trip_counts(module).len();
+    readable += exercise_cost(module);
     let summary = hlofast::summary::summarise(module, &hlofast::summary::Options::default());
     readable + summary.instructions
+}
+
+/// Costs in both ways, and their groups, which add up to the module.
+fn exercise_cost(module: &Module) -> usize {
+    let facts = Facts::of_module(module);
+    let attribution = attribution(module, &AttributionOptions::default());
+    let leaves: u64 =
+        module.rows().map(|row| u64::from(module.shapes().leaf_count(module.shape(row)))).sum();
+    let mut groups = 0;
+    for is_xla in [false, true] {
+        let is_float32 = is_xla && leaves < 1 << 20;
+        let options = Options { is_xla, is_float32, ..Options::default() };
+        let cost = cost(module, &facts, &options);
+        let is_known = cost.executions.iter().all(Option::is_some);
+        for key in [GroupKey::Phase, GroupKey::Scope { depth: 2 }, GroupKey::Source] {
+            let found = group(module, &cost, &attribution, key);
+            let mut sum = Totals::default();
+            for group in &found {
+                sum.flops = sum.flops.saturating_add(group.totals.flops);
+                sum.bytes_read = sum.bytes_read.saturating_add(group.totals.bytes_read);
+                sum.bytes_written = sum.bytes_written.saturating_add(group.totals.bytes_written);
+            }
+            let total = &cost.totals;
+            if is_known && !attribution.contexts.is_cyclic {
+                assert_eq!(
+                    (sum.flops, sum.bytes_read, sum.bytes_written),
+                    (total.flops, total.bytes_read, total.bytes_written),
+                    "{key:?}"
+                );
+            }
+            groups += found.len();
+        }
+        groups += cost.memory_spaces(module).len();
+    }
+    groups + explain(module).len()
 }
 
 /// Every form of the printer; shapes that hold themselves many times over print at that length, so
