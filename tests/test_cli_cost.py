@@ -147,7 +147,7 @@ SHARDED = "sharding={devices=[8]<=[8]}"
 class TestNotes:
     def test_unfused_bytes_and_their_lower_bound(self, write: Any) -> None:
         path = write("x = f32[8] parameter(0)\na = f32[8] negate(x)\nROOT b = f32[8] negate(a)")
-        assert notes(path) == {"unfused": {"lower_bound_bytes": 64}}
+        assert notes(path)["unfused"] == {"lower_bound_bytes": 64}
         assert only(path)["totals"]["bytes_accessed"] == 128
         assert "unfused bytes" in hlofast_command("cost", path).stdout
 
@@ -166,6 +166,13 @@ class TestNotes:
 
     def test_an_optimised_dump_has_no_such_notes(self, train_step: Path) -> None:
         assert set(notes(train_step)) == {"per-device"}
+
+    def test_no_names(self, write: Any, train_step: Path) -> None:
+        path = write("x = f32[8] parameter(0)\nROOT b = f32[8] negate(x)")
+        assert "no-names" in notes(path)
+        name = 'metadata={op_name="jit(f)/jvp(M)/neg"}'
+        path = write(f"x = f32[8] parameter(0)\nROOT b = f32[8] negate(x), {name}")
+        assert "no-names" not in notes(path)
 
     def test_dead_instructions(self, write: Any) -> None:
         path = write("x = f32[8] parameter(0)\nd = f32[8] negate(x)\nROOT b = f32[8] sine(x)")

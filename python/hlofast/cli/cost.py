@@ -231,6 +231,8 @@ def _notes(cost: Cost) -> list[dict[str, Any]]:
         note(
             "overflow", "some instructions run more often than 64 bits count; sums are lower bounds"
         )
+    if len(cost.scopes) <= 1:
+        note("no-names", "no instruction has an op_name, so that phases and scopes are not known")
     if cost.scopes_are_merged:
         note(
             "merged-scopes",
