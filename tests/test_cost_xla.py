@@ -139,15 +139,6 @@ SNIPPETS = {
 
 # Texts that XLA's parser lets pass although they mean nothing, or completes in its own way.
 OTHERWISE = {
-    "XLA gives a transpose whose shape is omitted a permuted layout, which makes it a bitcast": {
-        "inference/transpose(p0), dimensions={1,0}/f32[2,3]",
-        "inference/transpose(p0), dimensions={1,0}/f32[<=2,3]",
-        "inference/transpose(p0), dimensions={2,0,1}/f32[2,3,4]",
-        "opcodes/transpose/no-result-shape",
-        "call(f32[2,3]), to_apply={ x = f32[2,3] parameter(0) ROOT t = transpose(x), dimensions={1,0} }",
-        "transpose(f32[2,3]), dimensions={1,0}",
-        "transpose(f32[<=2,3]), dimensions={1,0}",
-    },
     "XLA makes the shape of send, recv and their ends anew, whatever the text says": {
         "async/name/send-done",
         "async/name/send-done-start",

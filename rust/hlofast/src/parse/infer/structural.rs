@@ -83,7 +83,13 @@ pub(super) fn transpose(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         return Err(context.invalid("dimensions", message));
     }
     let dimensions = permutation.iter().map(|index| operand.dimensions[*index]).collect();
-    let layout = operand.layout.and_then(|layout| transposed(layout, &permutation));
+    // An array without a layout has the default one, which moves with its dimensions, too.
+    let default = || Layout::with_order((0..operand.rank() as i64).rev().collect());
+    let is_identity = permutation.iter().copied().eq(0..operand.rank());
+    let layout = match operand.layout.clone() {
+        None if is_identity => None,
+        layout => transposed(layout.unwrap_or_else(default), &permutation),
+    };
     Ok(context.intern(Array { element_type: operand.element_type, dimensions, layout }))
 }
 
