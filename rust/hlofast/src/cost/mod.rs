@@ -16,6 +16,7 @@ mod rules;
 mod size;
 mod traffic;
 mod xla;
+mod xla_fusion;
 
 pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};

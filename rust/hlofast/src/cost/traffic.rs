@@ -382,7 +382,7 @@ impl<'a> Traffic<'a> {
                     }
                 }
                 Some(elements) => {
-                    let taken = super::xla::elements_taken(module, value, elements.len());
+                    let taken = super::xla_fusion::elements_taken(module, value, elements.len());
                     stack.extend(elements.iter().copied().zip(taken));
                 }
             }

@@ -1,0 +1,223 @@
+//! Bytes of fusions as XLA counts them: results, constants, and what of each operand is read.
+
+use super::facts::Fact;
+use super::size::Backend;
+use super::xla::{Engine, Number, Properties, size};
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+
+impl<N: Number> Engine<'_, N> {
+    pub(super) fn fusion(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
+        let module = self.rules.module;
+        let Some(id) = module.called(row, CallRole::Calls) else {
+            return Properties { bytes: self.default_bytes(row), ..Properties::default() };
+        };
+        if matches!(fact, Some(Fact::IsCustomFusion)) {
+            for inner in module.computation(id).rows().map(Row) {
+                match module.opcode(inner) {
+                    Opcode::Gather => {
+                        let bytes = self.gather_bytes(inner, self.facts.get(inner.0));
+                        return Properties { bytes, ..Properties::default() };
+                    }
+                    Opcode::Scatter => {
+                        let mut cost = self.work(inner, Opcode::Scatter, None);
+                        cost.bytes = self.scatter_bytes(inner, self.facts.get(inner.0));
+                        return cost;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let mut cost = self.cost.computations[id.0 as usize];
+        cost.bytes = self.fusion_bytes(row, id);
+        cost
+    }
+
+    fn fusion_bytes(&self, row: Row, id: ComputationId) -> N {
+        let module = self.rules.module;
+        let shapes = module.shapes();
+        let root = Row(module.computation(id).root);
+        let is_async = self.backend == Backend::Tpu
+            && module.computation_name(id).starts_with(b"async_collective_fusion");
+        let mut bytes = N::default();
+        let written = |value: Row, whole: i64| match module.opcode(value) {
+            Opcode::DynamicUpdateSlice => self.rules.operand(value, 1).size,
+            _ => whole,
+        };
+        match shapes.tuple(module.shape(row)) {
+            None => bytes = bytes.plus(size(written(root, self.rules.shape(row).size))),
+            Some(elements) => {
+                for (index, element) in elements.iter().enumerate() {
+                    let value = match module.opcode(root) {
+                        Opcode::Tuple => module.operands(root).get(index).map(|row| Row(*row)),
+                        _ => None,
+                    };
+                    if self.rules.shapes[element.0 as usize].is_tuple {
+                        for leaf in shapes.leaves(*element) {
+                            bytes = bytes.plus(size(self.rules.shapes[leaf.0 as usize].size));
+                        }
+                        continue;
+                    }
+                    if is_async && value.is_some_and(|value| self.is_in_flight(value)) {
+                        continue;
+                    }
+                    let whole = self.rules.shapes[element.0 as usize].size;
+                    bytes = bytes.plus(size(value.map_or(whole, |value| written(value, whole))));
+                }
+            }
+        }
+        let rows = || module.computation(id).rows().map(Row);
+        for constant in rows().filter(|row| module.opcode(*row) == Opcode::Constant) {
+            let cost = self.rules.shape(constant);
+            if cost.elements > 1 {
+                bytes = bytes.plus(size(cost.size));
+            }
+        }
+        for parameter in self.facts.parameters(id).iter().map(|row| Row(*row)) {
+            let mut users = module.users().get(parameter.0).iter().map(|row| Row(*row));
+            if is_async && users.all(|user| user == root || self.is_in_flight(user)) {
+                continue;
+            }
+            bytes = bytes.plus(N::of(self.parameter_bytes(parameter)));
+        }
+        bytes
+    }
+
+    /// In fusions that overlap a collective with other work, libtpu counts the other work only:
+    /// neither the collective nor what only passes through.
+    fn is_in_flight(&self, row: Row) -> bool {
+        let module = self.rules.module;
+        match module.opcode(row) {
+            Opcode::Parameter
+            | Opcode::AllGather
+            | Opcode::AllReduce
+            | Opcode::AllToAll
+            | Opcode::CollectivePermute
+            | Opcode::ReduceScatter => true,
+            Opcode::GetTupleElement => module.operands(row).first().is_some_and(|operand| {
+                let opcode = module.opcode(Row(*operand));
+                opcode != Opcode::GetTupleElement && self.is_in_flight(Row(*operand))
+            }),
+            _ => false,
+        }
+    }
+
+    fn parameter_bytes(&self, parameter: Row) -> i128 {
+        let module = self.rules.module;
+        let shape = module.shape(parameter);
+        if !self.rules.shape(parameter).is_tuple {
+            return self.read_bytes(parameter);
+        }
+        let mut sum = 0i128;
+        let mut stack = vec![(shape, parameter)];
+        while let Some((shape, value)) = stack.pop() {
+            match module.shapes().tuple(shape) {
+                None => sum = sum.saturating_add(self.read_bytes(value)),
+                Some(elements) => {
+                    let taken = elements_taken(module, value, elements.len());
+                    stack.extend(elements.iter().copied().zip(taken));
+                }
+            }
+        }
+        sum
+    }
+
+    /// `FusionParameterReadBytes`: slices count once each, broadcasts and reshapes the whole each
+    /// time, all other users the whole once in total.
+    fn read_bytes(&self, value: Row) -> i128 {
+        let module = self.rules.module;
+        let mut bytes = 0i128;
+        let mut pending = vec![value];
+        while let Some(value) = pending.pop() {
+            let whole = i128::from(self.rules.shape(value).size.max(0));
+            let mut is_read = false;
+            for user in module.users().get(value.0).iter().map(|row| Row(*row)) {
+                let more = match module.opcode(user) {
+                    Opcode::Fusion => match self.nested_reads(value, user, &mut pending) {
+                        Some(more) => more,
+                        None => self.once(&mut is_read, whole),
+                    },
+                    Opcode::Broadcast | Opcode::Reshape => whole,
+                    _ => match self.sliced(value, user) {
+                        Some(taken) => taken,
+                        None => self.once(&mut is_read, whole),
+                    },
+                };
+                bytes = bytes.saturating_add(more);
+            }
+        }
+        bytes
+    }
+
+    fn once(&self, is_done: &mut bool, bytes: i128) -> i128 {
+        if std::mem::replace(is_done, true) { 0 } else { bytes }
+    }
+
+    /// Bytes that `user` takes of `value` by slicing it; None if it takes all.
+    fn sliced(&self, value: Row, user: Row) -> Option<i128> {
+        let module = self.rules.module;
+        let is_first = module.operands(user).first() == Some(&value.0);
+        match module.opcode(user) {
+            Opcode::Slice => Some(i128::from(self.rules.shape(user).size.max(0))),
+            Opcode::DynamicSlice if is_first => {
+                Some(i128::from(self.rules.shape(user).size.max(0)))
+            }
+            Opcode::DynamicUpdateSlice if is_first => Some(0),
+            _ => None,
+        }
+    }
+
+    /// What is read of `value` as an operand of nested fusion `fusion`, for the fusion's users
+    /// (without any, nothing): where its root takes a parameter (any of them) first, slices of the
+    /// fusion count as slices of `value`; otherwise the reads inside count, once. Inner parameters
+    /// still to be looked at go to `pending`; None if it is not to be followed.
+    fn nested_reads(&self, value: Row, fusion: Row, pending: &mut Vec<Row>) -> Option<i128> {
+        let module = self.rules.module;
+        let id = module.called(fusion, CallRole::Calls)?;
+        let root = Row(module.computation(id).root);
+        let parameters = self.facts.parameters(id);
+        let steps = 1 + parameters.len() as u64;
+        self.budget.set(self.budget.get().checked_sub(steps)?);
+        let mut bytes = 0i128;
+        for (index, operand) in module.operands(fusion).iter().enumerate() {
+            if *operand != value.0 {
+                continue;
+            }
+            let Some(parameter) = parameters.get(index) else { continue };
+            let first = module.operands(root).first();
+            let is_followed_out =
+                first.is_none_or(|first| module.opcode(Row(*first)) == Opcode::Parameter);
+            let mut is_read = false;
+            for user in module.users().get(fusion.0).iter().map(|row| Row(*row)) {
+                let sliced = if is_followed_out { self.sliced(fusion, user) } else { None };
+                match (sliced, module.opcode(user)) {
+                    (Some(taken), _) => bytes = bytes.saturating_add(taken),
+                    (None, Opcode::DynamicSlice | Opcode::DynamicUpdateSlice)
+                        if is_followed_out =>
+                    {
+                        let whole = i128::from(self.rules.shape(fusion).size.max(0));
+                        bytes = bytes.saturating_add(self.once(&mut is_read, whole));
+                    }
+                    _ if !std::mem::replace(&mut is_read, true) => pending.push(Row(*parameter)),
+                    _ => {}
+                }
+            }
+        }
+        Some(bytes)
+    }
+}
+
+/// For each element of tuple `value` the first get-tuple-element of it, or `value` without one.
+pub(super) fn elements_taken(module: &Module, value: Row, length: usize) -> Vec<Row> {
+    let mut taken = vec![value; length];
+    for user in module.users().get(value.0).iter().rev().map(|row| Row(*row)) {
+        if module.opcode(user) != Opcode::GetTupleElement {
+            continue;
+        }
+        let index = module.attribute_bytes(user, "index");
+        let index = index.and_then(|text| std::str::from_utf8(text).ok()?.parse::<usize>().ok());
+        if let Some(slot) = index.and_then(|index| taken.get_mut(index)) {
+            *slot = user;
+        }
+    }
+    taken
+}
