@@ -70,7 +70,7 @@ fn cuts(text: &[u8], start: usize, threads: usize) -> Vec<usize> {
     for index in 1..threads {
         let from = cuts.last().copied().unwrap_or(start) + share / 8;
         let to = text.len() - share / 8;
-        if let Some(cut) = nearest_cut(text, start + share * index, share / 8 * 5, from, to) {
+        if let Some(cut) = nearest_cut(text, start + share * index, share / 4, from, to) {
             cuts.push(cut);
         }
     }
