@@ -1,7 +1,7 @@
 //! Cost as it is executed: XLA's rules without its gaps, loops multiplied along each call path.
 
 use super::custom_call::CustomCallCost;
-use super::facts::{Fact, FactCursor, Facts};
+use super::facts::{AsyncBody, Fact, FactCursor, Facts};
 use super::rules::{Class, Rules, Work, class_of};
 use super::traffic::{SpaceBytes, Traffic};
 use crate::Provenance;
@@ -80,6 +80,8 @@ pub(super) struct Executed {
     pub unfused_executions: Vec<Option<i64>>,
     pub branches: Vec<Branch>,
     pub call_times: Vec<CallTimes>,
+    /// Rows whose bytes are not known.
+    pub unknown_bytes: Vec<u32>,
 }
 
 /// How one execution of a caller runs what it calls.
@@ -109,6 +111,7 @@ pub(super) fn analyse(rules: Rules<'_>, facts: &Facts, overrides: &[Override]) -
         traffic: Traffic::new(rules, facts),
         links: vec![CallTimes::APART; module.all_calls().len()],
         is_fused_only: fused_only(module),
+        has_unknown: vec![false; count],
         own: vec![Totals::default(); count],
         result: Executed {
             flops: vec![0; rows],
@@ -127,6 +130,7 @@ pub(super) fn analyse(rules: Rules<'_>, facts: &Facts, overrides: &[Override]) -
     engine.executions(&order);
     let Engine { traffic, links, mut result, .. } = engine;
     result.call_times = links;
+    result.unknown_bytes.sort_unstable();
     result.other_memory = traffic.other;
     result.other_memory.sort_unstable_by_key(|entry| (entry.row, entry.memory_space));
     result
@@ -155,6 +159,8 @@ struct Engine<'a> {
     /// Parallel to the module's calls.
     links: Vec<CallTimes>,
     is_fused_only: Vec<bool>,
+    /// By computation: something in it computes what is not known.
+    has_unknown: Vec<bool>,
     /// What the rows of each computation do by themselves.
     own: Vec<Totals>,
     result: Executed,
@@ -186,9 +192,16 @@ impl Engine<'_> {
                 _ => self.rules.work(Row(row), opcode, fact),
             };
             let (flops, transcendentals) = (narrow(work.flops), narrow(work.transcendentals));
-            let is_known = bytes.is_some() && flops.is_some() && transcendentals.is_some();
-            self.result.provenance[index] =
-                if is_known { work.provenance } else { Provenance::Unknown };
+            let is_known = flops.is_some() && transcendentals.is_some();
+            self.result.provenance[index] = match work.provenance {
+                _ if !is_known => Provenance::Unknown,
+                Provenance::Exact if self.is_bound(Row(row), class) => Provenance::Modelled,
+                provenance => provenance,
+            };
+            self.has_unknown[id.0 as usize] |= work.provenance == Provenance::Unknown;
+            if bytes.is_none() {
+                self.result.unknown_bytes.push(row);
+            }
             let (flops, transcendentals) = (flops.unwrap_or(0), transcendentals.unwrap_or(0));
             let (read, written) = bytes.unwrap_or((0, 0));
             self.result.flops[index] = flops;
@@ -229,6 +242,16 @@ impl Engine<'_> {
         is_stated.then(|| (stated.bytes_read.unwrap_or(0), stated.bytes_written.unwrap_or(0)))
     }
 
+    /// Whether sizes that the FLOPs of `row` follow from are upper bounds only.
+    #[inline]
+    fn is_bound(&self, row: Row, class: Class) -> bool {
+        match class {
+            Class::Free | Class::Moves => false,
+            Class::Special if self.rules.operand(row, 0).is_bound => true,
+            _ => self.rules.shape(row).is_bound,
+        }
+    }
+
     /// Work of an instruction with a rule of its own, and of what it applies to elements.
     fn special(&mut self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Work {
         if opcode == Opcode::CustomCall {
@@ -245,12 +268,23 @@ impl Engine<'_> {
                 provenance,
             };
         }
+        let is_reduction = matches!(opcode, Opcode::AllReduce | Opcode::ReduceScatter);
+        let body = |module: &Module| self.facts.async_body(module.computation_of(row));
+        if is_reduction
+            && matches!(body(self.rules.module), AsyncBody::Start | AsyncBody::Overlapped)
+        {
+            // The fusion that waits for the end holds the collective, too, and counts it.
+            return Work::default();
+        }
         let mut work = self.rules.work(row, opcode, fact);
         let Some(applications) = self.rules.applications(row, opcode, fact) else {
             return Work { provenance: Provenance::Unknown, ..work };
         };
         for (computation, count) in applications.into_iter().flatten() {
             let applied = &self.result.computations[computation.0 as usize];
+            if self.has_unknown[computation.0 as usize] {
+                work.provenance = Provenance::Unknown;
+            }
             work.flops = work.flops.saturating_add(applied.flops.saturating_mul(count));
             work.transcendentals =
                 work.transcendentals.saturating_add(applied.transcendentals.saturating_mul(count));

@@ -77,7 +77,8 @@ pub const DEPARTURES: &[Departure] = &[
     Departure {
         rule: "asynchronous pairs",
         xla: "start and done both count, with context and alias",
-        executed: "what is read and written, once, at the done",
+        executed: "what is read and written, once, at the done; of TPU fusions around a \
+                   collective, at the one that waits",
         concerns: |m, r| {
             is(
                 &[
@@ -96,14 +97,14 @@ pub const DEPARTURES: &[Departure] = &[
     },
     Departure {
         rule: "in-place updates",
-        xla: "known only where the update is the fusion's root",
-        executed: "also behind bitcast, convert, copy and reshape",
-        concerns: |m, r| is(&[Opcode::DynamicUpdateSlice], m, r),
+        xla: "an update that is the fusion's root, whatever it updates",
+        executed: "an update of an operand, also renamed or converted; a scatter likewise",
+        concerns: |m, r| is(&[Opcode::DynamicUpdateSlice, Opcode::Scatter], m, r),
     },
     Departure {
         rule: "operands of fusions",
-        xla: "read again by each broadcast, reshape and slice",
-        executed: "read once at most",
+        xla: "read again by each broadcast, reshape and slice, whole by gathers",
+        executed: "read once at most, and only what slices and gathers take",
         concerns: |m, r| is(&[Opcode::Fusion], m, r),
     },
     Departure {
@@ -112,7 +113,9 @@ pub const DEPARTURES: &[Departure] = &[
         executed: "read once",
         concerns: |m, r| {
             let operands = m.operands(r);
-            operands.len() == 2 && operands[0] == operands[1]
+            operands.len() == 2
+                && operands[0] == operands[1]
+                && !is(&[Opcode::Fusion, Opcode::Tuple, Opcode::Call], m, r)
         },
     },
     Departure {
@@ -173,6 +176,23 @@ pub const DEPARTURES: &[Departure] = &[
         xla: "n log2 n of all elements",
         executed: "of each line that is sorted",
         concerns: |m, r| is(&[Opcode::Sort], m, r),
+    },
+    Departure {
+        rule: "batch norms and top-k",
+        xla: "no FLOPs",
+        executed: "batch norms are unknown; top-k compares ceil(log2(k + 1)) times per element",
+        concerns: |m, r| {
+            is(
+                &[
+                    Opcode::BatchNormGrad,
+                    Opcode::BatchNormInference,
+                    Opcode::BatchNormTraining,
+                    Opcode::Topk,
+                ],
+                m,
+                r,
+            )
+        },
     },
     Departure {
         rule: "sums",

@@ -4,7 +4,8 @@
 //! A fact holds what an attribute says, in the form the rules use.
 
 use super::convolution::convolution_flops;
-use super::custom_call::{CustomCallCost, custom_call_cost};
+use super::custom_call::{CustomCallCost, custom_call_cost, custom_call_target};
+use super::matmul::contraction;
 use crate::graph::trip_count::{TripCount, trip_counts};
 use crate::ir::decode::{AttributeValue, ReplicaGroups, WindowDimension, decode};
 use crate::ir::{ComputationId, Csr, Module, Opcode, Row, ShapeId};
@@ -18,8 +19,8 @@ pub enum Fact {
     RaggedDot {
         /// XLA's rule.
         xla: i128,
-        /// Every row meets the weights of one group.
-        executed: i128,
+        /// Every row meets the weights of one group; None if that is not known.
+        executed: Option<i128>,
     },
     /// FLOPs of a convolution.
     Flops(i128),
@@ -49,6 +50,25 @@ pub struct Facts {
     entries: Vec<(u32, Fact)>,
     /// Rows of parameters, per computation and in order of their numbers.
     parameters: Csr,
+    /// Rows of constants, per computation.
+    constants: Csr,
+    /// By computation; empty without asynchronous collectives.
+    async_bodies: Vec<AsyncBody>,
+}
+
+/// What a fused computation of a TPU program does for a collective that runs beside other work:
+/// every one of them holds the collective.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum AsyncBody {
+    /// Nothing, or all of it.
+    #[default]
+    None,
+    /// It starts the collective.
+    Start,
+    /// It does other work meanwhile.
+    Overlapped,
+    /// It waits for the end.
+    Done,
 }
 
 impl Facts {
@@ -64,7 +84,19 @@ impl Facts {
             Some((row.0, fact))
         };
         let entries = module.rows().filter_map(fact).collect();
-        Self { entries, parameters: parameters(module) }
+        let constants = rows_by_computation(module, Opcode::Constant);
+        let async_bodies = async_bodies(module);
+        Self { entries, parameters: parameters(module), constants, async_bodies }
+    }
+
+    /// What computation `id` does for a collective that runs beside other work.
+    pub(super) fn async_body(&self, id: ComputationId) -> AsyncBody {
+        self.async_bodies.get(id.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// The constants of computation `id`.
+    pub(super) fn constants(&self, id: ComputationId) -> &[u32] {
+        self.constants.get(id.0)
     }
 
     /// The parameters of computation `id`, by number.
@@ -90,7 +122,10 @@ impl Facts {
 
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<(u32, Fact)>() + self.parameters.heap_bytes()
+        self.entries.capacity() * size_of::<(u32, Fact)>()
+            + self.parameters.heap_bytes()
+            + self.constants.heap_bytes()
+            + self.async_bodies.capacity()
     }
 }
 
@@ -114,6 +149,37 @@ impl<'a> FactCursor<'a> {
         self.rest = rest;
         Some(&first.1)
     }
+}
+
+fn rows_by_computation(module: &Module, opcode: Opcode) -> Csr {
+    let rows = (0u32..).zip(module.computations()).flat_map(|(id, computation)| {
+        let rows = computation.rows().filter(|row| module.opcode(Row(*row)) == opcode);
+        rows.map(move |row| (id, row))
+    });
+    Csr::from_sorted(module.computations().len(), rows)
+}
+
+fn async_bodies(module: &Module) -> Vec<AsyncBody> {
+    let mut bodies = Vec::new();
+    let count = module.computations().len();
+    for row in module.rows().filter(|row| module.opcode(*row) == Opcode::CustomCall) {
+        let body = match custom_call_target(module, row).as_deref() {
+            Some(b"AsyncCollectiveStart") => AsyncBody::Start,
+            Some(b"AsyncCollectiveDone") => AsyncBody::Done,
+            _ => continue,
+        };
+        bodies.resize(count, AsyncBody::None);
+        bodies[module.computation_of(row).0 as usize] = body;
+    }
+    if !bodies.is_empty() {
+        for (id, body) in (0u32..).map(ComputationId).zip(&mut bodies) {
+            let name = module.computation_name(id);
+            if *body == AsyncBody::None && name.starts_with(b"async_collective_fusion") {
+                *body = AsyncBody::Overlapped;
+            }
+        }
+    }
+    bodies
 }
 
 fn parameters(module: &Module) -> Csr {
@@ -176,6 +242,14 @@ fn integers(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
     }
 }
 
+/// A list that is empty where the attribute is absent; None where it cannot be read.
+fn listed(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
+    match module.attribute(row, key) {
+        Some(_) => integers(module, row, key),
+        None => Some(Vec::new()),
+    }
+}
+
 /// Size of dimension `index` of array shape `shape`.
 fn dimension(module: &Module, shape: ShapeId, index: i64) -> Option<i64> {
     module.shapes().array(shape)?.dimension(usize::try_from(index).ok()?)?.bound()
@@ -187,26 +261,24 @@ fn operand_shape(module: &Module, row: Row, index: usize) -> Option<ShapeId> {
 
 fn contracted(module: &Module, row: Row) -> Option<i128> {
     let lhs = operand_shape(module, row, 0)?;
-    let dimensions = integers(module, row, "lhs_contracting_dims").unwrap_or_default();
+    let dimensions = listed(module, row, "lhs_contracting_dims")?;
     dimensions.iter().try_fold(1i128, |product, index| {
         product.checked_mul(i128::from(dimension(module, lhs, *index)?))
     })
 }
 
 /// XLA multiplies the result's dimensions behind the group dimensions, which leaves out the
-/// ragged dimension; every row meets one group, so that the whole result counts.
+/// ragged dimension; what runs is every row with the weights of its one group.
 fn ragged_dot(module: &Module, row: Row) -> Option<Fact> {
     let contracted = contracted(module, row)?;
-    let groups = integers(module, row, "rhs_group_dims").unwrap_or_default().len();
+    let groups = listed(module, row, "rhs_group_dims")?.len();
     let result = module.shapes().array(module.shape(row))?;
-    let product = |skipped: usize| {
-        result
-            .dimensions()
-            .skip(skipped)
-            .try_fold(2i128, |product, size| product.checked_mul(i128::from(size.bound()?)))
-    };
-    let xla = product(groups)?.checked_mul(contracted)?;
-    Some(Fact::RaggedDot { xla, executed: product(0)?.checked_mul(contracted)? })
+    let product = result
+        .dimensions()
+        .skip(groups)
+        .try_fold(2i128, |product, size| product.checked_mul(i128::from(size.bound()?)));
+    let executed = contraction(module, row).map(|contraction| contraction.flops.into());
+    Some(Fact::RaggedDot { xla: product?.checked_mul(contracted)?, executed })
 }
 
 /// The window that one update of a scatter covers: its window dimensions, 1 where they have none.
@@ -214,12 +286,12 @@ fn scattered_slice(module: &Module, row: Row) -> Option<Vec<i64>> {
     let operands = module.operands(row);
     let target = module.shapes().array(operand_shape(module, row, 0)?)?;
     let update = operand_shape(module, row, operands.len().checked_sub(1)? / 2 + 1)?;
-    let none = Vec::new;
-    let mut windows = integers(module, row, "update_window_dims").unwrap_or_else(none).into_iter();
-    let mut inserted = integers(module, row, "inserted_window_dims").unwrap_or_else(none);
-    inserted.extend(integers(module, row, "input_batching_dims").unwrap_or_else(none));
+    let mut windows = listed(module, row, "update_window_dims")?.into_iter();
+    let mut inserted = listed(module, row, "inserted_window_dims")?;
+    inserted.extend(listed(module, row, "input_batching_dims")?);
+    inserted.sort_unstable();
     let size = |index: usize| {
-        if inserted.contains(&(index as i64)) {
+        if inserted.binary_search(&(index as i64)).is_ok() {
             return Some(1);
         }
         dimension(module, update, windows.next()?)
@@ -304,7 +376,9 @@ pub(super) fn participants(module: &Module, row: Row) -> Option<u64> {
     }
 }
 
-/// Size of the groups; None without groups.
+/// Size of the largest group; None without groups.
 fn group_size(groups: &ReplicaGroups<'_>) -> Option<u64> {
-    groups.group_size().filter(|size| *size > 0)
+    const MOST_DEVICES: usize = 1 << 20;
+    let uneven = || groups.expand(MOST_DEVICES)?.iter().map(|group| group.len() as u64).max();
+    groups.group_size().or_else(uneven).filter(|size| *size > 0)
 }

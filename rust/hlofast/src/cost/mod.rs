@@ -95,6 +95,8 @@ pub struct Cost {
     pub executions: Vec<Option<i64>>,
     /// Of those, the executions outside fusions, which move bytes.
     pub unfused_executions: Vec<Option<i64>>,
+    /// Rows whose bytes are not known, ascending.
+    pub unknown_bytes: Vec<u32>,
     /// By call of the module, in its order: how often one execution of the caller makes it.
     pub call_times: Vec<CallTimes>,
     /// The module.
@@ -165,6 +167,7 @@ fn as_executed(rules: Rules<'_>, facts: &Facts, backend: Backend, overrides: &[O
         loops: Vec::new(),
         branches: executed.branches,
         call_times: executed.call_times,
+        unknown_bytes: executed.unknown_bytes,
     }
 }
 
@@ -205,6 +208,7 @@ fn as_xla(rules: Rules<'_>, facts: &Facts, backend: Backend) -> Cost {
         loops: Vec::new(),
         branches: Vec::new(),
         call_times: vec![CallTimes::default(); module.all_calls().len()],
+        unknown_bytes: Vec::new(),
     }
 }
 

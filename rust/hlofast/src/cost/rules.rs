@@ -40,8 +40,9 @@ const fn class(opcode: Opcode) -> Class {
         | ExponentialMinusOne | Log | LogPlusOne | Logistic | Power | Rsqrt | Sine | Sinh
         | Sqrt | Tan | Tanh => Class::Transcendental,
         Broadcast | Concatenate | Copy | DynamicReshape | GetDimensionSize | Iota | Pad
-        | PartitionId | ReplicaId | Reshape | Reverse | SetDimensionSize | BatchNormGrad
-        | BatchNormInference | BatchNormTraining | RngGetAndUpdateState | Topk => Class::Moves,
+        | PartitionId | ReplicaId | Reshape | Reverse | SetDimensionSize | RngGetAndUpdateState => {
+            Class::Moves
+        }
         _ => Class::Special,
     }
 }
@@ -198,7 +199,7 @@ impl Rules<'_> {
             }
             Opcode::RaggedDot => {
                 let Some(Fact::RaggedDot { xla, executed }) = fact else { return None };
-                Work::flops(if self.is_xla { *xla } else { *executed })
+                Work::flops(if self.is_xla { *xla } else { (*executed)? })
             }
             Opcode::Convolution => {
                 let Some(Fact::Flops(flops)) = fact else { return None };
@@ -226,6 +227,19 @@ impl Rules<'_> {
             }
             Opcode::AllReduce | Opcode::AllReduceDone | Opcode::ReduceScatter if !self.is_xla => {
                 self.ring_reduction(row, opcode, fact)?
+            }
+            Opcode::Topk if !self.is_xla => {
+                let shapes = self.module.shapes();
+                let array = shapes.leaves(self.module.shape(row)).next();
+                let array = array.and_then(|leaf| shapes.array(leaf))?;
+                let kept = array.dimension(array.rank().checked_sub(1)?)?.bound()?;
+                let comparisons = log2_ceiling(i128::from(kept) + 1);
+                Work::modelled(self.operand_elements(row, 0)?.checked_mul(comparisons)?)
+            }
+            Opcode::BatchNormGrad | Opcode::BatchNormInference | Opcode::BatchNormTraining
+                if !self.is_xla =>
+            {
+                Work::unknown()
             }
             // Unknown opcodes move data as far as anyone can tell; what they compute is not known.
             Opcode::Unknown => Work::unknown(),
@@ -281,7 +295,10 @@ impl Rules<'_> {
         opcode: Opcode,
         fact: Option<&Fact>,
     ) -> Option<[Option<Application>; 2]> {
+        // A reduction of nothing applies nothing; XLA's count goes below zero.
+        let least = if self.is_xla { i128::MIN } else { 0 };
         let applied = |count: i128| {
+            let count = count.max(least);
             let call = self.module.called(row, CallRole::ToApply);
             [call.map(|computation| (computation, count)), None]
         };
@@ -302,6 +319,7 @@ impl Rules<'_> {
                 let source = self.operand_elements(row, 1)?;
                 let size = window_size(window)?;
                 let call = |role, count: i128| {
+                    let count = count.max(least);
                     self.module.called(row, role).map(|computation| (computation, count))
                 };
                 [

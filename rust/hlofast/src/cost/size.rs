@@ -66,6 +66,8 @@ pub struct ShapeCost {
     pub memory_space: u8,
     /// Whether it is a tuple.
     pub is_tuple: bool,
+    /// Whether sizes are upper bounds, since some dimension is dynamic.
+    pub is_bound: bool,
     /// Whether all leaves lie in memory space 0.
     pub is_default_memory: bool,
 }
@@ -90,6 +92,7 @@ pub fn shape_costs(shapes: &ShapeTable, backend: Backend, packed: bool) -> Vec<S
                     elements: 0,
                     memory_space: 0,
                     is_tuple: true,
+                    is_bound: children().any(|child| child.is_bound),
                     is_default_memory: children().all(|child| child.is_default_memory),
                 }
             }
@@ -128,6 +131,7 @@ fn array_cost(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> ShapeCo
         elements,
         memory_space: u8::try_from(space).unwrap_or(u8::MAX),
         is_tuple: false,
+        is_bound: array.dimensions().any(|size| !matches!(size, Dimension::Static(_))),
         is_default_memory: space == 0,
     }
 }

@@ -5,7 +5,7 @@
 //! pair of start and done only the done counts.
 
 use super::custom_call::CustomCallKind;
-use super::facts::{Fact, Facts, start_of};
+use super::facts::{AsyncBody, Fact, Facts, start_of};
 use super::rules::{Class, Rules, class_of};
 use super::size::ShapeCost;
 use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId};
@@ -38,6 +38,10 @@ pub(super) struct Traffic<'a> {
     /// The last row that read each row, so that an operand given twice is read once.
     readers: Vec<u32>,
     pending: Vec<Row>,
+    /// Updates that the fusion at hand makes in place.
+    in_place: Vec<u32>,
+    /// Bytes of large constants, by computation.
+    constants: Vec<i64>,
     /// Steps that following operands into fusions may still take. Nested fusions form a tree;
     /// shared computations and long operand lists could make it large. Without any left, operands
     /// count as read whole.
@@ -45,6 +49,7 @@ pub(super) struct Traffic<'a> {
 }
 
 const NO_ROW: u32 = u32::MAX;
+const NOT_COUNTED: i64 = -2;
 
 impl<'a> Traffic<'a> {
     pub fn new(rules: Rules<'a>, facts: &'a Facts) -> Self {
@@ -58,6 +63,8 @@ impl<'a> Traffic<'a> {
             other: Vec::new(),
             readers: Vec::new(),
             pending: Vec::new(),
+            in_place: Vec::new(),
+            constants: Vec::new(),
             budget: budget(rules.module),
         }
     }
@@ -193,7 +200,7 @@ impl<'a> Traffic<'a> {
             | Opcode::SendDone
             | Opcode::Recv => {}
             Opcode::Transpose if matches!(fact, Some(Fact::IsBitcast)) => {}
-            Opcode::Fusion => self.fusion(row, fact),
+            Opcode::Fusion => self.fusion(row),
             Opcode::CustomCall => self.custom_call(row, fact),
             Opcode::Slice | Opcode::DynamicSlice => self.slice(row),
             Opcode::DynamicUpdateSlice => {
@@ -275,6 +282,25 @@ impl<'a> Traffic<'a> {
         }
     }
 
+    /// The leaves of each distinct operand, once.
+    fn reads_all_leaves(&mut self, row: Row) {
+        if self.readers.is_empty() {
+            self.readers = vec![NO_ROW; self.rules.module.row_count()];
+        }
+        for (index, operand) in self.rules.module.operands(row).iter().enumerate() {
+            let reader = &mut self.readers[*operand as usize];
+            if std::mem::replace(reader, row.0) == row.0 {
+                continue;
+            }
+            let cost = self.rules.shape(Row(*operand));
+            if cost.is_tuple && !cost.is_default_memory {
+                self.reads_leaves(row, index);
+            } else {
+                self.add_read(cost.leaves, cost.memory_space);
+            }
+        }
+    }
+
     fn custom_call(&mut self, row: Row, fact: Option<&Fact>) {
         let Some(Fact::CustomCall(call)) = fact else { return self.plain(row) };
         if call.kind == CustomCallKind::Marker {
@@ -282,9 +308,7 @@ impl<'a> Traffic<'a> {
         }
         match (call.bytes_read, call.bytes_written) {
             (None, None) => {
-                for index in 0..self.rules.module.operands(row).len() {
-                    self.reads_leaves(row, index);
-                }
+                self.reads_all_leaves(row);
                 self.writes(self.rules.module.shape(row));
             }
             (read, written) => {
@@ -294,73 +318,120 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    fn fusion(&mut self, row: Row, fact: Option<&Fact>) {
+    fn fusion(&mut self, row: Row) {
         let module = self.rules.module;
         let Some(id) = module.called(row, CallRole::Calls) else { return self.plain(row) };
-        if matches!(fact, Some(Fact::IsCustomFusion)) {
-            let mut rows = module.computation(id).rows().map(Row);
-            let found =
-                rows.find(|row| matches!(module.opcode(*row), Opcode::Gather | Opcode::Scatter));
-            if let Some(inner) = found {
-                let fact = self.facts.get(inner.0);
-                return match module.opcode(inner) {
-                    Opcode::Gather => self.gather(inner, fact),
-                    _ => self.scatter(inner, fact),
-                };
-            }
+        let body = self.facts.async_body(id);
+        match body {
+            AsyncBody::Start => return,
+            AsyncBody::Done => return self.async_done(row, id),
+            AsyncBody::None | AsyncBody::Overlapped => {}
         }
-        self.fusion_results(row, id);
-        for inner in module.computation(id).rows().map(Row) {
-            if module.opcode(inner) == Opcode::Constant {
-                let cost = self.rules.shape(inner);
-                if cost.elements > 1 {
-                    self.reads(cost);
-                }
+        self.in_place.clear();
+        self.fusion_results(row, id, body);
+        self.in_place.sort_unstable();
+        let constants = self.constant_bytes(id);
+        self.add_read(constants, 0);
+        let root = module.computation(id).root;
+        // Texts may give a shared computation more parameters than its callers have operands.
+        let given = module.operands(row).len();
+        for parameter in self.facts.parameters(id).iter().take(given) {
+            let mut users = module.users().get(*parameter).iter();
+            let passes = |user: &u32| *user == root || is_in_flight(module, Row(*user));
+            if body == AsyncBody::Overlapped && users.all(passes) {
+                continue;
             }
-        }
-        for parameter in self.facts.parameters(id) {
             self.parameter(Row(*parameter));
         }
     }
 
-    fn fusion_results(&mut self, row: Row, id: ComputationId) {
+    /// The end of a collective: what it reads and what it leaves behind, once for the pair.
+    fn async_done(&mut self, row: Row, id: ComputationId) {
+        let module = self.rules.module;
+        let mut rows = module.computation(id).rows().map(Row);
+        if let Some(collective) = rows.find(|row| is_collective(module.opcode(*row))) {
+            self.reads_operands(collective, 0);
+        }
+        self.writes(module.shape(row));
+    }
+
+    /// Bytes of the constants with more than one element in computation `id`.
+    fn constant_bytes(&mut self, id: ComputationId) -> i64 {
+        if self.constants.is_empty() {
+            self.constants = vec![NOT_COUNTED; self.rules.module.computations().len()];
+        }
+        let known = self.constants[id.0 as usize];
+        if known != NOT_COUNTED {
+            return known;
+        }
+        let sizes = self.facts.constants(id).iter().map(|row| self.rules.shape(Row(*row)));
+        let bytes = sizes
+            .filter(|cost| cost.elements > 1)
+            .fold(0i64, |sum, cost| sum.saturating_add(cost.size.max(0)));
+        self.constants[id.0 as usize] = bytes;
+        bytes
+    }
+
+    fn fusion_results(&mut self, row: Row, id: ComputationId, body: AsyncBody) {
         let module = self.rules.module;
         let root = Row(module.computation(id).root);
         let shape = module.shape(row);
         let Some(elements) = module.shapes().tuple(shape) else {
-            return self.fusion_result(root, self.rules.shapes[shape.0 as usize]);
+            return self.fusion_result(root, shape);
         };
         let values = match module.opcode(root) {
             Opcode::Tuple => module.operands(root),
             _ => &[],
         };
         for (index, element) in elements.iter().enumerate() {
-            let cost = self.rules.shapes[element.0 as usize];
-            match values.get(index) {
-                Some(value) if !cost.is_tuple => self.fusion_result(Row(*value), cost),
+            match values.get(index).map(|value| Row(*value)) {
+                Some(value) if body == AsyncBody::Overlapped && is_in_flight(module, value) => {}
+                Some(value) if !self.rules.shapes[element.0 as usize].is_tuple => {
+                    self.fusion_result(value, *element);
+                }
                 _ => self.writes(*element),
             }
         }
     }
 
-    /// An update of one of the fusion's operands is made in place, also where it is renamed or
-    /// converted behind.
-    fn fusion_result(&mut self, value: Row, whole: ShapeCost) {
+    /// A result is written whole, but an update of one of the fusion's operands is made in place,
+    /// also where it is renamed or converted behind, if the result can lie where the operand does.
+    fn fusion_result(&mut self, value: Row, shape: ShapeId) {
         let module = self.rules.module;
-        let mut source = value;
+        let whole = self.rules.shapes[shape.0 as usize];
+        let (mut source, mut written) = (value, 0i64);
+        let updates = self.in_place.len();
         for _ in 0..64 {
-            match (is_view(module.opcode(source)), module.operands(source).first()) {
-                (true, Some(operand)) => source = Row(*operand),
+            let opcode = module.opcode(source);
+            match opcode {
+                Opcode::DynamicUpdateSlice => {
+                    let part = part_of(whole, self.rules.operand(source, 1).elements);
+                    written = written.saturating_add(part.max(0));
+                    self.in_place.push(source.0);
+                }
+                Opcode::Scatter if module.operands(source).len() == 3 => {
+                    let fact = self.facts.get(source.0);
+                    let part = self.rules.slices(source, 0, self.rules.operand(source, 2), fact);
+                    written = written.saturating_add(part.max(0));
+                    self.in_place.push(source.0);
+                }
+                _ if is_view(module, source) => {}
                 _ => break,
             }
+            let Some(operand) = module.operands(source).first() else { break };
+            source = Row(*operand);
         }
-        let size = match module.opcode(source) {
-            Opcode::DynamicUpdateSlice => {
-                part_of(whole, self.rules.operand(source, 1).elements).min(whole.size)
-            }
-            _ => whole.size,
-        };
-        self.add_written(size, whole.memory_space);
+        let shapes = module.shapes();
+        let type_of = |id: ShapeId| shapes.array(id).map(|array| array.element_type);
+        let is_in_place = self.in_place.len() > updates
+            && matches!(module.opcode(source), Opcode::Parameter | Opcode::GetTupleElement)
+            && type_of(module.shape(source)) == type_of(shape)
+            && self.rules.shape(source).size == whole.size;
+        if !is_in_place {
+            self.in_place.truncate(updates);
+            return self.add_written(whole.size, whole.memory_space);
+        }
+        self.add_written(written.min(whole.size), whole.memory_space);
     }
 
     fn parameter(&mut self, parameter: Row) {
@@ -411,12 +482,25 @@ impl<'a> Traffic<'a> {
                         let taken = part_of(cost, self.rules.shape(user).elements);
                         bytes = bytes.saturating_add(taken);
                     }
-                    Opcode::DynamicUpdateSlice if is_only_first() => {}
+                    Opcode::Gather if is_only_first() => {
+                        let fact = self.facts.get(user.0);
+                        let taken = self.rules.slices(user, 0, self.rules.shape(user), fact);
+                        bytes = bytes.saturating_add(taken.max(0));
+                    }
+                    Opcode::DynamicUpdateSlice
+                        if is_only_first() && self.in_place.binary_search(&user.0).is_ok() => {}
+                    Opcode::Scatter
+                        if is_only_first() && self.in_place.binary_search(&user.0).is_ok() =>
+                    {
+                        let fact = self.facts.get(user.0);
+                        let update = self.rules.operand(user, 2);
+                        let taken = self.rules.slices(user, 0, update, fact);
+                        bytes = bytes.saturating_add(taken.max(0));
+                    }
                     Opcode::Fusion if self.nested(value, user) => {}
-                    opcode
-                        if is_view(opcode)
-                            && !module.users().get(user.0).is_empty()
-                            && module.flags(user) & Flags::ROOT == 0 =>
+                    _ if is_view(module, user)
+                        && !module.users().get(user.0).is_empty()
+                        && module.flags(user) & Flags::ROOT == 0 =>
                     {
                         self.pending.push(user);
                     }
@@ -457,9 +541,45 @@ pub(super) fn budget(module: &Module) -> u64 {
     1_000_000 + 64 * module.columns().operands.len() as u64
 }
 
-/// Opcodes that only rename or convert, element by element.
-fn is_view(opcode: Opcode) -> bool {
-    matches!(opcode, Opcode::Bitcast | Opcode::Convert | Opcode::Copy | Opcode::Reshape)
+/// Whether `row` only renames or converts its operand, element by element and in place.
+fn is_view(module: &Module, row: Row) -> bool {
+    match module.opcode(row) {
+        Opcode::Bitcast | Opcode::Convert | Opcode::Reshape => true,
+        // A copy into another layout moves elements.
+        Opcode::Copy => {
+            let shapes = module.shapes();
+            let order = |id: ShapeId| {
+                let layout = shapes.array(id).and_then(|array| array.layout);
+                layout.map(|layout| &layout.minor_to_major)
+            };
+            let operand = module.operands(row).first().map(|operand| module.shape(Row(*operand)));
+            operand.is_some_and(|operand| order(operand) == order(module.shape(row)))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a collective runs beside what a fusion does, and `row` is it or only passed through.
+pub(super) fn is_in_flight(module: &Module, row: Row) -> bool {
+    match module.opcode(row) {
+        Opcode::Parameter => true,
+        Opcode::GetTupleElement => module.operands(row).first().is_some_and(|operand| {
+            let opcode = module.opcode(Row(*operand));
+            opcode == Opcode::Parameter || is_collective(opcode)
+        }),
+        opcode => is_collective(opcode),
+    }
+}
+
+fn is_collective(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::AllGather
+            | Opcode::AllReduce
+            | Opcode::AllToAll
+            | Opcode::CollectivePermute
+            | Opcode::ReduceScatter
+    )
 }
 
 /// Bytes of `elements` elements of an array that is stored like `whole`.

@@ -2,6 +2,7 @@
 
 use super::facts::Fact;
 use super::size::Backend;
+use super::traffic::is_in_flight;
 use super::xla::{Engine, Number, Properties, size};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 
@@ -36,6 +37,7 @@ impl<N: Number> Engine<'_, N> {
         let module = self.rules.module;
         let shapes = module.shapes();
         let root = Row(module.computation(id).root);
+        // Where a collective overlaps other work, libtpu counts the other work only.
         let is_async = self.backend == Backend::Tpu
             && module.computation_name(id).starts_with(b"async_collective_fusion");
         let mut bytes = N::default();
@@ -57,7 +59,7 @@ impl<N: Number> Engine<'_, N> {
                         }
                         continue;
                     }
-                    if is_async && value.is_some_and(|value| self.is_in_flight(value)) {
+                    if is_async && value.is_some_and(|value| is_in_flight(module, value)) {
                         continue;
                     }
                     let whole = self.rules.shapes[element.0 as usize].size;
@@ -65,40 +67,20 @@ impl<N: Number> Engine<'_, N> {
                 }
             }
         }
-        let rows = || module.computation(id).rows().map(Row);
-        for constant in rows().filter(|row| module.opcode(*row) == Opcode::Constant) {
-            let cost = self.rules.shape(constant);
+        for constant in self.facts.constants(id) {
+            let cost = self.rules.shape(Row(*constant));
             if cost.elements > 1 {
                 bytes = bytes.plus(size(cost.size));
             }
         }
         for parameter in self.facts.parameters(id).iter().map(|row| Row(*row)) {
             let mut users = module.users().get(parameter.0).iter().map(|row| Row(*row));
-            if is_async && users.all(|user| user == root || self.is_in_flight(user)) {
+            if is_async && users.all(|user| user == root || is_in_flight(module, user)) {
                 continue;
             }
             bytes = bytes.plus(N::of(self.parameter_bytes(parameter)));
         }
         bytes
-    }
-
-    /// In fusions that overlap a collective with other work, libtpu counts the other work only:
-    /// neither the collective nor what only passes through.
-    fn is_in_flight(&self, row: Row) -> bool {
-        let module = self.rules.module;
-        match module.opcode(row) {
-            Opcode::Parameter
-            | Opcode::AllGather
-            | Opcode::AllReduce
-            | Opcode::AllToAll
-            | Opcode::CollectivePermute
-            | Opcode::ReduceScatter => true,
-            Opcode::GetTupleElement => module.operands(row).first().is_some_and(|operand| {
-                let opcode = module.opcode(Row(*operand));
-                opcode != Opcode::GetTupleElement && self.is_in_flight(Row(*operand))
-            }),
-            _ => false,
-        }
     }
 
     fn parameter_bytes(&self, parameter: Row) -> i128 {

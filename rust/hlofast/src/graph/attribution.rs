@@ -126,6 +126,9 @@ fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phas
     }
 }
 
+/// Elements of a fusion's result that are asked for a name, at most.
+const MOST_ELEMENTS: usize = 256;
+
 /// Gives fusions without a name what their roots have.
 fn name_fusions(module: &Module, contexts: &Contexts, scope: &mut [u32], phase: &mut [Phase]) {
     // Callees first, for fusions inside fusions.
@@ -148,7 +151,7 @@ fn name_fusions(module: &Module, contexts: &Contexts, scope: &mut [u32], phase: 
             _ => &[],
         };
         let mut named = std::iter::once(callee.root)
-            .chain(elements.iter().copied())
+            .chain(elements.iter().copied().take(MOST_ELEMENTS))
             .filter(|row| callee.rows().contains(row))
             .map(|row| contexts.position(module, edge.callee, Row(row)))
             .filter(|position| scope[*position] != ScopeTree::ROOT);
