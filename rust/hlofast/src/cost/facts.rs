@@ -50,7 +50,7 @@ pub struct Facts {
     entries: Vec<(u32, Fact)>,
     /// Rows of parameters, per computation and in order of their numbers.
     parameters: Csr,
-    /// Rows of constants, per computation.
+    /// Rows of constants with more than one element, per computation.
     constants: Csr,
     /// By computation; empty without asynchronous collectives.
     async_bodies: Vec<AsyncBody>,
@@ -84,7 +84,7 @@ impl Facts {
             Some((row.0, fact))
         };
         let entries = module.rows().filter_map(fact).collect();
-        let constants = rows_by_computation(module, Opcode::Constant);
+        let constants = large_constants(module);
         let async_bodies = async_bodies(module);
         Self { entries, parameters: parameters(module), constants, async_bodies }
     }
@@ -94,7 +94,7 @@ impl Facts {
         self.async_bodies.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// The constants of computation `id`.
+    /// The constants of computation `id` that have more than one element.
     pub(super) fn constants(&self, id: ComputationId) -> &[u32] {
         self.constants.get(id.0)
     }
@@ -151,10 +151,13 @@ impl<'a> FactCursor<'a> {
     }
 }
 
-fn rows_by_computation(module: &Module, opcode: Opcode) -> Csr {
+fn large_constants(module: &Module) -> Csr {
+    let is_large = |row: &u32| {
+        let row = Row(*row);
+        module.opcode(row) == Opcode::Constant && module.shape_elements(module.shape(row)) > 1
+    };
     let rows = (0u32..).zip(module.computations()).flat_map(|(id, computation)| {
-        let rows = computation.rows().filter(|row| module.opcode(Row(*row)) == opcode);
-        rows.map(move |row| (id, row))
+        computation.rows().filter(is_large).map(move |row| (id, row))
     });
     Csr::from_sorted(module.computations().len(), rows)
 }

@@ -355,7 +355,7 @@ impl<'a> Traffic<'a> {
         self.writes(module.shape(row));
     }
 
-    /// Bytes of the constants with more than one element in computation `id`.
+    /// Bytes of the large constants in computation `id`.
     fn constant_bytes(&mut self, id: ComputationId) -> i64 {
         if self.constants.is_empty() {
             self.constants = vec![NOT_COUNTED; self.rules.module.computations().len()];
@@ -365,9 +365,7 @@ impl<'a> Traffic<'a> {
             return known;
         }
         let sizes = self.facts.constants(id).iter().map(|row| self.rules.shape(Row(*row)));
-        let bytes = sizes
-            .filter(|cost| cost.elements > 1)
-            .fold(0i64, |sum, cost| sum.saturating_add(cost.size.max(0)));
+        let bytes = sizes.fold(0i64, |sum, cost| sum.saturating_add(cost.size.max(0)));
         self.constants[id.0 as usize] = bytes;
         bytes
     }

@@ -9,7 +9,8 @@ use super::rules::{Class, Rules, Work, class_of};
 use super::size::Backend;
 use crate::Provenance;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 /// A number that costs are added up in.
 pub(super) trait Number: Copy + Default + PartialOrd {
@@ -99,7 +100,7 @@ pub(super) fn analyse<N: Number>(rules: Rules<'_>, facts: &Facts, backend: Backe
         computations: vec![Properties::default(); module.computations().len()],
     };
     let budget = Cell::new(super::traffic::budget(module));
-    let mut engine = Engine { rules, facts, backend, cost, budget };
+    let mut engine = Engine { rules, facts, backend, cost, budget, constants: RefCell::default() };
     let mut order = VisitOrder::new(module);
     for id in module.computation_post_order() {
         engine.computation(id, &mut order);
@@ -114,6 +115,8 @@ pub(super) struct Engine<'a, N> {
     pub(super) cost: XlaCost<N>,
     /// Steps that following operands into nested fusions may still take.
     pub(super) budget: Cell<u64>,
+    /// Bytes of large constants by computation, where the order of additions does not matter.
+    pub(super) constants: RefCell<HashMap<u32, i128>>,
 }
 
 impl<N: Number> Engine<'_, N> {

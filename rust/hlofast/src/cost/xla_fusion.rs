@@ -67,10 +67,11 @@ impl<N: Number> Engine<'_, N> {
                 }
             }
         }
-        for constant in self.facts.constants(id) {
-            let cost = self.rules.shape(Row(*constant));
-            if cost.elements > 1 {
-                bytes = bytes.plus(size(cost.size));
+        if N::IS_EXACT {
+            bytes = bytes.plus(N::of(self.constant_bytes(id)));
+        } else {
+            for constant in self.facts.constants(id) {
+                bytes = bytes.plus(size(self.rules.shape(Row(*constant)).size));
             }
         }
         for parameter in self.facts.parameters(id).iter().map(|row| Row(*row)) {
@@ -81,6 +82,15 @@ impl<N: Number> Engine<'_, N> {
             bytes = bytes.plus(N::of(self.parameter_bytes(parameter)));
         }
         bytes
+    }
+
+    /// Sizes of the large constants of computation `id`, added up once.
+    fn constant_bytes(&self, id: ComputationId) -> i128 {
+        let mut known = self.constants.borrow_mut();
+        *known.entry(id.0).or_insert_with(|| {
+            let sizes = self.facts.constants(id).iter().map(|row| self.rules.shape(Row(*row)).size);
+            sizes.map(|size| i128::from(size.max(0))).sum()
+        })
     }
 
     fn parameter_bytes(&self, parameter: Row) -> i128 {
