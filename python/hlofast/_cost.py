@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _collections_abc import Iterable, Mapping
+from operator import index
 from os import PathLike
 
 from hlofast import _core
@@ -31,9 +32,14 @@ def register_custom_call(
     """Lets `function` say what custom calls to `target` cost, in every `Module.cost` from now on.
 
     `function` gets the `Instruction` and returns a mapping with any of `flops`,
-    `transcendentals`, `bytes_read` and `bytes_written` (counts per execution; what is missing is
-    unknown), or None to leave the call to what hlofast knows. It also works as a decorator:
+    `transcendentals`, `bytes_read` and `bytes_written` (integers, per execution), or None to
+    leave the call to what hlofast knows. It also works as a decorator:
     `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled.
+
+    Without `flops` the call stays of unknown cost and in `Cost.unpriced`. Without
+    `transcendentals` it has none. Bytes are stated both or not at all; without them operands and
+    results count. `Module.cost` raises a `ValueError` for other figures and for figures below 0
+    or beyond 64 bits, a `TypeError` for what is no integer; both name the instruction.
     """
     if function is None:
 
@@ -65,12 +71,25 @@ def _stated(
         unknown = set(figures) - set(_STATED)
         if unknown:
             raise ValueError(f"{instruction.name}: no such figure: {', '.join(sorted(unknown))}")
-        values = [figures.get(name) for name in _STATED]
-        for name, value in zip(_STATED, values, strict=True):
-            if value is not None and not 0 <= value < 2**63:
-                raise ValueError(f"{instruction.name}: {name} is {value}")
+        values = [_figure(instruction, name, figures.get(name)) for name in _STATED]
+        if (values[2] is None) != (values[3] is None):
+            raise ValueError(f"{instruction.name}: bytes_read and bytes_written go together")
         stated.append((row, *values))
     return stated
+
+
+def _figure(instruction: Instruction, name: str, value: int | None) -> int | None:
+    """What a function states, checked."""
+    if value is None:
+        return None
+    try:
+        number = index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{instruction.name}: {name} is {value!r}, a {kind}, no integer") from None
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{instruction.name}: {name} is {number}")
+    return number
 
 
 def read_rules(rules: Rules) -> list[tuple[str, str]]:
@@ -107,7 +126,16 @@ class Utilization:
     the additions of collectives.
     """
 
-    __slots__ = ("hfu", "matmul_hfu", "matmul_mfu", "mfu", "peak_flops", "step_seconds")
+    __slots__ = (
+        "hfu",
+        "is_lower_bound",
+        "matmul_hfu",
+        "matmul_mfu",
+        "mfu",
+        "num_devices",
+        "peak_flops",
+        "step_seconds",
+    )
 
     matmul_mfu: float
     """Matrix products and convolutions without recomputation."""
@@ -121,6 +149,12 @@ class Utilization:
     """The time it was computed for, in seconds."""
     peak_flops: float
     """The peak it was computed for, in FLOP per second."""
+    num_devices: int
+    """Devices the FLOPs were divided among: `num_partitions` of a module that is not partitioned
+    yet, 1 for the program of one device."""
+    is_lower_bound: bool
+    """Whether FLOPs are missing: something executed is inside a loop of unknown trip count (which
+    counts once) or has a cost that is not known (which counts as 0)."""
 
     def __init__(
         self,
@@ -131,6 +165,8 @@ class Utilization:
         hfu: float,
         step_seconds: float,
         peak_flops: float,
+        num_devices: int = 1,
+        is_lower_bound: bool = False,
     ) -> None:
         self.matmul_mfu = matmul_mfu
         self.matmul_hfu = matmul_hfu
@@ -138,9 +174,11 @@ class Utilization:
         self.hfu = hfu
         self.step_seconds = step_seconds
         self.peak_flops = peak_flops
+        self.num_devices = num_devices
+        self.is_lower_bound = is_lower_bound
 
     def as_dict(self) -> dict[str, float]:
-        """The six numbers by name."""
+        """The fields by name; `num_devices` is an int, `is_lower_bound` a bool."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __eq__(self, other: object) -> bool:
@@ -159,9 +197,10 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
 
     `flops`, `transcendentals`, `bytes_accessed`, `bytes_read`, `bytes_written` (int64, of one
     execution; the last two of memory space 0, and not in XLA's way of counting), `multiplicity`
-    (int64: how often the totals count the instruction; -1 beyond 64 bits), `provenance` (uint8:
-    position in `hlofast.provenances`, of the FLOPs), `phase` (uint8: position in
-    `hlofast.phases`), `scope` (uint32: position in `Cost.scopes`).
+    (int64: how often the totals count the FLOPs and transcendentals of the instruction; -1 beyond
+    64 bits; its bytes count only in executions outside fusions), `provenance` (uint8: position in
+    `hlofast.provenances`, of the FLOPs), `phase` (uint8: position in `hlofast.phases`), `scope`
+    (uint32: position in `Cost.scopes`).
     """
 
     __slots__ = ("_arrays", "_data", "_names")
@@ -268,7 +307,11 @@ class Cost:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes that `columns.scope` counts: full operation names and their prefixes."""
+        """The scopes that `columns.scope` numbers: full operation names.
+
+        Prefixes that no instruction is in are empty texts, which keep the numbers. A text is at
+        most 4,096 bytes of UTF-8 long; what is longer is cut and ends in an ellipsis.
+        """
         if self._scopes is None:
             self._scopes = tuple(self._data.scopes())
         return self._scopes
@@ -342,6 +385,18 @@ class Cost:
         return numpy.asarray(self._data.unknown_rows())
 
     @property
+    def unknown_products(self) -> numpy.typing.NDArray[Any]:
+        """Row numbers of matrix products and convolutions whose size is not known.
+
+        `matmuls` cannot list them: dots, ragged dots, scaled dots and convolutions with shapes or
+        attributes that give no size, and library calls for such products whose operands or
+        configuration are not understood and which nobody states FLOPs for.
+        """
+        import numpy
+
+        return numpy.asarray(self._data.unknown_products())
+
+    @property
     def dead(self) -> numpy.typing.NDArray[Any]:
         """Row numbers of instructions whose results nothing needs.
 
@@ -359,7 +414,13 @@ class Cost:
 
     @property
     def flops_by_provenance(self) -> dict[str, int]:
-        """How the FLOPs are known: exact, from_backend_config, modelled, unknown (always 0)."""
+        """How the FLOPs are known; the numbers add up to `flops`.
+
+        exact, from_backend_config, modelled: so known per execution and in number. unknown: what
+        was counted of instructions that are not known in full, often 0, always a lower bound.
+        unknown_trip_count: FLOPs inside loops of unknown trip count, counted once, however one
+        execution is known.
+        """
         return dict(self._data.flops_by_provenance())
 
     def explain(self) -> Table:
@@ -371,7 +432,11 @@ class Cost:
         return Table(self._data.explain())
 
     def matmuls(self) -> Table:
-        """`Module.matmuls()` with the phases and multiplicities of this count."""
+        """`Module.matmuls()` with the phases and multiplicities of this count.
+
+        `is_lower_bound` (uint8) is 1 where an execution may stand for more: inside loops of
+        unknown trip count, which count once, and beyond 64 bits. `unknown_products` are missing.
+        """
         if self._matmuls is None:
             self._matmuls = Table(self._data.matmuls())
         return self._matmuls
@@ -400,9 +465,17 @@ class Cost:
 
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
         but from the operations in the program instead of a formula; HFU counts recomputation too.
+
+        The FLOPs of a module that is not partitioned yet (`num_partitions` above 1, status
+        unoptimised or annotated) are those of all devices, and are divided by `num_partitions`.
+        FLOPs that are not known are missing: see `Utilization.is_lower_bound`. A `ValueError` for
+        `step_seconds` or `peak_flops` that are not positive, and in XLA's way of counting, where
+        loops count once.
         """
         if not step_seconds > 0 or not peak_flops > 0:
             raise ValueError("step_seconds and peak_flops are positive")
+        if self.xla:
+            raise ValueError("utilization is counted as executed, not with xla=True")
         products = self.matmuls().to_pylist()
         matmul = sum(row["flops"] for row in products)
         recomputed = sum(row["flops"] for row in products if row["phase"] == "recompute")
@@ -410,7 +483,8 @@ class Cost:
         by_phase = {row["phase"]: row["flops"] for row in self.by("phase")}
         operations = self._totals[0] - collectives
         repeated = by_phase.get("recompute", 0) - recomputed_collectives
-        budget = step_seconds * peak_flops
+        devices = self._devices()
+        budget = step_seconds * peak_flops * devices
         return Utilization(
             matmul_mfu=(matmul - recomputed) / budget,
             matmul_hfu=matmul / budget,
@@ -418,7 +492,27 @@ class Cost:
             hfu=operations / budget,
             step_seconds=step_seconds,
             peak_flops=peak_flops,
+            num_devices=devices,
+            is_lower_bound=self._misses_flops(),
         )
+
+    def _devices(self) -> int:
+        """How many devices share the FLOPs of this module."""
+        summary = self.module.summary(shapes=1)
+        is_whole = summary["status"] in ("unoptimised", "annotated")
+        return max(int(summary["num_partitions"]), 1) if is_whole else 1
+
+    def _misses_flops(self) -> bool:
+        """Whether something that is executed has FLOPs that are not known."""
+        if self.flops_by_provenance["unknown_trip_count"]:
+            return True
+        if any(row["executions"] for row in self.unpriced):
+            return True
+        if any(row["multiplicity"] < 0 for row in self.computations):
+            return True
+        times = self._data.column("multiplicity")
+        rows = (*self._data.unknown_rows().tolist(), *self._data.unknown_products().tolist())
+        return any(times[row] for row in rows)
 
     def table(self) -> Table:
         """The instruction table of the module with the columns of this count."""

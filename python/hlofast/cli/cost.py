@@ -33,8 +33,12 @@ VERSION = 1
 KEYS = ("phase", "scope", "source", "source_file", "opcode", "dtype", "computation")
 BACKENDS = ("cpu", "gpu", "tpu")
 MODEL = "each operand read once, each result written once, nothing inside fusions"
+KNOWN = {
+    "from_backend_config": "from backend config",
+    "unknown": "of instructions not known in full",
+    "unknown_trip_count": "inside loops of unknown trip count, counted once",
+}
 SHOWN_LOOPS = 5
-SHOWN_NAMES = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +119,7 @@ def _describe(cost: Cost, arguments: argparse.Namespace) -> dict[str, Any]:
     by_phase = groups if arguments.by == "phase" else cost.by("phase").to_pylist()
     phases = [row for row in by_phase if row.get("phase", row.get("key")) == "unattributed"]
     unknown = cost._data.unknown_rows().tolist()
+    unsized = cost._data.unknown_products().tolist()
     xla = cost.module.cost(xla=True, backend=arguments.backend) if arguments.explain else None
     return {
         "way": "xla" if cost.xla else "executed",
@@ -126,7 +131,11 @@ def _describe(cost: Cost, arguments: argparse.Namespace) -> dict[str, Any]:
         "matmuls": {
             "instructions": len({row["instruction"] for row in products}),
             "flops": None if cost.xla else sum(row["flops"] for row in products),
+            "is_lower_bound": bool(unsized) or any(row["is_lower_bound"] for row in products),
         },
+        "unknown_products": [
+            {"instruction": row, "name": cost.module[row].name} for row in unsized
+        ],
         "groups": sorted(groups, key=lambda row: (-row["flops"], -row["bytes_accessed"])),
         "unattributed": {
             name: sum(row[name] for row in phases)
@@ -137,7 +146,7 @@ def _describe(cost: Cost, arguments: argparse.Namespace) -> dict[str, Any]:
         ],
         "unknown": {
             "instructions": len(unknown),
-            "first": [cost.module[row].name for row in unknown[:SHOWN_NAMES]],
+            "first": [cost.module[row].name for row in unknown[: output.SHOWN_NAMES]],
         },
         "loops": [_loop(row) for row in cost.loops],
         "branches": [_branch(row) for row in cost.branches],
@@ -170,7 +179,7 @@ def _branch(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"is_counted": bool(row["is_counted"])}
 
 
-def _utilization(cost: Cost, arguments: argparse.Namespace) -> dict[str, float] | None:
+def _utilization(cost: Cost, arguments: argparse.Namespace) -> dict[str, Any] | None:
     if arguments.step_seconds is None:
         return None
     return cost.mfu(arguments.step_seconds, arguments.peak_flops).as_dict()
@@ -231,7 +240,7 @@ def _notes(cost: Cost) -> list[dict[str, Any]]:
         note(
             "overflow", "some instructions run more often than 64 bits count; sums are lower bounds"
         )
-    if len(cost.scopes) <= 1:
+    if not cost._data.has_scopes:
         note("no-names", "no instruction has an op_name, so that phases and scopes are not known")
     if cost.scopes_are_merged:
         note(
@@ -265,12 +274,12 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     totals = document["totals"]
     flops = totals["flops"]
     known = ", ".join(
-        f"{output.share(count, flops)} {how.replace('_', ' ')}"
+        f"{output.share(count, flops)} {KNOWN.get(how, how)}"
         for how, count in document["flops_by_provenance"].items()
         if count
     )
     products = document["matmuls"]
-    rest = document["unattributed"]
+    least = "at least " if products["is_lower_bound"] else ""
     others = [
         (
             f"memory space {space['memory_space']}",
@@ -293,30 +302,39 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "matmuls",
             f"{output.counted(products['instructions'], 'instruction')}, "
-            f"{output.quantity(products['flops'], 'FLOP')}, "
+            f"{least}{output.quantity(products['flops'], 'FLOP')}, "
             f"{output.share(products['flops'], flops)} of the FLOPs",
         ),
-        (
-            "unattributed",
-            f"{output.share(rest['flops'], flops)} of the FLOPs, "
-            f"{output.share(rest['bytes_accessed'], totals['bytes_accessed'])} of the bytes "
-            "belong to no known phase",
-        ),
+        _unattributed(document),
     ]
+
+
+def _unattributed(document: dict[str, Any]) -> tuple[str, str]:
+    totals, rest = document["totals"], document["unattributed"]
+    text = (
+        f"{output.share(rest['flops'], totals['flops'])} of the FLOPs, "
+        f"{output.share(rest['bytes_accessed'], totals['bytes_accessed'])} of the bytes "
+        "belong to no known phase"
+    )
+    return "unattributed", text
 
 
 def _xla_facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     totals = document["totals"]
+    # libtpu takes estimates and knows some calls of its own; other backends know none.
+    calls = "every custom call -1 FLOP and -1 byte"
+    if document["backend"] == "tpu":
+        calls = "custom calls as their estimates say, others -1 FLOP and -1 byte"
     return [
         *_place(document),
         (
             "counted",
-            f"as XLA's HloCostAnalysis, sizes of {document['backend']}: every loop once, every "
-            "custom call -1 FLOP and -1 byte",
+            f"as XLA's HloCostAnalysis, sizes of {document['backend']}: every loop once, {calls}",
         ),
         ("flops", output.quantity(totals["flops"])),
         ("transcendentals", output.quantity(totals["transcendentals"])),
         ("bytes accessed", output.size(totals["bytes_accessed"])),
+        _unattributed(document),
     ]
 
 
@@ -349,7 +367,7 @@ def _print_groups(
     printer.table(title, columns, rows, len(groups))
 
 
-def _print_utilization(printer: output.Printer, figures: dict[str, float] | None) -> None:
+def _print_utilization(printer: output.Printer, figures: dict[str, Any] | None) -> None:
     if figures is None:
         return
     rows = [
@@ -363,6 +381,12 @@ def _print_utilization(printer: output.Printer, figures: dict[str, float] | None
         f"{figures['peak_flops']:g} FLOP/s per device (HFU counts recomputation, MFU does not)"
     )
     printer.table(title, ["of", "MFU", "HFU"], rows, len(rows))
+    if figures["num_devices"] > 1:
+        text = f"not partitioned yet: FLOPs were divided by {figures['num_devices']:,} devices"
+        printer.paragraph("note: ", text)
+    if figures["is_lower_bound"]:
+        text = "lower bounds: FLOPs that are not known are missing (see unknown below)"
+        printer.paragraph("note: ", text)
 
 
 def _print_loops(
@@ -423,20 +447,15 @@ def _print_unknown(printer: output.Printer, document: dict[str, Any], limit: int
     if endless:
         printer.line()
         loops = output.counted(len(endless), "loop")
-        text = f"{loops} of unknown trip count, counted once: {_names(endless)}"
+        text = f"{loops} of unknown trip count, counted once: {output.names(endless)}"
         printer.paragraph("unknown: ", text)
+    printer.unknown_products(document["unknown_products"])
     unknown = document["unknown"]
     if unknown["instructions"]:
         printer.line()
-        names = _names(unknown["first"], unknown["instructions"])
+        names = output.names(unknown["first"], unknown["instructions"])
         count = output.counted(unknown["instructions"], "instruction")
         printer.paragraph("unknown: ", f"{count} of unknown cost: {names}")
-
-
-def _names(names: list[str], count: int | None = None) -> str:
-    count = len(names) if count is None else count
-    shown = ", ".join(names[:SHOWN_NAMES])
-    return shown if count <= SHOWN_NAMES else f"{shown} and {count - SHOWN_NAMES:,} more"
 
 
 def _print_explanation(printer: output.Printer, document: dict[str, Any]) -> None:

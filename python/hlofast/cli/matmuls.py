@@ -49,8 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     printer = None if arguments.json else output.Printer()
     documents = []
     for found in reader:
-        products = found.module.matmuls(rules=rules).to_pylist()
+        cost = found.module.cost(rules=rules)
+        products = cost.matmuls().to_pylist()
+        unsized = cost._data.unknown_products().tolist()
+        loops = [row["name"] for row in cost.loops if row["trip_count"] < 0]
         for row in products:
+            row["is_lower_bound"] = bool(row["is_lower_bound"])
             row["source_line"] = row["source_line"] if row["source_file"] else None
             row["source_file"] = row["source_file"] or None
             row["multiplicity"] = None if row["multiplicity"] < 0 else row["multiplicity"]
@@ -59,9 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
             "totals": {
                 "instructions": len({row["instruction"] for row in products}),
                 "flops": sum(row["flops"] for row in products),
+                "is_lower_bound": bool(unsized) or any(row["is_lower_bound"] for row in products),
             },
             "groups": _groups(products, arguments.by) if arguments.by else None,
             "matmuls": products,
+            "unknown_products": [
+                {"instruction": row, "name": found.module[row].name} for row in unsized
+            ],
+            "loops_of_unknown_trip_count": loops,
         }
         if printer is None:
             documents.append(document)
@@ -82,6 +91,16 @@ def _types(row: dict[str, Any]) -> str:
     types = f"{row['lhs_dtype']} {row['rhs_dtype']} -> {row['output_dtype']}"
     accumulation = row["accumulation_dtype"]
     return types if accumulation == row["output_dtype"] else f"{types} ({accumulation})"
+
+
+def _times(row: dict[str, Any]) -> object:
+    if row["multiplicity"] is None:
+        return "beyond 64 bits"
+    return (
+        output.Figure(f">= {row['multiplicity']:,}")
+        if row["is_lower_bound"]
+        else row["multiplicity"]
+    )
 
 
 def _key(row: dict[str, Any], by: str) -> str | None:
@@ -110,12 +129,13 @@ def _print(
     products, totals = document["matmuls"], document["totals"]
     limit = arguments.top or None
     line = f", line {document['line']:,}" if document["line"] > 1 else ""
+    least = "at least " if totals["is_lower_bound"] else ""
     printer.heading(document["name"])
     printer.facts(
         [
             ("file", f"{document['path']}{line}"),
             ("matmuls", output.counted(totals["instructions"], "instruction")),
-            ("FLOPs", output.quantity(totals["flops"], "FLOP")),
+            ("FLOPs", least + output.quantity(totals["flops"], "FLOP")),
         ]
     )
     if arguments.by:
@@ -141,14 +161,23 @@ def _print(
                 row["n"],
                 row["k"],
                 _types(row),
-                "beyond 64 bits" if row["multiplicity"] is None else row["multiplicity"],
+                _times(row),
                 row["flops"],
                 output.share(row["flops"], totals["flops"]),
+                row["provenance"].replace("_", " "),
                 row["phase"],
                 _source(row) or row["scope"],
             ]
             for row in products[:limit]
         ]
-        columns = "name|kind|batch|M|N|K|types|times|FLOPs|share|phase|from".split("|")
+        columns = "name|kind|batch|M|N|K|types|times|FLOPs|share|known|phase|from".split("|")
         printer.table("By FLOPs", columns, rows, len(products))
+    open_products = {row["instruction"] for row in products if row["is_lower_bound"]}
+    loops = document["loops_of_unknown_trip_count"]
+    if open_products and loops:
+        printer.line()
+        count = output.counted(len(open_products), "product")
+        text = f"{count} inside loops of unknown trip count, counted once: {output.names(loops)}"
+        printer.paragraph("unknown: ", text)
+    printer.unknown_products(document["unknown_products"])
     printer.line()

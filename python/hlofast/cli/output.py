@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 GIBIBYTE = 1 << 30
 GAP = "  "
+SHOWN_NAMES = 10
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -68,6 +69,13 @@ def share(part: float, whole: float) -> Figure:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """`1 alias`, `2 aliases`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def names(shown: Sequence[str], count: int | None = None) -> str:
+    """The first names, and how many more there are; `count` is of all if `shown` are fewer."""
+    count = len(shown) if count is None else count
+    text = ", ".join(shown[:SHOWN_NAMES])
+    return text if count <= SHOWN_NAMES else f"{text} and {count - SHOWN_NAMES:,} more"
 
 
 def printable(text: str) -> str:
@@ -135,6 +143,14 @@ class Printer:
             if room is not None and len(value) > room:
                 value = value[: room - 1] + "…"
             self.stream.write(f"{label}{GAP}{value}\n")
+
+    def unknown_products(self, products: Sequence[dict[str, Any]]) -> None:
+        """Name the matrix products whose size is not known, which no sum holds."""
+        if products:
+            self.line()
+            shown = names([row["name"] for row in products])
+            text = f"{counted(len(products), 'product')} whose size is not known: {shown}"
+            self.paragraph("unknown: ", text)
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], total: int

@@ -2,8 +2,11 @@
 
 use crate::column::Column;
 use crate::held::{Held, text};
+use crate::matmuls::Fact;
 use crate::module::Module;
+use crate::scopes::ScopeTexts;
 use crate::text_column::TextColumn;
+use crate::uncertain::{uncertain_executions, unknown_products};
 use hlofast::Provenance;
 use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind, custom_call_target};
 use hlofast::cost::explain::explain;
@@ -25,6 +28,8 @@ type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
 struct Counted {
     held: Arc<Held>,
     cost: Cost,
+    /// The custom calls whose FLOPs the caller states, ascending.
+    stated: Vec<u32>,
     rules: Rules,
     attribution: OnceLock<Attribution>,
     multiplicity: OnceLock<Vec<i64>>,
@@ -112,12 +117,15 @@ pub fn _cost(
     let mut overrides: Vec<_> =
         custom_calls.unwrap_or_default().into_iter().map(overridden).collect();
     overrides.sort_unstable_by_key(|entry| entry.0);
+    let with_flops = overrides.iter().filter(|(_, call)| call.flops.is_some());
+    let stated = with_flops.map(|(row, _)| *row).collect();
     let options = Options { is_xla: xla, is_float32: float32, backend, overrides };
     let cost = py.detach(|| cost::cost(&held.core, held.cost_facts(), &options));
     Ok(CostData {
         counted: Arc::new(Counted {
             held,
             cost,
+            stated,
             rules,
             attribution: OnceLock::new(),
             multiplicity: OnceLock::new(),
@@ -279,13 +287,36 @@ impl CostData {
         })
     }
 
-    /// The texts that the column `scope` numbers.
+    /// Whether any instruction has a scope.
+    #[getter]
+    fn has_scopes(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.counted.attribution().scopes.len() > 1)
+    }
+
+    /// The texts that the column `scope` numbers; empty for scopes that no row is in.
     fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let attribution = py.detach(|| self.counted.attribution());
         let core = &self.counted.held.core;
-        let ids = 0..attribution.scopes.len() as u32;
-        let texts = ids.map(|id| text(py, &attribution.scopes.path(core, id)));
-        PyList::new(py, texts.collect::<PyResult<Vec<_>>>()?)
+        let (shown, texts) = py.detach(|| {
+            let attribution = self.counted.attribution();
+            let count = attribution.scopes.len();
+            let scopes = ScopeTexts::new(core, &attribution.scopes);
+            let mut shown: Vec<Option<u32>> = vec![None; count];
+            let mut texts: Vec<Option<Vec<u8>>> = vec![None; count];
+            for scope in attribution.scope.iter().take(core.row_count()) {
+                let text = scopes.shown(*scope);
+                shown[*scope as usize] = Some(text);
+                texts[text as usize].get_or_insert_with(|| scopes.text(*scope));
+            }
+            (shown, texts)
+        });
+        let empty = text(py, b"")?;
+        let made = texts.iter().map(|bytes| match bytes {
+            Some(bytes) => text(py, bytes),
+            None => Ok(empty.clone()),
+        });
+        let made = made.collect::<PyResult<Vec<_>>>()?;
+        let of = |text: &Option<u32>| text.and_then(|text| made.get(text as usize));
+        PyList::new(py, shown.iter().map(|text| of(text).unwrap_or(&empty)))
     }
 
     /// Totals by `key`; `depth` is that of scopes.
@@ -438,28 +469,50 @@ impl CostData {
         Ok(columns.list)
     }
 
-    /// FLOPs of executions by provenance.
-    fn flops_by_provenance(&self) -> Vec<(&'static str, i128)> {
-        let cost = &self.counted.cost;
-        let mut sums = [0i128; Provenance::ALL.len()];
-        let multiplicity = self.counted.multiplicity();
-        let rows = cost.provenance.iter().zip(&cost.flops).zip(multiplicity);
-        for ((provenance, flops), times) in rows {
-            let sum = &mut sums[*provenance as usize];
-            *sum = sum.saturating_add(i128::from(*flops) * i128::from((*times).max(0)));
-        }
-        Provenance::ALL.iter().map(|p| p.as_str()).zip(sums).collect()
+    /// Matrix products and convolutions whose size is not known.
+    fn unknown_products(&self, py: Python<'_>) -> Column {
+        let rows = py.detach(|| unknown_products(&self.counted.held.core, &self.counted.stated));
+        Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
+    }
+
+    /// FLOPs of executions by provenance; those inside loops of unknown trip count apart.
+    fn flops_by_provenance(&self, py: Python<'_>) -> Vec<(&'static str, i128)> {
+        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        py.detach(|| {
+            let mut sums = [0i128; Provenance::ALL.len()];
+            let mut open = 0i128;
+            let uncertain = uncertain_executions(core, cost);
+            for (at, computation) in core.computations().iter().enumerate() {
+                let runs = i128::from(cost.executions[at].unwrap_or(0));
+                let inside = uncertain[at].min(runs);
+                for row in computation.rows().map(|row| row as usize) {
+                    let flops = i128::from(cost.flops[row]);
+                    let sum = &mut sums[cost.provenance[row] as usize];
+                    *sum = sum.saturating_add(flops.saturating_mul(runs - inside));
+                    open = open.saturating_add(flops.saturating_mul(inside));
+                }
+            }
+            let known = Provenance::ALL.iter().map(|p| p.as_str()).zip(sums);
+            known.chain([("unknown_trip_count", open)]).collect()
+        })
     }
 
     /// The matrix products and convolutions, and how often each is executed.
     fn matmuls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (held, cost) = (&self.counted.held, &self.counted.cost);
         let attribution = py.detach(|| self.counted.attribution());
-        let executions = py.detach(|| Executions::new(&held.core, cost, attribution));
+        let (executions, uncertain, scopes) = py.detach(|| {
+            let executions = Executions::new(&held.core, cost, attribution);
+            let uncertain = uncertain_executions(&held.core, cost);
+            (executions, uncertain, ScopeTexts::new(&held.core, &attribution.scopes))
+        });
         let facts = |row| {
-            let fact = |entry: PhaseExecutions| {
-                let scope = attribution.scopes.path(&held.core, entry.scope);
-                (entry.count.unwrap_or(-1), entry.phase, scope)
+            let is_uncertain = uncertain[held.core.computation_of(row).0 as usize] > 0;
+            let fact = |entry: PhaseExecutions| Fact {
+                multiplicity: entry.count.unwrap_or(-1),
+                is_lower_bound: is_uncertain || entry.count.is_none(),
+                phase: entry.phase,
+                scope: scopes.text(entry.scope),
             };
             executions.of(row).into_iter().map(fact).collect()
         };

@@ -18,12 +18,14 @@ mod module;
 mod names;
 mod query;
 mod records;
+mod scopes;
 mod sequence;
 mod shape;
 mod sharding;
 mod summary;
 mod table;
 mod text_column;
+mod uncertain;
 mod values;
 
 use pyo3::prelude::*;

@@ -11,19 +11,28 @@ use pyo3::types::PyList;
 
 type Texts = Vec<Box<[u8]>>;
 
-/// How often an instruction is executed, its phase and its scope.
-type Facts = (i64, Phase, Vec<u8>);
+/// The executions of an instruction in one phase.
+pub struct Fact {
+    /// How many; -1 beyond 64 bits.
+    pub multiplicity: i64,
+    /// Whether there may be more: inside loops of unknown trip count, or beyond 64 bits.
+    pub is_lower_bound: bool,
+    /// The phase.
+    pub phase: Phase,
+    /// The first of its scopes.
+    pub scope: Vec<u8>,
+}
 
 /// Name and column of every fact, one row per contraction and phase it is executed in, in row
 /// order. `facts` gives for each phase of a row how often it is executed, and a scope.
 pub fn matmuls<'py>(
     py: Python<'py>,
     held: &Held,
-    facts: impl Fn(Row) -> Vec<Facts> + Sync,
+    facts: impl Fn(Row) -> Vec<Fact> + Sync,
 ) -> PyResult<Bound<'py, PyList>> {
     let core = &*held.core;
     let (found, facts) = py.detach(|| {
-        let mut rows: (Vec<(Row, Contraction)>, Vec<Facts>) = (Vec::new(), Vec::new());
+        let mut rows: (Vec<(Row, Contraction)>, Vec<Fact>) = (Vec::new(), Vec::new());
         for row in core.rows() {
             let Some(contraction) = contraction(core, row) else { continue };
             for fact in facts(row) {
@@ -60,13 +69,17 @@ pub fn matmuls<'py>(
     types("rhs_dtype", |c| c.rhs_type)?;
     types("output_dtype", |c| c.output_type)?;
     types("accumulation_dtype", |c| c.accumulation_type)?;
-    number("multiplicity", facts.iter().map(|fact| fact.0).collect())?;
+    number("multiplicity", facts.iter().map(|fact| fact.multiplicity).collect())?;
+    let is_lower = facts.iter().map(|fact| u8::from(fact.is_lower_bound));
+    list.append(("is_lower_bound", Bound::new(py, Column::of::<u8>(is_lower.collect()))?))?;
     number("flops_once", found.iter().map(|(_, c)| c.flops).collect())?;
-    let total =
-        found.iter().zip(&facts).map(|((_, c), fact)| c.flops.saturating_mul(fact.0.max(0)));
+    let total = found
+        .iter()
+        .zip(&facts)
+        .map(|((_, c), fact)| c.flops.saturating_mul(fact.multiplicity.max(0)));
     number("flops", total.collect())?;
-    texts("phase", facts.iter().map(|fact| fact.1.as_str().as_bytes().into()).collect())?;
-    texts("scope", facts.into_iter().map(|fact| fact.2.into()).collect())?;
+    texts("phase", facts.iter().map(|fact| fact.phase.as_str().as_bytes().into()).collect())?;
+    texts("scope", facts.into_iter().map(|fact| fact.scope.into()).collect())?;
     let file = |row: &Row| {
         let id = usize::try_from(metadata.source_file[row.0 as usize]).ok();
         id.and_then(|id| metadata.source_files.get(id).cloned()).unwrap_or_default()

@@ -217,7 +217,9 @@ impl Module {
 
     /// The matrix products and convolutions: dots, TPU convolutions that are dots, GEMM calls of
     /// libraries and real convolutions, one row per instruction and phase in which it is executed.
-    /// `flops` is that of all executions, `flops_once` of one; `rules` as for `cost`.
+    /// `flops` is that of all executions, `flops_once` of one; `rules` as for `cost`. Where
+    /// `is_lower_bound` is 1, a loop of unknown trip count counts once. Products of unknown size
+    /// are not here, but in `Cost.unknown_products`.
     #[pyo3(signature = (*, rules=None))]
     fn matmuls<'py>(
         slf: &Bound<'py, Self>,

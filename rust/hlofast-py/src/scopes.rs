@@ -1,0 +1,78 @@
+//! Scopes as texts. Names may be long and deep, so that the texts of all prefixes of one name
+//! would take room that grows with the square of its length: only what rows carry becomes text,
+//! and a text has a greatest length.
+
+use hlofast::graph::ScopeTree;
+use hlofast::ir::Module;
+
+/// The greatest length of a scope's text in bytes, the ellipsis not counted.
+pub const SCOPE_BYTES: usize = 4096;
+
+/// The scopes of a module and where their texts are cut.
+pub struct ScopeTexts<'a> {
+    module: &'a Module,
+    scopes: &'a ScopeTree,
+    /// Scopes too long for a text, by number: the first of their prefixes that is. Other scopes
+    /// stand for themselves.
+    shown: Vec<u32>,
+}
+
+impl<'a> ScopeTexts<'a> {
+    pub fn new(module: &'a Module, scopes: &'a ScopeTree) -> Self {
+        let mut shown: Vec<u32> = Vec::with_capacity(scopes.len());
+        let mut lengths: Vec<usize> = Vec::with_capacity(scopes.len());
+        // Of the paths, each with the `/` that would follow. Parents precede their children.
+        for id in 0..scopes.len() as u32 {
+            let parent = scopes.parent(id) as usize;
+            let above = lengths.get(parent).copied().unwrap_or(0);
+            let own = scopes.component(module, id).len();
+            let is_cut = above > SCOPE_BYTES + 1;
+            let is_root = id == ScopeTree::ROOT;
+            lengths.push(if is_cut || is_root { above } else { above.saturating_add(own + 1) });
+            shown.push(if is_cut { shown[parent] } else { id });
+        }
+        Self { module, scopes, shown }
+    }
+
+    /// The scope whose text is that of `scope`; scopes that differ beyond the cut share one.
+    pub fn shown(&self, scope: u32) -> u32 {
+        self.shown.get(scope as usize).copied().unwrap_or(ScopeTree::ROOT)
+    }
+
+    /// Components joined by `/` as the text writes them, cut with an ellipsis.
+    pub fn text(&self, scope: u32) -> Vec<u8> {
+        let mut components = Vec::new();
+        let mut at = self.shown(scope);
+        let is_prefix = at != scope;
+        while at != ScopeTree::ROOT {
+            components.push(self.scopes.component(self.module, at));
+            at = self.scopes.parent(at);
+        }
+        let mut text = Vec::new();
+        for component in components.iter().rev() {
+            if !text.is_empty() {
+                text.push(b'/');
+            }
+            let room = (SCOPE_BYTES + 1).saturating_sub(text.len());
+            text.extend_from_slice(component.get(..room).unwrap_or(component));
+        }
+        if is_prefix || text.len() > SCOPE_BYTES {
+            cut(&mut text);
+        }
+        text
+    }
+}
+
+/// Cuts `text` between characters and says so.
+fn cut(text: &mut Vec<u8>) {
+    let mut end = SCOPE_BYTES.min(text.len());
+    let is_inside = |at: usize| text.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    // A character has at most four bytes; what is longer is no UTF-8.
+    for _ in 0..3 {
+        if end > 0 && is_inside(end) {
+            end -= 1;
+        }
+    }
+    text.truncate(end);
+    text.extend_from_slice("…".as_bytes());
+}

@@ -1,0 +1,66 @@
+//! What the sums of a cost leave open: loops of unknown trip count, and products of unknown size.
+
+use hlofast::cost::Cost;
+use hlofast::cost::custom_call::{CustomCallKind, custom_call_cost};
+use hlofast::cost::matmul::contraction;
+use hlofast::ir::{Module, Opcode, Row};
+
+/// By computation: executions, of those that the totals count, inside loops of unknown trip
+/// count, which count once.
+pub fn uncertain_executions(module: &Module, cost: &Cost) -> Vec<i128> {
+    let mut uncertain = vec![0i128; module.computations().len()];
+    let is_unknown = |row: Row| {
+        let at = cost.loops.binary_search_by_key(&row, |entry| entry.row).ok();
+        at.is_some_and(|at| cost.loops[at].trip_count.count.is_none())
+    };
+    if cost.loops.iter().all(|entry| entry.trip_count.count.is_some()) {
+        return uncertain;
+    }
+    let calls = module.all_calls();
+    // Callees come first in this order, so that callers are done here before what they call.
+    for id in module.computation_post_order().iter().rev() {
+        let caller = id.0 as usize;
+        let rows = module.computation(*id).rows();
+        let start = calls.partition_point(|call| call.row.0 < rows.start);
+        let end = calls.partition_point(|call| call.row.0 < rows.end);
+        for (call, link) in calls[start..end].iter().zip(&cost.call_times[start..end]) {
+            let times = i128::from(link.times);
+            let runs = if is_unknown(call.row) {
+                cost.executions[caller].map_or(i128::from(i64::MAX), i128::from)
+            } else {
+                uncertain[caller]
+            };
+            let sum = &mut uncertain[call.computation.0 as usize];
+            *sum = sum.saturating_add(runs.saturating_mul(times));
+        }
+    }
+    uncertain
+}
+
+/// Matrix products and convolutions, those of library calls included, whose size is not known.
+/// Calls whose FLOPs an estimate or the caller states are known; `stated` has the rows of the
+/// latter, ascending.
+pub fn unknown_products(module: &Module, stated: &[u32]) -> Vec<Row> {
+    let is_unknown = |row: &Row| match module.opcode(*row) {
+        Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot | Opcode::Convolution => {
+            contraction(module, *row).is_none()
+        }
+        Opcode::CustomCall if stated.binary_search(&row.0).is_err() => {
+            let call = custom_call_cost(module, *row);
+            call.flops.is_none() && call.contraction.is_none() && is_product(call.kind)
+        }
+        _ => false,
+    };
+    module.rows().filter(is_unknown).collect()
+}
+
+fn is_product(kind: CustomCallKind) -> bool {
+    matches!(
+        kind,
+        CustomCallKind::Gemm
+            | CustomCallKind::GroupedGemm
+            | CustomCallKind::Convolution
+            | CustomCallKind::AttentionForward
+            | CustomCallKind::AttentionBackward
+    )
+}
