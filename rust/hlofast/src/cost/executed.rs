@@ -123,11 +123,10 @@ pub(super) fn analyse(rules: Rules<'_>, facts: &Facts, overrides: &[Override]) -
             ..Executed::default()
         },
     };
-    let order = module.computation_post_order();
-    for id in &order {
+    for id in facts.order() {
         engine.computation(*id);
     }
-    engine.executions(&order);
+    engine.executions(facts.order());
     let Engine { traffic, links, mut result, .. } = engine;
     result.call_times = links;
     result.unknown_bytes.sort_unstable();
@@ -186,23 +185,32 @@ impl Engine<'_> {
             } else {
                 self.traffic.of(Row(row), opcode, fact)
             };
-            let work = match class {
-                Class::Free | Class::Moves => Work::default(),
-                Class::Special => self.special(Row(row), opcode, fact),
-                _ => self.rules.work(Row(row), opcode, fact),
+            let (flops, transcendentals, provenance) = match class {
+                Class::Free | Class::Moves => (0, 0, Provenance::Exact),
+                Class::Elementwise | Class::Transcendental => {
+                    let shape = self.rules.shape(Row(row));
+                    let provenance = match shape.elements {
+                        ..0 => Provenance::Unknown,
+                        _ if shape.is_bound => Provenance::Modelled,
+                        _ => Provenance::Exact,
+                    };
+                    let elements = shape.elements.max(0);
+                    let is_flops = class == Class::Elementwise;
+                    (
+                        if is_flops { elements } else { 0 },
+                        if is_flops { 0 } else { elements },
+                        provenance,
+                    )
+                }
+                Class::Special => self.special_row(Row(row), opcode, fact),
             };
-            let (flops, transcendentals) = (narrow(work.flops), narrow(work.transcendentals));
-            let is_known = flops.is_some() && transcendentals.is_some();
-            self.result.provenance[index] = match work.provenance {
-                _ if !is_known => Provenance::Unknown,
-                Provenance::Exact if self.is_bound(Row(row), class) => Provenance::Modelled,
-                provenance => provenance,
-            };
-            self.has_unknown[id.0 as usize] |= work.provenance == Provenance::Unknown;
+            if provenance != Provenance::Exact {
+                self.result.provenance[index] = provenance;
+                self.has_unknown[id.0 as usize] |= provenance == Provenance::Unknown;
+            }
             if bytes.is_none() {
                 self.result.unknown_bytes.push(row);
             }
-            let (flops, transcendentals) = (flops.unwrap_or(0), transcendentals.unwrap_or(0));
             let (read, written) = bytes.unwrap_or((0, 0));
             self.result.flops[index] = flops;
             self.result.transcendentals[index] = transcendentals;
@@ -242,14 +250,25 @@ impl Engine<'_> {
         is_stated.then(|| (stated.bytes_read.unwrap_or(0), stated.bytes_written.unwrap_or(0)))
     }
 
-    /// Whether sizes that the FLOPs of `row` follow from are upper bounds only.
-    #[inline]
-    fn is_bound(&self, row: Row, class: Class) -> bool {
-        match class {
-            Class::Free | Class::Moves => false,
-            Class::Special if self.rules.operand(row, 0).is_bound => true,
-            _ => self.rules.shape(row).is_bound,
-        }
+    /// FLOPs and transcendentals of an instruction with a rule of its own.
+    fn special_row(
+        &mut self,
+        row: Row,
+        opcode: Opcode,
+        fact: Option<&Fact>,
+    ) -> (i64, i64, Provenance) {
+        let work = self.special(row, opcode, fact);
+        let (Some(flops), Some(transcendentals)) =
+            (narrow(work.flops), narrow(work.transcendentals))
+        else {
+            return (0, 0, Provenance::Unknown);
+        };
+        let is_bound = self.rules.shape(row).is_bound || self.rules.operand(row, 0).is_bound;
+        let provenance = match work.provenance {
+            Provenance::Exact if is_bound => Provenance::Modelled,
+            provenance => provenance,
+        };
+        (flops, transcendentals, provenance)
     }
 
     /// Work of an instruction with a rule of its own, and of what it applies to elements.

@@ -8,7 +8,7 @@ use super::custom_call::{CustomCallCost, custom_call_cost, custom_call_target};
 use super::matmul::contraction;
 use crate::graph::trip_count::{TripCount, trip_counts};
 use crate::ir::decode::{AttributeValue, ReplicaGroups, WindowDimension, decode};
-use crate::ir::{ComputationId, Csr, Module, Opcode, Row, ShapeId};
+use crate::ir::{CallRole, ComputationId, Csr, Module, Opcode, Row, ShapeId};
 
 /// What the attributes of one instruction say.
 #[derive(Clone, Debug)]
@@ -30,8 +30,13 @@ pub enum Fact {
     Slice(Vec<i64>),
     /// Of a transpose that moves nothing.
     IsBitcast,
-    /// Of a fusion with `kind=kCustom`.
-    IsCustomFusion,
+    /// Of a fusion.
+    Fusion {
+        /// What is fused.
+        callee: ComputationId,
+        /// Whether it says `kind=kCustom`.
+        is_custom: bool,
+    },
     /// `fft_length`.
     FftLengths(Vec<i64>),
     /// Size of the dimension that a sort works along.
@@ -52,6 +57,8 @@ pub struct Facts {
     parameters: Csr,
     /// Rows of constants with more than one element, per computation.
     constants: Csr,
+    /// The computations, callees first.
+    order: Vec<ComputationId>,
     /// By computation; empty without asynchronous collectives.
     async_bodies: Vec<AsyncBody>,
 }
@@ -86,7 +93,13 @@ impl Facts {
         let entries = module.rows().filter_map(fact).collect();
         let constants = large_constants(module);
         let async_bodies = async_bodies(module);
-        Self { entries, parameters: parameters(module), constants, async_bodies }
+        let order = module.computation_post_order();
+        Self { entries, parameters: parameters(module), constants, order, async_bodies }
+    }
+
+    /// The computations, callees before callers.
+    pub(super) fn order(&self) -> &[ComputationId] {
+        &self.order
     }
 
     /// What computation `id` does for a collective that runs beside other work.
@@ -126,6 +139,7 @@ impl Facts {
             + self.parameters.heap_bytes()
             + self.constants.heap_bytes()
             + self.async_bodies.capacity()
+            + self.order.capacity() * size_of::<ComputationId>()
     }
 }
 
@@ -203,8 +217,9 @@ fn fact_of(module: &Module, row: Row) -> Option<Fact> {
     let opcode = module.opcode(row);
     match opcode {
         Opcode::Fusion => {
-            let kind = module.attribute_bytes(row, "kind")?;
-            (kind == b"kCustom").then_some(Fact::IsCustomFusion)
+            let callee = module.called(row, CallRole::Calls)?;
+            let is_custom = module.attribute_bytes(row, "kind") == Some(b"kCustom");
+            Some(Fact::Fusion { callee, is_custom })
         }
         Opcode::CustomCall => Some(Fact::CustomCall(Box::new(custom_call_cost(module, row)))),
         Opcode::Transpose => is_bitcast(module, row).then_some(Fact::IsBitcast),

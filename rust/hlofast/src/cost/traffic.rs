@@ -200,7 +200,7 @@ impl<'a> Traffic<'a> {
             | Opcode::SendDone
             | Opcode::Recv => {}
             Opcode::Transpose if matches!(fact, Some(Fact::IsBitcast)) => {}
-            Opcode::Fusion => self.fusion(row),
+            Opcode::Fusion => self.fusion(row, fact),
             Opcode::CustomCall => self.custom_call(row, fact),
             Opcode::Slice | Opcode::DynamicSlice => self.slice(row),
             Opcode::DynamicUpdateSlice => {
@@ -318,9 +318,9 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    fn fusion(&mut self, row: Row) {
+    fn fusion(&mut self, row: Row, fact: Option<&Fact>) {
         let module = self.rules.module;
-        let Some(id) = module.called(row, CallRole::Calls) else { return self.plain(row) };
+        let Some(&Fact::Fusion { callee: id, .. }) = fact else { return self.plain(row) };
         let body = self.facts.async_body(id);
         match body {
             AsyncBody::Start => return,

@@ -102,8 +102,8 @@ pub(super) fn analyse<N: Number>(rules: Rules<'_>, facts: &Facts, backend: Backe
     let budget = Cell::new(super::traffic::budget(module));
     let mut engine = Engine { rules, facts, backend, cost, budget, constants: RefCell::default() };
     let mut order = VisitOrder::new(module);
-    for id in module.computation_post_order() {
-        engine.computation(id, &mut order);
+    for id in facts.order() {
+        engine.computation(*id, &mut order);
     }
     engine.cost
 }

@@ -9,10 +9,10 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 impl<N: Number> Engine<'_, N> {
     pub(super) fn fusion(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
         let module = self.rules.module;
-        let Some(id) = module.called(row, CallRole::Calls) else {
+        let Some(&Fact::Fusion { callee: id, is_custom }) = fact else {
             return Properties { bytes: self.default_bytes(row), ..Properties::default() };
         };
-        if matches!(fact, Some(Fact::IsCustomFusion)) {
+        if is_custom {
             for inner in module.computation(id).rows().map(Row) {
                 match module.opcode(inner) {
                     Opcode::Gather => {
