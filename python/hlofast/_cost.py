@@ -376,7 +376,7 @@ class Cost:
 
     @property
     def unknown(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of instructions other than custom calls whose cost is not known.
+        """Row numbers of instructions whose FLOPs (custom calls apart) or bytes are unknown.
 
         That are shapes without bounds, attributes that cannot be read, unknown opcodes.
         """

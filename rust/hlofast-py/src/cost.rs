@@ -428,12 +428,13 @@ impl CostData {
         Ok(columns.list)
     }
 
-    /// Instructions other than custom calls whose cost is not known.
+    /// Instructions whose bytes are not known, and others than custom calls whose FLOPs are not.
     fn unknown_rows(&self) -> Column {
         let (core, cost) = (&self.counted.held.core, &self.counted.cost);
         let is_unknown = |row: &Row| {
             cost.provenance[row.0 as usize] == Provenance::Unknown
                 && core.opcode(*row) != Opcode::CustomCall
+                || cost.unknown_bytes.binary_search(&row.0).is_ok()
         };
         Column::of(core.rows().filter(is_unknown).map(|row| row.0).collect::<Vec<u32>>())
     }
