@@ -12,7 +12,7 @@ from hlofast.table import Table
 TYPE_CHECKING = False  # The command line counts costs; importing typing would slow its start.
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, overload
 
     import numpy
     import numpy.typing
@@ -26,9 +26,19 @@ _STATED = ("flops", "transcendentals", "bytes_read", "bytes_written")
 _registered: dict[str, CustomCallFunction] = {}
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def register_custom_call(target: str, function: CustomCallFunction) -> CustomCallFunction: ...
+    @overload
+    def register_custom_call(
+        target: str, function: None = None
+    ) -> Callable[[CustomCallFunction], CustomCallFunction]: ...
+
+
 def register_custom_call(
     target: str, function: CustomCallFunction | None = None
-) -> CustomCallFunction:
+) -> CustomCallFunction | Callable[[CustomCallFunction], CustomCallFunction]:
     """Lets `function` say what custom calls to `target` cost, in every `Module.cost` from now on.
 
     `function` gets the `Instruction` and returns a mapping with any of `flops`,
@@ -46,7 +56,7 @@ def register_custom_call(
         def register(function: CustomCallFunction) -> CustomCallFunction:
             return register_custom_call(target, function)
 
-        return register  # type: ignore[return-value]
+        return register
     _registered[target] = function
     return function
 
