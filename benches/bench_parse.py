@@ -71,6 +71,7 @@ def bench_parse(
     request: pytest.FixtureRequest,
 ) -> None:
     if quick and text is not SEED and text.name not in QUICK:
+        # --quick is asked for; the recorded results come from runs without it.
         pytest.skip("not among the quick ones")
     data = text.read()
     decoded = data.decode()
