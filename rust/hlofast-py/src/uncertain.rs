@@ -20,10 +20,8 @@ pub fn uncertain_executions(module: &Module, cost: &Cost) -> Vec<i128> {
     // Callees come first in this order, so that callers are done here before what they call.
     for id in module.computation_post_order().iter().rev() {
         let caller = id.0 as usize;
-        let rows = module.computation(*id).rows();
-        let start = calls.partition_point(|call| call.row.0 < rows.start);
-        let end = calls.partition_point(|call| call.row.0 < rows.end);
-        for (call, link) in calls[start..end].iter().zip(&cost.call_times[start..end]) {
+        let made = module.calls_within(*id);
+        for (call, link) in calls[made.clone()].iter().zip(&cost.call_times[made]) {
             let times = i128::from(link.times);
             let runs = if is_unknown(call.row) {
                 cost.executions[caller].map_or(i128::from(i64::MAX), i128::from)

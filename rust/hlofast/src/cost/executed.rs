@@ -226,7 +226,7 @@ impl Engine<'_> {
             own.other_bytes_written += i128::from(entry.written);
         }
         self.own[id.0 as usize] = own;
-        let calls = calls_of(module, rows);
+        let calls = module.calls_within(id);
         let mut inclusive = own;
         self.link(calls.clone());
         for (call, link) in module.all_calls()[calls.clone()].iter().zip(&self.links[calls]) {
@@ -387,7 +387,7 @@ impl Engine<'_> {
         };
         for id in order.iter().rev() {
             let (caller, caller_unfused) = (executions[id.0 as usize], unfused[id.0 as usize]);
-            let calls = calls_of(module, module.computation(*id).rows());
+            let calls = module.calls_within(*id);
             for at in calls {
                 let callee = module.all_calls()[at].computation.0 as usize;
                 let CallTimes { times, is_fused } = self.links[at];
@@ -401,14 +401,6 @@ impl Engine<'_> {
         self.result.unfused_executions = unfused;
         self.result.branches.sort_unstable_by_key(|branch| (branch.row, branch.index));
     }
-}
-
-/// The numbers of the calls that `rows` make.
-pub(super) fn calls_of(module: &Module, rows: std::ops::Range<u32>) -> std::ops::Range<usize> {
-    let calls = module.all_calls();
-    let start = calls.partition_point(|call| call.row.0 < rows.start);
-    let length = calls[start..].partition_point(|call| call.row.0 < rows.end);
-    start..start + length
 }
 
 fn narrow(value: i128) -> Option<i64> {

@@ -202,12 +202,7 @@ impl<N: Number> Engine<'_, N> {
 pub(super) fn elements_taken(module: &Module, value: Row, length: usize) -> Vec<Row> {
     let mut taken = vec![value; length];
     for user in module.users().get(value.0).iter().rev().map(|row| Row(*row)) {
-        if module.opcode(user) != Opcode::GetTupleElement {
-            continue;
-        }
-        let index = module.attribute_bytes(user, "index");
-        let index = index.and_then(|text| std::str::from_utf8(text).ok()?.parse::<usize>().ok());
-        if let Some(slot) = index.and_then(|index| taken.get_mut(index)) {
+        if let Some(slot) = module.tuple_index(user).and_then(|index| taken.get_mut(index)) {
             *slot = user;
         }
     }

@@ -1,7 +1,6 @@
 //! Where a value is made, looking through what only hands it on.
 
 use super::markers::is_marker;
-use super::values::tuple_index;
 use crate::ir::{Module, Opcode, Row};
 
 /// How many rows, elements of nested tuples and nested calls are followed.
@@ -25,11 +24,12 @@ pub fn source_of(module: &Module, row: Row, through_bitcasts: bool) -> Row {
         }
         let operand = |index: usize| module.operands(at).get(index).map(|row| Row(*row));
         let next = match module.opcode(at) {
-            Opcode::GetTupleElement if path.len() < DEEPEST_PATH => tuple_index(module, at)
-                .and_then(|index| {
+            Opcode::GetTupleElement if path.len() < DEEPEST_PATH => {
+                module.tuple_index(at).and_then(|index| {
                     path.push(index);
                     operand(0)
-                }),
+                })
+            }
             Opcode::Tuple => path.pop().and_then(operand),
             Opcode::OptBarrier => operand(0),
             Opcode::Bitcast if through_bitcasts => operand(0),

@@ -2,7 +2,7 @@
 //! loops that leave it alone.
 
 use super::linear::{IntegerType, Linear, Path};
-use crate::ir::decode::{AttributeValue, Extent, Literal, decode};
+use crate::ir::decode::{Extent, Literal};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 use std::collections::HashMap;
 
@@ -254,7 +254,7 @@ impl<'a> Tracer<'a> {
             let operand = |index: usize| module.operands(row).get(index).map(|row| Row(*row));
             let next = match module.opcode(row) {
                 Opcode::GetTupleElement => {
-                    let index = module.attribute_bytes(row, "index").and_then(read_index);
+                    let index = module.tuple_index(row).and_then(|n| u32::try_from(n).ok());
                     if place.path.len() >= LONGEST_PATH {
                         return Err(TOO_COMPLEX);
                     }
@@ -451,13 +451,6 @@ fn branch_operand(role: CallRole, index: usize) -> usize {
         CallRole::TrueComputation => 1,
         CallRole::FalseComputation => 2,
         _ => index + 1,
-    }
-}
-
-fn read_index(value: &[u8]) -> Option<u32> {
-    match decode(b"index", Opcode::GetTupleElement, value).ok()? {
-        AttributeValue::Integer(index) => u32::try_from(index).ok(),
-        _ => None,
     }
 }
 

@@ -61,7 +61,7 @@ impl<'a> Values<'a> {
         let shape = self.module.shape(Row(operand));
         let shapes = self.module.shapes();
         let found = (|| {
-            let index = tuple_index(self.module, Row(row))?;
+            let index = self.module.tuple_index(Row(row))?;
             let element = *shapes.tuple(shape)?.get(index)?;
             let first = values.start + shapes.first_leaf(shape, index)? as usize;
             Some(first..first + shapes.leaf_count(element) as usize)
@@ -107,18 +107,6 @@ impl Arguments {
         }
         module.operands(Row(self.row)).get(self.first.checked_add(number)?).copied()
     }
-}
-
-/// The `index` of a get-tuple-element.
-pub(super) fn tuple_index(module: &Module, row: Row) -> Option<usize> {
-    let tail = module.bytes(module.tail(row));
-    let digits = match tail.strip_prefix(b", index=") {
-        Some(rest) => rest,
-        None => module.attribute_bytes(row, "index")?,
-    };
-    let length = digits.iter().take(9).take_while(|b| b.is_ascii_digit()).count();
-    let is_number = length > 0 && !digits.get(length).is_some_and(u8::is_ascii_digit);
-    is_number.then(|| digits[..length].iter().fold(0, |n, b| n * 10 + usize::from(b - b'0')))
 }
 
 /// Whether each value of the result is one value of an operand, in order.

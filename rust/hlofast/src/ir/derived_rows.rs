@@ -4,6 +4,7 @@ use super::csr::Csr;
 use super::module::{Call, CallRole, ComputationId, Module, Row};
 use super::opcode::Opcode;
 use super::shape::{ShapeId, ShapeView};
+use std::ops::Range;
 
 impl CallRole {
     /// Every role, by its code.
@@ -122,6 +123,27 @@ impl Module {
         order
     }
 
+    /// Where the calls that computation `id` makes stand in `all_calls`.
+    pub fn calls_within(&self, id: ComputationId) -> Range<usize> {
+        let rows = self.computation(id).rows();
+        let start = self.calls.partition_point(|call| call.row.0 < rows.start);
+        start..start + self.calls[start..].partition_point(|call| call.row.0 < rows.end)
+    }
+
+    /// Which element get-tuple-element `row` takes; None if it is none or does not say.
+    pub fn tuple_index(&self, row: Row) -> Option<usize> {
+        if self.opcode(row) != Opcode::GetTupleElement {
+            return None;
+        }
+        let digits = match self.bytes(self.tail(row)).strip_prefix(b", index=") {
+            Some(rest) => rest,
+            None => self.attribute_bytes(row, "index")?,
+        };
+        let length = digits.iter().take(9).take_while(|b| b.is_ascii_digit()).count();
+        let is_number = length > 0 && !digits.get(length).is_some_and(u8::is_ascii_digit);
+        is_number.then(|| digits[..length].iter().fold(0, |n, b| n * 10 + usize::from(b - b'0')))
+    }
+
     /// The computations, callees before callers; otherwise in text order.
     pub fn computation_post_order(&self) -> Vec<ComputationId> {
         let count = self.computations.len();
@@ -129,10 +151,8 @@ impl Module {
         let mut order = Vec::with_capacity(count);
         let mut stack: Vec<(u32, usize, usize)> = Vec::new();
         let calls_of = |id: u32| {
-            let rows = self.computation(ComputationId(id)).rows();
-            let start = self.calls.partition_point(|call| call.row.0 < rows.start);
-            let end = self.calls.partition_point(|call| call.row.0 < rows.end);
-            (start, end)
+            let calls = self.calls_within(ComputationId(id));
+            (calls.start, calls.end)
         };
         for id in 0..count as u32 {
             if std::mem::replace(&mut done[id as usize], true) {

@@ -18,7 +18,7 @@
 //! Whether the text folds (`%x#0`, asynchronous sugar, nested operands) makes no difference.
 
 use super::names::is_valid_name;
-use super::order::{computation_order, row_order};
+use super::order::row_order;
 use super::shape::write_shape;
 use super::value::{Spacing, write_literal, write_value, write_without_layouts};
 use super::{Seen, implicit_callers, is_metadata, thread_of};
@@ -68,7 +68,7 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
     };
     hasher.shapes();
     let callers = implicit_callers(module);
-    for id in computation_order(module) {
+    for id in module.computation_post_order() {
         let thread = module.bytes(thread_of(module, id, &callers));
         let digest = hasher.computation(id, thread);
         if let Some(slot) = hasher.computations.get_mut(id.0 as usize) {

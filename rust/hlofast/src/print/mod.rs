@@ -69,7 +69,7 @@ impl Default for PrintOptions {
 pub fn to_text(module: &Module, options: &PrintOptions) -> Vec<u8> {
     let mut printer = Printer::new(module, options);
     printer.header();
-    for id in order::computation_order(module) {
+    for id in module.computation_post_order() {
         let caller = printer.callers.get(&id.0).copied();
         if !caller.is_some_and(|row| printer.keeps_sugar(row)) {
             printer.out.push(b'\n');

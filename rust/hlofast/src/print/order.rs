@@ -2,22 +2,6 @@
 
 use crate::ir::{ComputationId, Module, Row};
 
-/// The computations, callees first; otherwise in text order.
-pub(crate) fn computation_order(module: &Module) -> Vec<ComputationId> {
-    let calls = module.all_calls();
-    let range = |id: usize| {
-        let Some(computation) = module.computations().get(id) else { return 0..0 };
-        calls.partition_point(|call| call.row.0 < computation.first_row)
-            ..calls.partition_point(|call| call.row.0 < computation.end_row)
-    };
-    let order = post_order(module.computations().len(), |id, index| {
-        let range = range(id);
-        let call = calls.get(range.start + index).filter(|_| index < range.len())?;
-        Some(call.computation.0 as usize)
-    });
-    order.into_iter().map(|id| ComputationId(id as u32)).collect()
-}
-
 /// The rows of a computation, operands and control predecessors first; otherwise in text order.
 pub(crate) fn row_order(module: &Module, id: ComputationId) -> Vec<Row> {
     let rows = module.computation(id).rows();
