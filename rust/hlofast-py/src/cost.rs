@@ -1,21 +1,26 @@
 //! `CostData`: the core's cost of a module, which `hlofast._cost` puts into words and tables.
 
+use crate::collectives::CollectivesData;
 use crate::column::Column;
-use crate::held::{Held, text};
+use crate::counted::Counted;
+use crate::held::text;
 use crate::matmuls::Fact;
+use crate::mesh::Mesh;
 use crate::module::Module;
+use crate::remat::RematData;
 use crate::scopes::ScopeTexts;
 use crate::text_column::TextColumn;
 use crate::uncertain::{uncertain_executions, unknown_products};
 use hlofast::Provenance;
 use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind, custom_call_target};
 use hlofast::cost::explain::explain;
-use hlofast::cost::{self, Backend, Cost, Executions, GroupKey, Options, PhaseExecutions, Totals};
-use hlofast::graph::{Attribution, AttributionOptions, Phase, Rules, attribution};
+use hlofast::cost::{self, Backend, Executions, GroupKey, Options, PhaseExecutions, Totals};
+use hlofast::graph::{Phase, Rules};
 use hlofast::ir::{ComputationId, Opcode, Row};
+use hlofast::remat::report;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -23,75 +28,6 @@ type Texts = Vec<Box<[u8]>>;
 
 /// Row, FLOPs, transcendentals, bytes read, bytes written, as a user states them.
 type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
-
-/// What was counted, and the columns made of it so far.
-struct Counted {
-    held: Arc<Held>,
-    cost: Cost,
-    /// The custom calls whose FLOPs the caller states, ascending.
-    stated: Vec<u32>,
-    rules: Rules,
-    attribution: OnceLock<Attribution>,
-    multiplicity: OnceLock<Vec<i64>>,
-    bytes_accessed: OnceLock<Vec<i64>>,
-    provenance: OnceLock<Vec<u8>>,
-    phase: OnceLock<Vec<u8>>,
-}
-
-impl Counted {
-    fn attribution(&self) -> &Attribution {
-        if self.rules.is_empty() {
-            return self.held.attribution();
-        }
-        self.attribution.get_or_init(|| {
-            let options = AttributionOptions { rules: self.rules.clone() };
-            attribution(&self.held.core, &options)
-        })
-    }
-
-    /// By row: how often the totals count it; -1 beyond 64 bits.
-    fn multiplicity(&self) -> &[i64] {
-        self.multiplicity.get_or_init(|| {
-            let core = &self.held.core;
-            let mut column = Vec::with_capacity(core.row_count());
-            for (computation, count) in core.computations().iter().zip(&self.cost.executions) {
-                column.resize(computation.end_row as usize, count.unwrap_or(-1));
-            }
-            column
-        })
-    }
-
-    /// By row: bytes read and written in all memory spaces.
-    fn bytes_accessed(&self) -> &[i64] {
-        if self.cost.is_xla {
-            return &self.cost.bytes_accessed;
-        }
-        self.bytes_accessed.get_or_init(|| {
-            let read = self.cost.bytes_read.iter();
-            let mut column: Vec<i64> = read
-                .zip(&self.cost.bytes_written)
-                .map(|(read, written)| read.saturating_add(*written))
-                .collect();
-            for entry in &self.cost.other_memory {
-                let bytes = &mut column[entry.row as usize];
-                *bytes = bytes.saturating_add(entry.read).saturating_add(entry.written);
-            }
-            column
-        })
-    }
-
-    fn provenance(&self) -> &[u8] {
-        self.provenance
-            .get_or_init(|| self.cost.provenance.iter().map(|known| *known as u8).collect())
-    }
-
-    fn phase(&self) -> &[u8] {
-        self.phase.get_or_init(|| {
-            let phases = &self.attribution().phase[..self.held.core.row_count()];
-            phases.iter().map(|phase| *phase as u8).collect()
-        })
-    }
-}
 
 /// The cost of a module, as counted by `Module.cost`.
 #[pyclass(frozen, module = "hlofast._core")]
@@ -119,8 +55,12 @@ pub fn _cost(
     overrides.sort_unstable_by_key(|entry| entry.0);
     let with_flops = overrides.iter().filter(|(_, call)| call.flops.is_some());
     let stated = with_flops.map(|(row, _)| *row).collect();
+    let is_default = !xla && !float32 && backend.is_none() && overrides.is_empty();
     let options = Options { is_xla: xla, is_float32: float32, backend, overrides };
-    let cost = py.detach(|| cost::cost(&held.core, held.cost_facts(), &options));
+    let cost = py.detach(|| {
+        let count = || cost::cost(&held.core, held.cost_facts(), &options);
+        if is_default { Arc::clone(held.cost()) } else { Arc::new(count()) }
+    });
     Ok(CostData {
         counted: Arc::new(Counted {
             held,
@@ -255,6 +195,20 @@ impl CostData {
         self.counted.cost.optimal_seconds
     }
 
+    /// XLA's sums by operand and by result; None if there would be too many.
+    fn operand_sums(&self, py: Python<'_>) -> Option<Vec<(String, f64)>> {
+        let (held, cost) = (&self.counted.held, &self.counted.cost);
+        py.detach(|| {
+            let options = Options {
+                is_xla: true,
+                is_float32: cost.float32.is_some(),
+                backend: Some(cost.backend),
+                ..Options::default()
+            };
+            cost::operand_sums(&held.core, held.cost_facts(), &options)
+        })
+    }
+
     /// Whether some computation had too many call sites to tell their scopes apart.
     #[getter]
     fn is_merged(&self, py: Python<'_>) -> bool {
@@ -340,6 +294,10 @@ impl CostData {
         columns.number("instructions", Column::of::<i64>(instructions))?;
         let totals: Vec<Totals> = groups.iter().map(|group| group.totals).collect();
         columns.totals(&totals, counted.cost.is_xla)?;
+        if !counted.cost.is_xla {
+            let exact = groups.iter().map(|group| narrow(group.exact_flops)).collect();
+            columns.number("exact_flops", Column::of::<i64>(exact))?;
+        }
         Ok(columns.list)
     }
 
@@ -518,6 +476,51 @@ impl CostData {
             executions.of(row).into_iter().map(fact).collect()
         };
         crate::matmuls::matmuls(py, held, facts)
+    }
+
+    /// The collectives, how often each is executed, and where on a mesh it goes.
+    #[pyo3(signature = (mesh=None))]
+    fn collectives(&self, py: Python<'_>, mesh: Option<&Bound<'_, Mesh>>) -> CollectivesData {
+        let (held, cost) = (&self.counted.held, &self.counted.cost);
+        let mesh = mesh.map(|mesh| mesh.get().clone());
+        py.detach(|| {
+            let attribution = self.counted.attribution();
+            let found = self.counted.collectives();
+            let uncertain = uncertain_executions(&held.core, cost);
+            CollectivesData::new(held.clone(), found, attribution, &uncertain, mesh)
+        })
+    }
+
+    /// The findings, those with most at stake first.
+    #[pyo3(signature = (mesh=None, **options))]
+    fn lint<'py>(
+        &'py self,
+        py: Python<'py>,
+        mesh: Option<&Bound<'py, Mesh>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (held, cost) = (&self.counted.held, &self.counted.cost);
+        let mesh = mesh.map(|mesh| mesh.get().core.clone());
+        let none = PyDict::new(py);
+        let attribution = || self.counted.attribution();
+        let collectives = || self.counted.collectives();
+        let options = options.unwrap_or(&none);
+        crate::lint::findings(py, held, cost, attribution, collectives, mesh, options)
+    }
+
+    /// What is recomputed, and what is kept instead.
+    #[pyo3(signature = (mesh=None))]
+    fn remat(&self, py: Python<'_>, mesh: Option<&Bound<'_, Mesh>>) -> RematData {
+        let (held, cost) = (&self.counted.held, &self.counted.cost);
+        let mesh = mesh.map(|mesh| mesh.get().clone());
+        py.detach(|| {
+            let attribution = self.counted.attribution();
+            let found = self.counted.collectives();
+            let report = report(&held.core, cost, attribution, &found);
+            let uncertain = uncertain_executions(&held.core, cost);
+            let sent = CollectivesData::new(held.clone(), found, attribution, &uncertain, mesh);
+            RematData { counted: Arc::clone(&self.counted), report, sent }
+        })
     }
 
     /// FLOPs of reductions between devices: all, and those of recomputation.

@@ -2,7 +2,8 @@
 
 use crate::names::Names;
 use hlofast::Options;
-use hlofast::cost::Facts;
+use hlofast::comms::{Collectives, collectives};
+use hlofast::cost::{self, Cost, Facts, cost};
 use hlofast::graph::{Attribution, AttributionOptions, attribution};
 use hlofast::ir::{Module, Opcode};
 use hlofast::parse::Strictness;
@@ -31,6 +32,10 @@ pub struct Held {
     cost_facts: OnceLock<Facts>,
     /// Phases and scopes by the conventions of frameworks.
     attribution: OnceLock<Attribution>,
+    /// What is executed, as the text alone says.
+    cost: OnceLock<Arc<Cost>>,
+    /// The collectives, as the text alone says.
+    collectives: OnceLock<Arc<Collectives>>,
     /// How it was read, for pickling.
     pub strictness: Strictness,
     pub collects_errors: bool,
@@ -52,6 +57,8 @@ impl Held {
             lines: OnceLock::new(),
             cost_facts: OnceLock::new(),
             attribution: OnceLock::new(),
+            cost: OnceLock::new(),
+            collectives: OnceLock::new(),
             strictness: options.strictness,
             collects_errors: options.collect_errors,
             digest: OnceLock::new(),
@@ -75,12 +82,26 @@ impl Held {
         self.attribution.get_or_init(|| attribution(&self.core, &AttributionOptions::default()))
     }
 
+    /// What is executed, without anything a user says about it.
+    pub fn cost(&self) -> &Arc<Cost> {
+        let count = || cost(&self.core, self.cost_facts(), &cost::Options::default());
+        self.cost.get_or_init(|| Arc::new(count()))
+    }
+
+    /// The collectives, without anything a user says about costs or phases.
+    pub fn collectives(&self) -> &Arc<Collectives> {
+        let find = || collectives(&self.core, self.cost(), self.attribution());
+        self.collectives.get_or_init(|| Arc::new(find()))
+    }
+
     /// Bytes that the module takes beyond its text, with what was computed so far.
     pub fn heap_bytes(&self, py: Python<'_>) -> usize {
         self.core.heap_bytes()
             + self.names.heap_bytes(py, &self.core)
             + self.cost_facts.get().map_or(0, Facts::heap_bytes)
             + self.attribution.get().map_or(0, Attribution::heap_bytes)
+            + self.cost.get().map_or(0, |cost| cost.heap_bytes())
+            + self.collectives.get().map_or(0, |found| found.heap_bytes())
     }
 
     fn digest(&self) -> u64 {

@@ -2,29 +2,38 @@
 
 mod arrow;
 mod attributes;
+mod collectives;
 mod column;
 mod columns;
 mod computation;
 mod cost;
+mod counted;
 mod errors;
 mod held;
 mod html;
 mod instruction;
+mod lint;
 mod literal;
 mod loading;
 mod matmuls;
+mod memory;
+mod mesh;
 mod metadata;
 mod module;
 mod names;
+mod plan;
 mod query;
 mod records;
+mod remat;
 mod scopes;
 mod sequence;
 mod shape;
 mod sharding;
 mod summary;
 mod table;
+mod table_builder;
 mod text_column;
+mod time;
 mod uncertain;
 mod values;
 
@@ -38,6 +47,8 @@ mod _core {
     #[pymodule_export]
     use crate::attributes::Attributes;
     #[pymodule_export]
+    use crate::collectives::CollectivesData;
+    #[pymodule_export]
     use crate::column::Column;
     #[pymodule_export]
     use crate::columns::Columns;
@@ -48,17 +59,27 @@ mod _core {
     #[pymodule_export]
     use crate::instruction::Instruction;
     #[pymodule_export]
+    use crate::lint::{_lint_codes, _lint_options};
+    #[pymodule_export]
     use crate::literal::Literal;
     #[pymodule_export]
     use crate::loading::{_restore_module, FoundModule, find_modules, load, loads};
+    #[pymodule_export]
+    use crate::memory::{_memory, _memory_file, _xla_memory, MemoryData};
+    #[pymodule_export]
+    use crate::mesh::{_restore_mesh, AxisMatch, Mesh, PartitionSpec};
     #[pymodule_export]
     use crate::metadata::{Metadata, SourceLocation, StackFrame};
     #[pymodule_export]
     use crate::module::{_restore_computation, _restore_instruction, _restore_shape, Module};
     #[pymodule_export]
+    use crate::plan::PlanData;
+    #[pymodule_export]
     use crate::records::{
         Alias, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,
     };
+    #[pymodule_export]
+    use crate::remat::RematData;
     #[pymodule_export]
     use crate::sequence::{
         ComputationIterator, ComputationSequence, InstructionIterator, InstructionSequence,
@@ -71,6 +92,8 @@ mod _core {
     use crate::table::_instruction_columns;
     #[pymodule_export]
     use crate::text_column::TextColumn;
+    #[pymodule_export]
+    use crate::time::{_collective_time, _time, TimeData};
     use hlofast::Provenance;
     use hlofast::graph::Phase;
     use hlofast::ir::{CallRole, ElementType, Opcode};

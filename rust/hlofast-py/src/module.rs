@@ -6,10 +6,12 @@ use crate::computation::Computation;
 use crate::held::{Held, same_module, text};
 use crate::instruction::Instruction;
 use crate::loading::strict_argument;
+use crate::mesh::Mesh;
 use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use crate::query::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
+use hlofast::comms::derive_mesh;
 use hlofast::ir::decode::unescape;
 use hlofast::print::{self, EqualityOptions, FingerprintOptions, Form, PrintOptions};
 use hlofast::text::Span;
@@ -195,6 +197,12 @@ impl Module {
         crate::summary::summary(py, &self.held, shapes)
     }
 
+    /// The mesh that the text speaks of: its source, and whether the names of the axes are in the
+    /// text, are in the result. None if nothing in it names several devices.
+    fn mesh(&self, py: Python<'_>) -> Option<Mesh> {
+        py.detach(|| derive_mesh(self.core())).map(Mesh::from)
+    }
+
     /// What the module costs: FLOPs, transcendentals and bytes, of every instruction and in all.
     ///
     /// As executed, or with `xla` as XLA's `HloCostAnalysis` counts; `backend` (cpu, gpu, tpu) says
@@ -226,6 +234,91 @@ impl Module {
         rules: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         Self::cost(slf, false, None, false, None, rules)?.call_method0("matmuls")
+    }
+
+    /// The collectives: what is sent between devices, along which axes of `mesh`, by which
+    /// instructions and how often. Without `mesh` the axes are those of the mesh that the text
+    /// speaks of, if it does; `rules` as for `cost`. See `hlofast.Collectives`.
+    #[pyo3(signature = (mesh=None, *, rules=None))]
+    fn collectives<'py>(
+        slf: &Bound<'py, Self>,
+        mesh: Option<&Bound<'py, PyAny>>,
+        rules: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let collectives = slf.py().import("hlofast._collectives")?.getattr("collectives")?;
+        collectives.call1((slf, mesh, rules))
+    }
+
+    /// Findings: what a change to the model, its sharding or its checkpoint policy would save, with
+    /// the instructions that prove it, those with most at stake first. `mesh` and `rules` as for
+    /// `collectives`; `options` are thresholds, see `hlofast.Findings`.
+    #[pyo3(signature = (mesh=None, *, rules=None, **options))]
+    fn lint<'py>(
+        slf: &Bound<'py, Self>,
+        mesh: Option<&Bound<'py, PyAny>>,
+        rules: Option<&Bound<'py, PyAny>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let lint = slf.py().import("hlofast._lint")?.getattr("lint")?;
+        lint.call1((slf, mesh, rules, options))
+    }
+
+    /// What is computed again for the backward pass, what is kept for it instead, and what becomes
+    /// of gathered arrays; and what to compute again so that `hbm` bytes (or `"16GiB"`) are enough
+    /// at the peak, in which time on `device`. The axes are those of `mesh`, otherwise of the mesh
+    /// that the text speaks of; `rules` as for `cost`. See `hlofast.Remat`.
+    #[pyo3(signature = (hbm=None, device=None, *, mesh=None, rules=None))]
+    fn remat<'py>(
+        slf: &Bound<'py, Self>,
+        hbm: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        mesh: Option<&Bound<'py, PyAny>>,
+        rules: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let remat = slf.py().import("hlofast._remat")?.getattr("remat")?;
+        remat.call1((slf, hbm, device, mesh, rules))
+    }
+
+    /// How long the module takes on `device`: a name (`"tpu-v5p"`), or a `hlofast.devices.Device`.
+    ///
+    /// `mesh` names the axes and says where hosts and slices end: a `hlofast.Mesh`, text like
+    /// `data=2,model=4` or a mapping; without hosts and slices all devices are one level, without
+    /// `mesh` the one that the text speaks of is used. `estimates` is `model`, `roofline` or
+    /// `compiler`; `collectives` is `topology`, `speed-of-light`, `alpa` or measurements (see
+    /// `hlofast.devices.read_measurements`). A `hlofast.devices.UnknownDeviceError` for a name that
+    /// is not known.
+    #[pyo3(signature = (device, *, mesh=None, estimates="model", collectives=None))]
+    fn time<'py>(
+        slf: &Bound<'py, Self>,
+        device: &Bound<'py, PyAny>,
+        mesh: Option<&Bound<'py, PyAny>>,
+        estimates: &str,
+        collectives: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let time = slf.py().import("hlofast._time")?.getattr("time")?;
+        time.call1((slf, device, mesh, estimates, collectives))
+    }
+
+    /// What is alive when: the peak, the values alive there, the bytes alive at every step.
+    ///
+    /// `rule` says which values share memory: `in_place` also results and the operands they may
+    /// replace, `values` as XLA's live-range file, `xla` as the account of compiled TPU programs.
+    /// `sizes` are those of the `device` (tiles, padding) or `logical`; `constants` stay to their
+    /// `last_use` or the whole `program`; `space` is a memory space by number or name (hbm, vmem,
+    /// host), or `all`; `schedule` is the text's order, a `post_order`, or a `list` schedule that
+    /// frees memory early; by default the text's. `device` names a TPU for XLA's account.
+    #[pyo3(signature = (*, rule="in_place", sizes="device", constants="last_use", space=None, schedule=None, device=None))]
+    fn memory<'py>(
+        slf: &Bound<'py, Self>,
+        rule: &str,
+        sizes: &str,
+        constants: &str,
+        space: Option<&Bound<'py, PyAny>>,
+        schedule: Option<&str>,
+        device: Option<&str>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = slf.py().import("hlofast._memory")?.getattr("memory")?;
+        memory.call1((slf, rule, sizes, constants, space, schedule, device))
     }
 
     /// The instruction table: one row per instruction, implied ones included.

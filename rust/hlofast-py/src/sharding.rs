@@ -2,6 +2,7 @@
 
 use crate::held::{Held, text};
 use crate::instruction::typed;
+use crate::mesh::{Mesh, PartitionSpec};
 use hlofast::ir::Opcode;
 use hlofast::ir::decode::{
     AttributeValue, LeafSharding, Placement, ReplicaGroups as CoreGroups, Sharding as CoreSharding,
@@ -106,6 +107,16 @@ impl Sharding {
     #[getter]
     fn device_count(&self) -> PyResult<Option<u64>> {
         Ok(self.with_leaf(|leaf| leaf.device_count())?.flatten())
+    }
+
+    /// The sharding in terms of the axes of `mesh`: the same tiles on the same devices. Where
+    /// there is none the result shows the sharding as written, and its `reason` says why. A
+    /// ValueError for several leaves: each has a spec of its own.
+    fn spec(&self, py: Python<'_>, mesh: &Mesh) -> PyResult<PartitionSpec> {
+        match self.with_leaf(|leaf| mesh.spec(py, leaf))? {
+            Some(spec) => spec,
+            None => Err(PyValueError::new_err("several leaves; each of them has a spec")),
+        }
     }
 
     /// The devices in row-major order of the tile grid; None if the sharding names none. A

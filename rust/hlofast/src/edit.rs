@@ -71,6 +71,11 @@ pub enum Edit {
         /// The new computation's text.
         text: Vec<u8>,
     },
+    /// Removes a computation that nothing calls any more.
+    RemoveComputation {
+        /// The computation.
+        computation: ComputationId,
+    },
     /// Sets an attribute of the module's header, or removes it.
     SetHeaderAttribute {
         /// The attribute's name.
@@ -207,12 +212,7 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
         }
         Edit::MarkRoot { row } => mark_root(module, *row, patches)?,
         Edit::Remove { row } => {
-            let at = written(module, *row)?;
-            let rest = module.text().get(at.end as usize..).unwrap_or_default();
-            let space = rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            let end = at.end as usize + space;
-            let at = Span::new(at.start as usize, end);
-            patches.push(Patch { at, text: Vec::new(), kind: Kind::Removal });
+            patches.push(removal(module, written(module, *row)?));
         }
         Edit::ChangeSignature { computation, signature } => {
             let found = module.computations().get(computation.0 as usize);
@@ -228,7 +228,18 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
                 return Err("the computation is not written on its own");
             }
             let text = [text.trim_ascii(), b"\n\n"].concat();
-            patches.push(Patch::new(Span::at(found.header.start as usize), text));
+            let at = Span::at(found.header.start as usize);
+            patches.push(Patch { at, text, kind: Kind::Insertion });
+        }
+        Edit::RemoveComputation { computation } => {
+            let found = module.computations().get(computation.0 as usize);
+            let found = found.ok_or("there is no such computation")?;
+            let is_apart = !found.is_inline && !found.is_implicit && !found.header.is_empty();
+            if !is_apart || !found.execution_thread.is_empty() {
+                return Err("the computation is not written on its own");
+            }
+            let at = Span::new(found.header.start as usize, found.body.end as usize);
+            patches.push(removal(module, at));
         }
         Edit::SetHeaderAttribute { key, value } => {
             let header = module.header();
@@ -244,6 +255,14 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Nothing in the place of `at` and the whitespace after it.
+fn removal(module: &Module, at: Span) -> Patch {
+    let rest = module.text().get(at.end as usize..).unwrap_or_default();
+    let space = rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let at = Span::new(at.start as usize, at.end as usize + space);
+    Patch { at, text: Vec::new(), kind: Kind::Removal }
 }
 
 /// The text of `row`, if it has text of its own.

@@ -3,18 +3,23 @@
 //! Start at [`parse()`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
 //! Python and reads no files; the bindings crate hands it bytes.
 
+pub mod comms;
 pub mod cost;
 pub mod edit;
 pub mod error;
 pub mod graph;
 pub mod ir;
+pub mod lint;
+pub mod memory;
 pub mod parse;
 pub mod print;
 pub mod provenance;
 pub mod query;
+pub mod remat;
 mod strict;
 pub mod summary;
 pub mod text;
+pub mod time;
 
 pub use error::{ErrorKind, ParseError, Result};
 pub use parse::Options;

@@ -1,7 +1,7 @@
 //! Costs of texts that mean harm: bounded work, sums that say when they are too large.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use hlofast::cost::{Cost, Facts, Options, cost};
+use hlofast::cost::{Cost, Facts, Options, cost, operand_sums};
 use hlofast::ir::Module;
 use hlofast::text::Source;
 use std::fmt::Write;
@@ -16,6 +16,9 @@ fn both(text: &str) -> (Cost, Cost) {
     let facts = Facts::of_module(&module);
     let count = |is_xla| {
         let options = Options { is_xla, is_float32: is_xla, ..Options::default() };
+        // May be None, but has to end.
+        let sums = operand_sums(&module, &facts, &options).unwrap_or_default();
+        assert!(sums.iter().all(|(_, sum)| *sum != 0.0));
         cost(&module, &facts, &options)
     };
     (count(false), count(true))

@@ -108,6 +108,33 @@ fn an_instruction_goes_and_another_becomes_the_root() {
 }
 
 #[test]
+fn a_computation_goes_and_another_comes_in_its_place() {
+    let module = parse(TEXT.as_bytes());
+    let computation = module.find_computation(b"f").expect("f");
+    let edits = [
+        Edit::RemoveComputation { computation },
+        Edit::InsertComputation {
+            before: computation,
+            text: b"%g { ROOT %z = f32[2]{0} parameter(0) }".to_vec(),
+        },
+        Edit::SetAttribute {
+            row: row(&module, "c"),
+            key: b"calls".to_vec(),
+            value: Some(b"%g".to_vec()),
+        },
+    ];
+    let edited = apply(&module, &edits).expect("the edits fit");
+    assert!(edited.find_computation(b"f").is_none());
+    assert_eq!(edited.computations().len(), 2);
+    assert!(line(&edited, "c").ends_with("calls=%g"));
+    // What is still called cannot go.
+    let called = [Edit::RemoveComputation { computation }];
+    assert!(matches!(apply(&module, &called), Err(EditError::Invalid(_))));
+    let nowhere = [Edit::RemoveComputation { computation: hlofast::ir::ComputationId(9) }];
+    assert!(matches!(apply(&module, &nowhere), Err(EditError::NotInText { .. })));
+}
+
+#[test]
 fn faults_are_errors() {
     let module = parse(TEXT.as_bytes());
     let one = |edit| apply(&module, &[edit]).err();

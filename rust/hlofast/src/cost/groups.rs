@@ -3,6 +3,7 @@
 
 use super::executed::Totals;
 use super::{Cost, SpaceBytes};
+use crate::Provenance;
 use crate::graph::{Attribution, Phase, ScopeTree, multiplicities};
 use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row, ShapeView};
 use std::collections::HashMap;
@@ -38,6 +39,9 @@ pub struct Group {
     pub instructions: u64,
     /// What their executions cost.
     pub totals: Totals,
+    /// Of the FLOPs, those that are known exactly: neither modelled nor stated nor unknown, and
+    /// not inside a loop of unknown trip count.
+    pub exact_flops: i128,
 }
 
 /// Totals of all executions by `key`, in the order in which keys first occur.
@@ -48,9 +52,10 @@ pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: Group
         _ => Vec::new(),
     };
     let contexts = &attribution.contexts;
-    let runs = node_executions(cost, attribution, false);
     let unfused = node_executions(cost, attribution, true);
-    for (node, (runs, unfused)) in runs.into_iter().zip(unfused).enumerate() {
+    let runs = node_executions(cost, attribution, false);
+    let known = known_executions(module, cost, attribution).unwrap_or_else(|| runs.clone());
+    for (node, ((runs, unfused), known)) in runs.into_iter().zip(unfused).zip(known).enumerate() {
         let id = contexts.nodes[node].computation;
         let is_first = contexts.first_node(id) as usize == node;
         let other = cost.other_memory_of(module, id);
@@ -68,6 +73,10 @@ pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: Group
                 totals.other_bytes_written += i128::from(entry.written);
             }
             group.totals.add(&totals, runs, unfused);
+            if cost.provenance[row.0 as usize] == Provenance::Exact {
+                let exact = totals.flops.saturating_mul(known);
+                group.exact_flops = group.exact_flops.saturating_add(exact);
+            }
         }
     }
     groups.found
@@ -143,6 +152,23 @@ pub fn flops_by_phase(
         }
     }
     sums
+}
+
+/// Executions of every node outside loops of unknown trip count; None if there are no such loops.
+fn known_executions(module: &Module, cost: &Cost, attribution: &Attribution) -> Option<Vec<i128>> {
+    let open = cost.loops.iter().filter(|entry| entry.trip_count.count.is_none());
+    let open: Vec<Row> = open.map(|entry| entry.row).collect();
+    if open.is_empty() {
+        return None;
+    }
+    let calls = module.all_calls();
+    let times = |call: usize| {
+        let is_open = calls.get(call).is_some_and(|call| open.binary_search(&call.row).is_ok());
+        let times = cost.call_times.get(call)?.times;
+        Some(if is_open { 0 } else { times })
+    };
+    let counts = multiplicities(&attribution.contexts, times).into_iter();
+    Some(counts.map(|count| count.map_or(i128::from(i64::MAX), i128::from)).collect())
 }
 
 /// Executions of every node; what exceeds 64 bits counts as the largest number there is.

@@ -13,16 +13,17 @@ mod facts;
 mod groups;
 pub mod matmul;
 mod rules;
-mod size;
+pub(crate) mod size;
 mod traffic;
 mod xla;
 mod xla_fusion;
+mod xla_operands;
 
 pub use dead::dead_rows;
 pub use executed::{Branch, CallTimes, Override, Totals};
 pub use facts::Facts;
 pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
-pub use size::Backend;
+pub use size::{Backend, ShapeCost, device_sizes, shape_costs};
 pub use traffic::SpaceBytes;
 
 use crate::Provenance;
@@ -111,38 +112,83 @@ pub struct Cost {
     pub branches: Vec<Branch>,
 }
 
+impl Cost {
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        let columns = [
+            &self.flops,
+            &self.transcendentals,
+            &self.bytes_read,
+            &self.bytes_written,
+            &self.bytes_accessed,
+        ];
+        columns.iter().map(|column| 8 * column.capacity()).sum::<usize>()
+            + self.provenance.capacity()
+            + self.other_memory.capacity() * size_of::<SpaceBytes>()
+            + self.computations.capacity() * size_of::<Totals>()
+            + (self.executions.capacity() + self.unfused_executions.capacity()) * 16
+            + self.call_times.capacity() * size_of::<CallTimes>()
+    }
+}
+
 /// Counts what `module` costs. `facts` are its decoded attributes, which do not depend on
 /// `options`.
 pub fn cost(module: &Module, facts: &Facts, options: &Options) -> Cost {
+    with_rules(module, options, |rules| {
+        let backend = rules.backend;
+        let mut cost = if options.is_xla {
+            let mut cost = as_xla(rules, facts, backend);
+            if options.is_float32 {
+                cost.float32 = Some(as_float32(rules, facts, backend));
+            }
+            cost
+        } else {
+            as_executed(rules, facts, backend, &options.overrides)
+        };
+        let as_loop = |(row, fact)| match fact {
+            &Fact::TripCount(trip_count) => Some(Loop { row, trip_count }),
+            _ => None,
+        };
+        cost.loops = facts.iter().filter_map(as_loop).collect();
+        cost
+    })
+}
+
+/// What XLA sums up by operand and by result, under its names (`bytes accessed0{}`,
+/// `utilization0{}`, `bytes accessedout{1}`), without the sums that are 0. In 32-bit floats and
+/// XLA's order if `options` say so.
+///
+/// None if following calls of calls took many times more steps than the module has operands.
+pub fn operand_sums(
+    module: &Module,
+    facts: &Facts,
+    options: &Options,
+) -> Option<Vec<(String, f64)>> {
+    let options = Options { is_xla: true, ..options.clone() };
+    with_rules(module, &options, |rules| {
+        let engine = xla::Engine::new(rules, facts, rules.backend);
+        let limit = traffic::budget(module);
+        if options.is_float32 {
+            xla_operands::operand_sums::<f32>(&engine, limit)
+        } else {
+            xla_operands::operand_sums::<f64>(&engine, limit)
+        }
+    })
+}
+
+fn with_rules<T>(module: &Module, options: &Options, count: impl FnOnce(Rules<'_>) -> T) -> T {
     let backend = options.backend.unwrap_or_else(|| Backend::of_module(module));
-    let shapes = size::shape_costs(module.shapes(), backend, !options.is_xla);
+    let shapes = shape_costs(module.shapes(), backend, !options.is_xla);
     let is_reparsed = options.is_xla && backend != Backend::Tpu;
     let constant_sizes =
         if is_reparsed { size::unpacked_sizes(module.shapes(), &shapes) } else { None };
-    let rules = Rules {
+    count(Rules {
         module,
         shapes: &shapes,
         backend,
         is_xla: options.is_xla,
         constant_sizes: constant_sizes.as_deref(),
-    };
-    let mut cost = if options.is_xla {
-        let mut cost = as_xla(rules, facts, backend);
-        if options.is_float32 {
-            cost.float32 = Some(as_float32(rules, facts, backend));
-        }
-        cost
-    } else {
-        as_executed(rules, facts, backend, &options.overrides)
-    };
-    cost.loops = facts
-        .iter()
-        .filter_map(|(row, fact)| match fact {
-            Fact::TripCount(trip_count) => Some(Loop { row, trip_count: *trip_count }),
-            _ => None,
-        })
-        .collect();
-    cost
+    })
 }
 
 fn as_executed(rules: Rules<'_>, facts: &Facts, backend: Backend, overrides: &[Override]) -> Cost {

@@ -53,6 +53,14 @@ impl Backend {
     }
 }
 
+/// Bytes of every shape of `module` on `backend`, by id: of a tuple those of its leaves. -1 if
+/// unknown.
+pub fn device_sizes(module: &Module, backend: Backend) -> Vec<i64> {
+    let costs = shape_costs(module.shapes(), backend, false);
+    let bytes = |cost: ShapeCost| if cost.is_tuple { cost.leaves } else { cost.size };
+    costs.into_iter().map(bytes).collect()
+}
+
 /// What cost rules need to know of one shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShapeCost {
@@ -138,8 +146,9 @@ fn array_cost(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> ShapeCo
 
 /// The memory spaces of synchronisation flags and scalars on TPU.
 const FLAG_SPACES: [i64; 2] = [2, 4];
-/// Measured: what libtpu counts for an array there that has no tiles.
-const FLAG_BYTES: i64 = 4096;
+/// Measured: what libtpu counts for an array there that has no tiles, and for a scalar anywhere
+/// that has none.
+const UNTILED_BYTES: i64 = 4096;
 
 fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<i64> {
     match array.element_type {
@@ -147,11 +156,13 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
         ElementType::Opaque => return Some(8),
         _ => {}
     }
-    let is_flag =
-        |layout: &Layout| layout.tiles.is_empty() && FLAG_SPACES.contains(&layout.memory_space);
+    let is_place = |layout: &Layout| {
+        let is_small = array.rank() == 0 || FLAG_SPACES.contains(&layout.memory_space);
+        layout.tiles.is_empty() && is_small
+    };
     // What runs sets its few bytes; the rest of its place is not traffic.
-    if backend == Backend::Tpu && !packed && array.layout.is_some_and(is_flag) {
-        return Some(FLAG_BYTES);
+    if backend == Backend::Tpu && !packed && array.layout.map_or(array.rank() == 0, is_place) {
+        return Some(UNTILED_BYTES);
     }
     let bytes = part_size(array, backend, packed, |index| array.dimension(index)?.bound())?;
     let is_dynamic = array.dimensions().any(|size| !matches!(size, Dimension::Static(_)));

@@ -61,7 +61,8 @@ pub(super) struct Properties<N> {
     pub flops: N,
     pub transcendentals: N,
     pub bytes: N,
-    /// -1 per custom call; no device rates are known to a client without a device.
+    /// -1 per custom call, but 0 of what contains it and has a time by its own figures (fusions,
+    /// asynchronous starts); no device rates are known to a client without a device.
     pub optimal_seconds: N,
 }
 
@@ -75,8 +76,9 @@ impl<N: Number> Properties<N> {
         }
     }
 
+    /// The larger of each; what is 0 in `other` raises nothing, not even -1.
     fn maximum(self, other: Self) -> Self {
-        let max = |a: N, b: N| if b > a { b } else { a };
+        let max = |a: N, b: N| if b > a && b != N::default() { b } else { a };
         Self {
             flops: max(self.flops, other.flops),
             transcendentals: max(self.transcendentals, other.transcendentals),
@@ -95,12 +97,11 @@ pub(super) struct XlaCost<N> {
 /// Runs XLA's analysis over every computation of the module.
 pub(super) fn analyse<N: Number>(rules: Rules<'_>, facts: &Facts, backend: Backend) -> XlaCost<N> {
     let module = rules.module;
-    let cost = XlaCost {
+    let mut engine = Engine::new(rules, facts, backend);
+    engine.cost = XlaCost {
         rows: vec![Properties::default(); module.row_count()],
         computations: vec![Properties::default(); module.computations().len()],
     };
-    let budget = Cell::new(super::traffic::budget(module));
-    let mut engine = Engine { rules, facts, backend, cost, budget, constants: RefCell::default() };
     let mut order = VisitOrder::new(module);
     for id in facts.order() {
         engine.computation(*id, &mut order);
@@ -119,7 +120,14 @@ pub(super) struct Engine<'a, N> {
     pub(super) constants: RefCell<HashMap<u32, i128>>,
 }
 
-impl<N: Number> Engine<'_, N> {
+impl<'a, N: Number> Engine<'a, N> {
+    /// An engine that has not counted anything.
+    pub(super) fn new(rules: Rules<'a>, facts: &'a Facts, backend: Backend) -> Self {
+        let cost = XlaCost { rows: Vec::new(), computations: Vec::new() };
+        let budget = Cell::new(super::traffic::budget(rules.module));
+        Self { rules, facts, backend, cost, budget, constants: RefCell::default() }
+    }
+
     fn computation(&mut self, id: ComputationId, order: &mut VisitOrder) {
         let module = self.rules.module;
         let rows = module.computation(id).rows();
@@ -156,7 +164,7 @@ impl<N: Number> Engine<'_, N> {
                     Some(_) => CallRole::Calls,
                     None => CallRole::Wrapped,
                 };
-                return self.called(row, role);
+                return Properties { optimal_seconds: N::default(), ..self.called(row, role) };
             }
             Opcode::While => {
                 let body = Properties::default().plus(self.called(row, CallRole::Body));
@@ -186,7 +194,6 @@ impl<N: Number> Engine<'_, N> {
             let applied = self.cost.computations[computation.0 as usize];
             cost.flops = cost.flops.plus(applied.flops.times(count));
             cost.transcendentals = cost.transcendentals.plus(applied.transcendentals.times(count));
-            cost.optimal_seconds = cost.optimal_seconds.plus(applied.optimal_seconds.times(count));
         }
         cost
     }
@@ -201,7 +208,7 @@ impl<N: Number> Engine<'_, N> {
 
     /// Nothing is known of custom calls, which XLA says with -1. libtpu takes what the author of a
     /// kernel estimates, and knows a few of its own calls (measured on compiled programs).
-    fn custom_call(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
+    pub(super) fn custom_call(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
         let unknown = Properties {
             flops: N::of(-1),
             transcendentals: N::default(),
@@ -327,7 +334,7 @@ pub(super) fn size<N: Number>(bytes: i64) -> N {
 
 /// The order in which XLA visits the rows of a computation: depth first, operands before users
 /// and from left to right, the roots that nothing uses before the computation's own.
-struct VisitOrder {
+pub(super) struct VisitOrder {
     /// 0 = not seen, 1 = on the stack, 2 = visited.
     states: Vec<u8>,
     /// Whether each row is a control predecessor of another.
@@ -337,7 +344,7 @@ struct VisitOrder {
 }
 
 impl VisitOrder {
-    fn new(module: &Module) -> Self {
+    pub(super) fn new(module: &Module) -> Self {
         let mut has_successor = vec![false; module.row_count()];
         for (_, predecessor) in module.control_predecessors() {
             has_successor[predecessor.0 as usize] = true;
@@ -346,7 +353,7 @@ impl VisitOrder {
         Self { states, has_successor, stack: Vec::new(), order: Vec::new() }
     }
 
-    fn of(&mut self, module: &Module, id: ComputationId) -> &[u32] {
+    pub(super) fn of(&mut self, module: &Module, id: ComputationId) -> &[u32] {
         self.order.clear();
         let computation = module.computation(id);
         let within = |row: u32| computation.rows().contains(&row);

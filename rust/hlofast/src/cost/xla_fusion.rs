@@ -30,16 +30,22 @@ impl<N: Number> Engine<'_, N> {
         }
         let mut cost = self.cost.computations[id.0 as usize];
         cost.bytes = self.fusion_bytes(row, id);
+        cost.optimal_seconds = N::default();
         cost
+    }
+
+    /// Whether a collective overlaps other work in fused computation `id`; libtpu counts the other
+    /// work only.
+    pub(super) fn is_async(&self, id: ComputationId) -> bool {
+        let name = self.rules.module.computation_name(id);
+        self.backend == Backend::Tpu && name.starts_with(b"async_collective_fusion")
     }
 
     fn fusion_bytes(&self, row: Row, id: ComputationId) -> N {
         let module = self.rules.module;
         let shapes = module.shapes();
         let root = Row(module.computation(id).root);
-        // Where a collective overlaps other work, libtpu counts the other work only.
-        let is_async = self.backend == Backend::Tpu
-            && module.computation_name(id).starts_with(b"async_collective_fusion");
+        let is_async = self.is_async(id);
         let mut bytes = N::default();
         let written = |value: Row, whole: i64| match module.opcode(value) {
             Opcode::DynamicUpdateSlice => self.rules.operand(value, 1).size,
@@ -115,7 +121,7 @@ impl<N: Number> Engine<'_, N> {
 
     /// `FusionParameterReadBytes`: slices count once each, broadcasts and reshapes the whole each
     /// time, all other users the whole once in total.
-    fn read_bytes(&self, value: Row) -> i128 {
+    pub(super) fn read_bytes(&self, value: Row) -> i128 {
         let module = self.rules.module;
         let mut bytes = 0i128;
         let mut pending = vec![value];

@@ -16,6 +16,7 @@ pub mod shape_text;
 
 pub use attributes::{Attribute, Attributes};
 pub use csr::Csr;
+pub use derived_metadata::MetadataColumns;
 pub use dtype::{ElementKind, ElementType};
 pub use intern::ShapeInterner;
 pub use module::{Call, CallRole, Columns, Computation, ComputationId, Flags, Header, Module, Row};

@@ -1,7 +1,7 @@
 //! One instruction as canonical text.
 
 use super::names::is_tuple_path;
-use super::shape::number;
+use super::shape::{number, write_array_in};
 use super::value::{Spacing, write_literal, write_value};
 use super::{Printer, Seen, is_metadata, wrapped, write_shape};
 use crate::ir::{Attribute, Attributes, CallRole, Flags, Opcode, Row};
@@ -9,7 +9,7 @@ use crate::ir::{Attribute, Attributes, CallRole, Flags, Opcode, Row};
 impl Printer<'_> {
     pub(super) fn instruction(&mut self, row: Row) {
         let module = self.module;
-        if module.flags(row) & Flags::ROOT != 0 {
+        if module.flags(row) & Flags::ROOT != 0 && !self.is_copy {
             self.out.extend_from_slice(b"ROOT ");
         }
         self.name(row);
@@ -50,7 +50,13 @@ impl Printer<'_> {
     fn shape(&mut self, row: Row) {
         let (module, comments) = (self.module, self.is_long());
         let layouts = self.options.layouts;
-        write_shape(&mut self.out, module.shapes(), module.shape(row), layouts, comments);
+        let renamed = self.names.renaming.shapes.get(&row.0).copied();
+        let shape = renamed.unwrap_or(module.shape(row));
+        if let Some(space) = self.names.renaming.spaces.get(&row.0) {
+            write_array_in(&mut self.out, module.shapes(), shape, *space);
+            return;
+        }
+        write_shape(&mut self.out, module.shapes(), shape, layouts, comments);
     }
 
     fn operands(&mut self, row: Row) {
@@ -103,11 +109,13 @@ impl Printer<'_> {
         let mut seen = Seen::default();
         for Attribute { key, value } in list {
             let (key, value) = (module.bytes(key), module.bytes(value));
-            if !seen.is_new(key) || self.is_left_out(key) {
+            let is_moved = self.names.renaming.shapes.contains_key(&row.0)
+                && matches!(key, b"backend_config" | b"frontend_attributes");
+            if !seen.is_new(key) || self.is_left_out(key) || is_moved {
                 continue;
             }
             if key == b"control-predecessors" {
-                if !is_wrapped {
+                if !is_wrapped && !self.is_copy {
                     self.control_predecessors(row);
                 }
                 continue;
@@ -120,7 +128,12 @@ impl Printer<'_> {
             self.out.extend_from_slice(b", ");
             self.out.extend_from_slice(key);
             self.out.push(b'=');
-            write_value(&mut self.out, key, value, Spacing::Readable);
+            match self.names.renaming.channels.get(&row.0) {
+                Some(channel) if key == b"channel_id" => {
+                    number(&mut self.out, format_args!("{channel}"));
+                }
+                _ => write_value(&mut self.out, key, value, Spacing::Readable),
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! before it is used, computations in their own blocks, one instruction per line. Reading it
 //! gives a module that is structurally equal to the printed one.
 
+mod copy;
 mod equal;
 mod fingerprint;
 mod instruction;
@@ -13,6 +14,7 @@ mod shape;
 mod value;
 mod verbatim;
 
+pub(crate) use copy::{CopyPrinter, Renaming};
 pub use equal::{Difference, EqualityOptions, structurally_equal, structurally_equal_with};
 pub use fingerprint::{FingerprintOptions, fingerprint};
 
@@ -100,10 +102,24 @@ pub fn shape_to_text(module: &Module, id: ShapeId, layouts: bool) -> Vec<u8> {
     out
 }
 
+/// The text of array shape `id` in memory space `space`.
+pub(crate) fn array_to_text_in(module: &Module, id: ShapeId, space: i64) -> Vec<u8> {
+    let mut out = Vec::new();
+    shape::write_array_in(&mut out, module.shapes(), id, space);
+    out
+}
+
 /// What XLA prints for shape `id`, tuple elements numbered; cut soon after `limit` bytes.
 pub fn shape_to_text_within(table: &ShapeTable, id: ShapeId, limit: usize) -> Vec<u8> {
     let mut out = Vec::new();
     shape::write_shape_within(&mut out, table, id, true, true, limit);
+    out
+}
+
+/// Shape `id` as people write it, without layouts; cut soon after `limit` bytes.
+pub fn plain_shape_within(table: &ShapeTable, id: ShapeId, limit: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    shape::write_shape_within(&mut out, table, id, false, false, limit);
     out
 }
 
@@ -172,6 +188,8 @@ struct Printer<'a> {
     lengths: Vec<u64>,
     /// How many bytes of shapes may still be written that the text does not write.
     budget: u64,
+    /// Whether copies are printed, which are no roots and wait for nothing but their operands.
+    is_copy: bool,
     out: Vec<u8>,
 }
 
@@ -185,6 +203,7 @@ impl<'a> Printer<'a> {
             callers: implicit_callers(module),
             lengths: shape::text_lengths(module.shapes(), options.layouts),
             budget: (1 << 20) + 16 * module.text().len() as u64,
+            is_copy: false,
             out: Vec::new(),
         }
     }

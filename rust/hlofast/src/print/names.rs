@@ -1,5 +1,6 @@
 //! Names in printed text: unique in their scope, and such that XLA's parser takes them.
 
+use super::copy::Renaming;
 use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -9,6 +10,8 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct Names {
     rows: HashMap<u32, Vec<u8>>,
     computations: HashMap<u32, Vec<u8>>,
+    /// Names that come before all others.
+    pub(super) renaming: Renaming,
 }
 
 /// Whether `row` is an implicit get-tuple-element, which folded text writes as `%x#0`.
@@ -101,7 +104,7 @@ impl Names {
 
     /// The name of `row`.
     pub(crate) fn row<'a>(&'a self, module: &'a Module, row: Row) -> &'a [u8] {
-        match self.rows.get(&row.0) {
+        match self.renaming.rows.get(&row.0).or_else(|| self.rows.get(&row.0)) {
             Some(name) => name,
             None => module.instruction_name(row),
         }
@@ -109,7 +112,8 @@ impl Names {
 
     /// The name of computation `id`.
     pub(crate) fn computation<'a>(&'a self, module: &'a Module, id: ComputationId) -> &'a [u8] {
-        match self.computations.get(&id.0) {
+        let renamed = self.renaming.computations.get(&id.0);
+        match renamed.or_else(|| self.computations.get(&id.0)) {
             Some(name) => name,
             None => module.computation_name(id),
         }

@@ -95,6 +95,14 @@ fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool
     }
 }
 
+/// Appends array shape `id` with its layout, in memory space `space`.
+pub(crate) fn write_array_in(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, space: i64) {
+    write_array(out, table, id, false);
+    if let Some(layout) = table.array(id).and_then(|array| array.layout) {
+        write_layout(out, &Layout { memory_space: space, ..layout.clone() });
+    }
+}
+
 /// Appends what stands in braces after an array; nothing for a layout without items.
 pub(crate) fn write_layout(out: &mut Vec<u8>, layout: &Layout) {
     let mut items = Vec::new();

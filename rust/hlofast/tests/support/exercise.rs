@@ -1,15 +1,20 @@
 //! Everything that can be asked of a module, asked: the fuzz targets and the tests of hostile
 //! texts share it. Only panics, hangs and memory out of proportion are faults here.
 
+use hlofast::comms::{
+    Mesh, along, alpa_counters, collectives, derive_mesh, grad_sync_channel_ids, host_transfers,
+};
 use hlofast::cost::explain::explain;
-use hlofast::cost::{Facts, GroupKey, Options, Totals, cost, group};
-use hlofast::graph::{AttributionOptions, attribution};
+use hlofast::cost::{Cost, Facts, GroupKey, Options, Totals, cost, group};
+use hlofast::graph::{Attribution, AttributionOptions, attribution};
 use hlofast::ir::decode::{
     AttributeValue, Literal, ReplicaGroups, Sharding, StackFrames, decode, decode_header,
     metadata_string,
 };
 use hlofast::ir::{Module, Opcode, Row};
+use hlofast::lint::lint;
 use hlofast::print::{Form, PrintOptions, to_text};
+use hlofast::time::{Device, Topology};
 
 /// Most devices that are listed one by one.
 const LIMIT: usize = 1000;
@@ -81,8 +86,70 @@ fn exercise_cost(module: &Module) -> usize {
             groups += found.len();
         }
         groups += cost.memory_spaces(module).len();
+        if !is_xla {
+            groups += exercise_collectives(module, &cost, &attribution);
+        }
     }
     groups + explain(module).len()
+}
+
+/// Collectives, on the mesh that the text speaks of and on one that it need not fit, what is found
+/// in them and how long they take.
+fn exercise_collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> usize {
+    let all = collectives(module, cost, attribution);
+    for found in &all.collectives {
+        let pieces = found.pieces.start as usize..found.pieces.end as usize;
+        assert!(all.pieces.get(pieces).is_some());
+        let members = found.members.start as usize..found.members.end as usize;
+        assert!(all.members.get(members).is_some_and(|rows| rows.contains(&found.row)));
+        assert!(!found.executions.is_empty());
+        found.ring_wire_bytes();
+    }
+    let mut sum = host_transfers(module).len() + grad_sync_channel_ids(module).len();
+    sum += alpa_counters(module, true).total.min(1 << 40) as usize;
+    let derived = derive_mesh(module).map(|derived| derived.mesh);
+    let given = Mesh::parse("data=2,model=4").and_then(|mesh| mesh.with_slices(2)).ok();
+    for mesh in [None, derived, given] {
+        if let Some(mesh) = &mesh {
+            assert_eq!(along(module, mesh, &all).len(), all.collectives.len());
+        }
+        let options = hlofast::lint::Options { min_share: 0.0, ..Default::default() };
+        let found = lint(module, cost, attribution, &all, mesh.as_ref(), &options);
+        for finding in &found.findings {
+            assert!(finding.rows.iter().all(|row| (row.0 as usize) < module.row_count()));
+        }
+        sum += found.findings.len();
+        let options = hlofast::time::Options { device: device(), mesh, ..Default::default() };
+        let time = hlofast::time::time(module, cost, &all, &options);
+        sum += time.simulation.axes.len();
+    }
+    sum
+}
+
+/// A chip of which enough is known to time everything.
+fn device() -> Device {
+    let mut device = Device {
+        is_tpu: true,
+        peaks: vec![("bf16".to_owned(), 1e14), ("s8".to_owned(), 2e14)],
+        topology: Some(Topology::Torus(3)),
+        ..Device::default()
+    };
+    let figures = [
+        ("hbm_bandwidth", 1e12),
+        ("clock", 1e9),
+        ("cores", 1.0),
+        ("jax_devices", 1.0),
+        ("hbm_latency", 1e-6),
+        ("vector_operations", 2.0),
+        ("matrix_unit_size", 128.0),
+        ("wraparound_multiple", 4.0),
+        ("link_bandwidth", 1e11),
+        ("network_bandwidth", 1e10),
+    ];
+    for (name, value) in figures {
+        assert!(device.set(name, value), "{name}");
+    }
+    device
 }
 
 /// Every form of the printer; shapes that hold themselves many times over print at that length, so

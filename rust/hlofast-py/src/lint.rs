@@ -1,0 +1,105 @@
+//! Findings as plain Python values, which `hlofast._lint` makes into objects.
+
+use crate::held::Held;
+use hlofast::comms::{Collectives, Mesh};
+use hlofast::cost::Cost;
+use hlofast::graph::Attribution;
+use hlofast::lint::{Code, Finding, Options, lint};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::sync::Arc;
+
+/// The names of all findings.
+#[pyfunction]
+pub fn _lint_codes() -> Vec<&'static str> {
+    Code::ALL.iter().map(|code| code.as_str()).collect()
+}
+
+/// From where on something is a finding, by name.
+#[pyfunction]
+pub fn _lint_options(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let options = Options::default();
+    let dict = PyDict::new(py);
+    dict.set_item("min_share", options.min_share)?;
+    dict.set_item("min_replicated_share", options.min_replicated_share)?;
+    dict.set_item("overlap_flops_per_byte", options.overlap_flops_per_byte)?;
+    dict.set_item("order_flops_per_byte", options.order_flops_per_byte)?;
+    Ok(dict)
+}
+
+/// Those of `given` that stand in it, the others by default; a ValueError for others.
+fn read_options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
+    let mut options = Options::default();
+    for (name, value) in given {
+        let name: String = name.extract()?;
+        let share = || {
+            let share: f64 = value.extract()?;
+            if share.is_finite() && share >= 0.0 {
+                return Ok(share);
+            }
+            Err(PyValueError::new_err(format!("{name} is a number from 0 on, not {share}")))
+        };
+        match name.as_str() {
+            "min_share" => options.min_share = share()?,
+            "min_replicated_share" => options.min_replicated_share = share()?,
+            "overlap_flops_per_byte" => options.overlap_flops_per_byte = share()?,
+            "order_flops_per_byte" => options.order_flops_per_byte = value.extract()?,
+            _ => return Err(PyValueError::new_err(format!("no option {name:?}"))),
+        }
+    }
+    Ok(options)
+}
+
+/// A dictionary for each finding.
+pub fn findings<'py>(
+    py: Python<'py>,
+    held: &Held,
+    cost: &Cost,
+    attribution: impl Fn() -> &'py Attribution + Sync,
+    collectives: impl Fn() -> Arc<Collectives> + Sync,
+    mesh: Option<Mesh>,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyList>> {
+    let options = read_options(options)?;
+    let core = &*held.core;
+    let found = py.detach(|| {
+        let attribution = attribution();
+        lint(core, cost, attribution, &collectives(), mesh.as_ref(), &options)
+    });
+    let metadata = py.detach(|| core.metadata_columns());
+    let list = PyList::empty(py);
+    for finding in found.findings {
+        let dict = describe(py, &finding)?;
+        let at = finding.rows.first().map_or(usize::MAX, |row| row.0 as usize);
+        let file = metadata.source_file.get(at).and_then(|file| usize::try_from(*file).ok());
+        let file = file.and_then(|file| metadata.source_files.get(file));
+        let line = metadata.source_line.get(at).filter(|line| file.is_some() && **line > 0);
+        dict.set_item("source_file", file.map(|file| String::from_utf8_lossy(file)))?;
+        dict.set_item("source_line", line)?;
+        list.append(dict)?;
+    }
+    Ok(list)
+}
+
+fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("code", finding.code.as_str())?;
+    dict.set_item("message", &finding.message)?;
+    dict.set_item("remedy", finding.remedy)?;
+    dict.set_item("rows", finding.rows.iter().map(|row| row.0).collect::<Vec<_>>())?;
+    dict.set_item("places", finding.places)?;
+    dict.set_item("bytes", finding.bytes)?;
+    dict.set_item("bytes_are", finding.measure.as_str())?;
+    dict.set_item("flops", finding.flops)?;
+    let figures = PyDict::new(py);
+    for figure in &finding.figures {
+        figures.set_item(figure.name, figure.value)?;
+    }
+    dict.set_item("figures", figures)?;
+    let phases: Vec<&str> = finding.phases.iter().map(|phase| phase.as_str()).collect();
+    dict.set_item("phases", phases)?;
+    dict.set_item("is_lower_bound", finding.is_lower_bound)?;
+    dict.set_item("provenance", finding.provenance.as_str())?;
+    Ok(dict)
+}

@@ -1,0 +1,313 @@
+//! `MemoryData`: the core's live ranges of a module, which `hlofast._memory` puts into words and
+//! tables.
+
+use crate::column::Column;
+use crate::held::Held;
+use crate::module::Module;
+use crate::scopes::ScopeTexts;
+use crate::shape::shape_text;
+use crate::text_column::TextColumn;
+use hlofast::ir::Row;
+use hlofast::ir::decode::unescape;
+use hlofast::memory::{
+    Classes, Constants, FileRow, LiveValue, Memory, MemoryError, Options, Order, Rule, Sizes,
+    Space, Tables, memory, read_file, xla_account,
+};
+use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::sync::Arc;
+
+type Texts = Vec<Box<[u8]>>;
+
+/// Kind, columns, total bytes, step of the peak and bytes there.
+type FileParts<'py> = (&'static str, Bound<'py, PyList>, Option<i64>, Option<u32>, Option<i64>);
+
+struct Counted {
+    held: Arc<Held>,
+    memory: Memory,
+}
+
+/// The live ranges of a module, as analysed by `Module.memory`.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct MemoryData {
+    counted: Arc<Counted>,
+}
+
+fn choice<T: Copy>(word: &str, what: &str, all: &[(&str, T)]) -> PyResult<T> {
+    let found = all.iter().find(|(name, _)| *name == word);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<String> = all.iter().map(|(name, _)| format!("{name:?}")).collect();
+        PyValueError::new_err(format!("{what} is one of {}, not {word:?}", words.join(", ")))
+    })
+}
+
+fn failed(error: MemoryError) -> PyErr {
+    match error {
+        MemoryError::TooLarge => PyOverflowError::new_err(error.to_string()),
+        MemoryError::TooManyParts => PyValueError::new_err(error.to_string()),
+    }
+}
+
+/// Analyses the memory of `module`. `space` is a number, or None for all memory spaces.
+#[pyfunction]
+#[pyo3(signature = (module, *, rule, sizes, constants, space, schedule))]
+pub fn _memory(
+    module: &Bound<'_, Module>,
+    rule: &str,
+    sizes: &str,
+    constants: &str,
+    space: Option<i64>,
+    schedule: &str,
+) -> PyResult<MemoryData> {
+    let rules = [Rule::InPlace, Rule::Values, Rule::Xla].map(|rule| (rule.as_str(), rule));
+    let all_sizes = [Sizes::Device, Sizes::Logical].map(|sizes| (sizes.as_str(), sizes));
+    let all_constants =
+        [Constants::LastUse, Constants::Program].map(|constants| (constants.as_str(), constants));
+    let options = Options {
+        rule: choice(rule, "rule", &rules)?,
+        sizes: choice(sizes, "sizes", &all_sizes)?,
+        constants: choice(constants, "constants", &all_constants)?,
+        space: space.map_or(Space::All, Space::One),
+        order: Some(choice(
+            schedule,
+            "schedule",
+            &Order::ALL.map(|order| (order.as_str(), order)),
+        )?),
+    };
+    let held = Arc::clone(&module.get().held);
+    let memory = module.py().detach(|| memory(&held.core, &options)).map_err(failed)?;
+    Ok(MemoryData { counted: Arc::new(Counted { held, memory }) })
+}
+
+/// XLA's account of `module`: bytes by name. `table_bytes` is what a device rounds the pointer
+/// tables of tuples to, if that is known.
+#[pyfunction]
+#[pyo3(signature = (module, *, table_bytes=None))]
+pub fn _xla_memory<'py>(
+    module: &Bound<'py, Module>,
+    table_bytes: Option<u32>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let py = module.py();
+    let core = &module.get().held.core;
+    let tables = table_bytes.map(Tables::Rounded);
+    let account = py.detach(|| xla_account(core, tables)).map_err(failed)?;
+    let dictionary = PyDict::new(py);
+    dictionary.set_item("argument_size_in_bytes", account.device.argument)?;
+    dictionary.set_item("output_size_in_bytes", account.device.output)?;
+    dictionary.set_item("alias_size_in_bytes", account.device.alias)?;
+    dictionary.set_item("host_argument_size_in_bytes", account.host.argument)?;
+    dictionary.set_item("host_output_size_in_bytes", account.host.output)?;
+    dictionary.set_item("host_alias_size_in_bytes", account.host.alias)?;
+    dictionary.set_item("constant_size_in_bytes", account.constants)?;
+    dictionary.set_item("heap_size_in_bytes", account.heap)?;
+    dictionary.set_item("heap_memory_space", account.heap_space)?;
+    dictionary.set_item("peak_memory_in_bytes", account.peak)?;
+    Ok(dictionary)
+}
+
+/// Reads one of XLA's memory files: its kind, columns, total bytes, peak step and bytes there.
+#[pyfunction]
+pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResult<FileParts<'py>> {
+    let py = module.py();
+    let core = &module.get().held.core;
+    let file =
+        read_file(core, content).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let rows = &file.rows;
+    let list = PyList::empty(py);
+    let texts = |name: &str, texts: Texts| -> PyResult<()> {
+        list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))
+    };
+    let numbers = |name: &str, of: fn(&FileRow) -> i64| -> PyResult<()> {
+        list.append((name, Bound::new(py, Column::of::<i64>(rows.iter().map(of).collect()))?))
+    };
+    numbers("instruction", |row| row.row.map_or(-1, |row| i64::from(row.0)))?;
+    let name = |row: &FileRow| row.row.map_or(&b""[..], |row| core.instruction_name(row)).into();
+    texts("name", rows.iter().map(name).collect())?;
+    let index = |row: &FileRow| match row.row {
+        Some(_) => index_text(&row.path),
+        None => Box::default(),
+    };
+    texts("index", rows.iter().map(index).collect())?;
+    numbers("allocation", |row| row.allocation)?;
+    texts("kind", rows.iter().map(|row| row.kind.as_bytes().into()).collect())?;
+    numbers("bytes", |row| row.bytes)?;
+    numbers("is_exact", |row| i64::from(row.is_exact))?;
+    numbers("offset", |row| row.offset)?;
+    numbers("first_step", |row| row.steps.0)?;
+    numbers("last_step", |row| row.steps.1)?;
+    numbers("is_at_peak", |row| i64::from(row.is_at_peak))?;
+    numbers("values", |row| row.values)?;
+    Ok((file.kind.as_str(), list, file.total_bytes, file.peak_step, file.peak_bytes))
+}
+
+fn index_text(path: &[u32]) -> Box<[u8]> {
+    let path: Vec<String> = path.iter().map(u32::to_string).collect();
+    format!("{{{}}}", path.join(",")).into_bytes().into()
+}
+
+#[pymethods]
+impl MemoryData {
+    /// Bytes at the peak.
+    #[getter]
+    fn live_peak(&self) -> i64 {
+        self.counted.memory.peak.bytes
+    }
+
+    /// The row that runs at the peak.
+    #[getter]
+    fn peak_row(&self) -> Option<u32> {
+        self.counted.memory.peak_row().map(|row| row.0)
+    }
+
+    /// The step of the peak.
+    #[getter]
+    fn peak_step(&self) -> u32 {
+        self.counted.memory.peak.step
+    }
+
+    /// The most bytes of the timeline, and the row that runs there.
+    #[getter]
+    fn highest(&self) -> (i64, Option<u32>) {
+        let memory = &self.counted.memory;
+        let highest = memory.highest();
+        (highest.bytes, memory.sequence().get(highest.step as usize).copied())
+    }
+
+    #[getter]
+    fn backend(&self) -> &'static str {
+        self.counted.memory.backend.as_str()
+    }
+
+    /// Bytes alive at every step.
+    fn timeline(&self) -> Column {
+        Column::project(&self.counted, |counted| &counted.memory.timeline[..])
+    }
+
+    /// The row of every step.
+    fn sequence(&self) -> Column {
+        Column::project(&self.counted, |counted| counted.memory.sequence())
+    }
+
+    /// The step at which `row` runs; None if it takes none.
+    fn step_of(&self, row: u32) -> Option<u32> {
+        self.counted.memory.step_of(Row(row))
+    }
+
+    /// What is wrong with the module or left out: counts and rows by name.
+    fn doubts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let doubts = &self.counted.memory.doubts;
+        let dictionary = PyDict::new(py);
+        dictionary.set_item("is_unscheduled", doubts.is_unscheduled)?;
+        dictionary.set_item("disordered", doubts.disordered)?;
+        dictionary.set_item("mismatched", doubts.mismatched)?;
+        dictionary.set_item("contradictory_aliases", doubts.contradictory_aliases)?;
+        dictionary.set_item("has_unreadable_aliases", doubts.has_unreadable_aliases)?;
+        dictionary.set_item("unknown_sizes", &doubts.unknown_sizes)?;
+        dictionary.set_item("repeated_calls", &doubts.repeated_calls)?;
+        dictionary.set_item("lacks_layouts", doubts.lacks_layouts)?;
+        Ok(dictionary)
+    }
+
+    /// Peak and row if the values in `buffer` took nothing.
+    fn peak_without(&self, py: Python<'_>, buffer: u32) -> (i64, Option<u32>) {
+        let memory = &self.counted.memory;
+        let peak = py.detach(|| memory.peak_without(buffer));
+        (peak.bytes, memory.sequence().get(peak.step as usize).copied())
+    }
+
+    /// The values alive at `step`, largest first; all values without it.
+    #[pyo3(signature = (step=None))]
+    fn live<'py>(&self, py: Python<'py>, step: Option<u32>) -> PyResult<Bound<'py, PyList>> {
+        let Counted { held, memory } = &*self.counted;
+        let core = &held.core;
+        let (values, classes, phases) = py.detach(|| {
+            let values = match step {
+                Some(step) => memory.live_at(core, step),
+                None => memory.all_values(core),
+            };
+            let rows = core.row_count();
+            let phases = &held.attribution().phase[..rows];
+            let classes = Classes::new(core, memory, phases);
+            let classes: Vec<&'static str> =
+                values.iter().map(|value| classes.of(value).as_str()).collect();
+            let described = |value: &LiveValue| memory.described_by(core, value.row).0 as usize;
+            let phases: Vec<&'static str> =
+                values.iter().map(|value| phases[described(value)].as_str()).collect();
+            (values, classes, phases)
+        });
+        columns(py, &self.counted, &values, &classes, &phases)
+    }
+}
+
+/// Name and column of every fact of `values`.
+fn columns<'py>(
+    py: Python<'py>,
+    counted: &Counted,
+    values: &[LiveValue],
+    classes: &[&str],
+    phases: &[&str],
+) -> PyResult<Bound<'py, PyList>> {
+    let Counted { held, memory } = counted;
+    let core = &held.core;
+    let list = PyList::empty(py);
+    let texts = |name: &str, texts: Texts| -> PyResult<()> {
+        list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))
+    };
+    let numbers = |name: &str, of: fn(&LiveValue) -> i64| -> PyResult<()> {
+        let column = Column::of::<i64>(values.iter().map(of).collect());
+        list.append((name, Bound::new(py, column)?))
+    };
+    let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().into()).collect();
+    let rows: Vec<u32> = values.iter().map(|value| value.row.0).collect();
+    list.append(("instruction", Bound::new(py, Column::of(rows))?))?;
+    let name = |value: &LiveValue| core.instruction_name(value.row).into();
+    texts("name", values.iter().map(name).collect())?;
+    texts("index", values.iter().map(|value| index_text(&value.path)).collect())?;
+    let opcode = |value: &LiveValue| core.opcode_text(value.row).into();
+    texts("opcode", values.iter().map(opcode).collect())?;
+    let mut left = core.text().len().saturating_mul(8).saturating_add(1 << 20);
+    let shape = |value: &LiveValue| {
+        let text = shape_text(held, value.shape, left.max(256));
+        left = left.saturating_sub(text.len());
+        text.into_bytes().into()
+    };
+    texts("shape", values.iter().map(shape).collect())?;
+    numbers("bytes", |value| value.bytes)?;
+    numbers("memory_space", |value| value.memory_space)?;
+    numbers("first_step", |value| i64::from(value.first_step))?;
+    numbers("last_step", |value| i64::from(value.last_step))?;
+    numbers("byte_steps", |value| {
+        let steps = i64::from(value.last_step) - i64::from(value.first_step) + 1;
+        value.bytes.saturating_mul(steps.max(0))
+    })?;
+    numbers("buffer", |value| i64::from(value.buffer))?;
+    texts("class", words(classes))?;
+    texts("phase", words(phases))?;
+    // What a loop carries has no name of its own: that of the loop stands for it.
+    let row_of = |value: &LiveValue| memory.described_by(core, value.row).0 as usize;
+    let attribution = held.attribution();
+    let scopes = ScopeTexts::new(core, &attribution.scopes);
+    let scope = |value: &LiveValue| {
+        let scope = attribution.scope.get(row_of(value)).copied().unwrap_or(0);
+        scopes.text(scope).into()
+    };
+    texts("scope", values.iter().map(scope).collect())?;
+    let metadata = core.metadata_columns();
+    let op_name = |value: &LiveValue| {
+        let name = usize::try_from(metadata.op_name[row_of(value)]).ok();
+        let span = name.and_then(|name| metadata.op_names.get(name));
+        let raw = span.map_or(&b""[..], |span| core.bytes(*span));
+        unescape(raw).map_or_else(|_| raw.into(), |name| name.into_owned().into_boxed_slice())
+    };
+    texts("op_name", values.iter().map(op_name).collect())?;
+    let file = |value: &LiveValue| {
+        let file = usize::try_from(metadata.source_file[row_of(value)]).ok();
+        file.and_then(|file| metadata.source_files.get(file)).cloned().unwrap_or_default()
+    };
+    texts("source_file", values.iter().map(file).collect())?;
+    let line = |value: &LiveValue| i64::from(metadata.source_line[row_of(value)]);
+    let lines = Column::of::<i64>(values.iter().map(line).collect());
+    list.append(("source_line", Bound::new(py, lines)?))?;
+    Ok(list)
+}

@@ -1,0 +1,267 @@
+//! `TimeData`: the core's time of a module, which `hlofast._time` puts into words and tables.
+
+use crate::column::Column;
+use crate::held::Held;
+use crate::mesh::Mesh;
+use crate::module::Module;
+use crate::text_column::TextColumn;
+use hlofast::comms::{Collectives, derive_mesh};
+use hlofast::time::collective::{self, Group, Kind};
+use hlofast::time::{self, Device, Estimates, Model, Options, Time, Topology};
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::sync::Arc;
+
+struct Timed {
+    held: Arc<Held>,
+    found: Arc<Collectives>,
+    time: Time,
+    mesh: Option<String>,
+    mesh_source: &'static str,
+    /// Executions outside fusions; -1 beyond 64 bits.
+    multiplicity: Vec<i64>,
+    bound: Vec<u8>,
+    provenance: Vec<u8>,
+}
+
+/// The time of a module, as modelled by `Module.time`.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct TimeData {
+    timed: Arc<Timed>,
+}
+
+/// A device by name, backend, topology, figures and peaks.
+type DeviceParts = (String, String, Option<String>, Vec<(String, f64)>, Vec<(String, f64)>);
+
+/// Models the time of `module` on a device.
+#[pyfunction]
+#[pyo3(signature = (module, device, *, mesh=None, estimates="model", model="topology", measured=None))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+pub fn _time(
+    module: &Bound<'_, Module>,
+    device: DeviceParts,
+    mesh: Option<&Bound<'_, Mesh>>,
+    estimates: &str,
+    model: &str,
+    measured: Option<Vec<(u32, f64)>>,
+) -> PyResult<TimeData> {
+    let held = Arc::clone(&module.get().held);
+    let (mesh, mesh_source) = match mesh {
+        Some(mesh) => (Some(mesh.get().core.clone()), "given"),
+        None => match derive_mesh(&held.core) {
+            Some(found) => (Some(found.mesh), found.source.as_str()),
+            None => (None, "none"),
+        },
+    };
+    let options = Options {
+        device: device_of(device),
+        mesh,
+        estimates: match estimates {
+            "model" => Estimates::Model,
+            "roofline" => Estimates::Roofline,
+            "compiler" => Estimates::Compiler,
+            _ => {
+                let message = "estimates is \"model\", \"roofline\" or \"compiler\"";
+                return Err(PyValueError::new_err(message));
+            }
+        },
+        model: match model {
+            "topology" => Model::Topology,
+            "speed-of-light" => Model::SpeedOfLight,
+            "alpa" => Model::Alpa,
+            _ => {
+                let message = "collectives is \"topology\", \"speed-of-light\" or \"alpa\"";
+                return Err(PyValueError::new_err(message));
+            }
+        },
+        measured: measured.unwrap_or_default(),
+    };
+    let mesh = options.mesh.as_ref().map(hlofast::comms::Mesh::to_text);
+    let timed = module.py().detach(|| {
+        let core = &held.core;
+        let found = Arc::clone(held.collectives());
+        let time = time::time(core, held.cost(), &found, &options);
+        let multiplicity = multiplicity(&held, &time.simulation.executions);
+        let bound = time.rows.bound.iter().map(|bound| *bound as u8).collect();
+        let provenance = time.rows.provenance.iter().map(|known| *known as u8).collect();
+        Timed { held, found, time, mesh, mesh_source, multiplicity, bound, provenance }
+    });
+    Ok(TimeData { timed: Arc::new(timed) })
+}
+
+impl TimeData {
+    /// By row: seconds of one execution, of collectives those that the network takes; NaN where
+    /// they are not known.
+    pub fn seconds_alone(&self) -> Vec<f64> {
+        let time = &self.timed.time;
+        let mut seconds = time.rows.seconds.clone();
+        for (collective, entry) in self.timed.found.collectives.iter().zip(&time.communications) {
+            let known = if entry.missing.is_some() { f64::NAN } else { entry.estimate.seconds };
+            for row in [collective.row, collective.outer] {
+                if let Some(slot) = seconds.get_mut(row.0 as usize) {
+                    *slot = known;
+                }
+            }
+        }
+        seconds
+    }
+}
+
+fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
+    let mut device = Device { name, is_tpu: backend == "tpu", peaks, ..Device::default() };
+    device.topology = topology.and_then(|word| Topology::from_word(&word));
+    for (figure, value) in &figures {
+        // Figures that no model needs are for people.
+        device.set(figure, *value);
+    }
+    device
+}
+
+fn multiplicity(held: &Held, executions: &[u64]) -> Vec<i64> {
+    let mut column = Vec::with_capacity(held.core.row_count());
+    for (computation, runs) in held.core.computations().iter().zip(executions) {
+        column.resize(computation.end_row as usize, i64::try_from(*runs).unwrap_or(-1));
+    }
+    column
+}
+
+#[pymethods]
+impl TimeData {
+    /// The column over instructions called `name`.
+    fn column(&self, name: &str) -> PyResult<Column> {
+        let timed = &self.timed;
+        let rows = |of: fn(&Timed) -> &[f64]| Column::project(timed, of);
+        Ok(match name {
+            "seconds" => rows(|t| &t.time.rows.seconds),
+            "roofline_seconds" => rows(|t| &t.time.rows.roofline_seconds),
+            "compute_seconds" => rows(|t| &t.time.rows.compute_seconds),
+            "memory_seconds" => rows(|t| &t.time.rows.memory_seconds),
+            "compiler_seconds" => rows(|t| &t.time.rows.compiler_seconds),
+            "start_seconds" => rows(|t| &t.time.simulation.start),
+            "end_seconds" => rows(|t| &t.time.simulation.end),
+            "exposed_seconds" => rows(|t| &t.time.simulation.exposed),
+            "multiplicity" => Column::project(timed, |t| &t.multiplicity[..]),
+            "bound" => Column::project(timed, |t| &t.bound[..]),
+            "provenance" => Column::project(timed, |t| &t.provenance[..]),
+            _ => return Err(PyKeyError::new_err(name.to_owned())),
+        })
+    }
+
+    /// Figures that were needed and are not known.
+    #[getter]
+    fn unknown_figures(&self) -> Vec<String> {
+        self.timed.time.rows.unknown_figures.clone()
+    }
+
+    /// The mesh as text.
+    #[getter]
+    fn mesh(&self) -> Option<&str> {
+        self.timed.mesh.as_deref()
+    }
+
+    /// Where the mesh comes from.
+    #[getter]
+    fn mesh_source(&self) -> &'static str {
+        self.timed.mesh_source
+    }
+
+    /// Seconds of the step: in all, computing, moving data, other; then waiting, by axes.
+    fn step(&self) -> (f64, f64, f64, f64, Vec<(String, f64)>) {
+        let simulation = &self.timed.time.simulation;
+        let step = &simulation.step;
+        let exposed = simulation.axes.iter().cloned().zip(step.exposed.iter().copied());
+        (step.seconds, step.compute, step.memory, step.other, exposed.collect())
+    }
+
+    /// Rows of loops that count once since their trip count is not known.
+    fn open_loops(&self) -> Vec<u32> {
+        self.timed.time.simulation.open_loops.iter().map(|row| row.0).collect()
+    }
+
+    /// Rows of conditionals and the computations that count.
+    fn branches(&self) -> Vec<(u32, u32)> {
+        let branches = &self.timed.time.simulation.branches;
+        branches.iter().map(|(row, computation)| (row.0, computation.0)).collect()
+    }
+
+    /// One row per collective.
+    fn collectives<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let timed = &self.timed;
+        let found = &timed.found.collectives;
+        let core = &timed.held.core;
+        let list = PyList::empty(py);
+        let texts = |name: &str, texts: Vec<Box<[u8]>>| -> PyResult<()> {
+            list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))
+        };
+        let numbers = |name: &str, column: Column| -> PyResult<()> {
+            list.append((name, Bound::new(py, column)?))
+        };
+        numbers("instruction", Column::of(found.iter().map(|c| c.outer.0).collect()))?;
+        texts("name", found.iter().map(|c| core.instruction_name(c.outer).into()).collect())?;
+        texts("kind", found.iter().map(|c| c.kind.as_str().as_bytes().into()).collect())?;
+        let communications = &timed.time.communications;
+        texts("axes", communications.iter().map(|c| c.axes.as_bytes().into()).collect())?;
+        let whole = |value: Option<u64>| value.and_then(|v| i64::try_from(v).ok()).unwrap_or(-1);
+        numbers("payload", Column::of(found.iter().map(|c| whole(c.payload())).collect()))?;
+        numbers("group_size", Column::of(found.iter().map(|c| whole(c.group_size)).collect()))?;
+        let of = |get: fn(&time::Communication) -> f64| {
+            Column::of::<f64>(communications.iter().map(get).collect())
+        };
+        numbers("wire_bytes", of(|c| c.estimate.wire_bytes))?;
+        numbers("seconds", of(|c| c.estimate.seconds))?;
+        numbers("alpha_seconds", of(|c| c.estimate.latency))?;
+        numbers("bytes_per_second", of(|c| c.estimate.bandwidth))?;
+        let waited = timed.time.simulation.collectives.iter().map(|entry| entry.1);
+        numbers("exposed_seconds", Column::of::<f64>(waited.collect()))?;
+        let runs = found.iter().map(|c| timed.multiplicity[c.outer.0 as usize]);
+        numbers("multiplicity", Column::of::<i64>(runs.collect()))?;
+        let missing = communications.iter().map(|c| c.missing.unwrap_or("").as_bytes().into());
+        texts("unknown", missing.collect())?;
+        Ok(list)
+    }
+}
+
+/// Seconds, wire bytes, seconds that do not depend on the size, and wire bytes per second of one
+/// collective. A missing figure is the message of the `ValueError`.
+#[pyfunction]
+#[pyo3(signature = (device, kind, payload, group_size, *, near=None, axes=None, model="topology", communicators=1, alpha=1.0, beta=1.0))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+pub fn _collective_time(
+    device: DeviceParts,
+    kind: &str,
+    payload: f64,
+    group_size: u64,
+    near: Option<u64>,
+    axes: Option<u64>,
+    model: &str,
+    communicators: u64,
+    alpha: f64,
+    beta: f64,
+) -> PyResult<(f64, f64, f64, f64)> {
+    let kind = Kind::from_word(kind)
+        .ok_or_else(|| PyValueError::new_err(format!("unknown kind of collective {kind:?}")))?;
+    let device = device_of(device);
+    let near = near.unwrap_or(group_size);
+    let missing = |figure: &'static str| PyValueError::new_err(figure);
+    let wire = kind.wire_share(group_size) * payload;
+    match model {
+        "topology" => {
+            let group = Group { size: group_size, near, axes };
+            let found = collective::on_device(&device, kind, payload, group).map_err(missing)?;
+            Ok((found.seconds, found.wire_bytes, found.latency, found.bandwidth))
+        }
+        "speed-of-light" => {
+            let hosts = group_size.div_ceil(near.max(1));
+            let seconds = collective::speed_of_light(&device, kind, payload, hosts, communicators)
+                .map_err(missing)?;
+            Ok((seconds, wire, 0.0, 0.0))
+        }
+        "alpa" => {
+            let cost = collective::alpa(kind, payload, group_size, alpha, beta);
+            let cost = cost.ok_or_else(|| PyValueError::new_err("Alpa has no formula for it"))?;
+            Ok((cost, wire, alpha, 0.0))
+        }
+        _ => Err(PyValueError::new_err("model is \"topology\", \"speed-of-light\" or \"alpa\"")),
+    }
+}

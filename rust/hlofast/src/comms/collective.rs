@@ -1,0 +1,454 @@
+//! Collectives in one form, however they are written.
+
+use super::find::{self, Found, frontend_attribute};
+use super::groups::{DeviceGroups, GroupContext};
+use super::kind::CollectiveKind;
+use super::loops::{LoopPlaces, Overlap};
+use super::moved::{Moved, Mover, Piece};
+use crate::cost::{Cost, Executions, PhaseExecutions};
+use crate::graph::origin::End;
+use crate::graph::{Attribution, Phase};
+use crate::ir::decode::{AttributeValue, decode};
+use crate::ir::{Module, Opcode, Row, ShapeId};
+use std::ops::Range;
+
+/// A collective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collective {
+    /// What it does.
+    pub kind: CollectiveKind,
+    /// What its instruction is: a compiler may write an all-gather as an all-reduce of arrays that
+    /// are zero but for one part each, and a reduce-scatter as an all-reduce and a slice.
+    pub written_as: CollectiveKind,
+    /// Its instruction, or the one that starts it.
+    pub row: Row,
+    /// All its instructions, as a part of [`Collectives::members`]: fusions that carry one
+    /// collective along while they compute hold it once each.
+    pub members: Range<u32>,
+    /// What stands for it where the program is scheduled: `row`, or the fusion or async-start
+    /// around it.
+    pub outer: Row,
+    /// After which its result is there, if it is asynchronous.
+    pub done: Option<Row>,
+    /// `channel_id`.
+    pub channel: Option<i64>,
+    /// Bytes of its operands on one device; None if that has no bound.
+    pub payload_in: Option<u64>,
+    /// Bytes of its result on one device.
+    pub payload_out: Option<u64>,
+    /// Who takes part, in [`Collectives::groups`]; None of permutes, transfers and across meshes.
+    pub groups: Option<u32>,
+    /// Devices that take part in one exchange; None if that is not known.
+    pub group_size: Option<u64>,
+    /// Of a permute or a transfer: source and target of each, in [`Collectives::pairs`].
+    pub pairs: Range<u32>,
+    /// What it moves: what most of its bytes are.
+    pub moved: Moved,
+    /// The arrays it moves, in [`Collectives::pieces`].
+    pub pieces: Range<u32>,
+    /// How often it is executed, by phase.
+    pub executions: Vec<PhaseExecutions>,
+    /// Its phase is not its own name's, but that of what uses it or of what it is made of.
+    pub is_phase_inferred: bool,
+    /// How often the innermost loop around it runs; None if unknown or outside loops.
+    pub trip_count: Option<u64>,
+    /// It lies in a loop.
+    pub is_in_loop: bool,
+    /// The collective in a loop, by its number, whose first or last iteration this one is, taken
+    /// out of the loop.
+    pub peeled_from: Option<u32>,
+    /// What is scheduled between its start and its end.
+    pub overlap: Option<Overlap>,
+}
+
+impl Collective {
+    /// The bytes of the whole array it is about; see [`CollectiveKind::payload`].
+    pub fn payload(&self) -> Option<u64> {
+        Some(self.kind.payload(self.payload_in?, self.payload_out?))
+    }
+
+    /// Bytes each device sends around a ring; see [`CollectiveKind::ring_wire_bytes`].
+    pub fn ring_wire_bytes(&self) -> Option<u64> {
+        if self.kind.is_point_to_point() {
+            return self.payload();
+        }
+        Some(self.kind.ring_wire_bytes(self.payload()?, self.group_size?))
+    }
+}
+
+/// The collectives of a module, in the order of the rows that stand for them.
+#[derive(Clone, Debug, Default)]
+pub struct Collectives {
+    /// The collectives.
+    pub collectives: Vec<Collective>,
+    /// The instructions of each.
+    pub members: Vec<Row>,
+    /// Distinct groups of devices.
+    pub groups: Vec<DeviceGroups>,
+    /// Sources and targets of permutes.
+    pub pairs: Vec<(i64, i64)>,
+    /// The arrays they move.
+    pub pieces: Vec<Piece>,
+    /// What else the groups depend on.
+    pub context: GroupContext,
+}
+
+impl Collectives {
+    /// Bytes held on the heap, without those of irregular groups.
+    pub fn heap_bytes(&self) -> usize {
+        self.collectives.capacity() * size_of::<Collective>()
+            + self.members.capacity() * size_of::<Row>()
+            + self.groups.capacity() * size_of::<DeviceGroups>()
+            + self.pairs.capacity() * 16
+            + self.pieces.capacity() * size_of::<Piece>()
+    }
+}
+
+/// The collectives of `module`, normalised: written at once, as start and done, in an
+/// asynchronous computation, in a fusion or in several, each is one.
+pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> Collectives {
+    let mut all = Collectives { context: GroupContext::of(module), ..Collectives::default() };
+    let found = find::collectives(module);
+    if found.is_empty() {
+        return all;
+    }
+    let is_receive = |row: &Row| module.opcode(*row) == Opcode::Recv;
+    let transfers = found
+        .iter()
+        .filter_map(|found| Some((found.others.iter().copied().find(is_receive)?, found.row)));
+    let transfers = transfers.collect();
+    let mut reader = Reader {
+        module,
+        executions: Executions::new(module, cost, attribution),
+        mover: Mover::new(module, attribution, &transfers),
+        places: LoopPlaces::new(module, cost),
+        attribution,
+        groups: GroupTexts::default(),
+    };
+    for found in found {
+        let collective = reader.read(found, &mut all);
+        all.collectives.push(collective);
+    }
+    super::loops::link_peeled(module, &reader.places, &mut all);
+    all
+}
+
+/// Groups are read once per distinct text.
+type GroupTexts = std::collections::HashMap<Vec<u8>, Option<u32>>;
+
+struct Reader<'a> {
+    module: &'a Module,
+    executions: Executions<'a>,
+    mover: Mover<'a>,
+    places: LoopPlaces<'a>,
+    attribution: &'a Attribution,
+    groups: GroupTexts,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, found: Found, all: &mut Collectives) -> Collective {
+        let module = self.module;
+        let Found { kind: written_as, row, outer, others, done } = found;
+        let operands = data_operands(module, row);
+        let sum = |rows: &[Row]| {
+            rows.iter().try_fold(0u64, |sum, row| {
+                sum.checked_add(module.shapes().logical_bytes(module.shape(*row))?)
+            })
+        };
+        let result = result_shape(module, row);
+        let start = all.pieces.len();
+        let mut collective = Collective {
+            kind: written_as,
+            written_as,
+            row,
+            members: extend(&mut all.members, std::iter::once(row).chain(others)),
+            outer,
+            done,
+            channel: integer_attribute(module, row, "channel_id"),
+            payload_in: sum(&operands),
+            payload_out: result.and_then(|shape| module.shapes().logical_bytes(shape)),
+            groups: None,
+            group_size: None,
+            pairs: 0..0,
+            moved: Moved::Other,
+            pieces: 0..0,
+            executions: self.executions_of(row, outer),
+            is_phase_inferred: false,
+            trip_count: None,
+            is_in_loop: false,
+            peeled_from: None,
+            overlap: done.and_then(|done| self.places.overlap(outer, done)),
+        };
+        self.read_groups(&mut collective, all);
+        let mut sources = operands;
+        if written_as == CollectiveKind::AllReduce {
+            if let Some(parts) =
+                gathered_parts(module, &self.mover, &sources, collective.group_size)
+            {
+                collective.kind = CollectiveKind::AllGather;
+                collective.payload_in = sum(&parts);
+                sources = parts;
+            } else if let Some(bytes) = scattered_bytes(module, &collective) {
+                collective.kind = CollectiveKind::ReduceScatter;
+                collective.payload_out = Some(bytes);
+            }
+        }
+        for (index, source) in sources.into_iter().enumerate() {
+            let is_gradient = self.mover.is_gradient(row, index as u32);
+            self.mover.pieces(source, is_gradient, &mut all.pieces);
+        }
+        collective.pieces = start as u32..all.pieces.len() as u32;
+        collective.moved = most_moved(&all.pieces[start..]);
+        self.infer_phase(&mut collective, &all.pieces[start..]);
+        if let Some(place) = self.places.innermost(outer) {
+            collective.is_in_loop = true;
+            collective.trip_count = place;
+        }
+        collective
+    }
+
+    /// Executions are those of what is scheduled; phase and scope are the collective's own where
+    /// it has a name.
+    fn executions_of(&self, row: Row, outer: Row) -> Vec<PhaseExecutions> {
+        let mut found = self.executions.of(outer);
+        let (phase, scope) = (&self.attribution.phase, &self.attribution.scope);
+        let own = phase[row.0 as usize];
+        if row != outer && own != Phase::Unattributed && found.len() == 1 {
+            found[0].phase = own;
+            found[0].scope = scope[row.0 as usize];
+        }
+        found
+    }
+
+    /// A nameless collective of weights belongs to the first that uses it, another one to what
+    /// most of its bytes come from.
+    fn infer_phase(&self, collective: &mut Collective, pieces: &[Piece]) {
+        let [entry] = &mut collective.executions[..] else { return };
+        if entry.phase != Phase::Unattributed {
+            return;
+        }
+        let phase = if collective.moved == Moved::Weight {
+            self.phase_of_users(collective.done.unwrap_or(collective.outer))
+        } else {
+            let mut sums = [0u64; Phase::ALL.len()];
+            for piece in pieces {
+                let phase = piece.source.map(|row| self.attribution.phase[row.0 as usize]);
+                let sum = &mut sums[phase.unwrap_or_default() as usize];
+                *sum = sum.saturating_add(piece.bytes);
+            }
+            let known = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Unattributed);
+            known
+                .filter(|phase| sums[*phase as usize] > 0)
+                .max_by_key(|phase| sums[*phase as usize])
+        };
+        if let Some(phase) = phase {
+            entry.phase = phase;
+            collective.is_phase_inferred = true;
+        }
+    }
+
+    /// The phase of the first named row that uses `row`, directly or through nameless rows.
+    fn phase_of_users(&self, row: Row) -> Option<Phase> {
+        const MOST_ROWS: usize = 64;
+        const MOST_USERS: usize = 1024;
+        let module = self.module;
+        let mut seen = 0;
+        let mut queue = vec![row];
+        let mut next = 0;
+        while let Some(row) = queue.get(next).copied().filter(|_| next < MOST_ROWS) {
+            next += 1;
+            for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
+                seen += 1;
+                if seen > MOST_USERS {
+                    return None;
+                }
+                let phase = self.attribution.phase[user.0 as usize];
+                if phase != Phase::Unattributed {
+                    return Some(phase);
+                }
+                if queue.len() < MOST_ROWS && !queue.contains(&user) {
+                    queue.push(user);
+                }
+            }
+        }
+        None
+    }
+
+    fn read_groups(&mut self, collective: &mut Collective, all: &mut Collectives) {
+        let module = self.module;
+        let row = collective.row;
+        match module.opcode(row) {
+            Opcode::CollectivePermute | Opcode::CollectivePermuteStart => {
+                let pairs = module.attribute_bytes(row, "source_target_pairs");
+                collective.pairs = extend(&mut all.pairs, decoded_pairs(pairs).into_iter());
+            }
+            Opcode::Send | Opcode::Recv => {
+                let pairs = frontend_attribute(module, row, b"_xla_send_recv_source_target_pairs");
+                collective.pairs = extend(&mut all.pairs, decoded_pairs(pairs).into_iter());
+            }
+            Opcode::CustomCall => {
+                collective.group_size = meshes_of_marker(module, row).map(|ids| ids.len() as u64);
+            }
+            _ => {
+                let mut key = Vec::new();
+                for name in ["replica_groups", "use_global_device_ids"] {
+                    key.extend_from_slice(module.attribute_bytes(row, name).unwrap_or_default());
+                    key.push(0);
+                }
+                key.push(u8::from(collective.channel.is_some()));
+                let context = &all.context;
+                let groups = &mut all.groups;
+                let index = *self.groups.entry(key).or_insert_with(|| {
+                    let read = DeviceGroups::of_row(module, row, context).ok()?;
+                    groups.push(read);
+                    Some(groups.len() as u32 - 1)
+                });
+                collective.groups = index;
+                let groups = index.and_then(|index| all.groups.get(index as usize));
+                collective.group_size = groups.and_then(DeviceGroups::group_size);
+            }
+        }
+    }
+}
+
+/// `{{0,1},{1,2}}`; none where that cannot be read.
+fn decoded_pairs(text: Option<&[u8]>) -> Vec<(i64, i64)> {
+    let value =
+        text.and_then(|text| decode(b"source_target_pairs", Opcode::CollectivePermute, text).ok());
+    match value {
+        Some(AttributeValue::SourceTargetPairs(pairs)) => pairs,
+        _ => Vec::new(),
+    }
+}
+
+/// Appends `items` to `list`; where they are.
+fn extend<T>(list: &mut Vec<T>, items: impl Iterator<Item = T>) -> Range<u32> {
+    let start = list.len() as u32;
+    list.extend(items);
+    start..list.len() as u32
+}
+
+fn most_moved(pieces: &[Piece]) -> Moved {
+    let mut sums = [0u64; Moved::ALL.len()];
+    for piece in pieces {
+        sums[piece.moved as usize] = sums[piece.moved as usize].saturating_add(piece.bytes.max(1));
+    }
+    let most = sums.iter().copied().max().unwrap_or(0);
+    let found = Moved::ALL.into_iter().find(|moved| sums[*moved as usize] == most && most > 0);
+    found.unwrap_or_default()
+}
+
+fn integer_attribute(module: &Module, row: Row, key: &str) -> Option<i64> {
+    let text = std::str::from_utf8(module.attribute_bytes(row, key)?).ok()?;
+    text.trim().parse().ok()
+}
+
+/// The operands that are sent.
+fn data_operands(module: &Module, row: Row) -> Vec<Row> {
+    let operands = module.operands(row);
+    let count = match module.opcode(row) {
+        // Then come the buffer that is filled, and offsets and sizes; of a send, a token.
+        Opcode::RaggedAllToAll | Opcode::Send => operands.len().min(1),
+        Opcode::Recv => 0,
+        // In place: then come the buffer that is written to, and where in both.
+        Opcode::CollectivePermute | Opcode::CollectivePermuteStart
+            if module.attribute(row, "slice_sizes").is_some() =>
+        {
+            operands.len().min(1)
+        }
+        _ => operands.len(),
+    };
+    operands[..count].iter().map(|operand| Row(*operand)).collect()
+}
+
+/// The shape of what a collective makes.
+fn result_shape(module: &Module, row: Row) -> Option<ShapeId> {
+    let shape = module.shape(row);
+    let element = |index: usize| module.shapes().tuple(shape)?.get(index).copied();
+    match module.opcode(row) {
+        Opcode::AllGatherStart | Opcode::CollectivePermuteStart => element(1),
+        Opcode::Send | Opcode::Recv => element(0),
+        _ => Some(shape),
+    }
+}
+
+/// If each operand of an all-reduce is zero but for one part of it, one for each device of a
+/// group: these parts.
+fn gathered_parts(
+    module: &Module,
+    mover: &Mover<'_>,
+    operands: &[Row],
+    group_size: Option<u64>,
+) -> Option<Vec<Row>> {
+    let part = |operand: &Row| {
+        let End::Computed(row) = mover.one_origin(*operand)? else { return None };
+        let [target, update, ..] = *module.operands(row) else { return None };
+        if module.opcode(row) != Opcode::DynamicUpdateSlice {
+            return None;
+        }
+        let End::Constant(target) = mover.one_origin(Row(target))? else { return None };
+        let elements = module.elements_column();
+        let (whole, part) = (elements[row.0 as usize], elements[update as usize]);
+        let is_one_each = i128::from(part) * i128::from(group_size?) == i128::from(whole);
+        (is_one_each && is_zero(module, target)).then_some(Row(update))
+    };
+    if operands.is_empty() {
+        return None;
+    }
+    operands.iter().map(part).collect()
+}
+
+/// Whether `row` is a zero, or repeats one.
+fn is_zero(module: &Module, row: Row) -> bool {
+    let row = match module.opcode(row) {
+        Opcode::Broadcast => match module.operands(row).first() {
+            Some(operand) => Row(*operand),
+            None => return false,
+        },
+        _ => row,
+    };
+    let (_, payload) = module.opcode_and_payload(row);
+    let text = module.bytes(payload).trim_ascii();
+    let text = text.strip_prefix(b"(").unwrap_or(text);
+    let text = text.strip_suffix(b")").unwrap_or(text);
+    module.opcode(row) == Opcode::Constant
+        && matches!(text.trim_ascii(), b"0" | b"-0" | b"0.0" | b"false")
+}
+
+/// How many uses of a fused all-reduce are looked at.
+const MOST_USES: usize = 4096;
+
+/// If all that is made of a fused all-reduce is a part of it for each device: the bytes of that.
+fn scattered_bytes(module: &Module, collective: &Collective) -> Option<u64> {
+    if module.opcode(collective.outer) != Opcode::Fusion {
+        return None;
+    }
+    let bytes = module.shapes().logical_bytes(module.shape(collective.outer))?;
+    let size = collective.group_size.filter(|size| *size > 1)?;
+    let mut level = vec![collective.row];
+    let mut slices = 0;
+    let mut steps = 0;
+    while let Some(row) = level.pop() {
+        for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
+            steps += 1;
+            if steps > MOST_USES {
+                return None;
+            }
+            match module.opcode(user) {
+                Opcode::GetTupleElement | Opcode::Bitcast => level.push(user),
+                Opcode::DynamicSlice => slices += 1,
+                _ => return None,
+            }
+        }
+    }
+    let is_part = bytes.checked_mul(size) == collective.payload_in && slices > 0;
+    is_part.then_some(bytes)
+}
+
+/// The meshes between which one of Alpa's cross-mesh reductions works: `SUM;0$1$`.
+pub(super) fn meshes_of_marker(module: &Module, row: Row) -> Option<Vec<u64>> {
+    let config = module.backend_config(row)?;
+    let text = std::str::from_utf8(&config).ok()?;
+    let (_, meshes) = text.split_once(';')?;
+    meshes.split_terminator('$').map(|id| id.parse().ok()).collect()
+}

@@ -1,0 +1,35 @@
+//! Communication between devices: meshes, the groups that take part in collectives, and what
+//! collectives send along which axes, for whom and how often.
+//!
+//! Start at [`collectives`] for what is sent, at [`Mesh`] for axes, at [`along`] for both.
+
+mod along;
+mod alpa;
+mod axes;
+mod collective;
+mod derive;
+mod digits;
+mod find;
+mod groups;
+mod kind;
+mod loops;
+mod mesh;
+mod moved;
+mod partition;
+mod permute;
+mod shardy;
+mod spellings;
+
+pub use along::{Along, Network, along};
+pub use alpa::{AlpaCounters, alpa_counters, grad_sync_channel_ids};
+pub use axes::{AxisMatch, AxisPart, Mismatch};
+pub use collective::{Collective, Collectives, collectives};
+pub use derive::{DerivedMesh, MeshSource, derive_mesh};
+pub use find::host_transfers;
+pub use groups::{DeviceGroups, GroupContext, GroupMode, GroupSpan};
+pub use kind::CollectiveKind;
+pub use loops::Overlap;
+pub use mesh::{AxisSpan, Mesh, MeshAxis, MeshError};
+pub use moved::{Moved, Piece};
+pub use partition::{DimensionSpec, PartitionSpec};
+pub use permute::PermuteMatch;

@@ -1,0 +1,320 @@
+//! Where a value comes from: back through everything that only hands it on, across calls.
+//!
+//! Computations are followed to all their callers, so where several calls share one, the answer
+//! holds the ends of all of them.
+
+use super::markers::is_marker;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Call, CallRole, Module, Opcode, Row};
+use hashbrown::HashSet;
+
+/// How many steps one question may take, and how deep tuples may nest.
+pub(crate) const MOST_STEPS: usize = 4096;
+pub(crate) const DEEPEST_PATH: usize = 32;
+
+/// Part of the result of a row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The row.
+    pub row: Row,
+    /// Which element of its tuple, and of the tuple in that, innermost index first; empty for the
+    /// whole result.
+    pub path: Vec<u32>,
+}
+
+impl From<Row> for Place {
+    fn from(row: Row) -> Place {
+        Place { row, path: Vec::new() }
+    }
+}
+
+/// What is looked through besides tuples, calls, loops and barriers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Through {
+    /// What keeps every element: converts, copies, bitcasts, reshapes, transposes, paddings.
+    pub conversions: bool,
+    /// Parts of arrays, and arrays that parts are put into.
+    pub slices: bool,
+    /// All-gathers.
+    pub gathers: bool,
+}
+
+impl Through {
+    /// All of these.
+    pub const EVERYTHING: Through = Through { conversions: true, slices: true, gathers: true };
+}
+
+/// Where following a value ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A parameter of the entry computation, or of one that nothing calls.
+    Parameter(Row),
+    /// A constant, or one repeated.
+    Constant(Row),
+    /// A row that computes it.
+    Computed(Row),
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, Default)]
+pub struct Origins {
+    /// Each end once, in the order in which they were found.
+    pub ends: Vec<End>,
+    /// Whether there may be more: the value was too complex to follow.
+    pub is_partial: bool,
+}
+
+/// The ends of `place`.
+pub fn origins(module: &Module, place: Place, through: Through) -> Origins {
+    let mut steps = MOST_STEPS;
+    origins_within(module, place, through, &mut steps)
+}
+
+/// The ends of `place`, found in at most `steps` steps, less those it took afterwards.
+pub(crate) fn origins_within(
+    module: &Module,
+    place: Place,
+    through: Through,
+    steps: &mut usize,
+) -> Origins {
+    let mut found = Origins::default();
+    let mut seen: HashSet<Place, BuildMix> = HashSet::default();
+    let mut stack = vec![place];
+    while let Some(place) = stack.pop() {
+        if seen.contains(&place) {
+            continue;
+        }
+        let cost = fan_out(module, place.row);
+        if *steps < cost || place.path.len() > DEEPEST_PATH {
+            found.is_partial = true;
+            break;
+        }
+        *steps -= cost;
+        seen.insert(place.clone());
+        let before = stack.len();
+        match step(module, &place, through, &mut stack) {
+            Some(end) if !found.ends.contains(&end) => found.ends.push(end),
+            Some(_) => {}
+            // The first operand first.
+            None => stack[before..].reverse(),
+        }
+    }
+    found
+}
+
+/// How many places a step back from `row` may lead to, at least one: those of a parameter are in
+/// all callers.
+pub(crate) fn fan_out(module: &Module, row: Row) -> usize {
+    let calls = |row: Row| module.calls(row).len();
+    let places = match module.opcode(row) {
+        Opcode::Parameter => {
+            let callers = module.callers(module.computation_of(row));
+            // Alone the number of callers may be more than anyone wants to look at.
+            match callers.len() {
+                many if many > MOST_STEPS => many,
+                _ => callers.iter().map(|caller| calls(Row(*caller))).sum(),
+            }
+        }
+        Opcode::CustomCall if is_many(module, row) => module.operands(row).len(),
+        _ => calls(row),
+    };
+    places.max(1)
+}
+
+/// Puts on `next` what hands its value on to `place`, or says that it ends there.
+pub(crate) fn step(
+    module: &Module,
+    place: &Place,
+    through: Through,
+    next: &mut Vec<Place>,
+) -> Option<End> {
+    let before = next.len();
+    let end = hand_on(module, place, through, next);
+    end.or_else(|| (next.len() == before).then_some(End::Computed(place.row)))
+}
+
+/// The same, but says nothing of rows that compute.
+fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Vec<Place>) -> Option<End> {
+    use Opcode::*;
+    let row = place.row;
+    let operand = |index: usize, path: Vec<u32>| {
+        module.operands(row).get(index).map(|operand| Place { row: Row(*operand), path })
+    };
+    let callee = |role: fn(CallRole) -> bool| {
+        let calls = module.calls(row).iter().filter(move |call| role(call.role));
+        calls.map(|call| Place {
+            row: Row(module.computation(call.computation).root),
+            path: place.path.clone(),
+        })
+    };
+    let same = || place.path.clone();
+    match module.opcode(row) {
+        GetTupleElement => {
+            let mut path = same();
+            path.push(u32::try_from(module.tuple_index(row)?).ok()?);
+            next.extend(operand(0, path));
+        }
+        Tuple => {
+            let mut path = same();
+            if let Some(index) = path.pop() {
+                next.extend(operand(index as usize, path));
+            }
+        }
+        OptBarrier | Domain | AddDependency => next.extend(operand(0, same())),
+        CopyStart => {
+            let mut path = same();
+            if path.pop().is_some_and(|index| index < 2) {
+                next.extend(operand(0, path));
+            }
+        }
+        CopyDone => {
+            let mut path = same();
+            path.push(0);
+            next.extend(operand(0, path));
+        }
+        AsyncUpdate => next.extend(operand(0, same())),
+        AsyncDone => {
+            let mut path = same();
+            path.push(1);
+            next.extend(operand(0, path));
+        }
+        AsyncStart => {
+            let mut path = same();
+            match path.pop() {
+                Some(0) => {
+                    if let Some(index) = path.pop() {
+                        next.extend(operand(index as usize, path));
+                    }
+                }
+                Some(1) => {
+                    let roots = module.calls(row).iter();
+                    next.extend(roots.map(|call| Place {
+                        row: Row(module.computation(call.computation).root),
+                        path: path.clone(),
+                    }));
+                }
+                _ => {}
+            }
+        }
+        Call | Fusion => next.extend(callee(|role| {
+            matches!(role, CallRole::Calls | CallRole::ToApply | CallRole::Called)
+        })),
+        // The body's parameter stands for the loop's first state too.
+        While => next.extend(callee(|role| role == CallRole::Body)),
+        Conditional => next.extend(callee(|role| {
+            let branches =
+                [CallRole::Branch, CallRole::TrueComputation, CallRole::FalseComputation];
+            branches.contains(&role)
+        })),
+        CustomCall if is_marker(module, row) => next.extend(operand(0, same())),
+        CustomCall => return tpu_call(module, place, through, next),
+        Parameter => {
+            let id = module.computation_of(row);
+            let number = module.parameter_number(row).and_then(|n| usize::try_from(n).ok());
+            let callers = module.callers(id);
+            if callers.is_empty() {
+                return Some(End::Parameter(row));
+            }
+            for caller in callers.iter().map(|caller| Row(*caller)) {
+                let number = number?;
+                let calls = module.calls(caller).iter().enumerate();
+                for (index, call) in calls.filter(|(_, call)| call.computation == id) {
+                    let given = argument(module, caller, call, index, number);
+                    next.extend(given.map(|row| Place { row, path: same() }));
+                }
+                if let Some(body) = module.called(caller, CallRole::Body) {
+                    let root = Row(module.computation(body).root);
+                    next.push(Place { row: root, path: same() });
+                }
+            }
+        }
+        Bitcast | Convert | Copy | Reshape | Transpose | ReducePrecision | Pad
+            if through.conversions =>
+        {
+            next.extend(operand(0, same()));
+        }
+        Slice | DynamicSlice if through.slices => next.extend(operand(0, same())),
+        DynamicUpdateSlice if through.slices => {
+            next.extend(operand(0, same()));
+            next.extend(operand(1, same()));
+        }
+        AllGather if through.gathers && module.operands(row).len() == 1 => {
+            next.extend(operand(0, same()));
+        }
+        AllGatherDone if through.gathers => {
+            let mut path = same();
+            path.push(1);
+            next.extend(operand(0, path));
+        }
+        AllGatherStart if through.gathers => {
+            let mut path = same();
+            path.pop();
+            let index = if module.operands(row).len() > 1 { path.pop()? } else { 0 };
+            next.extend(operand(index as usize, path));
+        }
+        Constant | Iota => return Some(End::Constant(row)),
+        Broadcast => {
+            let source = Row(*module.operands(row).first()?);
+            if matches!(module.opcode(source), Constant) {
+                return Some(End::Constant(row));
+            }
+        }
+        _ => {}
+    }
+    None
+}
+
+/// Whether `row` is one of the TPU compiler's own calls that hand several values on.
+fn is_many(module: &Module, row: Row) -> bool {
+    let target = module.attribute_bytes(row, "custom_call_target");
+    matches!(target, Some(b"\"ConcatBitcast\"" | b"\"AsyncCollectiveDone\""))
+}
+
+/// What hands its value on to a result of one of the TPU compiler's own calls.
+fn tpu_call(
+    module: &Module,
+    place: &Place,
+    through: Through,
+    next: &mut Vec<Place>,
+) -> Option<End> {
+    let operands = || module.operands(place.row).iter().map(|operand| Row(*operand));
+    match module.attribute_bytes(place.row, "custom_call_target")? {
+        // Slices that were fetched one by one, as the array they are parts of.
+        b"\"ConcatBitcast\"" if through.slices => {
+            next.extend(operands().map(|row| Place { row, path: place.path.clone() }));
+        }
+        // A buffer that nothing is in yet.
+        b"\"AllocateBuffer\"" => return Some(End::Constant(place.row)),
+        // The first fusion of a collective under way: what it sends, then what it makes.
+        b"\"AsyncCollectiveStart\"" => {
+            let mut path = place.path.clone();
+            let sent = operands().next()?;
+            let row = match path.pop()? {
+                0 => Row(*module.operands(sent).first()?),
+                1 if through.gathers => sent,
+                _ => return None,
+            };
+            next.push(Place { row, path });
+        }
+        // The last one: among its operands is the collective itself.
+        b"\"AsyncCollectiveDone\"" if through.gathers => {
+            let gathers = operands().filter(|row| module.opcode(*row) == Opcode::AllGather);
+            next.extend(gathers.map(|row| Place { row, path: place.path.clone() }));
+        }
+        _ => {}
+    }
+    None
+}
+
+/// The operand of `caller` that `call`, its call number `place`, makes parameter `number`.
+fn argument(module: &Module, caller: Row, call: &Call, place: usize, number: usize) -> Option<Row> {
+    let index = match (module.opcode(caller), call.role) {
+        (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart | Opcode::CustomCall, _) => number,
+        (Opcode::While, _) if number == 0 => 0,
+        (Opcode::Conditional, CallRole::TrueComputation) if number == 0 => 1,
+        (Opcode::Conditional, CallRole::FalseComputation) if number == 0 => 2,
+        (Opcode::Conditional, _) if number == 0 => 1 + place,
+        _ => return None,
+    };
+    module.operands(caller).get(index).map(|row| Row(*row))
+}

@@ -1,0 +1,178 @@
+//! `gathered-twice`: a gather of what the devices hold already.
+//!
+//! Either each device's part was cut from an array that all devices of the group hold, or the same
+//! part is gathered twice along the same devices in one phase. That a later phase gathers again
+//! is a choice (it saves memory), and so is an optimization barrier between the two. Where phases
+//! are known, but not those of the two gathers, they may be such.
+
+use super::finding::{Code, Measure};
+use super::offsets::{Offsets, devices};
+use super::program::{Program, bytes, counted};
+use super::site::{Rule, Site};
+use super::walk::{Trail, converts};
+use crate::comms::{Collective, CollectiveKind};
+use crate::graph::Phase;
+use crate::ir::{ComputationId, Opcode, Row};
+use std::collections::HashMap;
+
+pub(super) const RULE: Rule = Rule {
+    code: Code::GatheredTwice,
+    measure: Measure::Payload,
+    find,
+    message,
+    remedy: "use the array that is there: gather once and hand it on, and do not constrain it to \
+             a sharded spec between two uses that both need it whole (with_sharding_constraint \
+             only where the sharding is to change for good)",
+};
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let offsets = Offsets::new(program.module);
+    let mut gathered: Vec<(Likeness, usize)> = Vec::new();
+    let makers = makers(program);
+    for (number, collective) in program.collectives.collectives.iter().enumerate() {
+        let is_gather =
+            collective.kind == CollectiveKind::AllGather && collective.peeled_from.is_none();
+        if !is_gather || collective.group_size.is_none_or(|size| size < 2) {
+            continue;
+        }
+        if let Some(evidence) = held_already(program, &offsets, &makers, collective) {
+            sites.extend(site(program, number, collective, evidence));
+        } else if let Some(likeness) = likeness(program, collective) {
+            gathered.push((likeness, number));
+        }
+    }
+    gathered.sort_unstable();
+    let is_known = |phase: Phase| phase != Phase::Unattributed || !program.has_phases();
+    for pair in gathered.windows(2) {
+        let [(first, earlier), (second, later)] = pair else { continue };
+        if first != second {
+            continue;
+        }
+        let all = &program.collectives.collectives;
+        if let (Some(earlier), Some(collective)) = (all.get(*earlier), all.get(*later))
+            && !may_be_one(earlier, collective)
+            && is_known(first.5)
+        {
+            sites.extend(site(program, *later, collective, vec![earlier.row]));
+        }
+    }
+}
+
+/// Whether both may be parts of one collective: fusions that carry it along hold it once each.
+fn may_be_one(one: &Collective, other: &Collective) -> bool {
+    let is_carried = |collective: &Collective| collective.outer != collective.row;
+    one.channel.is_some() && one.channel == other.channel && is_carried(one) && is_carried(other)
+}
+
+/// What two gathers of the same have in common: the part that is gathered, along which devices
+/// and dimension, to how many bytes, where and in which phase.
+type Likeness = (Row, u32, Vec<u8>, Option<u64>, ComputationId, Phase);
+
+/// The one operand of a gather.
+fn operand(program: &Program<'_>, collective: &Collective) -> Option<Row> {
+    let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
+    match program.collectives.pieces.get(pieces)? {
+        [piece] => Some(piece.row),
+        _ => None,
+    }
+}
+
+fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> {
+    let module = program.module;
+    let mut trail = Trail::new(operand(program, collective)?);
+    // What an optimization barrier hands on was not to be joined with what goes into it.
+    while module.opcode(trail.row) != Opcode::OptBarrier {
+        let before = trail.row;
+        let mut next = trail.clone();
+        if !next.step(module, converts) || next.row == before {
+            break;
+        }
+        let is_barrier = module.opcode(next.row) == Opcode::OptBarrier;
+        if is_barrier {
+            break;
+        }
+        trail = next;
+    }
+    let dimensions = module.attribute_bytes(collective.row, "dimensions").unwrap_or_default();
+    Some((
+        trail.row,
+        collective.groups?,
+        dimensions.to_vec(),
+        collective.payload_out,
+        module.computation_of(collective.outer),
+        program.runs_of(collective).phase,
+    ))
+}
+
+/// What all devices of a group hold afterwards: by groups and row, the first collective that makes it.
+type Makers = HashMap<(Option<u32>, Row), usize>;
+
+fn makers(program: &Program<'_>) -> Makers {
+    let mut makers = Makers::new();
+    for (number, collective) in program.collectives.collectives.iter().enumerate() {
+        if matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::AllReduce) {
+            for row in std::iter::once(collective.row).chain(collective.done) {
+                makers.entry((collective.groups, row)).or_insert(number);
+            }
+        }
+    }
+    makers
+}
+
+/// If the part that `collective` gathers was cut from an array that all devices of the group
+/// hold: the slice, and what made that array.
+fn held_already(
+    program: &Program<'_>,
+    offsets: &Offsets<'_>,
+    makers: &Makers,
+    collective: &Collective,
+) -> Option<Vec<Row>> {
+    let module = program.module;
+    let slice = Trail::new(operand(program, collective)?).follow(module, converts);
+    if module.opcode(slice.row) != Opcode::DynamicSlice {
+        return None;
+    }
+    let whole = slice.operand(module, 0)?.follow(module, converts);
+    let size = collective.group_size?;
+    if program.elements(slice.row)?.checked_mul(size) != program.elements(whole.row) {
+        return None;
+    }
+    let source = makers.get(&(collective.groups, whole.row))?;
+    let source = program.collectives.collectives.get(*source)?;
+    let devices = devices(program, program.members(collective)?);
+    let (_, mut starts) = offsets.parts(&slice, &devices)?;
+    let count = starts.len();
+    starts.sort_unstable();
+    starts.dedup();
+    (starts.len() == count).then(|| vec![slice.row, source.row])
+}
+
+fn site(
+    program: &Program<'_>,
+    number: usize,
+    collective: &Collective,
+    evidence: Vec<Row>,
+) -> Option<Site> {
+    let runs = program.runs_of(collective);
+    let payload = runs.times(collective.payload()?)?;
+    let mut site = Site::new(collective.row)
+        .runs(&runs)
+        .sum("payload_bytes", payload)
+        .sum("wire_bytes", runs.times(collective.ring_wire_bytes()?)?)
+        .of(number);
+    site.evidence.extend(evidence);
+    site.bytes = Some(payload);
+    site.key = u64::from(collective.groups?);
+    Some(site)
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let along = site.collective(program);
+    format!(
+        "{} over {} of what each device holds already: {} gathered again, {} around the ring",
+        counted(site.places, "all-gather", "all-gathers"),
+        along.map(|collective| program.along(collective)).unwrap_or_default(),
+        bytes(site.figure("payload_bytes")),
+        bytes(site.figure("wire_bytes")),
+    )
+}

@@ -1,0 +1,179 @@
+//! `loop-invariant-collective`: collectives in a loop that give the same in every iteration.
+
+use super::finding::{Code, Measure};
+use super::program::{Program, bytes, counted, grouped};
+use super::site::{Rule, Site};
+use super::walk::is_kept;
+use crate::comms::Collective;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use std::cell::OnceCell;
+use std::collections::HashMap;
+
+pub(super) const RULE: Rule = Rule {
+    code: Code::LoopInvariantCollective,
+    measure: Measure::Payload,
+    find,
+    message,
+    remedy: "do it once before the loop: take what does not change out of the function that \
+             lax.scan or lax.fori_loop runs and pass the result in (for gathered weights that \
+             costs the memory of the whole weights during the loop)",
+};
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    // By loop body: how its rows change.
+    let mut known: HashMap<ComputationId, Vec<Change>> = HashMap::new();
+    let varying = OnceCell::new();
+    for (number, collective) in program.collectives.collectives.iter().enumerate() {
+        let sends = collective.group_size != Some(1);
+        if !collective.is_in_loop || !sends || collective.trip_count.is_some_and(|n| n < 2) {
+            continue;
+        }
+        let module = program.module;
+        let body = module.computation_of(collective.outer);
+        let &[around] = module.callers(body) else { continue };
+        if module.called(Row(around), CallRole::Body) != Some(body) {
+            continue;
+        }
+        let rows = known.entry(body).or_insert_with(|| {
+            let varying = varying.get_or_init(|| varying_computations(module));
+            changes(module, body, varying)
+        });
+        let first = module.computation(body).first_row;
+        let operands = module.operands(collective.outer);
+        let change = operands.iter().map(|row| {
+            let at = row.checked_sub(first).and_then(|at| rows.get(at as usize));
+            at.copied().unwrap_or(Change::Changes)
+        });
+        if change.max() == Some(Change::Kept) {
+            sites.extend(site(program, number, collective, Row(around)));
+        }
+    }
+}
+
+/// How a row of a loop body changes from one iteration to the next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// Made of constants alone: compilers write loops that send those along, and programs do not.
+    Constant,
+    /// Made of what the loop hands on as it is.
+    Kept,
+    /// It may change.
+    Changes,
+}
+
+/// By row of loop body `body`: how it changes.
+fn changes(module: &Module, body: ComputationId, varying: &[bool]) -> Vec<Change> {
+    use Opcode::*;
+    let computation = module.computation(body);
+    let mut rows = vec![Change::Changes; computation.rows().len()];
+    let place = |row: u32| row.checked_sub(computation.first_row).map(|at| at as usize);
+    for row in module.post_order(body) {
+        let operands = module.operands(Row(row));
+        let most = || {
+            let known = |row: &u32| place(*row).and_then(|at| rows.get(at)).copied();
+            operands.iter().map(|row| known(row).unwrap_or(Change::Changes)).max()
+        };
+        let is_state = || operands.first().is_some_and(|row| module.opcode(Row(*row)) == Parameter);
+        let change = match module.opcode(Row(row)) {
+            GetTupleElement if is_state() => {
+                let index = module.tuple_index(Row(row));
+                match index.is_some_and(|index| is_kept(module, body, index)) {
+                    true => Change::Kept,
+                    false => Change::Changes,
+                }
+            }
+            Constant | Iota | PartitionId | ReplicaId => Change::Constant,
+            Parameter | AfterAll => Change::Changes,
+            opcode if varies(opcode) => Change::Changes,
+            _ if calls_varying(module, Row(row), varying) => Change::Changes,
+            _ => most().unwrap_or(Change::Changes),
+        };
+        if let Some(slot) = place(row).and_then(|at| rows.get_mut(at)) {
+            *slot = change;
+        }
+    }
+    rows
+}
+
+/// What comes from outside, or may be different each time it is asked for.
+fn varies(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        Rng | RngBitGenerator
+            | RngGetAndUpdateState
+            | Infeed
+            | Outfeed
+            | Recv
+            | RecvDone
+            | Send
+            | SendDone
+            | CustomCall
+            | Unknown
+    )
+}
+
+/// By computation: whether what it makes of the same arguments may vary.
+fn varying_computations(module: &Module) -> Vec<bool> {
+    let mut varying = vec![false; module.computations().len()];
+    for id in module.computation_post_order() {
+        let mut rows = module.computation(id).rows().map(Row);
+        varying[id.0 as usize] =
+            rows.any(|row| varies(module.opcode(row)) || calls_varying(module, row, &varying));
+    }
+    varying
+}
+
+fn calls_varying(module: &Module, row: Row, varying: &[bool]) -> bool {
+    let is_varying = |id: ComputationId| varying.get(id.0 as usize).copied().unwrap_or(true);
+    module.calls(row).iter().any(|call| is_varying(call.computation))
+}
+
+fn site(
+    program: &Program<'_>,
+    number: usize,
+    collective: &Collective,
+    around: Row,
+) -> Option<Site> {
+    let runs = program.runs_of(collective);
+    let payload = collective.payload()?;
+    let mut site = Site::new(collective.row).runs(&runs).of(number);
+    site.evidence.push(around);
+    site.key = u64::from(collective.groups.unwrap_or(u32::MAX));
+    // Executions in loops around this one are needed.
+    let spared = match (runs.count, collective.trip_count) {
+        (Some(count), Some(trips)) if trips > 0 => Some(count - count / trips),
+        _ => None,
+    };
+    site.bytes = spared.and_then(|spared| payload.checked_mul(spared));
+    site = site
+        .sum("payload_bytes", site_bytes(payload, spared))
+        .sum("spared_executions", spared.unwrap_or(0))
+        .common("trip_count", collective.trip_count.unwrap_or(0));
+    Some(site)
+}
+
+fn site_bytes(payload: u64, spared: Option<u64>) -> u64 {
+    payload.saturating_mul(spared.unwrap_or(0))
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let Some(collective) = site.collective(program) else {
+        return String::new();
+    };
+    let kind = collective.kind.as_str();
+    let what = counted(site.places, kind, &format!("{kind}s"));
+    let along = program.along(collective);
+    match site.bytes {
+        Some(spared) => format!(
+            "{what} over {along} in a loop of {} iterations on arrays that do not change: all but \
+             the first send the same again, {}",
+            grouped(site.figure("trip_count")),
+            bytes(spared),
+        ),
+        None => format!(
+            "{what} over {along} in a loop of unknown trip count on arrays that do not change: \
+             all but the first send the same again",
+        ),
+    }
+}

@@ -1,0 +1,134 @@
+//! `low-precision-in-f32`: matrix products of 32-bit copies of 16-bit parameters.
+//!
+//! A product counts if both sides are f32 and one is made from a 16-bit floating-point parameter
+//! by a convert; so do the products that make the gradients of these parameters: their result has
+//! as many elements and is only used after a convert back to 16 bits.
+
+use super::finding::{Code, Measure};
+use super::program::{Program, counted, grouped, percent};
+use super::site::{Rule, Site};
+use super::walk::{Trail, Use, conversions, converts, uses};
+use crate::cost::Backend;
+use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
+
+pub(super) const RULE: Rule = Rule {
+    code: Code::LowPrecisionInF32,
+    measure: Measure::None,
+    find,
+    message,
+    remedy: "multiply in the type of the parameters: cast the activations down instead of the \
+             weights up, and ask for f32 sums with preferred_element_type=jnp.float32 (in Flax, \
+             dtype=jnp.bfloat16 on the layer)",
+};
+
+fn keeps(opcode: Opcode) -> bool {
+    use Opcode::*;
+    converts(opcode)
+        || matches!(opcode, Slice | DynamicSlice | AllGather | AllGatherStart | AllGatherDone)
+}
+
+fn element_type(module: &Module, row: Row) -> Option<ElementType> {
+    module.shapes().array(module.shape(row)).map(|array| array.element_type)
+}
+
+fn is_narrow(found: ElementType) -> bool {
+    found.kind() == ElementKind::Float && found.bits() <= 16
+}
+
+/// The 16-bit parameter of the entry that the f32 array `row` is a copy of.
+fn widened(module: &Module, row: Row) -> Option<Row> {
+    let mut trail = Trail::new(row);
+    let mut is_widened = false;
+    loop {
+        is_widened |= module.opcode(trail.row) == Opcode::Convert
+            && element_type(module, trail.row) == Some(ElementType::F32)
+            && module
+                .operands(trail.row)
+                .first()
+                .and_then(|from| element_type(module, Row(*from)))
+                .is_some_and(is_narrow);
+        if !trail.step(module, keeps) {
+            break;
+        }
+    }
+    let row = trail.row;
+    let is_parameter = module.opcode(row) == Opcode::Parameter
+        && module.callers(module.computation_of(row)).is_empty();
+    (is_widened && is_parameter).then_some(row)
+}
+
+/// Whether XLA:CPU compiled it, which has no products of 16-bit floats and widens them itself.
+pub(super) fn is_widened_by_compiler(program: &Program<'_>) -> bool {
+    program.cost.backend == Backend::Cpu && program.module.is_scheduled()
+}
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let module = program.module;
+    if is_widened_by_compiler(program) {
+        return;
+    }
+    let mut others = Vec::new();
+    let mut weights: Vec<(u64, ElementType)> = Vec::new();
+    for row in program.products() {
+        let [lhs, rhs, ..] = *module.operands(row) else { continue };
+        let is_f32 = |row| element_type(module, Row(row)) == Some(ElementType::F32);
+        if !is_f32(lhs) || !is_f32(rhs) {
+            continue;
+        }
+        match widened(module, Row(lhs)).or_else(|| widened(module, Row(rhs))) {
+            Some(parameter) => {
+                if let (Some(elements), Some(found)) =
+                    (program.elements(parameter), element_type(module, parameter))
+                {
+                    weights.push((elements, found));
+                }
+                sites.extend(site(program, row, Some(parameter)));
+            }
+            None => others.push(row),
+        }
+    }
+    let key = |(elements, found): &(u64, ElementType)| (*elements, found.as_str());
+    weights.sort_unstable_by_key(key);
+    weights.dedup();
+    for row in others {
+        let Some(elements) = program.elements(row) else { continue };
+        let is_weight = |found: ElementType| {
+            weights.binary_search_by_key(&(elements, found.as_str()), key).is_ok()
+        };
+        let is_gradient = |used: &Use| {
+            module.opcode(used.row) == Opcode::Convert
+                && element_type(module, used.row).is_some_and(is_weight)
+        };
+        let passes = |module: &Module, row: Row, operand: usize| {
+            conversions(module, row, operand) && module.opcode(row) != Opcode::Convert
+        };
+        if !weights.is_empty()
+            && uses(&program.walk, row, passes, is_gradient).is_some_and(|found| !found.is_empty())
+        {
+            sites.extend(site(program, row, None));
+        }
+    }
+}
+
+fn site(program: &Program<'_>, row: Row, parameter: Option<Row>) -> Option<Site> {
+    let runs = program.runs(row);
+    let flops = program.product_flops(row)?;
+    let mut site = Site::new(row).runs(&runs).common("matmul_flops", program.matmul_flops());
+    site.flops = runs.times(flops);
+    site.evidence.extend(parameter);
+    site.provenance = program.cost.provenance.get(row.0 as usize).copied().unwrap_or_default();
+    Some(site)
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let flops = site.flops.unwrap_or(0);
+    format!(
+        "{} in f32, though {} 16 bits and {} converted first: {} FLOPs in a step, {} of those of \
+         all matrix products, at the rate of 32-bit products and with operands of twice the bytes",
+        counted(site.places, "matrix product", "matrix products"),
+        if site.places == 1 { "the parameter has" } else { "the parameters have" },
+        if site.places == 1 { "is" } else { "are" },
+        grouped(flops),
+        percent(flops, program.matmul_flops()),
+    )
+}

@@ -1,0 +1,105 @@
+//! Findings: what a program does that a change to the model, its sharding or its checkpoint policy
+//! would save, with the instructions that prove it and what is at stake.
+//!
+//! Start at [`lint()`]. Each rule has a file of its own.
+
+mod finding;
+mod full_rematerialisation;
+mod gathered_twice;
+mod loop_invariant_collective;
+mod low_precision_in_f32;
+mod missed_reduce_scatter;
+mod not_overlapped;
+mod offsets;
+mod one_hot_matmul;
+mod program;
+mod recomputed_collectives;
+mod reduced_twice;
+mod replicated_parameter;
+mod site;
+mod walk;
+mod widened_weights_kept;
+
+pub use finding::{Code, Figure, Finding, Findings, Measure};
+
+use crate::comms::{Collectives, Mesh};
+use crate::cost::Cost;
+use crate::graph::Attribution;
+use crate::ir::Module;
+use program::Program;
+use site::{Rule, Site};
+
+/// From where on something is a finding.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// A finding has at stake at least this share of the step's total: of the payload of all
+    /// collectives, of the FLOPs of all instructions, of the bytes of all parameters.
+    pub min_share: f64,
+    /// Replicated parameters are a finding if sharding them saves at least this share of the bytes
+    /// of all parameters.
+    pub min_replicated_share: f64,
+    /// An asynchronous collective is overlapped if at least so many FLOPs are scheduled between
+    /// its start and its end for each byte it sends around a ring.
+    pub overlap_flops_per_byte: f64,
+    /// Findings are put in order as if a byte took as long as so many FLOPs.
+    pub order_flops_per_byte: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            min_share: 0.001,
+            min_replicated_share: 0.02,
+            overlap_flops_per_byte: 1.0,
+            order_flops_per_byte: 1000,
+        }
+    }
+}
+
+/// The rules, by code.
+const RULES: [Rule; Code::ALL.len()] = [
+    missed_reduce_scatter::RULE,
+    reduced_twice::RULE,
+    gathered_twice::RULE,
+    recomputed_collectives::RULE,
+    low_precision_in_f32::RULE,
+    one_hot_matmul::RULE,
+    replicated_parameter::RULE,
+    not_overlapped::RULE,
+    full_rematerialisation::RULE,
+    loop_invariant_collective::RULE,
+    widened_weights_kept::RULE,
+];
+
+/// The findings in `module`, those with most at stake first. With a `mesh` they name its axes;
+/// without one those of the mesh that the text speaks of.
+pub fn lint(
+    module: &Module,
+    cost: &Cost,
+    attribution: &Attribution,
+    collectives: &Collectives,
+    mesh: Option<&Mesh>,
+    options: &Options,
+) -> Findings {
+    let program = Program::new(module, cost, attribution, collectives, mesh, options);
+    let mut found = Vec::new();
+    let mut sites: Vec<Site> = Vec::new();
+    for rule in &RULES {
+        (rule.find)(&program, &mut sites);
+        for site in site::merge(&program, &mut sites) {
+            if program.matters(&site, rule.measure) {
+                found.push(site::finding(&program, rule, site));
+            }
+        }
+    }
+    let weight = |finding: &Finding| {
+        let bytes = u128::from(finding.bytes.unwrap_or(0));
+        let flops = u128::from(finding.flops.unwrap_or(0));
+        flops.saturating_add(bytes.saturating_mul(u128::from(options.order_flops_per_byte)))
+    };
+    found.sort_by(|a, b| {
+        let order = |finding: &Finding| (finding.code, finding.rows.first().copied());
+        weight(b).cmp(&weight(a)).then_with(|| order(a).cmp(&order(b)))
+    });
+    Findings { findings: found }
+}

@@ -1,0 +1,354 @@
+//! What rules ask about a program, each computed once.
+
+use super::Options;
+use super::finding::Measure;
+use super::site::Site;
+use super::walk::Walk;
+use crate::comms::{
+    AxisMatch, Collective, Collectives, DeviceGroups, GroupMode, Mesh, PermuteMatch, derive_mesh,
+};
+use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
+use crate::cost::{Cost, Executions};
+use crate::graph::{Attribution, Phase};
+use crate::ir::{ComputationId, Module, Opcode, Row};
+use std::cell::OnceCell;
+
+/// Groups of more devices than this are not looked at one by one.
+const MOST_DEVICES: usize = 1 << 14;
+
+/// A program and what is known about it.
+pub(super) struct Program<'a> {
+    pub module: &'a Module,
+    pub cost: &'a Cost,
+    pub attribution: &'a Attribution,
+    pub collectives: &'a Collectives,
+    pub options: &'a Options,
+    pub walk: Walk<'a>,
+    executions: Executions<'a>,
+    /// By computation: it runs inside a loop of unknown trip count. Empty if nothing does.
+    open: Vec<bool>,
+    mesh: Option<&'a Mesh>,
+    derived: OnceCell<Option<Mesh>>,
+    /// By groups: the devices of the first group.
+    members: Vec<OnceCell<Option<Vec<u64>>>>,
+    /// Payload, ring wire bytes and their sums over all executions.
+    payload: u64,
+    wire: u64,
+    parameter_bytes: OnceCell<u64>,
+    products: OnceCell<Vec<Row>>,
+    matmul_flops: OnceCell<u64>,
+}
+
+/// How often something runs.
+#[derive(Clone, Copy)]
+pub(super) struct Runs {
+    /// In all phases together; None beyond 64 bits.
+    pub count: Option<u64>,
+    /// The first phase.
+    pub phase: Phase,
+    /// There may be more.
+    pub is_lower_bound: bool,
+}
+
+impl Runs {
+    /// `amount` in all executions.
+    pub fn times(&self, amount: u64) -> Option<u64> {
+        amount.checked_mul(self.count?)
+    }
+}
+
+impl<'a> Program<'a> {
+    pub fn new(
+        module: &'a Module,
+        cost: &'a Cost,
+        attribution: &'a Attribution,
+        collectives: &'a Collectives,
+        mesh: Option<&'a Mesh>,
+        options: &'a Options,
+    ) -> Self {
+        let mut program = Self {
+            module,
+            cost,
+            attribution,
+            collectives,
+            options,
+            walk: Walk::new(module),
+            executions: Executions::new(module, cost, attribution),
+            open: open_computations(module, cost),
+            mesh,
+            derived: OnceCell::new(),
+            members: collectives.groups.iter().map(|_| OnceCell::new()).collect(),
+            payload: 0,
+            wire: 0,
+            parameter_bytes: OnceCell::new(),
+            products: OnceCell::new(),
+            matmul_flops: OnceCell::new(),
+        };
+        for collective in &collectives.collectives {
+            let runs = program.runs_of(collective);
+            let add = |sum: u64, bytes: Option<u64>| {
+                sum.saturating_add(bytes.and_then(|bytes| runs.times(bytes)).unwrap_or(0))
+            };
+            program.payload = add(program.payload, collective.payload());
+            program.wire = add(program.wire, collective.ring_wire_bytes());
+        }
+        program
+    }
+
+    /// How often `row` runs.
+    pub fn runs(&self, row: Row) -> Runs {
+        let found = self.executions.of(row);
+        self.sum(row, &found)
+    }
+
+    /// How often `collective` runs.
+    pub fn runs_of(&self, collective: &Collective) -> Runs {
+        self.sum(collective.outer, &collective.executions)
+    }
+
+    fn sum(&self, row: Row, executions: &[crate::cost::PhaseExecutions]) -> Runs {
+        let count = executions
+            .iter()
+            .try_fold(0u64, |sum, entry| sum.checked_add(u64::try_from(entry.count?).ok()?));
+        Runs {
+            count,
+            phase: executions.first().map_or(Phase::Unattributed, |entry| entry.phase),
+            is_lower_bound: count.is_none() || self.is_open(self.module.computation_of(row)),
+        }
+    }
+
+    /// Whether the phase of anything is known.
+    pub fn has_phases(&self) -> bool {
+        self.attribution.phase.iter().any(|phase| *phase != Phase::Unattributed)
+    }
+
+    /// Whether computation `id` runs inside a loop of unknown trip count.
+    pub fn is_open(&self, id: ComputationId) -> bool {
+        self.open.get(id.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether enough is at stake. What is not known may be.
+    pub fn matters(&self, site: &Site, measure: Measure) -> bool {
+        let (value, total) = match measure {
+            Measure::Payload => (site.bytes, self.payload),
+            Measure::Wire => (site.bytes, self.wire),
+            Measure::Memory => (site.bytes, self.parameter_bytes()),
+            Measure::None => (site.flops, self.matmul_flops()),
+        };
+        let least = match measure {
+            Measure::Memory => self.options.min_replicated_share,
+            _ => self.options.min_share,
+        };
+        let is_enough = |value: u64| value > 0 && value as f64 >= least * total as f64;
+        value.is_none_or(is_enough)
+    }
+
+    /// FLOPs of all matrix products of the step.
+    pub fn matmul_flops(&self) -> u64 {
+        *self.matmul_flops.get_or_init(|| {
+            let flops = |row: Row| self.runs(row).times(self.product_flops(row)?);
+            self.products().filter_map(flops).fold(0, u64::saturating_add)
+        })
+    }
+
+    /// Bytes of all parameters of the entry.
+    pub fn parameter_bytes(&self) -> u64 {
+        *self.parameter_bytes.get_or_init(|| {
+            let module = self.module;
+            module.parameters(module.entry()).into_iter().fold(0, |sum, row| {
+                let bytes = module.shapes().logical_bytes(module.shape(row));
+                bytes.unwrap_or(0).saturating_add(sum)
+            })
+        })
+    }
+
+    /// The matrix products that cost something: dots, convolutions and library calls.
+    pub fn products(&self) -> impl Iterator<Item = Row> + '_ {
+        let find = || {
+            use Opcode::*;
+            let opcodes = self.module.columns().opcodes.iter().zip(0..);
+            let products = opcodes.filter(|(opcode, _)| {
+                matches!(opcode, Dot | ScaledDot | RaggedDot | Convolution | CustomCall)
+            });
+            let has_flops = |row: &Row| self.cost.flops.get(row.0 as usize).is_some_and(|n| *n > 0);
+            let products = products.map(|(_, row)| Row(row)).filter(has_flops);
+            products.filter(|row| is_product(self.module, *row)).collect()
+        };
+        self.products.get_or_init(find).iter().copied()
+    }
+
+    /// FLOPs of one execution of the matrix product in `row`.
+    pub fn product_flops(&self, row: Row) -> Option<u64> {
+        u64::try_from(*self.cost.flops.get(row.0 as usize)?).ok()
+    }
+
+    /// Devices that run the program; None if the text does not say.
+    pub fn device_count(&self) -> Option<u64> {
+        self.collectives.context.devices().or_else(|| Some(self.mesh()?.device_count()))
+    }
+
+    /// Whether the module is one device's program, so that its shapes are those of parts.
+    pub fn is_partitioned(&self) -> bool {
+        use Opcode::*;
+        let tells = |opcode: &Opcode| matches!(opcode, Fusion | PartitionId);
+        self.module.is_scheduled() || self.module.columns().opcodes.iter().any(tells)
+    }
+
+    /// The mesh whose axes are named.
+    pub fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.or_else(|| {
+            let derived = || derive_mesh(self.module).map(|derived| derived.mesh);
+            self.derived.get_or_init(derived).as_ref()
+        })
+    }
+
+    /// `model (4 devices)`, or the groups where they are along no axes.
+    pub fn along(&self, collective: &Collective) -> String {
+        let groups = collective.groups.and_then(|at| self.collectives.groups.get(at as usize));
+        match groups {
+            Some(groups) => self.groups_text(groups),
+            None => self.pairs_text(collective),
+        }
+    }
+
+    /// `model +1` of a permute, or who sends to whom.
+    fn pairs_text(&self, collective: &Collective) -> String {
+        let range = collective.pairs.start as usize..collective.pairs.end as usize;
+        let pairs = self.collectives.pairs.get(range).unwrap_or_default();
+        if pairs.is_empty() {
+            return "devices that the text does not name".to_owned();
+        }
+        if let Some(mesh) = self.mesh() {
+            let mode = GroupMode::from_attributes(collective.channel.is_some(), None);
+            match mesh.permute_of(pairs, mode, &self.collectives.context) {
+                PermuteMatch::Nothing | PermuteMatch::NoSubset(_) => {}
+                found => return mesh.permute_text(&found),
+            }
+        }
+        let shown: Vec<String> =
+            pairs.iter().take(4).map(|(from, to)| format!("{from}→{to}")).collect();
+        let more = if pairs.len() > shown.len() { ", …" } else { "" };
+        format!("{}{more}", shown.join(", "))
+    }
+
+    /// The same of groups.
+    pub fn groups_text(&self, groups: &DeviceGroups) -> String {
+        let size = groups.group_size();
+        let devices = match size {
+            Some(size) => format!("{size} devices"),
+            None => "all devices".to_owned(),
+        };
+        if let Some(mesh) = self.mesh()
+            && let found @ AxisMatch::Axes { .. } = mesh.axes_of(groups)
+        {
+            return format!("{} ({devices})", mesh.match_text(&found));
+        }
+        if groups.is_everyone() {
+            return match size {
+                Some(size) => format!("all {size} devices"),
+                None => devices,
+            };
+        }
+        let mut text = groups.to_text();
+        if let Some((cut, _)) = text.char_indices().nth(60) {
+            text.truncate(cut);
+            text.push('…');
+        }
+        format!("{devices} of {text}")
+    }
+
+    /// The devices of the first group of `collective`, as numbers of the program's devices; None
+    /// if they are not known or too many.
+    pub fn members(&self, collective: &Collective) -> Option<&[u64]> {
+        let at = collective.groups? as usize;
+        let groups = self.collectives.groups.get(at)?;
+        let first = || groups.expand(MOST_DEVICES)?.into_iter().next();
+        self.members.get(at)?.get_or_init(first).as_deref()
+    }
+
+    /// Partition and replica of device `device`.
+    pub fn place_of(&self, device: u64) -> (u64, u64) {
+        let context = &self.collectives.context;
+        if context.header_is_silent() {
+            // One of the two numbers devices, and the program asks for that one.
+            return (device, device);
+        }
+        let partitions = context.num_partitions.unwrap_or(1).max(1);
+        (device % partitions, device / partitions)
+    }
+
+    /// The unpadded bytes of the result of `row`; 0 if unknown.
+    pub fn bytes(&self, row: Row) -> u64 {
+        self.module.shapes().logical_bytes(self.module.shape(row)).unwrap_or(0)
+    }
+
+    /// The elements of the array that `row` is.
+    pub fn elements(&self, row: Row) -> Option<u64> {
+        self.module.shapes().array(self.module.shape(row))?.elements()
+    }
+}
+
+/// Whether `row` is a matrix product, and not a library call that does something else.
+fn is_product(module: &Module, row: Row) -> bool {
+    use CustomCallKind::*;
+    if module.opcode(row) != Opcode::CustomCall {
+        return true;
+    }
+    let target = custom_call_target(module, row);
+    let known = target.and_then(|target| known_target(&target));
+    known.is_some_and(|known| {
+        matches!(
+            known.kind,
+            Gemm | GroupedGemm | Convolution | AttentionForward | AttentionBackward
+        )
+    })
+}
+
+/// By computation: whether it runs inside a loop of unknown trip count.
+fn open_computations(module: &Module, cost: &Cost) -> Vec<bool> {
+    if cost.loops.iter().all(|entry| entry.trip_count.count.is_some()) {
+        return Vec::new();
+    }
+    let is_unknown = |row: Row| {
+        let at = cost.loops.binary_search_by_key(&row, |entry| entry.row).ok();
+        at.and_then(|at| cost.loops.get(at)).is_some_and(|entry| entry.trip_count.count.is_none())
+    };
+    let mut open = vec![false; module.computations().len()];
+    // Callees come first in this order, so that callers are done here before what they call.
+    for id in module.computation_post_order().iter().rev() {
+        let is_open = open[id.0 as usize];
+        for call in &module.all_calls()[module.calls_within(*id)] {
+            open[call.computation.0 as usize] |= is_open || is_unknown(call.row);
+        }
+    }
+    open
+}
+
+/// `12,582,912`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `12,582,912 B`.
+pub(super) fn bytes(number: u64) -> String {
+    format!("{} B", grouped(number))
+}
+
+/// `one all-reduce`, `12 all-reduces`.
+pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
+    if count == 1 { format!("one {one}") } else { format!("{} {many}", grouped(count)) }
+}
+
+/// `31.6 %`; nothing of nothing is 0 %.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    let share = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
+    format!("{share:.2} %")
+}

@@ -1,0 +1,75 @@
+//! `recomputed-collectives`: collectives that are executed again because the forward pass is
+//! recomputed for the backward pass.
+
+use super::finding::{Code, Measure};
+use super::program::{Program, bytes, counted, percent};
+use super::site::{Rule, Site};
+use crate::comms::Moved;
+use crate::graph::Phase;
+
+pub(super) const RULE: Rule = Rule {
+    code: Code::RecomputedCollectives,
+    measure: Measure::Payload,
+    find,
+    message,
+    remedy: "save what these collectives make instead of recomputing it: name it with \
+             checkpoint_name and add the name to the checkpoint policy \
+             (save_only_these_names), or move the checkpoint so that the collective lies outside; \
+             for gathered weights that costs the memory that sharding them saves",
+};
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let collectives = &program.collectives.collectives;
+    // By groups: payload of all collectives along them.
+    let mut totals = vec![0u64; program.collectives.groups.len()];
+    for collective in collectives {
+        let payload = collective.payload().and_then(|b| program.runs_of(collective).times(b));
+        let total = collective.groups.and_then(|groups| totals.get_mut(groups as usize));
+        if let (Some(payload), Some(total)) = (payload, total) {
+            *total = total.saturating_add(payload);
+        }
+    }
+    for (number, collective) in collectives.iter().enumerate() {
+        let again = collective.executions.iter().filter(|entry| entry.phase == Phase::Recompute);
+        let count = again
+            .map(|entry| entry.count)
+            .try_fold(0u64, |sum, count| sum.checked_add(u64::try_from(count?).ok()?));
+        let (Some(groups), Some(payload)) = (collective.groups, collective.payload()) else {
+            continue;
+        };
+        if count == Some(0) || collective.group_size == Some(1) {
+            continue;
+        }
+        let bytes = count.and_then(|count| payload.checked_mul(count));
+        let total = totals.get(groups as usize).copied().unwrap_or(0);
+        let mut site = Site::new(collective.row)
+            .sum("payload_bytes", bytes.unwrap_or(0))
+            .sum("executions", count.unwrap_or(0))
+            .common("group_payload_bytes", total)
+            .of(number);
+        site.bytes = bytes;
+        site.phases = vec![Phase::Recompute];
+        site.is_lower_bound = program.runs_of(collective).is_lower_bound;
+        site.key = u64::from(groups) * 2 + u64::from(collective.moved == Moved::Weight);
+        site.is_anywhere = true;
+        sites.push(site);
+    }
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let collective = site.collective(program);
+    let what = match collective.map(|collective| collective.moved) {
+        Some(Moved::Weight) => " of weights",
+        _ => "",
+    };
+    format!(
+        "{}{what} over {} recomputed, executed {} in a step: {} are sent again, {} of the payload \
+         of {} along these devices",
+        counted(site.places, "collective", "collectives"),
+        collective.map(|collective| program.along(collective)).unwrap_or_default(),
+        counted(site.figure("executions"), "time", "times").replace("one time", "once"),
+        bytes(site.figure("payload_bytes")),
+        percent(site.figure("payload_bytes"), site.figure("group_payload_bytes")),
+        bytes(site.figure("group_payload_bytes")),
+    )
+}

@@ -1,0 +1,165 @@
+//! `replicated-parameter`: large floating-point parameters of which several devices hold the same,
+//! while others are cut.
+
+use super::finding::{Code, Measure};
+use super::program::{Program, bytes, counted, percent};
+use super::site::{Rule, Site};
+use crate::comms::Mesh;
+use crate::ir::decode::{
+    AttributeValue, HeaderValue, LeafSharding, Placement, SubgroupKind, decode, decode_header,
+};
+use crate::ir::{ElementKind, Module, Opcode, Row, ShapeView};
+use std::collections::HashMap;
+
+pub(super) const RULE: Rule = Rule {
+    code: Code::ReplicatedParameter,
+    measure: Measure::Memory,
+    find,
+    message,
+    remedy: "shard it along these axes too: add them to its PartitionSpec, on a dimension that \
+             they divide (parameters and optimizer state over the data axis: ZeRO, FSDP)",
+};
+
+/// How the devices hold one array.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Devices that hold the same part.
+    copies: u64,
+    /// Parts.
+    parts: u64,
+}
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    let module = program.module;
+    if !program.is_partitioned() {
+        return;
+    }
+    let Some(devices) = program.device_count().filter(|devices| *devices > 1) else { return };
+    // Few distinct shardings stand at many parameters.
+    let mut known: HashMap<&[u8], Option<Vec<Held>>> = HashMap::new();
+    let mut found: Vec<(Row, Held, u64)> = Vec::new();
+    let mut has_cut = false;
+    for row in module.parameters(module.entry()) {
+        let Some(text) = module.attribute_bytes(row, "sharding") else { continue };
+        let held = known.entry(text).or_insert_with(|| held(text, devices));
+        let Some(held) = held else { continue };
+        let shapes = module.shapes();
+        for (index, leaf) in shapes.leaves(module.shape(row)).enumerate() {
+            let ShapeView::Array(array) = shapes.get(leaf) else { continue };
+            let bytes = array.logical_bytes().unwrap_or(0);
+            let Some(held) = held.get(index.min(held.len().saturating_sub(1))) else { continue };
+            if array.element_type.kind() != ElementKind::Float || array.rank() == 0 {
+                continue;
+            }
+            has_cut |= held.parts > 1;
+            found.push((row, *held, bytes));
+        }
+    }
+    if !has_cut {
+        return;
+    }
+    // A step that gives its state back in place of what it was: the rest is input.
+    let state = donated(module);
+    let least = program.options.min_share * program.parameter_bytes() as f64;
+    for (row, held, bytes) in found {
+        let saved = bytes - bytes / held.copies.max(1);
+        let number = module.parameter_number(row).unwrap_or(u64::MAX);
+        if !state.is_empty() && state.binary_search(&number).is_err() {
+            continue;
+        }
+        if held.copies < 2 || (saved as f64) < least || saved == 0 {
+            continue;
+        }
+        let mut site = Site::new(row)
+            .sum("held_bytes", bytes)
+            .sum("saved_bytes", saved)
+            .common("copies", held.copies)
+            .common("parts", held.parts);
+        site.bytes = Some(saved);
+        site.key = held.copies;
+        site.is_anywhere = true;
+        sites.push(site);
+    }
+}
+
+/// The numbers of the parameters that results replace, ascending.
+fn donated(module: &Module) -> Vec<u64> {
+    const KEY: &str = "input_output_alias";
+    let value = module.header_attribute(KEY).map(|span| module.bytes(span));
+    let value = value.and_then(|value| decode_header(KEY.as_bytes(), value).ok());
+    let Some(HeaderValue::Aliases(aliases)) = value else { return Vec::new() };
+    let numbers = aliases.iter().map(|alias| u64::try_from(alias.number).ok());
+    let mut numbers: Vec<u64> = numbers.flatten().collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// How each leaf with sharding `text` is held; None if that is not known.
+fn held(text: &[u8], devices: u64) -> Option<Vec<Held>> {
+    let AttributeValue::Sharding(sharding) = decode(b"sharding", Opcode::Parameter, text).ok()?
+    else {
+        return None;
+    };
+    Some(sharding.leaves().iter().map(|leaf| held_leaf(leaf, devices)).collect())
+}
+
+fn held_leaf(leaf: &LeafSharding<'_>, devices: u64) -> Held {
+    let nothing = Held { copies: 1, parts: 1 };
+    let parts = || {
+        let tiles = leaf.tile_dimensions()?;
+        tiles.into_iter().try_fold(1u64, |parts, n| parts.checked_mul(u64::try_from(n).ok()?))
+    };
+    match &leaf.placement {
+        Placement::Replicated => Held { copies: devices, parts: 1 },
+        Placement::Tiled(tiles)
+            if tiles.subgroups.iter().all(|kind| *kind == SubgroupKind::Replicated) =>
+        {
+            let all = leaf.device_count().unwrap_or(1);
+            match parts() {
+                Some(parts) if parts > 0 => Held { copies: (all / parts).max(1), parts },
+                _ => nothing,
+            }
+        }
+        Placement::Named(named) if named.manual.is_empty() && named.unreduced.is_none() => {
+            let all = leaf.device_count().unwrap_or(1);
+            match parts() {
+                Some(parts) if parts > 0 => Held { copies: (all / parts).max(1), parts },
+                _ if leaf.is_replicated() => Held { copies: all, parts: 1 },
+                _ => nothing,
+            }
+        }
+        _ => nothing,
+    }
+}
+
+fn message(program: &Program<'_>, site: &Site) -> String {
+    let copies = site.figure("copies");
+    format!(
+        "{} of {} on each device {} on {copies} devices{}: sharding over them saves {}, {} of \
+         what parameters take",
+        counted(site.places, "parameter", "parameters"),
+        bytes(site.figure("held_bytes")),
+        if site.places == 1 { "is the same" } else { "are the same" },
+        program.mesh().map(|mesh| axes(mesh, copies)).unwrap_or_default(),
+        bytes(site.figure("saved_bytes")),
+        percent(site.figure("saved_bytes"), program.parameter_bytes()),
+    )
+}
+
+/// The axis of `size` devices, if there is just one of them or all are meant.
+fn axes(mesh: &Mesh, size: u64) -> String {
+    if mesh.device_count() == size {
+        let names: Vec<&str> = mesh
+            .axes()
+            .iter()
+            .filter(|axis| axis.size > 1)
+            .map(|axis| axis.name.as_str())
+            .collect();
+        return format!(" ({})", names.join("×"));
+    }
+    let mut fitting = mesh.axes().iter().filter(|axis| axis.size == size);
+    match (fitting.next(), fitting.next()) {
+        (Some(axis), None) => format!(" ({})", axis.name),
+        _ => String::new(),
+    }
+}

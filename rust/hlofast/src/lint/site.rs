@@ -1,0 +1,187 @@
+//! Places where a rule applies, and how they become findings.
+
+use super::finding::{Code, Figure, Finding, Measure};
+use super::program::{Program, Runs};
+use crate::Provenance;
+use crate::comms::Collective;
+use crate::graph::Phase;
+use crate::ir::Row;
+
+/// A rule: what it looks for and what it says.
+pub(super) struct Rule {
+    pub code: Code,
+    pub measure: Measure,
+    /// Appends the places where it applies.
+    pub find: fn(&Program<'_>, &mut Vec<Site>),
+    /// The message of places that belong together.
+    pub message: fn(&Program<'_>, &Site) -> String,
+    pub remedy: &'static str,
+}
+
+/// One place, or several that belong together.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    /// The instructions it is about.
+    pub subjects: Vec<Row>,
+    /// The other instructions that prove it.
+    pub evidence: Vec<Row>,
+    /// At stake in all executions; None if that is not known.
+    pub bytes: Option<u64>,
+    /// Likewise.
+    pub flops: Option<u64>,
+    /// Numbers that add up where places belong together.
+    pub sums: Vec<Figure>,
+    /// Numbers that all these places have in common.
+    pub common: Vec<Figure>,
+    pub phases: Vec<Phase>,
+    pub is_lower_bound: bool,
+    pub provenance: Provenance,
+    /// What else places must have in common to belong together.
+    pub key: u64,
+    /// The number of the collective it is about.
+    pub collective: Option<usize>,
+    /// Places with the same key belong together wherever they stand in the source.
+    pub is_anywhere: bool,
+    pub places: u64,
+}
+
+impl Site {
+    pub fn new(row: Row) -> Self {
+        Self {
+            subjects: vec![row],
+            evidence: Vec::new(),
+            bytes: None,
+            flops: None,
+            sums: Vec::new(),
+            common: Vec::new(),
+            phases: Vec::new(),
+            is_lower_bound: false,
+            provenance: Provenance::Exact,
+            key: 0,
+            collective: None,
+            is_anywhere: false,
+            places: 1,
+        }
+    }
+
+    /// Says which collective it is about.
+    pub fn of(mut self, collective: usize) -> Self {
+        self.collective = Some(collective);
+        self
+    }
+
+    /// The collective it is about, or the first of several.
+    pub fn collective<'a>(&self, program: &Program<'a>) -> Option<&'a Collective> {
+        program.collectives.collectives.get(self.collective?)
+    }
+
+    /// What is known of how often it runs.
+    pub fn runs(mut self, runs: &Runs) -> Self {
+        self.phases = vec![runs.phase];
+        self.is_lower_bound = runs.is_lower_bound;
+        self
+    }
+
+    pub fn sum(mut self, name: &'static str, value: u64) -> Self {
+        self.sums.push(Figure { name, value });
+        self
+    }
+
+    pub fn common(mut self, name: &'static str, value: u64) -> Self {
+        self.common.push(Figure { name, value });
+        self
+    }
+
+    /// Figure `name`; 0 if there is none.
+    pub fn figure(&self, name: &str) -> u64 {
+        let mut figures = self.sums.iter().chain(&self.common);
+        figures.find(|figure| figure.name == name).map_or(0, |figure| figure.value)
+    }
+
+    fn add(&mut self, other: Site) {
+        add_rows(&mut self.subjects, other.subjects, MOST_ROWS);
+        add_rows(&mut self.evidence, other.evidence, MOST_ROWS);
+        for phase in other.phases {
+            if !self.phases.contains(&phase) {
+                self.phases.push(phase);
+            }
+        }
+        let sum = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        self.bytes = sum(self.bytes, other.bytes);
+        self.flops = sum(self.flops, other.flops);
+        for figure in other.sums {
+            match self.sums.iter_mut().find(|own| own.name == figure.name) {
+                Some(own) => own.value = own.value.saturating_add(figure.value),
+                None => self.sums.push(figure),
+            }
+        }
+        self.is_lower_bound |= other.is_lower_bound;
+        self.provenance = self.provenance.max(other.provenance);
+        self.places += other.places;
+    }
+}
+
+/// A finding lists so many instructions at most, and as many more as evidence.
+const MOST_ROWS: usize = 1024;
+
+fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
+    for row in more {
+        if rows.len() < most && !rows.contains(&row) {
+            rows.push(row);
+        }
+    }
+}
+
+/// What places of one finding have in common.
+type Likeness = (u64, i32, i32, u32);
+
+/// Takes all of `sites` and puts together those that belong together: of one key and one source
+/// line (without one, of one shape). In the order of their first rows.
+pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
+    if sites.is_empty() {
+        return Vec::new();
+    }
+    let metadata = program.module.metadata_columns();
+    let likeness = |site: &Site| -> Likeness {
+        let Some(row) = site.subjects.first().filter(|_| !site.is_anywhere) else {
+            return (site.key, -1, -1, 0);
+        };
+        let at = row.0 as usize;
+        match metadata.source_file[at] {
+            file if file >= 0 => (site.key, file, metadata.source_line[at], 0),
+            _ => (site.key, -1, -1, program.module.shape(*row).0),
+        }
+    };
+    let mut keyed: Vec<(Likeness, Site)> = sites.drain(..).map(|s| (likeness(&s), s)).collect();
+    keyed.sort_by_key(|(likeness, site)| (*likeness, site.subjects.first().copied()));
+    let mut merged: Vec<(Likeness, Site)> = Vec::new();
+    for (likeness, site) in keyed {
+        match merged.last_mut() {
+            Some((last, own)) if *last == likeness => own.add(site),
+            _ => merged.push((likeness, site)),
+        }
+    }
+    let mut merged: Vec<Site> = merged.into_iter().map(|(_, site)| site).collect();
+    merged.sort_by_key(|site| site.subjects.first().copied());
+    merged
+}
+
+pub(super) fn finding(program: &Program<'_>, rule: &Rule, site: Site) -> Finding {
+    let message = (rule.message)(program, &site);
+    let mut rows = site.subjects;
+    add_rows(&mut rows, site.evidence, 2 * MOST_ROWS);
+    Finding {
+        code: rule.code,
+        rows,
+        places: site.places,
+        bytes: site.bytes,
+        measure: rule.measure,
+        flops: site.flops,
+        figures: site.sums.into_iter().chain(site.common).collect(),
+        phases: site.phases,
+        is_lower_bound: site.is_lower_bound,
+        provenance: site.provenance,
+        message,
+        remedy: rule.remedy,
+    }
+}

@@ -1,0 +1,324 @@
+//! Following one value: back to what makes it, and forward to what it is used for.
+
+use crate::graph::markers::is_marker;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// How far values are followed.
+const MOST_STEPS: usize = 512;
+const DEEPEST: usize = 16;
+
+/// What keeps every element of its first operand.
+pub(super) fn converts(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, Bitcast | Convert | Copy | Reshape | Transpose | ReducePrecision)
+}
+
+/// A value on the way back.
+#[derive(Clone, Debug)]
+pub(super) struct Trail {
+    pub row: Row,
+    /// Which element of the result of `row`, innermost index first.
+    path: Vec<u32>,
+    /// The fusions and calls that were entered.
+    calls: Vec<Row>,
+    steps: usize,
+}
+
+impl Trail {
+    pub fn new(row: Row) -> Self {
+        Self { row, path: Vec::new(), calls: Vec::new(), steps: 0 }
+    }
+
+    /// Like `new`, inside the fusions and calls `calls`, outermost first.
+    pub fn within(row: Row, calls: &[Row]) -> Self {
+        Self { calls: calls.to_vec(), ..Self::new(row) }
+    }
+
+    /// The value of operand `index` of the row that was reached.
+    pub fn operand(&self, module: &Module, index: usize) -> Option<Trail> {
+        let row = Row(*module.operands(self.row).get(index)?);
+        Some(Trail { row, path: Vec::new(), calls: self.calls.clone(), steps: self.steps })
+    }
+
+    /// Goes back through all that hands the value on, and through the first operands of opcodes
+    /// that `through` accepts.
+    pub fn follow(mut self, module: &Module, through: fn(Opcode) -> bool) -> Trail {
+        while self.step(module, through) {}
+        self
+    }
+
+    /// One step back; false where there is none.
+    pub fn step(&mut self, module: &Module, through: fn(Opcode) -> bool) -> bool {
+        self.steps += 1;
+        if self.steps > MOST_STEPS || self.path.len() > DEEPEST {
+            return false;
+        }
+        self.before(module, through).is_some_and(|row| {
+            self.row = row;
+            true
+        })
+    }
+
+    fn before(&mut self, module: &Module, through: fn(Opcode) -> bool) -> Option<Row> {
+        use Opcode::*;
+        let row = self.row;
+        let operand = |index: usize| module.operands(row).get(index).map(|row| Row(*row));
+        match module.opcode(row) {
+            GetTupleElement => {
+                let before = operand(0)?;
+                self.path.push(u32::try_from(module.tuple_index(row)?).ok()?);
+                Some(before)
+            }
+            Tuple => {
+                let before = operand(*self.path.last()? as usize)?;
+                self.path.pop();
+                Some(before)
+            }
+            OptBarrier | Domain | AddDependency => operand(0),
+            CopyDone => {
+                let start = operand(0)?;
+                module.operands(start).first().map(|row| Row(*row))
+            }
+            CustomCall if is_marker(module, row) => operand(0),
+            Call | Fusion if self.calls.len() < DEEPEST => {
+                let callee = module.calls(row).first()?.computation;
+                self.calls.push(row);
+                Some(Row(module.computation(callee).root))
+            }
+            While => {
+                let body = module.called(row, CallRole::Body)?;
+                let index = *self.path.last()? as usize;
+                is_kept(module, body, index).then(|| operand(0)).flatten()
+            }
+            Parameter => {
+                let number = usize::try_from(module.parameter_number(row)?).ok()?;
+                if let Some(call) = self.calls.pop() {
+                    return module.operands(call).get(number).map(|row| Row(*row));
+                }
+                let id = module.computation_of(row);
+                let &[caller] = module.callers(id) else { return None };
+                let caller = Row(caller);
+                match module.opcode(caller) {
+                    Fusion | Call | AsyncStart => {
+                        module.operands(caller).get(number).map(|row| Row(*row))
+                    }
+                    While if number == 0 => {
+                        let body = module.called(caller, CallRole::Body)?;
+                        let index = *self.path.last()? as usize;
+                        let init = module.operands(caller).first().map(|row| Row(*row));
+                        is_kept(module, body, index).then_some(init).flatten()
+                    }
+                    _ => None,
+                }
+            }
+            opcode if through(opcode) => operand(0),
+            _ => None,
+        }
+    }
+}
+
+/// Whether loop body `body` hands on element `index` of its state as it is.
+pub(super) fn is_kept(module: &Module, body: ComputationId, index: usize) -> bool {
+    let root = Row(module.computation(body).root);
+    let Some(&element) = module.operands(root).get(index) else { return false };
+    let element = Row(element);
+    module.opcode(root) == Opcode::Tuple
+        && module.tuple_index(element) == Some(index)
+        && module
+            .operands(element)
+            .first()
+            .is_some_and(|row| module.opcode(Row(*row)) == Opcode::Parameter)
+}
+
+/// What a value is used for.
+#[derive(Clone, Debug)]
+pub(super) struct Use {
+    /// The row that uses it.
+    pub row: Row,
+    /// As which operand.
+    pub operand: usize,
+    /// The fusions and calls around it, outermost first.
+    pub calls: Vec<Row>,
+}
+
+/// How many uses of a value are looked at.
+const MOST_USES: usize = 256;
+/// Among how many operands these are looked for.
+const MOST_OPERANDS: usize = 1 << 14;
+
+/// A module, and what following many values into the same tuples and fusions asks again and again.
+pub(super) struct Walk<'a> {
+    pub module: &'a Module,
+    elements: RefCell<HashMap<Row, Rc<Elements>>>,
+    parameters: RefCell<HashMap<ComputationId, Rc<HashMap<u64, Row>>>>,
+}
+
+/// Who uses a tuple.
+struct Elements {
+    /// Which element each get-tuple-element takes, ascending.
+    taken: Vec<(usize, Row)>,
+    /// All other users.
+    others: Vec<Row>,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(module: &'a Module) -> Self {
+        Self { module, elements: RefCell::default(), parameters: RefCell::default() }
+    }
+
+    fn elements(&self, row: Row) -> Rc<Elements> {
+        let module = self.module;
+        let find = || {
+            let mut found = Elements { taken: Vec::new(), others: Vec::new() };
+            for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
+                match module.opcode(user) {
+                    Opcode::GetTupleElement => {
+                        found.taken.extend(module.tuple_index(user).map(|index| (index, user)));
+                    }
+                    _ => found.others.push(user),
+                }
+            }
+            found.taken.sort_unstable();
+            Rc::new(found)
+        };
+        self.elements.borrow_mut().entry(row).or_insert_with(find).clone()
+    }
+
+    /// Parameter `number` of computation `id`.
+    fn parameter(&self, id: ComputationId, number: u64) -> Option<Row> {
+        let module = self.module;
+        let find = || {
+            let rows = module.computation(id).rows().map(Row).rev();
+            Rc::new(rows.filter_map(|row| Some((module.parameter_number(row)?, row))).collect())
+        };
+        self.parameters.borrow_mut().entry(id).or_insert_with(find).get(&number).copied()
+    }
+
+    /// Whether all that becomes of tuple `row` is that its elements are taken out of it.
+    fn is_taken_apart(&self, row: Row) -> bool {
+        let id = self.module.computation_of(row);
+        self.module.computation(id).root != row.0 && self.elements(row).others.is_empty()
+    }
+
+    /// The rows that take element `index` out of tuple `row`, which lies inside `calls`.
+    fn takers(&self, row: Row, index: usize, calls: &[Row]) -> Vec<(Row, Vec<Row>)> {
+        let elements = self.elements(row);
+        let first = elements.taken.partition_point(|(other, _)| *other < index);
+        let rows = elements.taken[first..].iter().take_while(|(other, _)| *other == index);
+        // One more than are looked at says that there are too many.
+        rows.take(MOST_STEPS + 1).map(|(_, user)| (*user, calls.to_vec())).collect()
+    }
+}
+
+/// What may follow a value on its way to its uses: a row and which operand of it the value is.
+pub(super) type Passes = fn(&Module, Row, usize) -> bool;
+
+/// Rows that keep every element of their operand.
+pub(super) fn conversions(module: &Module, row: Row, operand: usize) -> bool {
+    operand == 0 && converts(module.opcode(row))
+}
+
+/// The uses of the result of `row`, looking through rows that `passes` accepts, into fusions and
+/// out of them, and through tuples that are taken apart again. None if the value leaves the
+/// computation, if there are too many uses, or as soon as `wanted` refuses one.
+pub(super) fn uses(
+    walk: &Walk<'_>,
+    row: Row,
+    passes: Passes,
+    wanted: impl Fn(&Use) -> bool,
+) -> Option<Vec<Use>> {
+    let module = walk.module;
+    let mut found = Vec::new();
+    let mut stack = vec![(row, Vec::new())];
+    let mut steps = 0;
+    let mut operands = 0;
+    while let Some((row, calls)) = stack.pop() {
+        steps += 1;
+        if steps > MOST_STEPS {
+            return None;
+        }
+        let computation = module.computation(module.computation_of(row));
+        if computation.root == row.0 {
+            let (&call, around) = calls.split_last()?;
+            stack.push((call, around.to_vec()));
+        }
+        for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
+            operands += module.operands(user).len();
+            if operands > MOST_OPERANDS {
+                return None;
+            }
+            for (index, operand) in module.operands(user).iter().enumerate() {
+                if *operand != row.0 {
+                    continue;
+                }
+                follow_use(walk, Use { row: user, operand: index, calls: calls.clone() }, passes)
+                    .map_or_else(
+                        |used| {
+                            let is_wanted = wanted(&used) && found.len() < MOST_USES;
+                            found.push(used);
+                            is_wanted
+                        },
+                        |next| {
+                            stack.extend(next);
+                            true
+                        },
+                    )
+                    .then_some(())?;
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Where the value goes on if `used` only hands it on; else the use.
+fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Vec<(Row, Vec<Row>)>, Use> {
+    use Opcode::*;
+    let module = walk.module;
+    let row = used.row;
+    match module.opcode(row) {
+        Fusion | Call if used.calls.len() < DEEPEST => {
+            let callee = module.calls(row).first().map(|call| call.computation);
+            let number = used.operand as u64;
+            match callee.and_then(|id| walk.parameter(id, number)) {
+                Some(parameter) => {
+                    let mut calls = used.calls;
+                    calls.push(row);
+                    Ok(vec![(parameter, calls)])
+                }
+                None => Err(used),
+            }
+        }
+        Tuple => {
+            let is_root = module.computation(module.computation_of(row)).root == row.0;
+            if let (true, Some((call, around))) = (is_root, used.calls.split_last()) {
+                let is_apart = walk.is_taken_apart(*call);
+                return if is_apart {
+                    Ok(walk.takers(*call, used.operand, around))
+                } else {
+                    Err(used)
+                };
+            }
+            let elements = walk.elements(row);
+            if is_root || elements.others.len() > MOST_USES {
+                return Err(used);
+            }
+            let mut next = Vec::new();
+            for user in &elements.others {
+                if module.opcode(*user) != OptBarrier || !walk.is_taken_apart(*user) {
+                    return Err(used);
+                }
+                next.extend(walk.takers(*user, used.operand, &used.calls));
+            }
+            next.extend(walk.takers(row, used.operand, &used.calls));
+            Ok(next)
+        }
+        OptBarrier | Domain | CopyStart | CopyDone if used.operand == 0 => {
+            Ok(vec![(row, used.calls)])
+        }
+        _ if passes(module, row, used.operand) => Ok(vec![(row, used.calls)]),
+        _ => Err(used),
+    }
+}

@@ -1,0 +1,61 @@
+//! `widened-weights-kept`: copies of parameters in a wider type that are kept from the forward pass
+//! to the backward pass, though a convert would make them again.
+//!
+//! Only copies of at least 1 MiB count. Programs that XLA compiled for CPUs are left out: products
+//! of 16-bit floats are widened there by the compiler.
+
+use super::finding::{Code, Measure};
+use super::low_precision_in_f32::is_widened_by_compiler;
+use super::program::{Program, bytes, counted, percent};
+use super::site::{Rule, Site};
+use crate::graph::Phase;
+use crate::remat::{ResidualKind, residuals};
+
+pub(super) const RULE: Rule = Rule {
+    code: Code::WidenedWeightsKept,
+    measure: Measure::Memory,
+    find,
+    message,
+    remedy: "convert them again in the backward pass: put the conversion inside jax.checkpoint, or \
+             multiply in the type of the weights",
+};
+
+/// Smaller copies are no finding.
+const LEAST: u64 = 1 << 20;
+
+fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
+    if is_widened_by_compiler(program) {
+        return;
+    }
+    let found = residuals(program.module, program.cost, program.attribution);
+    let size = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    let total = found.iter().fold(0u64, |sum, one| sum.saturating_add(size(one.bytes)));
+    for residual in &found {
+        let held = size(residual.bytes);
+        let is_copy = residual.kind == ResidualKind::WeightCopy && residual.widened_from.is_some();
+        if !is_copy || held < LEAST {
+            continue;
+        }
+        let mut site =
+            Site::new(residual.made_by).sum("copied_bytes", held).common("residual_bytes", total);
+        site.evidence = vec![residual.source, residual.uses.1];
+        site.bytes = Some(held);
+        site.phases = vec![Phase::Forward];
+        site.is_anywhere = true;
+        sites.push(site);
+    }
+}
+
+fn message(_: &Program<'_>, site: &Site) -> String {
+    let copied = site.figure("copied_bytes");
+    let total = site.figure("residual_bytes");
+    format!(
+        "{} of weights in a wider type {} kept from forward to backward: {}, {} of the {} that \
+         are kept",
+        counted(site.places, "copy", "copies"),
+        if site.places == 1 { "is" } else { "are" },
+        bytes(copied),
+        percent(copied, total),
+        bytes(total),
+    )
+}

@@ -1,0 +1,304 @@
+//! What is alive when: values, buffers, live ranges and the peak.
+//!
+//! Start at [`memory`]. Results are cut into parts (`nodes.rs`), parts are traced to the values
+//! they hold (`values.rs`), values that must share memory form buffers (`alias.rs`), instructions
+//! are put into one sequence of steps (`schedule.rs`), and every value is alive from the step that
+//! makes it to its last use (`ranges.rs`). What may share memory besides is in `share.rs`.
+
+mod alias;
+mod class;
+mod files;
+mod nodes;
+mod options;
+mod order;
+mod peak;
+mod ranges;
+mod schedule;
+mod share;
+mod values;
+mod xla;
+
+pub use class::{Class, Classes};
+pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
+pub use options::{Constants, Options, Rule, Sizes, Space};
+pub use peak::{LiveValue, Peak};
+pub use schedule::Order;
+pub use xla::{Signature, Tables, XlaAccount, xla_account};
+
+use crate::cost::Backend;
+use crate::ir::{Module, Opcode, Row};
+use alias::{Donations, Sets, join_aliases};
+use nodes::{Nodes, ShapeNodes};
+use ranges::{Buffers, Ranges};
+use schedule::Steps;
+use values::{Reader, Values};
+
+/// Why there is no figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryError {
+    /// The shapes have far more parts than the text could have written.
+    TooManyParts,
+    /// Sizes add up beyond 64 bits.
+    TooLarge,
+}
+
+impl std::fmt::Display for MemoryError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            MemoryError::TooManyParts => "the results have too many parts to follow each of them",
+            MemoryError::TooLarge => "the sizes add up to more than 64 bits hold",
+        })
+    }
+}
+
+impl std::error::Error for MemoryError {}
+
+/// What is wrong with the module, or left out of the figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Doubts {
+    /// The module does not say that it is scheduled.
+    pub is_unscheduled: bool,
+    /// Instructions that stand before one of their operands.
+    pub disordered: u32,
+    /// Parts of results whose origin could not be followed, since shapes do not fit.
+    pub mismatched: u32,
+    /// Entries of `input_output_alias` that contradict the shapes or name what is not there.
+    pub contradictory_aliases: u32,
+    /// `input_output_alias` could not be read.
+    pub has_unreadable_aliases: bool,
+    /// Rows whose size is not known, ascending; they count as nothing.
+    pub unknown_sizes: Vec<u32>,
+    /// Rows that call a computation that another row calls as well, ascending.
+    pub repeated_calls: Vec<u32>,
+    /// Array shapes without a layout, in a module whose other shapes have tiles.
+    pub lacks_layouts: bool,
+}
+
+/// Live ranges and the bytes alive at every step.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// How it was counted.
+    pub options: Options,
+    /// The order that was used.
+    pub order: Order,
+    /// Whose sizes were used.
+    pub backend: Backend,
+    /// What is wrong or left out.
+    pub doubts: Doubts,
+    /// Bytes alive at every step.
+    pub timeline: Vec<i64>,
+    /// The peak.
+    pub peak: Peak,
+    steps: Steps,
+    shapes: ShapeNodes,
+    nodes: Nodes,
+    values: Vec<u32>,
+    ranges: Ranges,
+    buffers: Buffers,
+    /// By node: bytes of the value it makes, in the memory spaces asked for.
+    bytes: Vec<i64>,
+}
+
+/// What every rule starts from.
+struct Frame {
+    steps: Steps,
+    shapes: ShapeNodes,
+    nodes: Nodes,
+    values: Vec<u32>,
+    mismatched: u32,
+    donations: Donations,
+    /// Values that must share a buffer.
+    sets: Sets,
+    /// From the step that makes a value to its last use.
+    ranges: Ranges,
+}
+
+impl Frame {
+    fn new(module: &Module, permutation: Option<&[u32]>) -> Result<Self, MemoryError> {
+        let shapes = ShapeNodes::new(module);
+        let steps = Steps::new(module, permutation);
+        let nodes = Nodes::new(module, &steps, &shapes).ok_or(MemoryError::TooManyParts)?;
+        let reader = Reader { module, steps: &steps, shapes: &shapes, nodes: &nodes };
+        let Values { of: values, mismatched } = Values::new(&reader);
+        let donations = Donations::new(&reader);
+        let mut sets = Sets::new(values.len());
+        join_aliases(&reader, &values, &donations, &mut sets);
+        let mut ranges = Ranges::new(&reader, &values, &donations);
+        ranges.hand_over_joined(&reader, &values);
+        Ok(Frame { steps, shapes, nodes, values, mismatched, donations, sets, ranges })
+    }
+
+    fn reader<'a>(&'a self, module: &'a Module) -> Reader<'a> {
+        Reader { module, steps: &self.steps, shapes: &self.shapes, nodes: &self.nodes }
+    }
+}
+
+/// Analyses what is alive when `module` runs.
+pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError> {
+    let order = options.order.unwrap_or(Order::Text);
+    let permutation = order::permutation(module, order);
+    let mut frame = Frame::new(module, permutation.as_deref())?;
+    let mut ranges = std::mem::take(&mut frame.ranges);
+    let mut sets = std::mem::replace(&mut frame.sets, Sets::new(0));
+    let reader = frame.reader(module);
+    let count = reader.steps.len();
+    if options.rule == Rule::InPlace {
+        share::join_shared(&reader, &frame.values, &ranges, &mut sets);
+    }
+    let is_static = options.constants == Constants::Program || options.rule == Rule::Xla;
+    if is_static {
+        ranges.keep_constants(&reader);
+    }
+    let buffers = Buffers::new(&frame.values, &mut sets);
+    ranges.take_turns(&buffers, |_, _, _| options.rule != Rule::Values);
+    if options.rule == Rule::Xla {
+        xla::keep_results(&reader, &frame.values, &buffers, &mut ranges);
+    }
+    let backend = Backend::of_module(module);
+    let sized = peak::Sized::new(&reader, &frame.values, options, backend);
+    let mut doubts = Doubts {
+        is_unscheduled: !module.is_scheduled(),
+        disordered: reader.steps.disordered,
+        mismatched: frame.mismatched,
+        contradictory_aliases: frame.donations.contradictory,
+        has_unreadable_aliases: frame.donations.is_unreadable,
+        unknown_sizes: sized.unknown.clone(),
+        repeated_calls: reader.steps.repeated.clone(),
+        lacks_layouts: backend == Backend::Tpu && peak::lacks_layouts(&reader),
+    };
+    doubts.repeated_calls.sort_unstable();
+    doubts.repeated_calls.dedup();
+    let timeline = peak::timeline(&ranges, &sized.bytes, count)?;
+    let at = match options.rule {
+        Rule::Values => peak::moment_of_xla(&ranges, &sized, count),
+        Rule::InPlace | Rule::Xla => peak::highest(&timeline),
+    };
+    let peak = Peak { step: at, bytes: timeline.get(at as usize).copied().unwrap_or(0) };
+    let Frame { steps, shapes, nodes, values, .. } = frame;
+    Ok(Memory {
+        options: *options,
+        order,
+        backend,
+        doubts,
+        timeline,
+        peak,
+        steps,
+        shapes,
+        nodes,
+        values,
+        ranges,
+        buffers,
+        bytes: sized.bytes,
+    })
+}
+
+impl Memory {
+    /// The row of every step.
+    pub fn sequence(&self) -> &[u32] {
+        &self.steps.rows
+    }
+
+    /// The step at which `row` runs; None if it takes none, like the insides of fusions.
+    pub fn step_of(&self, row: Row) -> Option<u32> {
+        self.steps.of(row.0)
+    }
+
+    /// The instruction and part that make what part `part` of `row` holds.
+    pub fn maker_of(&self, row: Row, part: u32) -> Option<(Row, u32)> {
+        let nodes = self.nodes.of(self.steps.of(row.0)?);
+        let node = nodes.start.checked_add(part).filter(|node| *node < nodes.end)?;
+        let value = *self.values.get(node as usize)?;
+        let step = *self.nodes.steps.get(value as usize)?;
+        let maker = Row(*self.steps.rows.get(step as usize)?);
+        Some((maker, value - self.nodes.of(step).start))
+    }
+
+    /// The parts of its result that `row` makes itself.
+    pub fn makes(&self, row: Row) -> impl Iterator<Item = u32> + '_ {
+        let nodes = self.steps.of(row.0).map(|step| self.nodes.of(step)).unwrap_or_default();
+        let start = nodes.start;
+        nodes.filter(|node| self.values.get(*node as usize) == Some(node)).map(move |n| n - start)
+    }
+
+    /// The row that runs at the peak; None for a module without instructions.
+    pub fn peak_row(&self) -> Option<Row> {
+        self.steps.rows.get(self.peak.step as usize).map(|row| Row(*row))
+    }
+
+    /// The values alive at `step`, largest first, then by row and part.
+    pub fn live_at(&self, module: &Module, step: u32) -> Vec<LiveValue> {
+        let mut live: Vec<LiveValue> = Vec::new();
+        for node in 0..self.values.len() as u32 {
+            if self.values[node as usize] == node
+                && self.ranges.starts[node as usize] <= step
+                && step <= self.ranges.ends[node as usize]
+            {
+                live.push(self.live_value(module, node));
+            }
+        }
+        live.sort_by(|a, b| {
+            b.bytes.cmp(&a.bytes).then(a.row.cmp(&b.row)).then(a.part.cmp(&b.part))
+        });
+        live
+    }
+
+    /// Where the timeline is highest. Under the rule `values` this may be elsewhere than the peak,
+    /// which is then where XLA's file puts it.
+    pub fn highest(&self) -> Peak {
+        let step = peak::highest(&self.timeline);
+        Peak { step, bytes: self.timeline.get(step as usize).copied().unwrap_or(0) }
+    }
+
+    /// The row whose metadata describe what `row` makes: the caller's for a parameter of a loop, a
+    /// branch or a call, which has none of its own.
+    pub fn described_by(&self, module: &Module, row: Row) -> Row {
+        if module.opcode(row) != Opcode::Parameter {
+            return row;
+        }
+        let computation = module.computation_of(row);
+        let caller = self.steps.callers.get(computation.0 as usize);
+        caller.filter(|caller| caller.0 != schedule::NONE).map_or(row, |caller| Row(caller.0))
+    }
+
+    /// The peak, and where it is, if the values that lie in `buffer` took nothing.
+    pub fn peak_without(&self, buffer: u32) -> Peak {
+        let mut timeline = self.timeline.clone();
+        let is_one = (buffer as usize) < self.buffers.len();
+        let values = if is_one { self.buffers.values(buffer as usize) } else { &[] };
+        for value in values {
+            let value = *value as usize;
+            let (start, end) = (self.ranges.starts[value], self.ranges.ends[value]);
+            let last = (end as usize + 1).min(timeline.len());
+            if let Some(steps) = timeline.get_mut(start as usize..last) {
+                steps.iter_mut().for_each(|bytes| *bytes -= self.bytes[value]);
+            }
+        }
+        let step = peak::highest(&timeline);
+        Peak { step, bytes: timeline.get(step as usize).copied().unwrap_or(0) }
+    }
+
+    /// Every value, by step and part.
+    pub fn all_values(&self, module: &Module) -> Vec<LiveValue> {
+        let nodes = 0..self.values.len() as u32;
+        let made = nodes.filter(|node| self.values[*node as usize] == *node);
+        made.map(|node| self.live_value(module, node)).collect()
+    }
+
+    fn live_value(&self, module: &Module, node: u32) -> LiveValue {
+        let step = self.nodes.steps[node as usize];
+        let row = Row(self.steps.rows[step as usize]);
+        let part = node - self.nodes.of(step).start;
+        let shape = peak::shape_at(module, &self.shapes, module.shape(row), part);
+        LiveValue {
+            row,
+            part,
+            path: self.shapes.path(module, module.shape(row), part),
+            shape,
+            bytes: self.bytes[node as usize],
+            memory_space: peak::memory_space(module, shape),
+            first_step: self.ranges.starts[node as usize],
+            last_step: self.ranges.ends[node as usize],
+            buffer: self.buffers.of[node as usize],
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Bytes alive at every step, and where they are most.
+
+use super::MemoryError;
+use super::nodes::{ShapeNodes, node_shapes};
+use super::options::{Options, Sizes, Space};
+use super::ranges::Ranges;
+use super::values::Reader;
+use crate::cost::Backend;
+use crate::cost::size::{ShapeCost, shape_costs};
+use crate::ir::{Module, Row, ShapeId, ShapeView};
+
+/// The most that is alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// When.
+    pub step: u32,
+    /// How much.
+    pub bytes: i64,
+}
+
+/// A value that is alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveValue {
+    /// The instruction that makes it.
+    pub row: Row,
+    /// Which part of the result it is, counted in pre-order with tuples before their elements.
+    pub part: u32,
+    /// The path to that part.
+    pub path: Vec<u32>,
+    /// Its shape.
+    pub shape: ShapeId,
+    /// Its bytes; 0 if they are not known or lie in a memory space that was not asked for.
+    pub bytes: i64,
+    /// Its memory space.
+    pub memory_space: i64,
+    /// The first step at which it is alive.
+    pub first_step: u32,
+    /// The last one, which counts; one past all steps for what outlives the program.
+    pub last_step: u32,
+    /// The buffer it lies in: values of one buffer share memory.
+    pub buffer: u32,
+}
+
+/// Bytes of values.
+pub(super) struct Sized {
+    /// By node: of the value it makes.
+    pub bytes: Vec<i64>,
+    /// By node: what XLA weighs the value by when it looks for the peak of its live-range file,
+    /// the size of the whole result, which for tuples is that of their pointer table.
+    pub weights: Vec<i64>,
+    /// Rows of unknown size, ascending.
+    pub unknown: Vec<u32>,
+}
+
+impl Sized {
+    pub fn new(reader: &Reader<'_>, values: &[u32], options: &Options, backend: Backend) -> Self {
+        let module = reader.module;
+        let backend = match options.sizes {
+            Sizes::Device => backend,
+            Sizes::Logical => Backend::Cpu,
+        };
+        let mut costs = shape_costs(module.shapes(), backend, false);
+        for (id, cost) in module.shapes().ids().zip(&mut costs) {
+            let is_counted = match options.space {
+                Space::All => true,
+                Space::One(space) => space == memory_space(module, id),
+            };
+            if !is_counted {
+                cost.size = 0;
+            }
+        }
+        let size =
+            |shape: ShapeId| costs.get(shape.0 as usize).map_or(0, |cost: &ShapeCost| cost.size);
+        let mut sized = Sized {
+            bytes: Vec::with_capacity(values.len()),
+            weights: Vec::with_capacity(values.len()),
+            unknown: Vec::new(),
+        };
+        let mut shapes = Vec::new();
+        for row in &reader.steps.rows {
+            let shape = module.shape(Row(*row));
+            let weight = size(shape);
+            let mut is_unknown = weight < 0;
+            if reader.shapes.count(shape) == 1 {
+                sized.bytes.push(weight.max(0));
+                sized.weights.push(weight.max(0));
+            } else {
+                shapes.clear();
+                node_shapes(module, shape, &mut shapes);
+                for shape in &shapes {
+                    let size = size(*shape);
+                    is_unknown |= size < 0;
+                    sized.bytes.push(size.max(0));
+                    sized.weights.push(weight.max(0));
+                }
+            }
+            if is_unknown {
+                sized.unknown.push(*row);
+            }
+        }
+        sized.unknown.sort_unstable();
+        for ((node, value), (bytes, weight)) in
+            (0u32..).zip(values).zip(sized.bytes.iter_mut().zip(&mut sized.weights))
+        {
+            if *value != node {
+                (*bytes, *weight) = (0, 0);
+            }
+        }
+        sized
+    }
+}
+
+/// Whether some array has no layout although others have tiles.
+pub(super) fn lacks_layouts(reader: &Reader<'_>) -> bool {
+    let shapes = reader.module.shapes();
+    let lacks = |row: &u32| {
+        shapes.array(reader.module.shape(Row(*row))).is_some_and(|array| array.layout.is_none())
+    };
+    reader.steps.rows.iter().any(lacks)
+}
+
+/// The memory space of a shape: that of an array's layout, 0 for tuples and without layout.
+pub(super) fn memory_space(module: &Module, shape: ShapeId) -> i64 {
+    match module.shapes().get(shape) {
+        ShapeView::Array(array) => array.layout.map_or(0, |layout| layout.memory_space),
+        ShapeView::Buffer(inner) => match module.shapes().get(inner) {
+            ShapeView::Array(array) => array.layout.map_or(0, |layout| layout.memory_space),
+            _ => 0,
+        },
+        ShapeView::Tuple(_) => 0,
+    }
+}
+
+/// The shape of part `part` of `shape`.
+pub(super) fn shape_at(module: &Module, nodes: &ShapeNodes, shape: ShapeId, part: u32) -> ShapeId {
+    nodes.path(module, shape, part).iter().fold(shape, |shape, index| {
+        let children = module.shapes().tuple(shape);
+        children.and_then(|children| children.get(*index as usize).copied()).unwrap_or(shape)
+    })
+}
+
+/// Bytes alive at each of `count` steps.
+pub(super) fn timeline(
+    ranges: &Ranges,
+    bytes: &[i64],
+    count: u32,
+) -> Result<Vec<i64>, MemoryError> {
+    let total: i128 = bytes.iter().map(|bytes| i128::from(*bytes)).sum();
+    if total > i128::from(i64::MAX) {
+        return Err(MemoryError::TooLarge);
+    }
+    Ok(summed(ranges, bytes, count, 0))
+}
+
+/// Sums over the ranges, each longer by `more` steps.
+fn summed(ranges: &Ranges, weights: &[i64], count: u32, more: u32) -> Vec<i64> {
+    let count = count as usize;
+    let mut steps = vec![0i64; count + 1];
+    for ((weight, start), end) in weights.iter().zip(&ranges.starts).zip(&ranges.ends) {
+        let start = *start as usize;
+        // What begins behind the last step, or is empty, is never alive.
+        if *weight == 0 || start > *end as usize || start >= count {
+            continue;
+        }
+        let after = (*end as usize + 1 + more as usize).min(count);
+        steps[start] += weight;
+        steps[after] -= weight;
+    }
+    let mut sum = 0;
+    for step in &mut steps {
+        sum += *step;
+        *step = sum;
+    }
+    steps.truncate(count);
+    steps
+}
+
+/// The first step at which most is alive.
+pub(super) fn highest(timeline: &[i64]) -> u32 {
+    let mut at = 0;
+    let mut most = 0;
+    for (step, bytes) in (0u32..).zip(timeline) {
+        if *bytes > most {
+            (at, most) = (step, *bytes);
+        }
+    }
+    at
+}
+
+/// Where XLA's live-range file puts the peak: it weighs every part of a tuple by the tuple's
+/// pointer table, and takes what ended a step before as still alive.
+pub(super) fn moment_of_xla(ranges: &Ranges, sized: &Sized, count: u32) -> u32 {
+    let total: i128 = sized.weights.iter().map(|weight| i128::from(*weight)).sum();
+    let weights = if total > i128::from(i64::MAX) { &sized.bytes } else { &sized.weights };
+    highest(&summed(ranges, weights, count, 1))
+}

@@ -1,0 +1,286 @@
+//! Which results may take the memory of an operand that ends with them.
+//!
+//! As XLA's heap simulator: result and operand have the same shape, layout and memory space,
+//! neither shares a buffer already, and the instruction reads each element of the operand before
+//! it writes the same element of the result. Added to XLA's generic rule are all-reduces, which
+//! XLA's backends run in place.
+
+use super::alias::Sets;
+use super::ranges::Ranges;
+use super::schedule::NONE;
+use super::values::Reader;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
+
+/// Joins results with the operand whose memory they may take.
+pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, sets: &mut Sets) {
+    let mut is_alone = alone(values, sets);
+    let mut fused = FusedUses::default();
+    let module = reader.module;
+    let mut parts: Vec<ShapeId> = Vec::new();
+    // Operands that end here: which one, and the node.
+    let mut candidates: Vec<(usize, u32)> = Vec::new();
+    for (step, row) in (0u32..).zip(&reader.steps.rows) {
+        let opcode = module.opcode(Row(*row));
+        if !may_share(opcode) {
+            continue;
+        }
+        let shape = module.shape(Row(*row));
+        let nodes = reader.nodes.of(step);
+        parts.clear();
+        if nodes.len() == 1 {
+            parts.push(shape);
+        } else {
+            super::nodes::node_shapes(module, shape, &mut parts);
+        }
+        let operands = module.operands(Row(*row));
+        candidates.clear();
+        for (index, operand) in operands.iter().enumerate() {
+            let Some(candidate) = reader.operand(step, index) else { continue };
+            let node = candidate.start;
+            if values[node as usize] == node
+                && is_alone[node as usize]
+                && ranges.ends[node as usize] == step
+                && module.opcode(Row(*operand)) != Opcode::Constant
+            {
+                candidates.push((index, node));
+            }
+        }
+        // Results with many parts and operands: work stays in proportion to both together.
+        let mut tries = MOST_TRIES.max(16 * (parts.len() + operands.len()));
+        // Candidates before this one are taken.
+        let mut first = 0;
+        for (node, part) in nodes.zip(&parts) {
+            if first == candidates.len() || tries == 0 {
+                break;
+            }
+            if values[node as usize] != node
+                || !is_alone[node as usize]
+                || module.shapes().tuple(*part).is_some()
+            {
+                continue;
+            }
+            let element = element_of(reader, shape, step, node);
+            while candidates.get(first).is_some_and(|candidate| candidate.1 == NONE) {
+                first += 1;
+            }
+            let found = candidates.iter_mut().skip(first).find(|(index, candidate)| {
+                tries = tries.saturating_sub(1);
+                tries > 0
+                    && *candidate != NONE
+                    && module.shape(Row(operands[*index])) == *part
+                    && overwrites(module, *row, opcode, *index, element, operands, &mut fused)
+            });
+            if let Some((_, candidate)) = found {
+                let candidate = std::mem::replace(candidate, NONE);
+                sets.join(candidate, node);
+                // Taken: nothing else may have it; the result may be taken in turn.
+                is_alone[candidate as usize] = false;
+            }
+        }
+    }
+}
+
+const MOST_TRIES: usize = 1 << 12;
+
+/// By node: whether it makes a value that shares its buffer with no other.
+fn alone(values: &[u32], sets: &mut Sets) -> Vec<bool> {
+    let mut is_alone = vec![true; values.len()];
+    for node in 0..values.len() as u32 {
+        let first = sets.find(node);
+        if first != node {
+            is_alone[first as usize] = false;
+            is_alone[node as usize] = false;
+        }
+    }
+    is_alone
+}
+
+/// Which element of the result's tuple holds `node`; 0 if the result is an array.
+fn element_of(reader: &Reader<'_>, shape: ShapeId, step: u32, node: u32) -> u32 {
+    let part = node - reader.nodes.of(step).start;
+    reader.shapes.path(reader.module, shape, part).first().copied().unwrap_or(0)
+}
+
+/// Opcodes that `overwrites` may allow.
+#[inline]
+fn may_share(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::AllReduce | Opcode::Fusion | Opcode::Sort | Opcode::TriangularSolve)
+        || is_elementwise(opcode)
+}
+
+/// Whether element `element` of `row` may be written over operand `index`.
+fn overwrites(
+    module: &Module,
+    row: u32,
+    opcode: Opcode,
+    index: usize,
+    element: u32,
+    operands: &[u32],
+    fused: &mut FusedUses,
+) -> bool {
+    let operand = operands[index];
+    let times = || operands.iter().filter(|other| **other == operand).count();
+    match opcode {
+        Opcode::Fusion => match fusion_kind(module, Row(row)) {
+            b"kLoop" | b"kInput" => fused.is_elementwise(module, row, index),
+            b"kOutput" => adds_to_product(module, row, index),
+            _ => false,
+        },
+        Opcode::AllReduce => index == element as usize && times() == 1,
+        Opcode::TriangularSolve => index == 1 && times() == 1,
+        Opcode::Sort => {
+            let is_only_use = module.users().get(operand).len() == 1;
+            is_only_use && times() == 1 && (operands.len() == 1 || index == element as usize)
+        }
+        _ => true,
+    }
+}
+
+/// The value of `kind=`, empty without one.
+fn fusion_kind(module: &Module, row: Row) -> &[u8] {
+    match module.bytes(module.tail(row)).strip_prefix(b", kind=") {
+        Some(rest) => {
+            let length = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+            &rest[..length]
+        }
+        None => module.attribute_bytes(row, "kind").unwrap_or_default(),
+    }
+}
+
+/// Whether a fusion is a product plus this operand.
+fn adds_to_product(module: &Module, row: u32, index: usize) -> bool {
+    let Some(callee) = module.called(Row(row), CallRole::Calls) else { return false };
+    let root = Row(module.computation(callee).root);
+    let &[left, right] = module.operands(root) else { return false };
+    let is_product =
+        |row: u32| matches!(module.opcode(Row(row)), Opcode::Convolution | Opcode::Dot);
+    let other = match (is_product(left), is_product(right)) {
+        (true, _) => right,
+        (_, true) => left,
+        _ => return false,
+    };
+    module.opcode(root) == Opcode::Add
+        && left != right
+        && module.parameter_number(Row(other)) == Some(index as u64)
+        && module.users().get(other).len() == 1
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+/// Whether all that follows from a parameter of a fused computation is elementwise.
+#[derive(Default)]
+struct FusedUses {
+    /// By row of fused computations that were looked at.
+    is_elementwise: Vec<bool>,
+    /// By computation: where its parameters stand in `parameters`, and how many.
+    known: Vec<(u32, u32)>,
+    /// (number, row), by computation and number.
+    parameters: Vec<(u64, u32)>,
+}
+
+impl FusedUses {
+    fn is_elementwise(&mut self, module: &Module, row: u32, index: usize) -> bool {
+        let Some(callee) = module.called(Row(row), CallRole::Calls) else { return false };
+        self.look_at(module, callee);
+        let (first, count) = self.known[callee.0 as usize];
+        let parameters = &self.parameters[first as usize..(first + count) as usize];
+        let found = parameters.binary_search_by_key(&(index as u64), |entry| entry.0).ok();
+        found.is_some_and(|at| self.is_elementwise[parameters[at].1 as usize])
+    }
+
+    /// One pass from the root to the parameters.
+    fn look_at(&mut self, module: &Module, id: ComputationId) {
+        if self.known.is_empty() {
+            self.known = vec![(UNKNOWN, 0); module.computations().len()];
+            self.is_elementwise = vec![true; module.row_count()];
+        }
+        if self.known[id.0 as usize].0 != UNKNOWN {
+            return;
+        }
+        let first = self.parameters.len();
+        let numbered = |row| Some((module.parameter_number(Row(row))?, row));
+        self.parameters.extend(module.computation(id).rows().filter_map(numbered));
+        self.parameters[first..].sort_unstable();
+        self.known[id.0 as usize] = (first as u32, (self.parameters.len() - first) as u32);
+        for row in module.computation(id).rows().rev() {
+            let opcode = module.opcode(Row(row));
+            let is_kept = self.is_elementwise[row as usize];
+            for (index, operand) in module.operands(Row(row)).iter().enumerate() {
+                let passes = match opcode {
+                    Opcode::Tuple => true,
+                    Opcode::DynamicUpdateSlice => index == 0,
+                    _ => is_elementwise(opcode) || opcode == Opcode::Copy,
+                };
+                if !(passes && is_kept) {
+                    self.is_elementwise[*operand as usize] = false;
+                }
+            }
+        }
+    }
+}
+
+/// XLA's elementwise opcodes, without copies.
+#[inline]
+fn is_elementwise(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        Abs | Acos
+            | Acosh
+            | Add
+            | And
+            | Asin
+            | Asinh
+            | Atan2
+            | Atanh
+            | BitcastConvert
+            | Cbrt
+            | Ceil
+            | Clamp
+            | Compare
+            | Complex
+            | Convert
+            | Cosh
+            | Cosine
+            | CountLeadingZeros
+            | Divide
+            | Erf
+            | Exponential
+            | ExponentialMinusOne
+            | Floor
+            | Imag
+            | IsFinite
+            | Log
+            | LogPlusOne
+            | Logistic
+            | Map
+            | Maximum
+            | Minimum
+            | Mulhi
+            | Multiply
+            | Negate
+            | Not
+            | Or
+            | Popcnt
+            | Power
+            | Real
+            | ReducePrecision
+            | Remainder
+            | RoundNearestAfz
+            | RoundNearestEven
+            | Rsqrt
+            | Select
+            | ShiftLeft
+            | ShiftRightArithmetic
+            | ShiftRightLogical
+            | Sign
+            | Sine
+            | Sinh
+            | Sqrt
+            | StochasticConvert
+            | Subtract
+            | Tan
+            | Tanh
+            | Xor
+    )
+}

@@ -1,0 +1,68 @@
+//! Instructions and computations printed a second time, under other names.
+
+use super::{PrintOptions, Printer};
+use crate::ir::{ComputationId, Module, Row, ShapeId};
+use std::collections::HashMap;
+
+/// What copies have instead of what their originals have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Renaming {
+    /// Names of rows, of copies and of what copies use.
+    pub rows: HashMap<u32, Vec<u8>>,
+    /// Names of computations.
+    pub computations: HashMap<u32, Vec<u8>>,
+    /// Channels of collectives.
+    pub channels: HashMap<u32, i64>,
+    /// Shapes of results. What backends and frontends note of an instruction is about its original
+    /// shape and place, and left out.
+    pub shapes: HashMap<u32, ShapeId>,
+    /// Memory spaces of results that are arrays.
+    pub spaces: HashMap<u32, i64>,
+}
+
+const OPTIONS: PrintOptions = PrintOptions {
+    form: super::Form::Long,
+    operand_shapes: false,
+    layouts: true,
+    metadata: true,
+    backend_config: true,
+    // Copies stand among the original's text, and may only use what that writes.
+    fold: true,
+};
+
+/// Prints copies of parts of one module.
+pub(crate) struct CopyPrinter<'a>(Printer<'a>);
+
+impl<'a> CopyPrinter<'a> {
+    pub(crate) fn new(module: &'a Module) -> Self {
+        Self(Printer::new(module, &OPTIONS))
+    }
+
+    /// A copy of `row`, never a root and without control predecessors.
+    pub(crate) fn instruction(&mut self, row: Row, renaming: Renaming) -> (Vec<u8>, Renaming) {
+        self.0.is_copy = true;
+        let printed = self.print(renaming, |printer| printer.instruction(row));
+        self.0.is_copy = false;
+        printed
+    }
+
+    /// A copy of a computation.
+    pub(crate) fn computation(
+        &mut self,
+        id: ComputationId,
+        renaming: Renaming,
+    ) -> (Vec<u8>, Renaming) {
+        self.print(renaming, |printer| printer.computation(id))
+    }
+
+    /// Lends `renaming` to the printer, which would otherwise copy it each time.
+    fn print(
+        &mut self,
+        renaming: Renaming,
+        write: impl FnOnce(&mut Printer<'a>),
+    ) -> (Vec<u8>, Renaming) {
+        self.0.names.renaming = renaming;
+        write(&mut self.0);
+        (std::mem::take(&mut self.0.out), std::mem::take(&mut self.0.names.renaming))
+    }
+}

@@ -1,0 +1,415 @@
+//! What could be computed again instead of kept: for each residual the instructions to copy.
+
+use super::residuals::Residual;
+use super::rewrite::{Recompute, Use};
+use crate::cost::{Backend, device_sizes};
+use crate::graph::origin::{End, Place, Through, origins};
+use crate::graph::{Attribution, Phase};
+use crate::ir::intern::BuildMix;
+use crate::ir::{ComputationId, Module, Opcode, Row};
+use hashbrown::{HashMap, HashSet};
+
+/// How many instructions one candidate copies at most, and how many uses of one are followed.
+const MOST_COPIED: usize = 16;
+const MOST_USES: usize = 4096;
+/// How many operands and users are looked at for all candidates of a module.
+const MOST_WORK: usize = 1 << 24;
+/// Computations inside computations are looked into this deep.
+const DEEPEST: u32 = 8;
+
+/// How a residual could be computed again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its number.
+    pub residual: u32,
+    /// What to ask of [`super::rewrite()`]; empty if there is an obstacle.
+    pub recomputes: Vec<Recompute>,
+    /// The instructions that run again; those that only hand values on are left out.
+    pub again: Vec<Row>,
+    /// Where they run.
+    pub place: ComputationId,
+    /// Bytes of what has to be kept instead.
+    pub kept_instead: i64,
+    /// Why there is nothing to ask.
+    pub obstacle: Option<&'static str>,
+}
+
+impl Candidate {
+    /// Of a residual, with nothing to ask yet.
+    fn of(module: &Module, residual: &Residual) -> Self {
+        Self {
+            residual: 0,
+            recomputes: Vec::new(),
+            again: Vec::new(),
+            place: module.computation_of(residual.place.row),
+            kept_instead: 0,
+            obstacle: None,
+        }
+    }
+}
+
+/// One candidate for each of `residuals`.
+pub fn candidates(
+    module: &Module,
+    attribution: &Attribution,
+    residuals: &[Residual],
+) -> Vec<Candidate> {
+    let mut finder = Finder {
+        module,
+        attribution,
+        sizes: device_sizes(module, Backend::of_module(module)),
+        last_reads: HashMap::default(),
+        dear: HashMap::default(),
+        work: MOST_WORK,
+    };
+    let find = |(number, residual): (usize, &Residual)| {
+        let found = match residual.stacked {
+            Some(_) => finder.smaller_stack(residual),
+            None => finder.for_users(residual),
+        };
+        let mut candidate = found.unwrap_or_else(|reason| Candidate {
+            obstacle: Some(reason),
+            ..Candidate::of(module, residual)
+        });
+        candidate.residual = number as u32;
+        candidate
+    };
+    residuals.iter().enumerate().map(find).collect()
+}
+
+type Found = Result<Candidate, &'static str>;
+
+struct Finder<'a> {
+    module: &'a Module,
+    attribution: &'a Attribution,
+    /// By shape.
+    sizes: Vec<i64>,
+    /// By row: the last row of its computation that reads what it holds.
+    last_reads: HashMap<Row, u32, BuildMix>,
+    /// By row: why it is not cheap.
+    dear: HashMap<Row, Option<&'static str>, BuildMix>,
+    /// How many operands and users may still be looked at.
+    work: usize,
+}
+
+impl Finder<'_> {
+    fn bytes(&self, row: Row) -> i64 {
+        self.sizes[self.module.shape(row).0 as usize].max(0)
+    }
+
+    fn is_late(&self, row: Row) -> bool {
+        matches!(self.attribution.phase[row.0 as usize], Phase::Backward | Phase::Recompute)
+    }
+
+    fn users(&self, row: Row) -> impl Iterator<Item = Row> + '_ {
+        self.module.users().get(row.0).iter().map(|user| Row(*user))
+    }
+
+    /// Copies for the late users of a residual.
+    fn for_users(&mut self, residual: &Residual) -> Found {
+        let reads = self.late_reads(&residual.place)?;
+        if reads.is_empty() {
+            return Err("no instruction reads it that a copy could be made for");
+        }
+        let first = reads.iter().flat_map(|(_, uses)| uses).map(|one| one.user).min();
+        let Some(first) = first else { return Err("nothing reads it") };
+        let mut candidate = Candidate::of(self.module, residual);
+        let mut kept: HashSet<Row, BuildMix> = HashSet::default();
+        for (value, uses) in reads {
+            let (members, instead) = self.chain(value, residual.place.row, first)?;
+            kept.extend(instead);
+            let again = members.iter().filter(|row| !hands_on(self.module.opcode(**row)));
+            candidate.again.extend(again);
+            let chain = members.into_iter().filter(|row| *row != value).collect();
+            candidate.recomputes.push(Recompute::ForUsers { producer: value, chain, uses });
+        }
+        let sizes = kept.into_iter().map(|row| self.bytes(row));
+        candidate.kept_instead = sizes.fold(0, i64::saturating_add);
+        if candidate.kept_instead >= residual.bytes {
+            return Err("what it is computed from takes no less memory");
+        }
+        Ok(candidate)
+    }
+
+    /// The late uses of `place`, by the row that they read.
+    fn late_reads(&mut self, place: &Place) -> Result<Vec<(Row, Vec<Use>)>, &'static str> {
+        let module = self.module;
+        let mut reads: Vec<(Row, Vec<Use>)> = Vec::new();
+        let mut seen: HashSet<Place, BuildMix> = HashSet::default();
+        let mut stack = vec![place.clone()];
+        while let Some(at) = stack.pop() {
+            if seen.len() > MOST_USES {
+                return Err("it has too many uses to follow");
+            }
+            if !seen.insert(at.clone()) {
+                continue;
+            }
+            let mut uses = Vec::new();
+            let users: Vec<Row> = self.users(at.row).collect();
+            for user in users {
+                let looked_at = self.module.operands(user).len() + self.users(user).count() + 1;
+                match self.work.checked_sub(looked_at) {
+                    Some(left) => self.work = left,
+                    None => return Err("the module has too many uses to follow them all"),
+                }
+                let mut path = at.path.clone();
+                match module.opcode(user) {
+                    Opcode::GetTupleElement => {
+                        let index = module.tuple_index(user).and_then(|i| u32::try_from(i).ok());
+                        if index.is_some() && path.pop() == index {
+                            stack.push(Place { row: user, path });
+                        }
+                    }
+                    Opcode::Bitcast | Opcode::Copy => stack.push(Place { row: user, path }),
+                    Opcode::CopyStart => {
+                        path.push(0);
+                        stack.push(Place { row: user, path });
+                    }
+                    Opcode::CopyDone if path.pop() == Some(0) => {
+                        stack.push(Place { row: user, path });
+                    }
+                    opcode if path.is_empty() => {
+                        let is_late = match opcode {
+                            Opcode::Tuple => self.is_late_tuple(user),
+                            _ => self.is_late(user),
+                        };
+                        let operands = module.operands(user).iter().enumerate();
+                        let reading = operands.filter(|(_, row)| is_late && **row == at.row.0);
+                        uses.extend(reading.map(|(operand, _)| Use { user, operand }));
+                    }
+                    _ => {}
+                }
+            }
+            uses.sort_unstable_by_key(|one| (one.user, one.operand));
+            uses.dedup();
+            if !uses.is_empty() {
+                reads.push((at.row, uses));
+            }
+        }
+        reads.sort_unstable_by_key(|(row, _)| *row);
+        Ok(reads)
+    }
+
+    /// Whether a tuple is made for backward code only.
+    fn is_late_tuple(&self, tuple: Row) -> bool {
+        let phase = |row: Row| self.attribution.phase[row.0 as usize];
+        let is_early = |row: Row| matches!(phase(row), Phase::Forward);
+        !is_early(tuple)
+            && !self.users(tuple).any(is_early)
+            && (self.is_late(tuple) || self.users(tuple).any(|user| self.is_late(user)))
+    }
+
+    /// What to copy for `value`, back to at least `maker`, and what is kept for that instead:
+    /// of all chains back through cheap instructions the one that keeps the fewest bytes.
+    fn chain(
+        &mut self,
+        value: Row,
+        maker: Row,
+        late: Row,
+    ) -> Result<(Vec<Row>, Vec<Row>), &'static str> {
+        let mut members = vec![value];
+        let mut stuck: HashSet<Row, BuildMix> = HashSet::default();
+        let mut best: Option<(i64, Vec<Row>, Vec<Row>)> = None;
+        if let Some(reason) = self.dear(value) {
+            return Err(reason);
+        }
+        loop {
+            let mut frontier: Vec<Row> = Vec::new();
+            for member in &members {
+                for operand in self.module.operands(*member).iter().map(|row| Row(*row)) {
+                    if !members.contains(&operand) && !frontier.contains(&operand) {
+                        frontier.push(operand);
+                    }
+                }
+            }
+            let is_whole = members.contains(&maker);
+            if !is_whole {
+                // First back to what makes it, through what only hands it on.
+                let way = |row: &&Row| **row == maker || passes(self.module.opcode(**row));
+                let next = frontier.iter().filter(way).max_by_key(|row| **row == maker).copied();
+                let Some(next) = next.filter(|_| members.len() < MOST_COPIED) else {
+                    return Err("what makes it is too far from what reads it");
+                };
+                if let Some(reason) = self.dear(next) {
+                    return Err(reason);
+                }
+                members.push(next);
+                continue;
+            }
+            frontier.retain(|row| !self.is_alive(*row, late));
+            let bytes = frontier.iter().map(|row| self.bytes(*row)).fold(0, i64::saturating_add);
+            if best.as_ref().is_none_or(|(least, _, _)| bytes < *least) {
+                best = Some((bytes, members.clone(), frontier.clone()));
+            }
+            if bytes == 0 || members.len() >= MOST_COPIED {
+                break;
+            }
+            let open = frontier.iter().filter(|row| !stuck.contains(*row));
+            let by_size = |row: &&Row| (hands_on(self.module.opcode(**row)), self.bytes(**row));
+            let Some(next) = open.max_by_key(by_size).copied() else { break };
+            match self.dear(next) {
+                None => members.push(next),
+                Some(_) => {
+                    stuck.insert(next);
+                }
+            }
+        }
+        let Some((_, members, frontier)) = best else {
+            return Err("too many instructions would have to be copied");
+        };
+        Ok((members, frontier))
+    }
+
+    /// Whether what `row` holds is there at `late` in any case.
+    fn is_alive(&mut self, row: Row, late: Row) -> bool {
+        let free = [Opcode::Parameter, Opcode::Constant, Opcode::Iota, Opcode::PartitionId];
+        let mut at = row;
+        while hands_on(self.module.opcode(at)) {
+            match self.module.operands(at).first() {
+                Some(operand) if self.module.opcode(at) != Opcode::Tuple => at = Row(*operand),
+                _ => break,
+            }
+        }
+        free.contains(&self.module.opcode(at)) || self.last_read(row, 0) >= late.0
+    }
+
+    fn last_read(&mut self, row: Row, depth: u32) -> u32 {
+        if let Some(known) = self.last_reads.get(&row) {
+            return *known;
+        }
+        let users: Vec<Row> = self.users(row).collect();
+        let mut last = row.0;
+        for user in users {
+            let through = depth < DEEPEST && self.module.opcode(user) == Opcode::Bitcast;
+            last = last.max(if through { self.last_read(user, depth + 1) } else { user.0 });
+        }
+        self.last_reads.insert(row, last);
+        last
+    }
+
+    /// Why `row` is not cheap to compute again; None if it is.
+    fn dear(&mut self, row: Row) -> Option<&'static str> {
+        let module = self.module;
+        *self.dear.entry(row).or_insert_with(|| dear(module, row, 0))
+    }
+
+    /// Something smaller to stack instead.
+    fn smaller_stack(&self, residual: &Residual) -> Found {
+        let module = self.module;
+        let through = Through { conversions: true, ..Through::default() };
+        let found = origins(module, residual.place.clone(), through);
+        let update = found.ends.iter().find_map(|end| match end {
+            End::Computed(row) if module.opcode(*row) == Opcode::DynamicUpdateSlice => Some(*row),
+            _ => None,
+        });
+        let Some(update) = update else { return Err("no instruction is known to write the stack") };
+        // Compilers put the writing of a stack into a fusion; what is stacked instead has to be
+        // there in the loop's body.
+        let mut fusion = None;
+        let mut place = module.computation_of(update);
+        if let [caller] = module.callers(place) {
+            let caller = Row(*caller);
+            if module.opcode(caller) == Opcode::Fusion {
+                fusion = Some(caller);
+                place = module.computation_of(caller);
+            }
+        }
+        let Some(slice) = module.operands(update).get(1).map(|row| Row(*row)) else {
+            return Err("no instruction is known to write the stack");
+        };
+        let mut best: Option<(Row, usize)> = None;
+        let mut passed = Vec::new();
+        let mut at = slice;
+        for _ in 0..2 * MOST_COPIED {
+            let opcode = module.opcode(at);
+            let outer = fusion.filter(|_| module.computation_of(at) != place);
+            at = if let (Opcode::Parameter, Some(fusion)) = (opcode, outer) {
+                let number = module.parameter_number(at).and_then(|n| usize::try_from(n).ok());
+                let operand = number.and_then(|number| module.operands(fusion).get(number));
+                let Some(operand) = operand else { break };
+                passed.push(fusion);
+                Row(*operand)
+            } else if is_step(opcode) {
+                let Some(operand) = module.operands(at).first() else { break };
+                passed.push(at);
+                Row(*operand)
+            } else {
+                break;
+            };
+            let least = best.map_or(self.bytes(slice), |(row, _)| self.bytes(row));
+            let is_array = module.shapes().array(module.shape(at)).is_some();
+            if is_array && self.bytes(at) < least && module.computation_of(at) == place {
+                best = Some((at, passed.len()));
+            }
+        }
+        let Some((source, count)) = best else {
+            return Err("nothing smaller is known that what is stacked is computed from");
+        };
+        let slots = self.bytes(slice).max(1);
+        let kept = i128::from(residual.bytes) * i128::from(self.bytes(source)) / i128::from(slots);
+        passed.truncate(count);
+        passed.retain(|row| !hands_on(module.opcode(*row)) && module.computation_of(*row) == place);
+        // Of a fusion that writes the stack only the part that is stacked runs again.
+        passed.retain(|row| Some(*row) != fusion);
+        Ok(Candidate {
+            recomputes: vec![Recompute::FromStack { update, source }],
+            again: passed,
+            place,
+            kept_instead: i64::try_from(kept).unwrap_or(i64::MAX),
+            ..Candidate::of(module, residual)
+        })
+    }
+}
+
+fn hands_on(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::GetTupleElement | Opcode::Tuple | Opcode::Bitcast)
+}
+
+/// Whether `opcode` has its operand's value, perhaps elsewhere in memory.
+fn passes(opcode: Opcode) -> bool {
+    hands_on(opcode) || matches!(opcode, Opcode::Copy | Opcode::CopyStart | Opcode::CopyDone)
+}
+
+/// Whether `opcode` computes its result from its first operand alone.
+fn is_step(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        AllGather
+            | AllGatherDone
+            | AllGatherStart
+            | Bitcast
+            | BitcastConvert
+            | Broadcast
+            | Convert
+            | Copy
+            | CopyDone
+            | CopyStart
+            | ReducePrecision
+            | Reshape
+            | Transpose
+    )
+}
+
+/// Why `row`, or what it calls, is more than moving, converting or combining elements.
+fn dear(module: &Module, row: Row, depth: u32) -> Option<&'static str> {
+    use Opcode::*;
+    match module.opcode(row) {
+        Dot | RaggedDot | Convolution => Some("it is computed by a matrix product"),
+        While | Conditional | Call => Some("it is computed by a loop, a conditional or a call"),
+        CustomCall => Some("it is computed by a custom call"),
+        AllReduce | AllReduceStart | AllReduceDone | ReduceScatter | AllToAll => {
+            Some("it is computed by a collective other than an all-gather")
+        }
+        Sort | Scatter | Gather | Fft | Cholesky | TriangularSolve => {
+            Some("it is computed by a sort, a scatter, a gather or linear algebra")
+        }
+        Parameter if depth == 0 => Some("it is a parameter"),
+        Fusion | AsyncStart if depth < DEEPEST => module.calls(row).iter().find_map(|call| {
+            let rows = module.computation(call.computation).rows();
+            rows.map(Row).find_map(|row| dear(module, row, depth + 1))
+        }),
+        Fusion | AsyncStart => Some("its computations are nested too deeply"),
+        _ => None,
+    }
+}

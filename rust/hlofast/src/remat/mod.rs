@@ -1,0 +1,19 @@
+//! Rematerialisation: what is computed again, what is kept for the backward pass instead, and new
+//! modules that compute again what others keep.
+//!
+//! Start at [`report`], [`plan()`] and [`rewrite()`].
+
+mod candidates;
+mod dependence;
+mod plan;
+mod report;
+mod residuals;
+pub mod rewrite;
+mod twins;
+
+pub use candidates::{Candidate, candidates};
+pub use dependence::parameters_read;
+pub use plan::{Analysed, Entry, Plan, PlanOptions, Price, measure, plan};
+pub use report::{Gather, GatherFate, Recomputed, RecomputedBy, Report, report};
+pub use residuals::{Residual, ResidualKind, residuals};
+pub use rewrite::{Copied, Recompute, RewriteError, Rewritten, Use, rewrite};

@@ -1,0 +1,367 @@
+//! What to compute again instead of keeping it, so that less memory is needed at the peak.
+//!
+//! Nothing is estimated: each candidate is rewritten into a module of its own, and what is alive in
+//! that is counted as in the original.
+
+use super::candidates::{Candidate, candidates};
+use super::residuals::Residual;
+use super::rewrite::{Recompute, Rewritten, rewrite};
+use crate::comms::Collectives;
+use crate::cost::Cost;
+use crate::graph::Attribution;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use crate::memory::{self, Memory, MemoryError, memory};
+use hashbrown::{HashMap, HashSet};
+
+/// How candidates are ordered where no seconds are known: a byte sent to other devices, or read
+/// and written in memory, counts as so many FLOPs.
+pub const FLOPS_PER_WIRE_BYTE: i128 = 1000;
+/// See [`FLOPS_PER_WIRE_BYTE`].
+pub const FLOPS_PER_BYTE: i128 = 100;
+
+/// See [`PlanOptions::most_measured`].
+pub const MOST_ROWS: usize = 4_000_000;
+
+/// Fusions inside fusions are looked into this deep.
+const DEEPEST: u32 = 4;
+
+/// What to plan for.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanOptions {
+    /// How memory is counted.
+    pub memory: memory::Options,
+    /// The most bytes there may be at the peak; None for as few as possible.
+    pub budget: Option<i64>,
+    /// How many rewritten modules are counted at most; fewer, but 8, where all of them together
+    /// would have more than four million instructions.
+    pub most_measured: u32,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self { memory: memory::Options::default(), budget: None, most_measured: 96 }
+    }
+}
+
+/// What computing again costs in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Price {
+    /// FLOPs; None if unknown.
+    pub flops: Option<i64>,
+    /// Bytes read and written; None if unknown.
+    pub bytes: Option<i64>,
+    /// Bytes each device sends around a ring; None if unknown.
+    pub wire_bytes: Option<i64>,
+    /// Seconds on the device; None if unknown.
+    pub seconds: Option<f64>,
+}
+
+impl Price {
+    /// What candidates are ordered by.
+    fn weight(&self) -> f64 {
+        if let Some(seconds) = self.seconds {
+            return seconds;
+        }
+        let of = |figure: Option<i64>| i128::from(figure.unwrap_or(i64::MAX));
+        let weight = of(self.flops)
+            + FLOPS_PER_WIRE_BYTE * of(self.wire_bytes)
+            + FLOPS_PER_BYTE * of(self.bytes);
+        weight as f64
+    }
+}
+
+/// What is known about a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// What is copied, and for which residual.
+    pub candidate: Candidate,
+    /// Whether the residual is alive at the peak.
+    pub is_alive: bool,
+    /// What computing it again costs.
+    pub price: Price,
+    /// Bytes at the peak of the module in which it alone is computed again.
+    pub peak: Option<i64>,
+    /// Why there is no such module, or why it was not made.
+    pub refusal: Option<String>,
+    /// Its place among those that are to be computed again.
+    pub chosen: Option<u32>,
+}
+
+/// What to compute again.
+#[derive(Debug)]
+pub struct Plan {
+    /// Bytes at the peak as it is.
+    pub before: i64,
+    /// The instruction that runs there.
+    pub at: Option<Row>,
+    /// Every candidate: those that save most for their price first, then those that save nothing,
+    /// then those that cannot be rewritten.
+    pub entries: Vec<Entry>,
+    /// Bytes at the peak after each of the chosen ones, in their order.
+    pub steps: Vec<i64>,
+    /// Whether the budget is met; None without one.
+    pub fits: Option<bool>,
+    /// The module in which the chosen ones are computed again; None if there are none.
+    pub rewritten: Option<Rewritten>,
+}
+
+impl Plan {
+    /// Bytes at the peak of the new module, or of the old one without one.
+    pub fn after(&self) -> i64 {
+        self.steps.last().copied().unwrap_or(self.before)
+    }
+
+    /// What the entries of these numbers ask for; None if there is no such entry.
+    pub fn recomputes(&self, numbers: &[usize]) -> Option<Vec<Recompute>> {
+        let mut asked = Vec::new();
+        for number in numbers {
+            asked.extend(self.entries.get(*number)?.candidate.recomputes.iter().cloned());
+        }
+        Some(asked)
+    }
+}
+
+/// The parts of the analysis of a module that a plan is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Analysed<'a> {
+    /// The module.
+    pub module: &'a Module,
+    /// Its cost.
+    pub cost: &'a Cost,
+    /// Phases.
+    pub attribution: &'a Attribution,
+    /// Its collectives.
+    pub collectives: &'a Collectives,
+    /// Its residuals.
+    pub residuals: &'a [Residual],
+    /// Seconds of each row on a device, those of collectives too; NaN if unknown.
+    pub seconds: Option<&'a [f64]>,
+}
+
+/// A plan for a module. An error if memory cannot be counted.
+pub fn plan(analysed: &Analysed<'_>, options: &PlanOptions) -> Result<Plan, MemoryError> {
+    let module = analysed.module;
+    let original = memory(module, &options.memory)?;
+    let affordable = (MOST_ROWS / module.row_count().max(1)).max(8);
+    let most = options.most_measured.min(u32::try_from(affordable).unwrap_or(u32::MAX));
+    let options = &PlanOptions { most_measured: most, ..*options };
+    let mut planner = Planner { module, options, measured: 0 };
+    let alive = alive_at_peak(module, &original);
+    let prices = Prices::new(analysed);
+    let found = candidates(module, analysed.attribution, analysed.residuals);
+    let mut entries: Vec<Entry> = found
+        .into_iter()
+        .map(|candidate| {
+            let residual = &analysed.residuals[candidate.residual as usize];
+            Entry {
+                is_alive: maker(module, &original, residual).is_some_and(|it| alive.contains(&it)),
+                price: prices.of(&candidate),
+                peak: None,
+                refusal: candidate.obstacle.map(str::to_owned),
+                chosen: None,
+                candidate,
+            }
+        })
+        .collect();
+    let size = |entry: &Entry| analysed.residuals[entry.candidate.residual as usize].bytes;
+    entries.sort_by_key(|entry| (!entry.is_alive, std::cmp::Reverse(size(entry))));
+    for entry in entries.iter_mut().filter(|entry| entry.refusal.is_none()) {
+        if planner.measured >= options.most_measured / 2 {
+            let others = if entry.is_alive { "larger ones" } else { "those alive at the peak" };
+            entry.refusal = Some(format!("not tried: too many {others} were before it"));
+        } else {
+            match planner.measure(&entry.candidate.recomputes) {
+                Ok((peak, _)) => entry.peak = Some(peak),
+                Err(reason) => entry.refusal = Some(reason),
+            }
+        }
+    }
+    let before = original.peak.bytes;
+    let rank = |entry: &Entry| {
+        let saved = entry.peak.map_or(0, |peak| before - peak);
+        saved as f64 / entry.price.weight().max(f64::MIN_POSITIVE)
+    };
+    entries.sort_by(|a, b| {
+        let order = |entry: &Entry| (entry.peak.is_none(), !entry.is_alive);
+        order(a).cmp(&order(b)).then_with(|| rank(b).total_cmp(&rank(a)))
+    });
+    let mut plan = Plan {
+        before,
+        at: original.peak_row(),
+        entries,
+        steps: Vec::new(),
+        fits: options.budget.map(|budget| before <= budget),
+        rewritten: None,
+    };
+    planner.choose(&mut plan);
+    Ok(plan)
+}
+
+/// The peak of the module in which `recomputes` are done, and that module; or what is in the way.
+pub fn measure(
+    module: &Module,
+    recomputes: &[Recompute],
+    options: &PlanOptions,
+) -> Result<(i64, Rewritten), String> {
+    let rewritten = rewrite(module, recomputes).map_err(|error| error.to_string())?;
+    let counted = memory(&rewritten.module, &options.memory).map_err(|error| error.to_string())?;
+    Ok((counted.peak.bytes, rewritten))
+}
+
+struct Planner<'a> {
+    module: &'a Module,
+    options: &'a PlanOptions,
+    measured: u32,
+}
+
+impl Planner<'_> {
+    /// The peak of the module in which `recomputes` are done, and that module.
+    fn measure(&mut self, recomputes: &[Recompute]) -> Result<(i64, Rewritten), String> {
+        self.measured += 1;
+        measure(self.module, recomputes, self.options)
+    }
+
+    fn fits(&self, peak: i64) -> bool {
+        self.options.budget.is_some_and(|budget| peak <= budget)
+    }
+
+    /// Takes one candidate after the other while the peak falls, until the budget is met; then
+    /// leaves out those without which it is met too.
+    fn choose(&mut self, plan: &mut Plan) {
+        if self.fits(plan.before) {
+            return;
+        }
+        let mut taken: Vec<usize> = Vec::new();
+        let mut peak = plan.before;
+        for number in 0..plan.entries.len() {
+            let entry = &plan.entries[number];
+            // A candidate that saves nothing alone may save something beside others.
+            if entry.peak.is_none() || self.measured >= self.options.most_measured {
+                continue;
+            }
+            taken.push(number);
+            match self.measure(&plan.recomputes(&taken).unwrap_or_default()) {
+                Ok((less, _)) if less < peak => peak = less,
+                _ => {
+                    taken.pop();
+                }
+            }
+            if self.fits(peak) {
+                break;
+            }
+        }
+        if self.fits(peak) {
+            for number in taken.clone() {
+                let fewer: Vec<usize> = taken.iter().copied().filter(|n| *n != number).collect();
+                let is_enough = self.measured < self.options.most_measured
+                    && self
+                        .measure(&plan.recomputes(&fewer).unwrap_or_default())
+                        .is_ok_and(|(p, _)| self.fits(p));
+                if is_enough {
+                    taken = fewer;
+                }
+            }
+        }
+        for count in 1..=taken.len() {
+            let Ok((peak, rewritten)) =
+                self.measure(&plan.recomputes(&taken[..count]).unwrap_or_default())
+            else {
+                break;
+            };
+            plan.steps.push(peak);
+            plan.entries[taken[count - 1]].chosen = Some(count as u32 - 1);
+            plan.rewritten = Some(rewritten);
+        }
+        if self.options.budget.is_some() {
+            plan.fits = Some(self.fits(plan.after()));
+        }
+    }
+}
+
+/// What is alive at the peak: instructions and parts of their results.
+fn alive_at_peak(module: &Module, memory: &Memory) -> HashSet<(Row, u32), BuildMix> {
+    let live = memory.live_at(module, memory.peak.step);
+    live.into_iter().filter(|value| value.bytes > 0).map(|value| (value.row, value.part)).collect()
+}
+
+/// The instruction and the part of its result that hold a residual's value.
+fn maker(module: &Module, memory: &Memory, residual: &Residual) -> Option<(Row, u32)> {
+    let shapes = module.shapes();
+    let mut shape = module.shape(residual.place.row);
+    let mut part = 0u32;
+    for index in residual.place.path.iter().rev() {
+        let elements = shapes.tuple(shape)?;
+        let before = elements.get(..*index as usize)?;
+        let parts = before.iter().map(|element| shapes.node_count(*element));
+        part = parts.fold(part.checked_add(1)?, u32::saturating_add);
+        shape = *elements.get(*index as usize)?;
+    }
+    memory.maker_of(residual.place.row, part)
+}
+
+/// What rows cost when they run again.
+struct Prices<'a> {
+    analysed: &'a Analysed<'a>,
+    /// By row: the collective that it is part of.
+    collectives: HashMap<Row, u32, BuildMix>,
+}
+
+impl<'a> Prices<'a> {
+    fn new(analysed: &'a Analysed<'a>) -> Self {
+        let mut collectives = HashMap::default();
+        for (number, found) in (0u32..).zip(&analysed.collectives.collectives) {
+            collectives.insert(found.row, number);
+            collectives.insert(found.outer, number);
+        }
+        Self { analysed, collectives }
+    }
+
+    /// One candidate's: of every execution of the place where it runs.
+    fn of(&self, candidate: &Candidate) -> Price {
+        let cost = self.analysed.cost;
+        let runs = cost.executions.get(candidate.place.0 as usize).copied().flatten();
+        let mut sums = [Some(0i64); 3];
+        let mut seconds = self.analysed.seconds.map(|_| 0.0);
+        let mut sent: Vec<u32> = Vec::new();
+        for row in &candidate.again {
+            let index = row.0 as usize;
+            let figure = |column: &[i64]| column.get(index).copied().filter(|figure| *figure >= 0);
+            let both = figure(&cost.bytes_read).zip(figure(&cost.bytes_written));
+            let moved = both.map(|(read, written)| read.saturating_add(written));
+            let mut wire = Some(0);
+            if let Some(number) = self.collectives.get(row)
+                && !sent.contains(number)
+            {
+                sent.push(*number);
+                let found = self.analysed.collectives.collectives.get(*number as usize);
+                let bytes = found.and_then(|found| found.ring_wire_bytes());
+                wire = bytes.and_then(|bytes| i64::try_from(bytes).ok());
+            }
+            let flops = self.flops(*row, 0);
+            for (sum, one) in sums.iter_mut().zip([flops, moved, wire]) {
+                let times = one.zip(runs).map(|(one, runs)| one.saturating_mul(runs));
+                *sum = sum.zip(times).map(|(sum, one)| sum.saturating_add(one));
+            }
+            let known = self.analysed.seconds.and_then(|column| column.get(index).copied());
+            let times = known.zip(runs).map(|(one, runs)| one * runs as f64);
+            seconds = seconds.zip(times.filter(|time| time.is_finite())).map(|(a, b)| a + b);
+        }
+        let [flops, bytes, wire_bytes] = sums;
+        Price { flops, bytes, wire_bytes, seconds }
+    }
+
+    /// FLOPs of one execution, with those of what it contains.
+    fn flops(&self, row: Row, depth: u32) -> Option<i64> {
+        let module = self.analysed.module;
+        let own = self.analysed.cost.flops.get(row.0 as usize).copied().filter(|f| *f >= 0)?;
+        if depth > DEEPEST || !matches!(module.opcode(row), Opcode::Fusion | Opcode::AsyncStart) {
+            return Some(own);
+        }
+        let mut inside = module.calls(row).iter().flat_map(|call| {
+            let rows = module.computation(call.computation).rows();
+            rows.map(|row| self.flops(Row(row), depth + 1))
+        });
+        inside.try_fold(own, |sum, flops| Some(sum.saturating_add(flops?)))
+    }
+}

@@ -1,0 +1,279 @@
+//! What a module computes again, what it keeps instead, and what becomes of gathered arrays.
+
+use super::residuals::{Residual, residuals};
+use super::twins::twins;
+use crate::comms::{CollectiveKind, Collectives, Moved};
+use crate::cost::{Cost, Executions};
+use crate::graph::{Attribution, Phase};
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Opcode, Row};
+use hashbrown::HashMap;
+
+/// Who decided to compute something again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum RecomputedBy {
+    /// The program: `jax.checkpoint`, as operation names tell.
+    Program,
+    /// The compiler: the instruction's name ends in `.remat`.
+    Compiler,
+    /// No name tells, but an earlier instruction computes the same from the same.
+    Twin,
+}
+
+impl RecomputedBy {
+    /// Every one, by its code.
+    pub const ALL: [RecomputedBy; 3] =
+        [RecomputedBy::Program, RecomputedBy::Compiler, RecomputedBy::Twin];
+
+    /// The word tables use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RecomputedBy::Program => "program",
+            RecomputedBy::Compiler => "compiler",
+            RecomputedBy::Twin => "twin",
+        }
+    }
+}
+
+/// An instruction that is executed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recomputed {
+    /// The instruction.
+    pub row: Row,
+    /// Who decided so.
+    pub by: RecomputedBy,
+    /// How often it is executed as recomputation; None beyond 64 bits.
+    pub executions: Option<i64>,
+    /// Of a twin: what it repeats.
+    pub twin: Option<Row>,
+    /// It is a collective, which sends its payload again.
+    pub is_collective: bool,
+}
+
+/// What becomes of what an all-gather makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum GatherFate {
+    /// Its result, or a copy of it, is kept from forward to backward.
+    Kept,
+    /// It is gathered again for the backward pass.
+    Recomputed,
+    /// It belongs to the forward pass alone.
+    Forward,
+    /// It belongs to the backward pass alone.
+    Backward,
+    /// Anything else: of the optimizer, or of no known phase.
+    Other,
+}
+
+impl GatherFate {
+    /// Every fate, by its code.
+    pub const ALL: [GatherFate; 5] = [
+        GatherFate::Kept,
+        GatherFate::Recomputed,
+        GatherFate::Forward,
+        GatherFate::Backward,
+        GatherFate::Other,
+    ];
+
+    /// The word tables use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GatherFate::Kept => "kept",
+            GatherFate::Recomputed => "recomputed",
+            GatherFate::Forward => "forward",
+            GatherFate::Backward => "backward",
+            GatherFate::Other => "other",
+        }
+    }
+}
+
+/// An all-gather and what becomes of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gather {
+    /// Its number in [`Collectives::collectives`].
+    pub collective: u32,
+    /// What becomes of it.
+    pub fate: GatherFate,
+    /// If it is kept: the residual that holds it.
+    pub residual: Option<u32>,
+}
+
+/// The report.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Instructions executed again, by row.
+    pub recomputed: Vec<Recomputed>,
+    /// What forward code makes and backward code reads.
+    pub residuals: Vec<Residual>,
+    /// The all-gathers.
+    pub gathers: Vec<Gather>,
+    /// Where JAX marks values that have a name or are to be saved: rows of `reduce-precision`
+    /// instructions, the only trace that `checkpoint_name` leaves.
+    pub named: Vec<Row>,
+    /// Barriers of `jax.checkpoint` around residuals.
+    pub barriers: Vec<Row>,
+    /// Rows of sharding constraints (or of their transposes) in code under `jax.checkpoint`, as
+    /// operation names tell.
+    pub constraints: Vec<Row>,
+    /// Written instructions by phase, in the order of `Phase::ALL`.
+    pub instructions: [u64; Phase::ALL.len()],
+}
+
+/// What `module` recomputes and keeps.
+pub fn report(
+    module: &Module,
+    cost: &Cost,
+    attribution: &Attribution,
+    collectives: &Collectives,
+) -> Report {
+    let mut report = Report {
+        residuals: residuals(module, cost, attribution),
+        recomputed: recomputed(module, cost, attribution),
+        ..Report::default()
+    };
+    report.gathers = gathers(collectives, &report.residuals, module);
+    report.constraints = constraints(module);
+    for row in module.rows().filter(|row| !module.is_implicit(*row)) {
+        report.instructions[attribution.phase[row.0 as usize] as usize] += 1;
+        match module.opcode(row) {
+            Opcode::ReducePrecision => report.named.push(row),
+            Opcode::OptBarrier => report.barriers.push(row),
+            _ => {}
+        }
+    }
+    report
+}
+
+fn constraints(module: &Module) -> Vec<Row> {
+    let columns = module.metadata_columns();
+    let is_constraint: Vec<bool> = columns
+        .op_names
+        .iter()
+        .map(|name| {
+            let mut parts = module.bytes(*name).split(|byte| *byte == b'/');
+            parts.next_back() == Some(b"sharding_constraint")
+                && parts.any(|part| {
+                    let holds = |word: &[u8]| part.windows(word.len()).any(|at| at == word);
+                    holds(b"checkpoint") || holds(b"remat")
+                })
+        })
+        .collect();
+    let rows = columns.op_name.iter().zip(0..);
+    rows.filter(|(name, row)| {
+        let id = usize::try_from(**name).ok();
+        id.and_then(|id| is_constraint.get(id)).copied().unwrap_or(false)
+            && !module.is_implicit(Row(*row))
+    })
+    .map(|(_, row)| Row(row))
+    .collect()
+}
+
+/// Whether the compiler's own pass made `row`: its clones are called `x.remat`, `x.remat2`, ….
+fn is_compiler_clone(module: &Module, row: Row) -> bool {
+    let name = module.instruction_name(row);
+    let parts = name.split(|byte| *byte == b'.');
+    parts.skip(1).any(|part| {
+        part.strip_prefix(b"remat").is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
+            || part == b"remat_compressed"
+            || part == b"remat_uncompressed"
+    })
+}
+
+/// Names tell first: what the program and what the compiler repeats; then twins.
+fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Recomputed> {
+    let executions = Executions::new(module, cost, attribution);
+    let mut found = Vec::new();
+    let is_collective = |row: Row| CollectiveKind::of_opcode(module.opcode(row)).is_some();
+    for row in module.rows() {
+        let by = if is_compiler_clone(module, row) {
+            RecomputedBy::Compiler
+        } else if attribution.phase[row.0 as usize] == Phase::Recompute {
+            RecomputedBy::Program
+        } else {
+            continue;
+        };
+        let phases = executions.of(row);
+        let runs = phases
+            .iter()
+            .filter(|entry| by == RecomputedBy::Compiler || entry.phase == Phase::Recompute);
+        let executions =
+            runs.map(|entry| entry.count).try_fold(0i64, |sum, count| sum.checked_add(count?));
+        let is_collective = is_collective(row);
+        found.push(Recomputed { row, by, executions, twin: None, is_collective });
+    }
+    if found.iter().any(|entry| entry.by == RecomputedBy::Program) {
+        return found;
+    }
+    for (row, twin) in twins(module, attribution) {
+        let executions =
+            executions.of(row).iter().try_fold(0i64, |sum, entry| sum.checked_add(entry.count?));
+        let is_collective = is_collective(row);
+        let by = RecomputedBy::Twin;
+        found.push(Recomputed { row, by, executions, twin: Some(twin), is_collective });
+    }
+    found.sort_by_key(|entry| (entry.row, entry.by));
+    found.dedup_by_key(|entry| entry.row);
+    found
+}
+
+fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -> Vec<Gather> {
+    let mut kept: HashMap<Row, u32, BuildMix> = HashMap::default();
+    for (number, residual) in residuals.iter().enumerate() {
+        kept.entry(residual.source).or_insert(number as u32);
+    }
+    let mut found = Vec::new();
+    for (number, collective) in collectives.collectives.iter().enumerate() {
+        if collective.kind != CollectiveKind::AllGather {
+            continue;
+        }
+        let range = collective.members.start as usize..collective.members.end as usize;
+        let members = collectives.members[range].iter().copied();
+        // A residual's source is the gather's end: a done row, or in the fusion that ends it the
+        // custom call, whose operand is the gather.
+        let ends = members.chain(collective.done).chain([collective.outer]);
+        let residual = ends
+            .flat_map(|row| {
+                let users = module.users().get(row.0).iter().map(|user| Row(*user));
+                let marks = users.filter(|user| super::residuals::gathers(module, *user));
+                marks.chain([row])
+            })
+            .find_map(|row| kept.get(&row).copied());
+        let has = |phase: Phase| collective.executions.iter().any(|entry| entry.phase == phase);
+        let fate = if residual.is_some() {
+            GatherFate::Kept
+        } else if has(Phase::Recompute) {
+            GatherFate::Recomputed
+        } else if has(Phase::Forward) {
+            GatherFate::Forward
+        } else if has(Phase::Backward) {
+            GatherFate::Backward
+        } else {
+            GatherFate::Other
+        };
+        found.push(Gather { collective: number as u32, fate, residual });
+    }
+    found
+}
+
+impl Report {
+    /// Whether nothing of the forward pass is left: gradients that depend on no forward value.
+    pub fn has_no_forward(&self) -> bool {
+        self.instructions[Phase::Forward as usize] == 0
+            && self.instructions[Phase::Backward as usize] > 0
+    }
+
+    /// The gathers of arrays of one kind with one fate.
+    pub fn gathers_of<'a>(
+        &'a self,
+        collectives: &'a Collectives,
+        moved: Moved,
+        fate: GatherFate,
+    ) -> impl Iterator<Item = &'a Gather> {
+        self.gathers.iter().filter(move |gather| {
+            let collective = &collectives.collectives[gather.collective as usize];
+            gather.fate == fate && collective.moved == moved
+        })
+    }
+}

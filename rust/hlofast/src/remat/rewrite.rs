@@ -1,0 +1,267 @@
+//! Modules in which values are computed again for late users instead of being kept for them.
+//!
+//! A copy of the value's producer is put right before its first late user. Copies read their
+//! operands through an `opt-barrier` that also takes a value made only shortly before that place
+//! (see `late.rs`), so that no pass merges a copy with its original or moves it to the front.
+//! All late users of one [`Recompute`] share one copy; for users far apart give several.
+//!
+//! Copies are called `x.remat`, `x.remat2` and so on. They keep everything of their originals but
+//! control predecessors and channels: operation names still say which operation of the program it
+//! is, the name says that it runs again. Computations that belong to one instruction (of fusions
+//! and asynchronous operations) are copied with it; those of reductions and the like are shared.
+//! Asynchronous pairs are copied as pairs; of a gather that fusions start and end, the copy is the
+//! plain gather.
+//!
+//! Values that a loop stacks into its state are the other case: see [`Recompute::FromStack`].
+
+mod asynchronous;
+mod copy;
+mod copyable;
+mod error;
+mod fresh;
+mod fused;
+mod late;
+mod overwritten;
+mod places;
+mod shapes;
+mod stack;
+
+pub use error::RewriteError;
+
+use crate::edit::{Edit, apply};
+use crate::ir::{ComputationId, Module, Row};
+use crate::print::{CopyPrinter, PrintOptions, Renaming, to_text};
+use crate::text::Source;
+use fresh::Fresh;
+use late::Lateness;
+use overwritten::Buffers;
+use shapes::Shapes;
+use std::collections::{HashMap, HashSet};
+
+/// One operand of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Use {
+    /// The instruction.
+    pub user: Row,
+    /// Which of its operands.
+    pub operand: usize,
+}
+
+/// What to compute again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recompute {
+    /// A copy of an instruction takes its place as operand of some of its users.
+    ForUsers {
+        /// The instruction whose result is kept too long.
+        producer: Row,
+        /// Instructions that it depends on and that are to be copied with it: what they read is
+        /// kept instead. The starts of asynchronous operations need not be given.
+        chain: Vec<Row>,
+        /// Which users get the copy; all in the producer's computation.
+        uses: Vec<Use>,
+    },
+    /// A loop stacks what is computed from something smaller, for a later loop: the smaller thing
+    /// is stacked instead, and computed from where slices of the stack are read. Shapes change in
+    /// both loops' state.
+    FromStack {
+        /// The dynamic-update-slice that writes the stack, in the loop's body, or in a fusion there
+        /// that does nothing else.
+        update: Row,
+        /// What is stacked instead, in the loop's body. Everything between the two is copied
+        /// to each reader of the stack.
+        source: Row,
+    },
+}
+
+/// A copy in the new module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// What was copied, in the old module.
+    pub original: Row,
+    /// The copy's name in the new module.
+    pub name: Vec<u8>,
+}
+
+/// A new module and what is new in it.
+#[derive(Debug)]
+pub struct Rewritten {
+    /// The new module.
+    pub module: Module,
+    /// The copies of what was asked for, without barriers and the insides of fusions.
+    pub copies: Vec<Copied>,
+}
+
+/// The module that computes again what `recomputes` say. An error says which of the instructions
+/// cannot be treated so, and why; nothing is left out silently.
+pub fn rewrite(module: &Module, recomputes: &[Recompute]) -> Result<Rewritten, RewriteError> {
+    let mut plan = Plan::new(module);
+    for recompute in recomputes {
+        match recompute {
+            Recompute::ForUsers { producer, chain, uses } => {
+                plan.for_users(*producer, chain, uses)?;
+            }
+            Recompute::FromStack { update, source } => plan.restack(*update, *source)?,
+        }
+    }
+    plan.finish()
+}
+
+/// The edits so far, and what they must not collide with.
+struct Plan<'a> {
+    module: &'a Module,
+    fresh: Fresh,
+    printer: CopyPrinter<'a>,
+    lateness: HashMap<ComputationId, Lateness<'a>>,
+    /// Of scheduled modules.
+    buffers: Option<Buffers>,
+    edits: Vec<Edit>,
+    copies: Vec<Copied>,
+    /// Of loop state.
+    shapes: Shapes,
+    /// Uses that got a copy.
+    replaced: HashSet<Use>,
+    /// What was copied; goes where no user is left.
+    originals: HashSet<Row>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(module: &'a Module) -> Self {
+        Self {
+            module,
+            fresh: Fresh::new(module),
+            printer: CopyPrinter::new(module),
+            lateness: HashMap::new(),
+            buffers: None,
+            edits: Vec::new(),
+            copies: Vec::new(),
+            shapes: Shapes::default(),
+            replaced: HashSet::new(),
+            originals: HashSet::new(),
+        }
+    }
+
+    fn lateness(&mut self, id: ComputationId) -> &Lateness<'a> {
+        let module = self.module;
+        self.lateness.entry(id).or_insert_with(|| Lateness::new(module, id))
+    }
+
+    fn for_users(
+        &mut self,
+        producer: Row,
+        chain: &[Row],
+        uses: &[Use],
+    ) -> Result<(), RewriteError> {
+        let copied = copy::set_to_copy(self.module, producer, chain)?;
+        self.check_uses(producer, uses)?;
+        let Some(first) = uses.iter().map(|one| one.user).min() else {
+            return Err(RewriteError::new(self.module, producer, "no user is to get a copy"));
+        };
+        if self.module.is_scheduled() {
+            let module = self.module;
+            self.buffers(producer)?.check(module, &copied, first)?;
+        }
+        let id = self.module.computation_of(producer);
+        let Some(tie) = self.lateness(id).tie(producer, uses) else {
+            let reason =
+                "no value is made between it and its late users that a copy could wait for";
+            return Err(RewriteError::new(self.module, producer, reason));
+        };
+        let mut renaming = Renaming::default();
+        let mut text = self.barrier(producer, tie, &copied, &mut renaming)?;
+        self.copy_all(&copied, &mut renaming, &mut text)?;
+        let name = renaming.rows.remove(&producer.0).unwrap_or_default();
+        self.edits.push(Edit::InsertBefore { row: first, text });
+        for one in uses {
+            self.edits.push(Edit::ReplaceOperand {
+                row: one.user,
+                index: one.operand,
+                name: name.clone(),
+            });
+        }
+        self.originals.extend(copied);
+        Ok(())
+    }
+
+    /// The module's buffers; an error that speaks of `row` if they cannot be followed.
+    fn buffers(&mut self, row: Row) -> Result<&Buffers, RewriteError> {
+        if self.buffers.is_none() {
+            self.buffers = Buffers::new(self.module);
+        }
+        let reason = "the module's buffers cannot be followed";
+        self.buffers.as_ref().ok_or_else(|| RewriteError::new(self.module, row, reason))
+    }
+
+    /// Whether `uses` are uses of `producer` that no other copy serves.
+    fn check_uses(&mut self, producer: Row, uses: &[Use]) -> Result<(), RewriteError> {
+        let module = self.module;
+        for one in uses {
+            if one.user.0 as usize >= module.row_count() || module.is_implicit(one.user) {
+                return Err(RewriteError::NoSuchInstruction { row: one.user });
+            }
+            let refused = |reason| Err(RewriteError::new(module, one.user, reason));
+            if module.computation_of(one.user) != module.computation_of(producer) {
+                return refused("it is not in the computation of what it is to get a copy of");
+            }
+            if module.operands(one.user).get(one.operand) != Some(&producer.0) {
+                return refused("its operand is not what it is to get a copy of");
+            }
+            if module.is_scheduled() && one.user <= producer {
+                return refused("it is scheduled before what it is to get a copy of");
+            }
+            if !self.replaced.insert(*one) {
+                return refused("one of its operands is to get two copies");
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes originals without users, applies the edits, and puts things into an order in which
+    /// all is defined before it is used.
+    fn finish(mut self) -> Result<Rewritten, RewriteError> {
+        self.remove_unused();
+        self.shapes.edit(self.module, &self.replaced, &mut self.edits);
+        let mut edited = apply(self.module, &self.edits).map_err(RewriteError::Edit)?;
+        if !is_ordered(&edited) && !self.module.is_scheduled() {
+            let text = to_text(&edited, &PrintOptions { fold: true, ..PrintOptions::default() });
+            let source = Source::new(std::sync::Arc::new(text));
+            edited = crate::parse(source, &crate::Options::default())
+                .map_err(|error| RewriteError::Edit(crate::edit::EditError::Invalid(error)))?;
+        }
+        if !is_ordered(&edited) && is_ordered(self.module) {
+            return Err(RewriteError::Cycle);
+        }
+        Ok(Rewritten { module: edited, copies: self.copies })
+    }
+
+    /// An original that nothing reads any more would still be scheduled, and in the way.
+    fn remove_unused(&mut self) {
+        let module = self.module;
+        let mut originals: Vec<Row> = std::mem::take(&mut self.originals).into_iter().collect();
+        originals.sort_unstable();
+        let pairs = module.control_predecessors();
+        let waited_for: HashSet<Row> = pairs.iter().map(|(_, before)| *before).collect();
+        let mut removed = HashSet::new();
+        for row in originals.into_iter().rev() {
+            // What a fusion started has to be waited for.
+            let is_end = asynchronous::async_gather(module, row).is_some();
+            let is_root = is_end || module.flags(row) & crate::ir::Flags::ROOT != 0;
+            let is_used = module.users().get(row.0).iter().any(|user| {
+                let operands = module.operands(Row(*user)).iter().enumerate();
+                let mut reads = operands.filter(|(_, operand)| **operand == row.0);
+                let is_kept = |operand| !self.replaced.contains(&Use { user: Row(*user), operand });
+                !removed.contains(&Row(*user)) && reads.any(|(operand, _)| is_kept(operand))
+            });
+            if !is_root && !is_used && !waited_for.contains(&row) {
+                removed.insert(row);
+                self.edits.push(Edit::Remove { row });
+            }
+        }
+    }
+}
+
+/// Whether every operand stands before its users.
+fn is_ordered(module: &Module) -> bool {
+    module.rows().all(|row| {
+        module.is_implicit(row) || module.operands(row).iter().all(|operand| *operand < row.0)
+    })
+}

@@ -1,0 +1,49 @@
+//! All-gathers that a TPU compiler runs beside other work: a fusion that starts it, fusions it runs
+//! beside, and one that ends it, each with the gather in its body. A copy is the plain gather.
+
+use super::copyable::target;
+use crate::ir::{CallRole, Module, Opcode, Row};
+
+/// A gather in the fusion that ends it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AsyncGather {
+    /// The gather, in the fusion's body.
+    pub gather: Row,
+    /// The parameter it reads there.
+    pub parameter: Row,
+    /// What that is outside.
+    pub operand: Row,
+}
+
+/// The gather that fusion `row` ends, if that is all it does.
+pub(super) fn async_gather(module: &Module, row: Row) -> Option<AsyncGather> {
+    if module.opcode(row) != Opcode::Fusion {
+        return None;
+    }
+    let body = module.computation(module.called(row, CallRole::Calls)?);
+    if target(module, Row(body.root)) != Some(b"AsyncCollectiveDone") {
+        return None;
+    }
+    let mut gathers = body
+        .rows()
+        .map(Row)
+        .filter(|row| !matches!(module.opcode(*row), Opcode::Parameter | Opcode::CustomCall));
+    let (gather, None) = (gathers.next()?, gathers.next()) else { return None };
+    let [read] = module.operands(gather) else { return None };
+    let parameter = Row(*read);
+    let number = usize::try_from(module.parameter_number(parameter)?).ok()?;
+    let operand = Row(*module.operands(row).get(number)?);
+    let array = |row| module.shapes().array(module.shape(row));
+    let is_result = array(gather)?.is_compatible(&array(row)?)
+        && array(parameter)?.is_compatible(&array(operand)?);
+    let is_gather = module.opcode(gather) == Opcode::AllGather && is_result;
+    is_gather.then_some(AsyncGather { gather, parameter, operand })
+}
+
+/// What a copy of `row` reads.
+pub(super) fn reads(module: &Module, row: Row) -> Vec<Row> {
+    match async_gather(module, row) {
+        Some(found) => vec![found.operand],
+        None => module.operands(row).iter().map(|operand| Row(*operand)).collect(),
+    }
+}

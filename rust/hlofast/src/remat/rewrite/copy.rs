@@ -1,0 +1,268 @@
+//! The text of copies.
+
+use super::asynchronous::{AsyncGather, async_gather, reads};
+use super::copyable::{is_done, is_start, obstacle};
+use super::fresh::channel_of;
+use super::{Copied, Plan, RewriteError};
+use crate::edit::Edit;
+use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
+use crate::print::{Renaming, shape_to_text};
+use std::collections::HashSet;
+
+/// `producer`, `chain` and the starts of what they end, operands first.
+pub(super) fn set_to_copy(
+    module: &Module,
+    producer: Row,
+    chain: &[Row],
+) -> Result<Vec<Row>, RewriteError> {
+    let mut members = HashSet::new();
+    let mut pending: Vec<Row> = [&[producer], chain].concat();
+    while let Some(row) = pending.pop() {
+        if row.0 as usize >= module.row_count() || module.is_implicit(row) {
+            return Err(RewriteError::NoSuchInstruction { row });
+        }
+        if module.computation_of(row) != module.computation_of(producer) {
+            let reason = "it is not in the computation of what it is to be copied with";
+            return Err(RewriteError::new(module, row, reason));
+        }
+        if let Some(reason) = obstacle(module, row) {
+            return Err(RewriteError::new(module, row, reason));
+        }
+        if members.insert(row) && is_done(module.opcode(row)) {
+            let start = module.operands(row).first().map(|start| Row(*start));
+            match start.filter(|start| is_start(module.opcode(*start))) {
+                Some(start) => pending.push(start),
+                None => return Err(RewriteError::new(module, row, "its start is not at hand")),
+            }
+        }
+    }
+    let order = operands_first(module, producer, &members);
+    if order.len() < members.len() {
+        let unused = members.iter().find(|row| !order.contains(row)).copied();
+        let reason = "nothing that is to be copied depends on it";
+        return Err(RewriteError::new(module, unused.unwrap_or(producer), reason));
+    }
+    let has_end = |start: &Row| {
+        order.iter().any(|row| {
+            is_done(module.opcode(*row)) && module.operands(*row).first() == Some(&start.0)
+        })
+    };
+    match order.iter().find(|row| is_start(module.opcode(**row)) && !has_end(row)) {
+        Some(row) => Err(RewriteError::new(module, *row, "it is only the start of something")),
+        None => Ok(order),
+    }
+}
+
+/// The members that `producer` depends on through members, operands first.
+fn operands_first(module: &Module, producer: Row, members: &HashSet<Row>) -> Vec<Row> {
+    let mut order = Vec::new();
+    let mut met = HashSet::from([producer]);
+    let mut stack = vec![(producer, reads(module, producer).into_iter())];
+    while let Some((row, operands)) = stack.last_mut() {
+        match operands.next() {
+            Some(operand) => {
+                if members.contains(&operand) && met.insert(operand) {
+                    stack.push((operand, reads(module, operand).into_iter()));
+                }
+            }
+            None => {
+                order.push(*row);
+                stack.pop();
+            }
+        }
+    }
+    order
+}
+
+impl Plan<'_> {
+    /// The text of a barrier around `tie` and everything that `copied` read from elsewhere, and
+    /// the names by which copies read it. Constants need no barrier if there is anything else.
+    pub(super) fn barrier(
+        &mut self,
+        producer: Row,
+        tie: Row,
+        copied: &[Row],
+        renaming: &mut Renaming,
+    ) -> Result<Vec<u8>, RewriteError> {
+        let module = self.module;
+        let mut inputs = Vec::new();
+        let mut met: HashSet<Row> = copied.iter().copied().collect();
+        for row in copied {
+            let operands = reads(module, *row).into_iter();
+            inputs.extend(operands.filter(|operand| met.insert(*operand)));
+        }
+        let constants = inputs.iter().filter(|row| module.opcode(**row) == Opcode::Constant);
+        if constants.count() < inputs.len() {
+            inputs.retain(|row| module.opcode(*row) != Opcode::Constant);
+        }
+        if inputs.is_empty() {
+            let reason = "it has no operands, so nothing can hold a copy of it back";
+            return Err(RewriteError::new(module, producer, reason));
+        }
+        let base = self.fresh.copy_of(module.instruction_name(producer));
+        let metadata = module.attribute_bytes(producer, "metadata");
+        let metadata = metadata.map(|value| [b", metadata=", value].concat()).unwrap_or_default();
+        let tied: Vec<Row> = match inputs.contains(&tie) {
+            true => inputs.clone(),
+            false => inputs.iter().copied().chain([tie]).collect(),
+        };
+        let mut shape = b"(".to_vec();
+        let mut names = Vec::new();
+        for (index, row) in tied.iter().enumerate() {
+            if module.is_implicit(*row) {
+                return Err(RewriteError::NoSuchInstruction { row: *row });
+            }
+            if index > 0 {
+                shape.extend_from_slice(b", ");
+                names.extend_from_slice(b", ");
+            }
+            shape.extend_from_slice(&shape_to_text(module, module.shape(*row), true));
+            names.push(b'%');
+            names.extend_from_slice(module.instruction_name(*row));
+        }
+        shape.push(b')');
+        let tuple = self.fresh.name(&[&base, &b"_inputs"[..]].concat());
+        let barrier = self.fresh.name(&[&base, &b"_barrier"[..]].concat());
+        let mut text = Vec::new();
+        push_line(&mut text, &[&tuple, b" = ", &shape, b" tuple(", &names, b")", &metadata]);
+        push_line(
+            &mut text,
+            &[&barrier, b" = ", &shape, b" opt-barrier(%", &tuple, b")", &metadata],
+        );
+        for (index, row) in inputs.iter().enumerate() {
+            let name = self.fresh.name(&[&base, &b"_input"[..]].concat());
+            let index = index.to_string();
+            push_line(
+                &mut text,
+                &[
+                    &name,
+                    b" = ",
+                    &shape_to_text(module, module.shape(*row), true),
+                    b" get-tuple-element(%",
+                    &barrier,
+                    b"), index=",
+                    index.as_bytes(),
+                    &metadata,
+                ],
+            );
+            renaming.rows.insert(row.0, name);
+        }
+        renaming.rows.insert(producer.0, base);
+        Ok(text)
+    }
+
+    /// Appends copies of `copied` to `text`, and edits that add the computations they need.
+    pub(super) fn copy_all(
+        &mut self,
+        copied: &[Row],
+        renaming: &mut Renaming,
+        text: &mut Vec<u8>,
+    ) -> Result<(), RewriteError> {
+        let module = self.module;
+        for row in copied {
+            if let Some(found) = async_gather(module, *row) {
+                let line = self.plain_gather(*row, found, renaming)?;
+                push_line(text, &[&line]);
+                continue;
+            }
+            self.rename(*row, renaming)?;
+            for id in self.owned_computations(*row) {
+                self.copy_computation(id, renaming)?;
+            }
+            let (line, lent) = self.printer.instruction(*row, std::mem::take(renaming));
+            *renaming = lent;
+            push_line(text, &[&line]);
+            let name = renaming.rows.get(&row.0).cloned().unwrap_or_default();
+            self.copies.push(Copied { original: *row, name });
+        }
+        Ok(())
+    }
+
+    /// The text of the gather that fusion `row` ends, by itself, and with the fusion's shape.
+    fn plain_gather(
+        &mut self,
+        row: Row,
+        found: AsyncGather,
+        renaming: &mut Renaming,
+    ) -> Result<Vec<u8>, RewriteError> {
+        let module = self.module;
+        let name = renaming.rows.entry(row.0);
+        let name = name.or_insert_with(|| self.fresh.copy_of(module.instruction_name(row))).clone();
+        let operand = renaming.rows.get(&found.operand.0).cloned();
+        let operand = operand.unwrap_or_else(|| module.instruction_name(found.operand).to_vec());
+        renaming.rows.insert(found.gather.0, name.clone());
+        renaming.rows.insert(found.parameter.0, operand);
+        renaming.shapes.insert(found.gather.0, module.shape(row));
+        self.rename(found.gather, renaming)?;
+        let (line, lent) = self.printer.instruction(found.gather, std::mem::take(renaming));
+        *renaming = lent;
+        self.copies.push(Copied { original: row, name });
+        Ok(line)
+    }
+
+    /// Gives the copy of `row` a name, if it has none yet, and a channel if `row` has one.
+    fn rename(&mut self, row: Row, renaming: &mut Renaming) -> Result<(), RewriteError> {
+        let module = self.module;
+        let name = renaming.rows.entry(row.0);
+        name.or_insert_with(|| self.fresh.copy_of(module.instruction_name(row)));
+        if channel_of(module, row).is_none() {
+            return Ok(());
+        }
+        // An end speaks of the channel of its start.
+        let start = module.operands(row).first().filter(|_| is_done(module.opcode(row)));
+        let known = start.and_then(|start| renaming.channels.get(start)).copied();
+        let Some(channel) = known.or_else(|| self.fresh.channel()) else {
+            return Err(RewriteError::new(module, row, "no channel is left for a copy"));
+        };
+        renaming.channels.insert(row.0, channel);
+        Ok(())
+    }
+
+    /// Computations that only `row` may call: XLA wants one caller for each.
+    fn owned_computations(&self, row: Row) -> Vec<ComputationId> {
+        let module = self.module;
+        let calls = module.calls(row).iter().filter(|call| call.role == CallRole::Calls);
+        let owned = calls.filter(|_| {
+            matches!(module.opcode(row), Opcode::Fusion | Opcode::AsyncStart | Opcode::AsyncDone)
+        });
+        owned.map(|call| call.computation).collect()
+    }
+
+    /// Adds copies of computation `id` and of those that belong to its instructions.
+    fn copy_computation(
+        &mut self,
+        id: ComputationId,
+        renaming: &mut Renaming,
+    ) -> Result<(), RewriteError> {
+        // Depth is bounded, since `obstacle` has walked the same calls.
+        let module = self.module;
+        if renaming.computations.contains_key(&id.0) {
+            return Ok(());
+        }
+        let name = self.fresh.copy_of(module.computation_name(id));
+        renaming.computations.insert(id.0, name);
+        for row in module.computation(id).rows().map(Row) {
+            if !module.is_implicit(row) {
+                self.rename(row, renaming)?;
+            }
+            for inner in self.owned_computations(row) {
+                self.copy_computation(inner, renaming)?;
+            }
+        }
+        let (text, lent) = self.printer.computation(id, std::mem::take(renaming));
+        *renaming = lent;
+        self.edits.push(Edit::InsertComputation { before: id, text });
+        Ok(())
+    }
+}
+
+/// Appends `%` and `parts` as a line.
+pub(super) fn push_line(text: &mut Vec<u8>, parts: &[&[u8]]) {
+    if !text.is_empty() {
+        text.extend_from_slice(b"\n  ");
+    }
+    if !parts.first().is_some_and(|part| part.starts_with(b"%")) {
+        text.push(b'%');
+    }
+    parts.iter().for_each(|part| text.extend_from_slice(part));
+}

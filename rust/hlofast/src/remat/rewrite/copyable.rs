@@ -1,0 +1,110 @@
+//! What may run a second time.
+
+use super::asynchronous::async_gather;
+use crate::ir::{ElementKind, Module, Opcode, Row, ShapeView};
+
+/// Computations inside computations are looked into this deep.
+const DEEPEST: usize = 16;
+/// Results of more parts than this are not copied.
+const MOST_LEAVES: u32 = 1 << 10;
+
+/// Custom calls that are halves of something, or memory that others write.
+const BOUND_TARGETS: [&[u8]; 5] = [
+    b"AsyncCollectiveStart",
+    b"AsyncCollectiveDone",
+    b"AllocateBuffer",
+    b"MoveToHost",
+    b"MoveToDevice",
+];
+
+/// Why `row` cannot be copied; None if it can.
+pub(super) fn obstacle(module: &Module, row: Row) -> Option<&'static str> {
+    if async_gather(module, row).is_some() {
+        return None;
+    }
+    let mut pending = vec![(row, 0)];
+    let mut seen = std::collections::HashSet::new();
+    while let Some((row, depth)) = pending.pop() {
+        if let Some(reason) = own_obstacle(module, row, depth > 0) {
+            return Some(reason);
+        }
+        for call in module.calls(row) {
+            if depth == DEEPEST {
+                return Some("its computations are nested too deeply");
+            }
+            if seen.insert(call.computation) {
+                let rows = module.computation(call.computation).rows();
+                pending.extend(rows.map(|row| (Row(row), depth + 1)));
+            }
+        }
+    }
+    None
+}
+
+/// The same of the row alone.
+fn own_obstacle(module: &Module, row: Row, is_inside: bool) -> Option<&'static str> {
+    use Opcode::*;
+    match module.opcode(row) {
+        Parameter if is_inside => return None,
+        Parameter => return Some("a parameter is not computed"),
+        While => return Some("it is a loop"),
+        Conditional => return Some("it is a conditional"),
+        Call => return Some("it is a call"),
+        Infeed | Outfeed | Send | SendDone | Recv | RecvDone => {
+            return Some("it has a side effect");
+        }
+        Rng | RngGetAndUpdateState => return Some("it gives other numbers each time"),
+        AfterAll | AddDependency => return Some("it orders side effects"),
+        OptBarrier | Domain => return Some("it is there to stay where it is"),
+        AsyncUpdate => return Some("it is the middle of an asynchronous operation"),
+        Unknown => return Some("its opcode is not known"),
+        CustomCall => {
+            if module.attribute_bytes(row, "custom_call_has_side_effect") == Some(b"true") {
+                return Some("it has a side effect");
+            }
+            if target(module, row).is_some_and(|target| BOUND_TARGETS.contains(&target)) {
+                return Some("it belongs to other instructions");
+            }
+        }
+        _ => {}
+    }
+    let shapes = module.shapes();
+    if shapes.leaf_count(module.shape(row)) > MOST_LEAVES {
+        return Some("its result has too many parts");
+    }
+    let is_token = shapes.leaves(module.shape(row)).any(|leaf| match shapes.get(leaf) {
+        ShapeView::Array(array) => array.element_type.kind() == ElementKind::Opaque,
+        _ => true,
+    });
+    is_token.then_some("its result holds a token, a buffer or something opaque")
+}
+
+/// What custom call `row` calls; None for other opcodes.
+pub(super) fn target(module: &Module, row: Row) -> Option<&[u8]> {
+    if module.opcode(row) != Opcode::CustomCall {
+        return None;
+    }
+    let target = module.attribute_bytes(row, "custom_call_target")?.trim_ascii();
+    target.strip_prefix(b"\"")?.strip_suffix(b"\"")
+}
+
+/// Whether `row` only says which value it is, or has its operand's memory anyway.
+pub(super) fn is_forwarding(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, AddDependency | Bitcast | Domain | GetTupleElement | OptBarrier | Tuple)
+}
+
+/// Whether `opcode` ends what a start began.
+pub(super) fn is_done(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(opcode, AllGatherDone | AllReduceDone | AsyncDone | CollectivePermuteDone | CopyDone)
+}
+
+/// Whether `opcode` begins what a done ends.
+pub(super) fn is_start(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        AllGatherStart | AllReduceStart | AsyncStart | CollectivePermuteStart | CopyStart
+    )
+}

@@ -1,0 +1,81 @@
+//! Whether what a copy reads is still there when the copy runs.
+//!
+//! A scheduled module has had its copies inserted: what shares a buffer does so because nobody
+//! reads the earlier value once the later one is made. A late copy would be such a reader.
+
+use super::RewriteError;
+use super::asynchronous::{async_gather, reads};
+use crate::ir::{Module, Row};
+use crate::memory::{Memory, Options, Rule, Sizes, Space, memory};
+use std::collections::HashMap;
+
+/// When the values in each buffer are made.
+pub(super) struct Buffers {
+    memory: Memory,
+    /// By (instruction, part) that makes a value: its buffer and first step.
+    made: HashMap<(Row, u32), (u32, u32)>,
+    /// By buffer: first step and instruction of each value in it, ascending.
+    turns: HashMap<u32, Vec<(u32, Row)>>,
+}
+
+impl Buffers {
+    pub fn new(module: &Module) -> Option<Self> {
+        let options = Options {
+            rule: Rule::Values,
+            sizes: Sizes::Logical,
+            space: Space::All,
+            ..Options::default()
+        };
+        let memory = memory(module, &options).ok()?;
+        let mut made = HashMap::new();
+        let mut turns: HashMap<u32, Vec<(u32, Row)>> = HashMap::new();
+        for value in memory.all_values(module) {
+            made.insert((value.row, value.part), (value.buffer, value.first_step));
+            turns.entry(value.buffer).or_default().push((value.first_step, value.row));
+        }
+        turns.values_mut().for_each(|turns| turns.sort_unstable());
+        Some(Self { memory, made, turns })
+    }
+
+    /// Buffer and first step of everything that `row` holds.
+    fn held(&self, row: Row) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let made = (0..).map_while(move |part| self.memory.maker_of(row, part));
+        made.filter_map(|maker| self.made.get(&maker).copied())
+    }
+
+    /// What writes into the memory of something that `row` holds, before `user` runs.
+    pub fn overwriter(&self, row: Row, user: Row) -> Option<Row> {
+        let until = self.memory.step_of(user)?;
+        self.held(row).find_map(|(buffer, first)| {
+            let turns = self.turns.get(&buffer)?;
+            let next = turns.get(turns.partition_point(|(step, _)| *step <= first))?;
+            (next.0 < until).then_some(next.1)
+        })
+    }
+
+    /// Whether `row` makes something in the memory of `operand`.
+    fn is_in_place(&self, row: Row, operand: Row) -> bool {
+        let made = self.memory.makes(row).filter_map(|part| self.made.get(&(row, part)));
+        let buffers: Vec<u32> = made.map(|(buffer, _)| *buffer).collect();
+        self.held(operand).any(|(buffer, _)| buffers.contains(&buffer))
+    }
+
+    /// Refuses copies, before `user`, whose operands are gone by then or that would overwrite them.
+    pub fn check(&self, module: &Module, copied: &[Row], user: Row) -> Result<(), RewriteError> {
+        for row in copied {
+            for operand in reads(module, *row) {
+                if copied.contains(&operand) {
+                    continue;
+                }
+                if async_gather(module, *row).is_none() && self.is_in_place(*row, operand) {
+                    let reason = "it overwrites its operand, which a copy of it cannot";
+                    return Err(RewriteError::new(module, *row, reason));
+                }
+                if let Some(by) = self.overwriter(operand, user) {
+                    return Err(RewriteError::overwritten(module, operand, by));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! Instructions that compute the same from the same: recomputation that no name tells.
+
+use crate::graph::{Attribution, Phase};
+use crate::ir::intern::BuildMix;
+use crate::ir::{ComputationId, Module, Opcode, Row};
+use hashbrown::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+
+/// Rows that repeat an earlier row of their computation, each with that row.
+///
+/// Only work counts: matrix products, convolutions, reductions, sorts, collectives, library calls
+/// and fusions. The first of two must be forward work (or nameless), the second not; both have the
+/// same opcode, attributes (names, layouts' annotations and channels aside), called computations
+/// and, barriers looked through, operands.
+pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row)> {
+    let mut numbers = Numbers {
+        module,
+        of_row: vec![0; module.row_count()],
+        of_computation: vec![0; module.computations().len()],
+        hasher: BuildMix::default(),
+    };
+    for id in module.computation_post_order() {
+        numbers.number(id);
+    }
+    let mut found = Vec::new();
+    for id in (0..module.computations().len() as u32).map(ComputationId) {
+        let mut first: HashMap<u64, Row, BuildMix> = HashMap::default();
+        for row in module.computation(id).rows().map(Row).filter(|row| is_work(module, *row)) {
+            let number = numbers.of_row[row.0 as usize];
+            let phase = |row: Row| attribution.phase[row.0 as usize];
+            match first.get(&number) {
+                Some(twin)
+                    if matches!(phase(*twin), Phase::Forward | Phase::Unattributed)
+                        && matches!(phase(row), Phase::Backward | Phase::Unattributed) =>
+                {
+                    found.push((row, *twin));
+                }
+                Some(_) => {}
+                None => {
+                    first.insert(number, row);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn is_work(module: &Module, row: Row) -> bool {
+    use Opcode::*;
+    // What reads nothing makes a buffer, or asks the device something.
+    if module.operands(row).is_empty() {
+        return false;
+    }
+    matches!(
+        module.opcode(row),
+        Dot | RaggedDot
+            | Convolution
+            | Reduce
+            | ReduceWindow
+            | Sort
+            | Fusion
+            | CustomCall
+            | AllGather
+            | AllReduce
+            | ReduceScatter
+            | AllToAll
+            | Gather
+            | Scatter
+    )
+}
+
+/// Value numbers: equal for what computes the same.
+struct Numbers<'a> {
+    module: &'a Module,
+    of_row: Vec<u64>,
+    of_computation: Vec<u64>,
+    hasher: BuildMix,
+}
+
+impl Numbers<'_> {
+    fn number(&mut self, id: ComputationId) {
+        let module = self.module;
+        for row in module.computation(id).rows() {
+            self.of_row[row as usize] = self.number_of(Row(row));
+        }
+        let root = module.computation(id).root;
+        self.of_computation[id.0 as usize] = self.of_row[root as usize];
+    }
+
+    fn number_of(&self, row: Row) -> u64 {
+        let module = self.module;
+        let operands = module.operands(row);
+        let operand = |index: usize| operands.get(index).map(|row| self.of_row[*row as usize]);
+        match module.opcode(row) {
+            Opcode::OptBarrier | Opcode::Copy | Opcode::Bitcast => {
+                return operand(0).unwrap_or_default();
+            }
+            Opcode::GetTupleElement => {
+                // An element of a barrier around a tuple is the tuple's.
+                if let Some(element) = self.element(row) {
+                    return element;
+                }
+            }
+            _ => {}
+        }
+        let mut hasher = self.hasher.build_hasher();
+        (module.opcode(row) as u8).hash(&mut hasher);
+        module.shape(row).0.hash(&mut hasher);
+        for operand in operands {
+            self.of_row[*operand as usize].hash(&mut hasher);
+        }
+        match module.opcode(row) {
+            // What differs each time, and what is only equal to itself.
+            Opcode::Parameter if module.computation_of(row) == module.entry() => {
+                row.0.hash(&mut hasher)
+            }
+            Opcode::Parameter => module.parameter_number(row).hash(&mut hasher),
+            Opcode::Rng | Opcode::Infeed | Opcode::Recv | Opcode::RngGetAndUpdateState => {
+                row.0.hash(&mut hasher);
+            }
+            Opcode::Constant => {
+                let (_, payload) = module.opcode_and_payload(row);
+                module.bytes(payload).hash(&mut hasher);
+            }
+            _ => {}
+        }
+        for attribute in module.attributes(row) {
+            let ignored: &[&[u8]] = &[
+                b"metadata",
+                b"backend_config",
+                b"frontend_attributes",
+                b"channel_id",
+                b"calls",
+                b"to_apply",
+                b"control-predecessors",
+                b"sharding",
+            ];
+            let name = module.bytes(attribute.key);
+            if !ignored.contains(&name) {
+                name.hash(&mut hasher);
+                module.bytes(attribute.value).hash(&mut hasher);
+            }
+        }
+        for call in module.calls(row) {
+            self.of_computation[call.computation.0 as usize].hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn element(&self, row: Row) -> Option<u64> {
+        let module = self.module;
+        let mut from = Row(*module.operands(row).first()?);
+        while module.opcode(from) == Opcode::OptBarrier {
+            from = Row(*module.operands(from).first()?);
+        }
+        if module.opcode(from) != Opcode::Tuple {
+            return None;
+        }
+        let element = module.operands(from).get(module.tuple_index(row)?)?;
+        Some(self.of_row[*element as usize])
+    }
+}

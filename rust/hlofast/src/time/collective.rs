@@ -1,0 +1,312 @@
+//! How long one collective takes: wire bytes and seconds by topology, with the parameters used.
+//!
+//! `B` is the whole buffer of one device: what an all-gather results in, what an all-reduce, a
+//! reduce-scatter, an all-to-all or a permute is given. `n` devices take part.
+//!
+//! * Ring and switch, per device and direction: all-gather, reduce-scatter and all-to-all move
+//!   `(n-1)/n B`, an all-reduce twice that, the others `B`.
+//! * Torus (How to Scale Your Model, part 3): on an axis that wraps around both directions work,
+//!   without wraparound the last chip receives everything over one link; an all-to-all crosses
+//!   `n/4` links on average; several axes at once share the work.
+//! * Several levels: reduce-scatter inside, the same collective on the shard outside, all-gather
+//!   inside.
+
+use super::device::{Device, Topology};
+
+/// What a collective does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Sums, everywhere.
+    AllReduce,
+    /// Concatenates, everywhere.
+    AllGather,
+    /// Sums, a part each.
+    ReduceScatter,
+    /// Exchanges parts, ragged or not.
+    AllToAll,
+    /// Sends to one other device: permutes, sends, receives.
+    Permute,
+    /// Sends from one device to all.
+    Broadcast,
+}
+
+impl Kind {
+    /// The word of HLO for it; `ragged-all-to-all`, `send` and `recv` belong to the nearest kind.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "all-reduce" => Kind::AllReduce,
+            "all-gather" => Kind::AllGather,
+            "reduce-scatter" => Kind::ReduceScatter,
+            "all-to-all" | "ragged-all-to-all" => Kind::AllToAll,
+            "collective-permute" | "send" | "recv" => Kind::Permute,
+            "collective-broadcast" => Kind::Broadcast,
+            _ => return None,
+        })
+    }
+
+    /// Bytes that each device sends over the bytes of the buffer, in a ring or over a switch.
+    pub fn wire_share(self, group: u64) -> f64 {
+        if group <= 1 {
+            return 0.0;
+        }
+        let others = (group - 1) as f64 / group as f64;
+        match self {
+            Kind::AllReduce => 2.0 * others,
+            Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => others,
+            Kind::Permute | Kind::Broadcast => 1.0,
+        }
+    }
+}
+
+/// How devices of a group reach each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Network {
+    /// Neighbours in a closed chain; `directions` is 1 or 2.
+    Ring {
+        /// Bytes per second of one link, one way.
+        bandwidth: f64,
+        /// Seconds per hop.
+        latency: f64,
+        /// Directions that are used at once.
+        directions: f64,
+    },
+    /// Axes of a torus.
+    Torus {
+        /// Bytes per second of one link, one way.
+        bandwidth: f64,
+        /// Seconds per hop.
+        latency: f64,
+        /// Axes that the group extends along.
+        axes: f64,
+        /// Whether those axes wrap around.
+        wraps: bool,
+    },
+    /// Every device at full bandwidth to every other, through a switch.
+    Switch {
+        /// Bytes per second of one device, one way.
+        bandwidth: f64,
+        /// Seconds per message.
+        latency: f64,
+    },
+    /// A link to every other device.
+    FullyConnected {
+        /// Bytes per second of one link, one way.
+        bandwidth: f64,
+        /// Seconds per message.
+        latency: f64,
+    },
+}
+
+/// The time of a collective and what it was made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Bytes each device sends.
+    pub wire_bytes: f64,
+    /// Of the seconds, those that do not depend on the size (alpha).
+    pub latency: f64,
+    /// Bytes of wire per second that the rest amounts to (1 / beta); 0 if nothing is sent.
+    pub bandwidth: f64,
+}
+
+impl Estimate {
+    fn of(wire_bytes: f64, transfer: f64, latency: f64) -> Self {
+        let bandwidth = if transfer > 0.0 { wire_bytes / transfer } else { 0.0 };
+        Self { seconds: latency + transfer, wire_bytes, latency, bandwidth }
+    }
+
+    fn then(self, next: Self) -> Self {
+        let transfer = self.seconds - self.latency + next.seconds - next.latency;
+        let wire = self.wire_bytes + next.wire_bytes;
+        Self::of(wire, transfer, self.latency + next.latency)
+    }
+}
+
+/// The time of `kind` on `bytes` among `group` devices of one network.
+pub fn on_network(kind: Kind, bytes: f64, group: u64, network: Network) -> Estimate {
+    if group <= 1 {
+        return Estimate::default();
+    }
+    let n = group as f64;
+    let wire = kind.wire_share(group) * bytes;
+    let rounds = if kind == Kind::AllReduce { 2.0 } else { 1.0 };
+    match network {
+        Network::Ring { bandwidth, latency, directions } => {
+            let hops = match kind {
+                Kind::Permute => 1.0,
+                Kind::Broadcast => n - 1.0,
+                _ => rounds * ((n - 1.0) / directions).ceil(),
+            };
+            let lanes = if kind == Kind::Permute { 1.0 } else { directions };
+            Estimate::of(wire, wire / (lanes * bandwidth), hops * latency)
+        }
+        Network::Torus { bandwidth, latency, axes, wraps } => {
+            let axes = axes.max(1.0);
+            // Devices along one of the axes, if they are equal.
+            let length = n.powf(1.0 / axes);
+            let directions = if wraps { 2.0 } else { 1.0 };
+            let reach = if wraps { (length / 2.0).floor() } else { length - 1.0 };
+            let transfer = match kind {
+                Kind::AllToAll => {
+                    let spread = if wraps { 8.0 } else { 4.0 };
+                    length * bytes / (spread * bandwidth)
+                }
+                Kind::Permute => bytes / bandwidth,
+                _ => wire / (directions * bandwidth * axes),
+            };
+            let hops = if kind == Kind::Permute { 1.0 } else { rounds * axes * reach.max(1.0) };
+            Estimate::of(wire, transfer, hops * latency)
+        }
+        Network::Switch { bandwidth, latency } => {
+            let messages = match kind {
+                Kind::AllReduce => 2.0 * (n - 1.0),
+                Kind::Permute | Kind::Broadcast => 1.0,
+                _ => n - 1.0,
+            };
+            Estimate::of(wire, wire / bandwidth, messages * latency)
+        }
+        Network::FullyConnected { bandwidth, latency } => {
+            let transfer = match kind {
+                Kind::Permute | Kind::Broadcast => bytes / bandwidth,
+                _ => rounds * bytes / n / bandwidth,
+            };
+            Estimate::of(wire, transfer, rounds * latency)
+        }
+    }
+}
+
+/// The time among `inner * outer` devices, `inner` of them on `near`, the groups of those on
+/// `far`: inside a host or slice first and last, in between the shards of one device each.
+pub fn on_two_levels(
+    kind: Kind,
+    bytes: f64,
+    (inner, near): (u64, Network),
+    (outer, far): (u64, Network),
+) -> Estimate {
+    if outer <= 1 {
+        return on_network(kind, bytes, inner, near);
+    }
+    if inner <= 1 {
+        return on_network(kind, bytes, outer, far);
+    }
+    let shard = bytes / inner as f64;
+    match kind {
+        Kind::AllReduce => on_network(Kind::ReduceScatter, bytes, inner, near)
+            .then(on_network(kind, shard, outer, far))
+            .then(on_network(Kind::AllGather, bytes, inner, near)),
+        Kind::AllGather => {
+            on_network(kind, shard, outer, far).then(on_network(kind, bytes, inner, near))
+        }
+        Kind::ReduceScatter => {
+            on_network(kind, bytes, inner, near).then(on_network(kind, shard, outer, far))
+        }
+        Kind::AllToAll | Kind::Broadcast => {
+            on_network(kind, bytes, outer, far).then(on_network(kind, bytes, inner, near))
+        }
+        Kind::Permute => on_network(kind, bytes, outer, far),
+    }
+}
+
+/// How the devices of one group lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Devices that take part.
+    pub size: u64,
+    /// Of those, how many lie in one host (switched) or slice (torus).
+    pub near: u64,
+    /// Axes of the torus that they extend along; None: one.
+    pub axes: Option<u64>,
+}
+
+/// The network inside a host or slice of `device`, or the name of the figure that is missing.
+pub fn near_network(device: &Device, group: Group) -> Result<Network, &'static str> {
+    let bandwidth = device.link_bandwidth.ok_or("link_bandwidth")?;
+    let latency = device.link_latency.unwrap_or(0.0);
+    Ok(match device.topology.ok_or("topology")? {
+        Topology::Torus(dimensions) => {
+            let axes = group.axes.unwrap_or(1).clamp(1, u64::from(dimensions)) as f64;
+            let multiple = device.wraparound_multiple.ok_or("wraparound_multiple")?;
+            let length = (group.near as f64).powf(1.0 / axes).round();
+            let wraps = length > 1.0 && length % multiple == 0.0;
+            Network::Torus { bandwidth, latency, axes, wraps }
+        }
+        Topology::Switch => {
+            let links = device.link_count.ok_or("link_count")?;
+            Network::Switch { bandwidth: links * bandwidth, latency }
+        }
+        Topology::FullyConnected => Network::FullyConnected { bandwidth, latency },
+    })
+}
+
+/// The time on `device`, or the name of the figure that is missing.
+pub fn on_device(
+    device: &Device,
+    kind: Kind,
+    bytes: f64,
+    group: Group,
+) -> Result<Estimate, &'static str> {
+    let near = group.near.clamp(1, group.size.max(1));
+    let outer = group.size.max(1).div_ceil(near);
+    let near_group = Group { near, ..group };
+    if group.size <= 1 {
+        return Ok(Estimate::default());
+    }
+    if outer <= 1 {
+        return Ok(on_network(kind, bytes, near, near_network(device, near_group)?));
+    }
+    let far = Network::Switch {
+        bandwidth: device.network_bandwidth.ok_or("network_bandwidth")?,
+        latency: device.network_latency.unwrap_or(0.0),
+    };
+    if near <= 1 {
+        return Ok(on_network(kind, bytes, outer, far));
+    }
+    Ok(on_two_levels(kind, bytes, (near, near_network(device, near_group)?), (outer, far)))
+}
+
+/// XLA's estimate for collectives between hosts of GPUs (`sol_gpu_cost_model.cc`): a ring of
+/// chunks of 4 MiB with 2.5 % of headers, without the time in HBM.
+pub fn speed_of_light(
+    device: &Device,
+    kind: Kind,
+    bytes: f64,
+    hosts: u64,
+    communicators: u64,
+) -> Result<f64, &'static str> {
+    const CHUNK: f64 = 4.0 * 1024.0 * 1024.0;
+    let rate = device.network_achieved_bandwidth.ok_or("network_achieved_bandwidth")?;
+    let preparation = device.network_chunk_preparation.ok_or("network_chunk_preparation")?;
+    let round_trip = device.network_round_trip.ok_or("network_round_trip")?;
+    let launch = device.network_launch.ok_or("network_launch")?;
+    let per_host = device.chips_per_host.ok_or("chips_per_host")?;
+    let hosts = hosts as f64;
+    let ranks = match kind {
+        Kind::Permute => 2.0,
+        _ => (hosts * per_host / (communicators.max(1) as f64)).max(2.0),
+    };
+    let bracket =
+        |message: f64| 1.025 * message / rate + (message / CHUNK).ceil() * preparation + round_trip;
+    Ok(match kind {
+        Kind::AllToAll => ranks / hosts * (hosts - 1.0) * bracket(bytes / (ranks - 1.0)) + launch,
+        Kind::Permute => bracket(bytes) * (ranks - 1.0) + launch,
+        _ => {
+            let rounds = if kind == Kind::AllReduce { 2.0 } else { 1.0 };
+            bracket(bytes / ranks) * (ranks - 1.0) / (ranks / hosts) * rounds + launch
+        }
+    })
+}
+
+/// Alpa's cost of a collective along one mesh dimension, in its own unit
+/// (`LogicalDeviceMesh` of alpa 0.2.3). `alpha` and `beta` are 1 and 1 (dimension 0) or 0.1.
+pub fn alpa(kind: Kind, bytes: f64, group: u64, alpha: f64, beta: f64) -> Option<f64> {
+    let n = group.max(1) as f64;
+    let share = (n - 1.0) / n;
+    Some(match kind {
+        Kind::AllGather => alpha + beta * share * bytes + 0.1,
+        Kind::AllReduce => alpha + 2.0 * beta * share * bytes + 0.01,
+        Kind::ReduceScatter => alpha + beta * share * bytes + 0.001,
+        Kind::AllToAll => alpha + beta * share / n * bytes * (n / 2.0) + 0.001,
+        Kind::Permute | Kind::Broadcast => return None,
+    })
+}

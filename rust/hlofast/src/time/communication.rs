@@ -1,0 +1,148 @@
+//! How long each collective of a module takes, and on which links.
+
+use super::collective::{Estimate, Group, Kind, alpa, on_device, speed_of_light};
+use super::device::{Device, Topology};
+use crate::comms::{
+    Along, Collective, CollectiveKind, Collectives, DeviceGroups, Mesh, Network, along,
+};
+use crate::ir::Module;
+
+/// Which formulas to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Model {
+    /// Latency and bandwidth by the device's topology.
+    #[default]
+    Topology,
+    /// XLA's estimate between hosts of GPUs; within a host the topology.
+    SpeedOfLight,
+    /// Alpa's costs, which have no unit; the sum counts, not the seconds.
+    Alpa,
+}
+
+/// One collective on the wire.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Communication {
+    /// The axes of the mesh that it crosses, or `all links` without a mesh. Collectives with the
+    /// same text share links.
+    pub axes: String,
+    /// Seconds and what they are made of; zeros if a figure is missing.
+    pub estimate: Estimate,
+    /// The figure that is missing.
+    pub missing: Option<&'static str>,
+}
+
+/// Text of the links where nothing says which axes they are.
+pub const ALL_LINKS: &str = "all links";
+
+impl Kind {
+    /// How a collective of this kind is timed.
+    pub fn of(kind: CollectiveKind) -> Self {
+        match kind {
+            CollectiveKind::AllReduce | CollectiveKind::CrossMeshAllReduce => Kind::AllReduce,
+            CollectiveKind::AllGather => Kind::AllGather,
+            CollectiveKind::ReduceScatter => Kind::ReduceScatter,
+            CollectiveKind::AllToAll | CollectiveKind::RaggedAllToAll => Kind::AllToAll,
+            CollectiveKind::CollectivePermute | CollectiveKind::SendReceive => Kind::Permute,
+            CollectiveKind::CollectiveBroadcast => Kind::Broadcast,
+        }
+    }
+}
+
+/// Times every one of `found`, in its order. A `mesh` names the axes and says where hosts and
+/// slices end; without it all devices are one level.
+pub fn communications(
+    module: &Module,
+    found: &Collectives,
+    device: &Device,
+    mesh: Option<&Mesh>,
+    model: Model,
+) -> Vec<Communication> {
+    let nowhere = Along::default();
+    let places = mesh.map(|mesh| along(module, mesh, found)).unwrap_or_default();
+    let near = |groups| mesh.and_then(|mesh| near_of_groups(groups, device, mesh));
+    let near: Vec<Option<u64>> = found.groups.iter().map(near).collect();
+    let times = |(number, collective): (usize, &Collective)| {
+        let place = places.get(number).unwrap_or(&nowhere);
+        let near = match collective.groups {
+            Some(at) => near.get(at as usize).copied().flatten(),
+            None => is_far(place.network, device).then_some(1),
+        };
+        one(found, collective, place, near, device, mesh, model)
+    };
+    found.collectives.iter().enumerate().map(times).collect()
+}
+
+fn one(
+    found: &Collectives,
+    collective: &Collective,
+    place: &Along,
+    near: Option<u64>,
+    device: &Device,
+    mesh: Option<&Mesh>,
+    model: Model,
+) -> Communication {
+    let kind = Kind::of(collective.kind);
+    let axes = if place.axes.is_empty() { ALL_LINKS.to_owned() } else { place.axes.clone() };
+    let count = match collective.kind {
+        CollectiveKind::CollectivePermute | CollectiveKind::SendReceive => 1,
+        _ => place.parts.len().max(1) as u64,
+    };
+    let unknown =
+        |missing| Communication { axes: axes.clone(), estimate: Estimate::default(), missing };
+    let Some(bytes) = collective.payload().map(|bytes| bytes as f64) else {
+        return unknown(Some("payload"));
+    };
+    let size = match kind {
+        Kind::Permute => 2,
+        _ => match collective.group_size.or(place.group_size) {
+            Some(size) => size,
+            None => return unknown(Some("group size")),
+        },
+    };
+    let near = near.unwrap_or(size).min(size);
+    let group = Group { size, near, axes: Some(count) };
+    let outer = size.div_ceil(near.max(1));
+    let estimate = match model {
+        Model::SpeedOfLight if outer > 1 => {
+            let groups = collective.groups.and_then(|at| found.groups.get(at as usize));
+            let communicators = groups.and_then(|groups| groups.group_count()).unwrap_or(1);
+            speed_of_light(device, kind, bytes, outer, communicators).map(|seconds| {
+                let wire_bytes = kind.wire_share(size) * bytes;
+                Estimate { seconds, wire_bytes, ..Estimate::default() }
+            })
+        }
+        Model::Alpa => {
+            // Dimension 0 of Alpa's meshes is the slow one.
+            let is_slow = mesh.is_some_and(|mesh| {
+                mesh.axes().first().is_some_and(|axis| axes.split('×').any(|a| a == axis.name))
+            });
+            let beta = if is_slow { 1.0 } else { 0.1 };
+            let seconds = alpa(kind, bytes, size, 1.0, beta);
+            let wire_bytes = kind.wire_share(size) * bytes;
+            let estimate = |seconds| Estimate { seconds, wire_bytes, ..Estimate::default() };
+            seconds.map(estimate).ok_or("a formula of Alpa's")
+        }
+        _ => on_device(device, kind, bytes, group),
+    };
+    match estimate {
+        Ok(estimate) => Communication { axes, estimate, missing: None },
+        Err(missing) => unknown(Some(missing)),
+    }
+}
+
+/// Whether an exchange leaves the slice of a torus, or the host of other devices.
+fn is_far(network: Option<Network>, device: &Device) -> bool {
+    match device.topology {
+        Some(Topology::Torus(_)) => network == Some(Network::BetweenSlices),
+        _ => matches!(network, Some(Network::BetweenSlices | Network::BetweenHosts)),
+    }
+}
+
+/// Devices of a group within one slice of a torus, or one host of others.
+fn near_of_groups(groups: &DeviceGroups, device: &Device, mesh: &Mesh) -> Option<u64> {
+    let span = match device.topology {
+        Some(Topology::Torus(_)) => mesh.slice_span(groups),
+        _ => mesh.host_span(groups).or_else(|| mesh.slice_span(groups)),
+    };
+    Some(span?.per_block)
+}

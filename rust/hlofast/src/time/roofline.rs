@@ -1,0 +1,301 @@
+//! Seconds of every executed row: a roofline for all devices, on TPU beside the model of its
+//! compiler and the compiler's own estimate.
+
+use super::device::Device;
+use super::tpu::{self, Load};
+use super::windows::{Windows, windows};
+use super::work::{Work, Works};
+use crate::Provenance;
+use crate::cost::{Backend, Cost, ShapeCost, shape_costs};
+use crate::ir::{Module, Opcode, Row};
+
+/// What limits a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Bound {
+    /// It takes no time of its own.
+    #[default]
+    None,
+    /// Matrix or vector units.
+    Compute,
+    /// Moving data, waiting for it included.
+    Memory,
+    /// Links between devices.
+    Communication,
+    /// Launching it.
+    Launch,
+    /// A figure that is needed is not known.
+    Unknown,
+}
+
+impl Bound {
+    /// Every bound, by its code.
+    pub const ALL: [Bound; 6] = [
+        Bound::None,
+        Bound::Compute,
+        Bound::Memory,
+        Bound::Communication,
+        Bound::Launch,
+        Bound::Unknown,
+    ];
+
+    /// The word tables and JSON use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Bound::None => "none",
+            Bound::Compute => "compute",
+            Bound::Memory => "memory",
+            Bound::Communication => "communication",
+            Bound::Launch => "launch",
+            Bound::Unknown => "unknown",
+        }
+    }
+}
+
+/// Columns over the rows of a module, seconds of one execution.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    /// By the model: on TPU that of `tpu.rs`, elsewhere the roofline. 0 for rows that take none.
+    pub seconds: Vec<f64>,
+    /// At best: the larger of computing at the peak and moving HBM bytes at full bandwidth.
+    pub roofline_seconds: Vec<f64>,
+    /// Of the model, computing alone.
+    pub compute_seconds: Vec<f64>,
+    /// Of the model, moving data alone.
+    pub memory_seconds: Vec<f64>,
+    /// `estimated_cycles` over the clock; NaN without one.
+    pub compiler_seconds: Vec<f64>,
+    /// What limits each row.
+    pub bound: Vec<Bound>,
+    /// How the seconds are known.
+    pub provenance: Vec<Provenance>,
+    /// Figures of the device that were needed and are not known, each once.
+    pub unknown_figures: Vec<String>,
+}
+
+/// Times every row of `module` outside fusions by itself.
+pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
+    let count = module.row_count();
+    let backend = if device.is_tpu { Backend::Tpu } else { cost.backend };
+    let mut timer = Timer {
+        module,
+        cost,
+        device,
+        works: Works::new(module, cost, device),
+        shapes: shape_costs(module.shapes(), backend, true),
+        other: 0,
+        result: Rows {
+            seconds: vec![0.0; count],
+            roofline_seconds: vec![0.0; count],
+            compute_seconds: vec![0.0; count],
+            memory_seconds: vec![0.0; count],
+            compiler_seconds: vec![f64::NAN; count],
+            bound: vec![Bound::None; count],
+            provenance: vec![Provenance::Exact; count],
+            unknown_figures: Vec::new(),
+        },
+    };
+    for (computation, runs) in module.computations().iter().zip(runs_by_itself(module)) {
+        if runs {
+            computation.rows().for_each(|row| timer.row(Row(row)));
+        }
+    }
+    timer.result
+}
+
+/// By computation: whether its rows run one after the other, instead of inside a fusion or once
+/// per element.
+fn runs_by_itself(module: &Module) -> Vec<bool> {
+    let mut runs = vec![false; module.computations().len()];
+    let entry = module.entry();
+    let calls = module.all_calls().iter();
+    let called = calls.filter(|call| {
+        use Opcode::{AsyncStart, Call, Conditional, While};
+        matches!(module.opcode(call.row), AsyncStart | Call | Conditional | While)
+    });
+    for id in called.map(|call| call.computation).chain([entry]) {
+        if let Some(place) = runs.get_mut(id.0 as usize) {
+            *place = true;
+        }
+    }
+    runs
+}
+
+struct Timer<'a> {
+    module: &'a Module,
+    cost: &'a Cost,
+    device: &'a Device,
+    works: Works<'a>,
+    shapes: Vec<ShapeCost>,
+    /// Where the next row's entries in `cost.other_memory` may start.
+    other: usize,
+    result: Rows,
+}
+
+/// Rows that only name, group or contain what others do, or whose work runs beside others.
+fn takes_no_time(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        Parameter
+            | Constant
+            | GetTupleElement
+            | Tuple
+            | Bitcast
+            | Domain
+            | AfterAll
+            | AddDependency
+            | OptBarrier
+            | While
+            | Conditional
+            | Call
+            | AsyncStart
+            | AsyncUpdate
+            | AsyncDone
+            | PartitionId
+            | ReplicaId
+    )
+}
+
+impl Timer<'_> {
+    fn row(&mut self, row: Row) {
+        let at = row.0 as usize;
+        let opcode = self.module.opcode(row);
+        if takes_no_time(opcode) {
+            return;
+        }
+        let written = if self.device.is_tpu { windows(self.module, row) } else { None };
+        let load = self.load(row, written.as_ref());
+        if let (Some(cycles), Some(clock)) =
+            (written.and_then(|windows| windows.estimated_cycles), self.device.clock)
+        {
+            self.result.compiler_seconds[at] = cycles / clock;
+        }
+        let moved = load.hbm_read + load.hbm_written;
+        let is_free = moved == 0.0 && load.work == Work::default() && written.is_none();
+        if is_free {
+            return;
+        }
+        let ideal = self.ideal(&load);
+        self.result.roofline_seconds[at] = ideal.0.max(ideal.1);
+        let model = match self.device.is_tpu {
+            true => tpu::spent(self.device, &load, written.as_ref()),
+            false => None,
+        };
+        let (seconds, compute, memory) = match model {
+            Some(spent) => (spent.seconds, spent.compute, spent.memory),
+            None => {
+                let launch = self.device.launch.unwrap_or(0.0);
+                (launch + ideal.0.max(ideal.1), ideal.0, ideal.1)
+            }
+        };
+        self.result.seconds[at] = seconds;
+        self.result.compute_seconds[at] = compute;
+        self.result.memory_seconds[at] = memory;
+        let is_known = !load.work.lacks_peak && self.device.hbm_bandwidth.is_some();
+        let launch = if model.is_none() { self.device.launch.unwrap_or(0.0) } else { 0.0 };
+        self.result.bound[at] = match () {
+            () if !is_known || load.work.is_unknown => Bound::Unknown,
+            () if launch > compute.max(memory) => Bound::Launch,
+            () if compute > memory => Bound::Compute,
+            () => Bound::Memory,
+        };
+        self.result.provenance[at] = match () {
+            () if !is_known || load.work.is_unknown => Provenance::Unknown,
+            () => Provenance::Modelled,
+        };
+        self.note_unknown(&load, model.is_none());
+    }
+
+    /// Seconds of computing and of moving HBM bytes, each at the best the device can do. Vector
+    /// work counts where the peak of 32-bit floats is known.
+    fn ideal(&self, load: &Load) -> (f64, f64) {
+        let vector = match self.device.is_tpu {
+            true => None,
+            false => self.device.peak(&["f32"]),
+        };
+        let vector = vector.map_or(0.0, |peak| load.work.vector_operations / peak);
+        let moved = load.hbm_read + load.hbm_written;
+        let memory = self.device.share(self.device.hbm_bandwidth).map_or(0.0, |rate| moved / rate);
+        (load.work.matrix_seconds + vector, memory)
+    }
+
+    fn note_unknown(&mut self, load: &Load, is_roofline: bool) {
+        let device = self.device;
+        let mut note = |is_missing: bool, figure: &str| {
+            let known = &mut self.result.unknown_figures;
+            if is_missing && !known.iter().any(|name| name == figure) {
+                known.push(figure.to_owned());
+            }
+        };
+        note(device.hbm_bandwidth.is_none(), "hbm_bandwidth");
+        note(device.jax_devices.is_none(), "jax_devices");
+        note(load.work.lacks_peak, "flops");
+        if device.is_tpu && is_roofline {
+            note(device.clock.is_none(), "clock");
+            note(device.cores.is_none(), "cores");
+            note(device.hbm_latency.is_none(), "hbm_latency");
+            note(device.vector_operations.is_none(), "vector_operations");
+        }
+    }
+
+    /// What `row` moves and computes.
+    fn load(&mut self, row: Row, windows: Option<&Windows>) -> Load {
+        let at = row.0 as usize;
+        let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
+        let other = &self.cost.other_memory;
+        // Computations are visited in the order of their rows.
+        while other.get(self.other).is_some_and(|entry| entry.row < row.0) {
+            self.other += 1;
+        }
+        let entries = other[self.other..].iter().take_while(|entry| entry.row == row.0);
+        let fast = entries.filter(|entry| entry.memory_space == 1);
+        let (result_elements, result_bits, is_native, is_tiled) = self.result(row, windows);
+        Load {
+            hbm_read: of(&self.cost.bytes_read),
+            hbm_written: of(&self.cost.bytes_written),
+            fast_read: fast.map(|entry| entry.read as f64).sum(),
+            result_elements,
+            result_bits,
+            is_native,
+            is_tiled,
+            is_copy: self.module.opcode(row) == Opcode::Copy,
+            is_fusion: self.module.opcode(row) == Opcode::Fusion,
+            work: self.works.row(row),
+        }
+    }
+
+    /// Elements, padding included, and bits of the array that `row` is about: of a product the
+    /// first that its windows fit, of others the largest, among equals that with the fewest bits.
+    /// Then whether it fills vector registers, and whether its layout is theirs.
+    fn result(&self, row: Row, windows: Option<&Windows>) -> (f64, f64, bool, bool) {
+        let shapes = self.module.shapes();
+        let mut best = (0.0, 32.0, true, true);
+        let product = windows.filter(|windows| windows.kernel > 0.0);
+        let all = product.map(|windows| windows.output * windows.iterations);
+        let mut nearest = f64::INFINITY;
+        for leaf in shapes.leaves(self.module.shape(row)) {
+            let Some(array) = shapes.array(leaf) else { continue };
+            let bits = f64::from(array.element_type.storage_bits().max(1));
+            let cost = self.shapes.get(leaf.0 as usize).copied().unwrap_or_default();
+            let elements = cost.size.max(0) as f64 * 8.0 / bits;
+            let is_better = match all {
+                Some(all) => {
+                    let distance = (elements.max(1.0) / all.max(1.0)).ln().abs();
+                    let is_nearer = distance < nearest;
+                    nearest = nearest.min(distance);
+                    is_nearer
+                }
+                None => elements > best.0 || (elements == best.0 && bits < best.1),
+            };
+            if is_better {
+                let is_padded = elements != cost.elements as f64;
+                let tile = array.layout.and_then(|layout| layout.tiles.first());
+                let is_tiled = tile.is_some_and(|tile| tile[..] == [8, 128]);
+                let is_native = is_tiled && !is_padded && bits == 32.0;
+                best = (elements, bits, is_native, is_tiled);
+            }
+        }
+        best
+    }
+}

@@ -1,0 +1,445 @@
+//! The schedule, step by step: one compute unit, links by axis, transfers to and from other
+//! memories. What is asynchronous runs from its start to its end beside what is scheduled
+//! between; what is left of it at its end is waited for and counts as exposed.
+
+use super::communication::Communication;
+use super::device::Device;
+use super::roofline::{Bound, Rows};
+use crate::comms::Collectives;
+use crate::cost::Cost;
+use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
+use std::collections::HashMap;
+
+/// Seconds by what they go to; they add up to `seconds`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Split {
+    /// All of it.
+    pub seconds: f64,
+    /// Rows bound by computing.
+    pub compute: f64,
+    /// Rows bound by moving data, and waiting for copies.
+    pub memory: f64,
+    /// Launches, and rows whose bound is not known.
+    pub other: f64,
+    /// Waiting for collectives, by axes (the number of a text in [`Simulation::axes`]).
+    pub exposed: Vec<f64>,
+}
+
+impl Split {
+    fn add(&mut self, other: &Split, times: f64) {
+        // What never runs takes no time, however long one run is.
+        if times == 0.0 {
+            return;
+        }
+        self.seconds += other.seconds * times;
+        self.compute += other.compute * times;
+        self.memory += other.memory * times;
+        self.other += other.other * times;
+        if self.exposed.len() < other.exposed.len() {
+            self.exposed.resize(other.exposed.len(), 0.0);
+        }
+        for (sum, more) in self.exposed.iter_mut().zip(&other.exposed) {
+            *sum += more * times;
+        }
+    }
+
+    fn wait(&mut self, axis: usize, seconds: f64) {
+        if self.exposed.len() <= axis {
+            self.exposed.resize(axis + 1, 0.0);
+        }
+        if let Some(sum) = self.exposed.get_mut(axis) {
+            *sum += seconds;
+        }
+        self.seconds += seconds;
+    }
+}
+
+/// The schedule of a module in time.
+#[derive(Clone, Debug, Default)]
+pub struct Simulation {
+    /// One run of the module.
+    pub step: Split,
+    /// The axes that communication goes along, each once.
+    pub axes: Vec<String>,
+    /// By computation: one run of it with all it calls.
+    pub computations: Vec<Split>,
+    /// By computation: how often it runs outside fusions; loops of unknown trip count once, of
+    /// conditionals the longest branch. The largest number there is beyond 64 bits.
+    pub executions: Vec<u64>,
+    /// By row: when it begins within its computation. Asynchronous ones: when the transfer may.
+    pub start: Vec<f64>,
+    /// By row: when the next one may begin; of an asynchronous start, when the transfer ends.
+    pub end: Vec<f64>,
+    /// By row: seconds waited for a collective.
+    pub exposed: Vec<f64>,
+    /// By collective, in the order given: seconds in all and those waited for, of one execution.
+    pub collectives: Vec<(f64, f64)>,
+    /// Loops of unknown trip count, counted once.
+    pub open_loops: Vec<Row>,
+    /// Branches that were taken: the longest of each conditional.
+    pub branches: Vec<(Row, ComputationId)>,
+}
+
+/// Plays the schedule of `module`. `communications` are those of `found`, in its order.
+pub fn simulate(
+    module: &Module,
+    cost: &Cost,
+    device: &Device,
+    rows: &Rows,
+    found: &Collectives,
+    communications: &[Communication],
+) -> Simulation {
+    let count = module.row_count();
+    let mut player = Player {
+        module,
+        cost,
+        rows,
+        copy_rate: device.share(device.hbm_bandwidth),
+        transfers: vec![Transfer::None; count],
+        further: HashMap::new(),
+        result: Simulation {
+            computations: vec![Split::default(); module.computations().len()],
+            start: vec![0.0; count],
+            end: vec![0.0; count],
+            exposed: vec![0.0; count],
+            collectives: vec![(0.0, 0.0); communications.len()],
+            ..Simulation::default()
+        },
+        axis_of: Vec::new(),
+        seconds: communications.iter().map(|entry| entry.estimate.seconds).collect(),
+        last_of_channel: HashMap::new(),
+    };
+    player.prepare(found, communications);
+    for id in module.computation_post_order() {
+        player.computation(id);
+    }
+    let entry = module.entry().0 as usize;
+    player.result.step = player.result.computations.get(entry).cloned().unwrap_or_default();
+    player.result.step.exposed.resize(player.result.axes.len(), 0.0);
+    player.result.executions = player.executions();
+    player.result
+}
+
+/// Texts of axes that are told apart; the rest share links.
+const MOST_AXES: usize = 64;
+const OTHER_AXES: &str = "other axes";
+
+/// What a row does to links and copies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Transfer {
+    None,
+    /// Collective with this number, there and then.
+    Now(u32),
+    /// Starts collective with this number.
+    Start(u32),
+    /// Waits for it.
+    Done(u32),
+}
+
+struct Player<'a> {
+    module: &'a Module,
+    cost: &'a Cost,
+    rows: &'a Rows,
+    copy_rate: Option<f64>,
+    transfers: Vec<Transfer>,
+    /// Collectives of rows that have one in `transfers` already.
+    further: HashMap<Row, Vec<u32>>,
+    result: Simulation,
+    /// By collective: number of its axes.
+    axis_of: Vec<usize>,
+    seconds: Vec<f64>,
+    /// By row of a start that is no collective's: when its copy ends.
+    last_of_channel: HashMap<u32, f64>,
+}
+
+impl Player<'_> {
+    fn prepare(&mut self, found: &Collectives, communications: &[Communication]) {
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        for (number, (collective, entry)) in
+            found.collectives.iter().zip(communications).enumerate()
+        {
+            let axes = &mut self.result.axes;
+            let axis = *numbers.entry(&entry.axes).or_insert_with(|| {
+                if axes.len() < MOST_AXES {
+                    axes.push(entry.axes.clone());
+                } else if axes.len() == MOST_AXES {
+                    axes.push(OTHER_AXES.to_owned());
+                }
+                axes.len() - 1
+            });
+            self.axis_of.push(axis);
+            if let Some(entry) = self.result.collectives.get_mut(number) {
+                entry.0 = self.seconds.get(number).copied().unwrap_or(0.0);
+            }
+            let number = number as u32;
+            let outer = collective.outer;
+            let Some(place) = self.transfers.get_mut(outer.0 as usize) else { continue };
+            if *place != Transfer::None {
+                // A fusion may hold several; the others run when it does.
+                self.further.entry(outer).or_default().push(number);
+                continue;
+            }
+            let Some(done) = collective.done else {
+                *place = Transfer::Now(number);
+                continue;
+            };
+            *place = Transfer::Start(number);
+            if let Some(place) = self.transfers.get_mut(done.0 as usize) {
+                *place = Transfer::Done(number);
+            }
+        }
+    }
+
+    fn computation(&mut self, id: ComputationId) {
+        let calls = self.module.calls_within(id);
+        let calls: &[Call] = self.module.all_calls().get(calls).unwrap_or_default();
+        let mut play = Play {
+            clock: 0.0,
+            links: vec![0.0; self.result.axes.len()],
+            flying: HashMap::new(),
+            copies: 0.0,
+            split: Split::default(),
+            calls,
+        };
+        for row in self.module.computation(id).rows() {
+            let row = Row(row);
+            let begin = play.clock;
+            let end = self.row(row, &mut play);
+            if let Some(start) = self.result.start.get_mut(row.0 as usize) {
+                *start = begin;
+            }
+            if let Some(place) = self.result.end.get_mut(row.0 as usize) {
+                *place = end.max(play.clock);
+            }
+        }
+        // What nothing here waits for is over before whoever called goes on.
+        let mut rest: Vec<(u32, f64)> = play.flying.drain().collect();
+        rest.sort_unstable_by_key(|entry| entry.0);
+        for (number, end) in rest {
+            self.wait_for(None, number, end, &mut play);
+        }
+        if let Some(place) = self.result.computations.get_mut(id.0 as usize) {
+            *place = play.split;
+        }
+    }
+
+    /// Plays one row; gives when what it starts ends.
+    fn row(&mut self, row: Row, play: &mut Play<'_>) -> f64 {
+        let at = row.0 as usize;
+        let opcode = self.module.opcode(row);
+        let own = self.rows.seconds.get(at).copied().unwrap_or(0.0);
+        for number in self.further.get(&row).cloned().unwrap_or_default() {
+            self.exchange(row, number, play);
+        }
+        match self.transfers.get(at).copied().unwrap_or(Transfer::None) {
+            Transfer::Start(number) => {
+                let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
+                let duration = self.seconds.get(number as usize).copied().unwrap_or(0.0);
+                let free = play.links.get(axis).copied().unwrap_or(0.0);
+                let end = play.clock.max(free) + duration;
+                if let Some(link) = play.links.get_mut(axis) {
+                    *link = end;
+                }
+                play.flying.insert(number, end);
+                return end;
+            }
+            Transfer::Done(number) => {
+                let end = play.flying.remove(&number).unwrap_or_else(|| {
+                    // Started elsewhere, as in the iteration before: all of it is still to come.
+                    play.clock + self.seconds.get(number as usize).copied().unwrap_or(0.0)
+                });
+                self.wait_for(Some(row), number, end, play);
+                return play.clock;
+            }
+            Transfer::Now(number) => {
+                self.exchange(row, number, play);
+                return play.clock;
+            }
+            Transfer::None => {}
+        }
+        match opcode {
+            Opcode::CopyStart | Opcode::AsyncStart => {
+                let end = play.clock.max(play.copies) + self.copied(row);
+                play.copies = end;
+                self.last_of_channel.insert(row.0, end);
+                end
+            }
+            Opcode::CopyDone | Opcode::AsyncDone => {
+                let start = self.module.operands(row).first().copied();
+                let end = start.and_then(|start| self.last_of_channel.get(&start).copied());
+                let waited = end.map_or(0.0, |end| (end - play.clock).max(0.0));
+                play.clock += waited;
+                play.split.seconds += waited;
+                play.split.memory += waited;
+                play.clock
+            }
+            Opcode::While => {
+                self.repeat(row, play);
+                play.clock
+            }
+            Opcode::Conditional => {
+                self.branch(row, play);
+                play.clock
+            }
+            Opcode::Call => {
+                for call in calls_of(play.calls, row) {
+                    self.enter(call.computation, 1.0, play);
+                }
+                play.clock
+            }
+            _ => {
+                play.clock += own;
+                play.split.seconds += own;
+                let bound = self.rows.bound.get(at).copied().unwrap_or_default();
+                match bound {
+                    Bound::Compute => play.split.compute += own,
+                    Bound::Memory => play.split.memory += own,
+                    _ => play.split.other += own,
+                }
+                play.clock
+            }
+        }
+    }
+
+    /// Collective `number`, there and then.
+    fn exchange(&mut self, row: Row, number: u32, play: &mut Play<'_>) {
+        let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
+        let duration = self.seconds.get(number as usize).copied().unwrap_or(0.0);
+        let free = play.links.get(axis).copied().unwrap_or(0.0);
+        let end = play.clock.max(free) + duration;
+        if let Some(link) = play.links.get_mut(axis) {
+            *link = end;
+        }
+        self.wait_for(Some(row), number, end, play);
+    }
+
+    fn executions(&self) -> Vec<u64> {
+        let mut counts = vec![0u64; self.module.computations().len()];
+        let mut longest: HashMap<Row, ComputationId> =
+            self.result.branches.iter().copied().collect();
+        if let Some(entry) = counts.get_mut(self.module.entry().0 as usize) {
+            *entry = 1;
+        }
+        for id in self.module.computation_post_order().into_iter().rev() {
+            let runs = counts.get(id.0 as usize).copied().unwrap_or(0);
+            let calls = self.module.calls_within(id);
+            for call in self.module.all_calls().get(calls).unwrap_or_default() {
+                let times = match self.module.opcode(call.row) {
+                    Opcode::Call | Opcode::AsyncStart => 1,
+                    Opcode::While => {
+                        let trips = self.trips(call.row).unwrap_or(1);
+                        let is_condition = call.role == CallRole::Condition;
+                        trips.saturating_add(u64::from(is_condition))
+                    }
+                    // Two branches may be one computation, which runs once.
+                    Opcode::Conditional if longest.get(&call.row) == Some(&call.computation) => {
+                        longest.remove(&call.row);
+                        1
+                    }
+                    _ => 0,
+                };
+                if let Some(count) = counts.get_mut(call.computation.0 as usize) {
+                    *count = count.saturating_add(runs.saturating_mul(times));
+                }
+            }
+        }
+        counts
+    }
+
+    fn trips(&self, row: Row) -> Option<u64> {
+        let loops = &self.cost.loops;
+        let found = loops.binary_search_by_key(&row, |entry| entry.row).ok()?;
+        loops.get(found)?.trip_count.count
+    }
+
+    fn wait_for(&mut self, row: Option<Row>, number: u32, end: f64, play: &mut Play<'_>) {
+        let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
+        let waited = (end - play.clock).max(0.0);
+        play.clock += waited;
+        play.split.wait(axis, waited);
+        if let Some(entry) = self.result.collectives.get_mut(number as usize) {
+            entry.1 += waited;
+        }
+        let place = row.and_then(|row| self.result.exposed.get_mut(row.0 as usize));
+        if let Some(place) = place {
+            *place = waited;
+        }
+    }
+
+    /// Seconds to move what an asynchronous copy or slice moves, at the bandwidth of HBM.
+    fn copied(&self, row: Row) -> f64 {
+        let Some(rate) = self.copy_rate else { return 0.0 };
+        let done = self.module.users().get(row.0).first().copied();
+        let at = done.unwrap_or(row.0) as usize;
+        let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
+        let mut bytes = of(&self.cost.bytes_read) + of(&self.cost.bytes_written);
+        if self.module.opcode(row) == Opcode::AsyncStart
+            && let Some(body) = self.module.called(row, CallRole::Calls)
+        {
+            for row in self.module.computation(body).rows() {
+                let at = row as usize;
+                let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
+                bytes += of(&self.cost.bytes_read) + of(&self.cost.bytes_written);
+            }
+        }
+        bytes / rate
+    }
+
+    fn enter(&self, id: ComputationId, times: f64, play: &mut Play<'_>) {
+        if let Some(split) = self.result.computations.get(id.0 as usize) {
+            play.clock += split.seconds * times;
+            play.split.add(split, times);
+        }
+    }
+
+    fn repeat(&mut self, row: Row, play: &mut Play<'_>) {
+        let count = self.trips(row);
+        if count.is_none() {
+            self.result.open_loops.push(row);
+        }
+        let times = count.map_or(1.0, |count| count as f64);
+        for call in calls_of(play.calls, row) {
+            match call.role {
+                CallRole::Condition => self.enter(call.computation, times + 1.0, play),
+                _ => self.enter(call.computation, times, play),
+            }
+        }
+    }
+
+    fn branch(&mut self, row: Row, play: &mut Play<'_>) {
+        let seconds = |call: &Call| {
+            let split = self.result.computations.get(call.computation.0 as usize);
+            split.map_or(0.0, |split| split.seconds)
+        };
+        let mut longest: Option<&Call> = None;
+        for call in calls_of(play.calls, row) {
+            if longest.is_none_or(|best| seconds(call) > seconds(best)) {
+                longest = Some(call);
+            }
+        }
+        if let Some(call) = longest {
+            self.result.branches.push((row, call.computation));
+            self.enter(call.computation, 1.0, play);
+        }
+    }
+}
+
+/// The state of one computation under way.
+struct Play<'a> {
+    clock: f64,
+    /// By axes: when the links are free.
+    links: Vec<f64>,
+    /// When the collectives under way end.
+    flying: HashMap<u32, f64>,
+    /// When the engine for copies is free.
+    copies: f64,
+    split: Split,
+    /// Calls of the computation, ascending by row.
+    calls: &'a [Call],
+}
+
+fn calls_of<'a>(calls: &'a [Call], row: Row) -> impl Iterator<Item = &'a Call> + 'a {
+    let start = calls.partition_point(|call| call.row.0 < row.0);
+    let rest = calls.get(start..).unwrap_or_default();
+    rest.iter().take_while(move |call| call.row == row)
+}

@@ -1,0 +1,136 @@
+//! How long a TPU takes for one instruction, as its compiler reckons.
+//!
+//! The compiler cuts an instruction into windows that fit VMEM. Each window waits for its data
+//! (`hbm_latency`), moves bytes at the rate the compiler reckons with, and computes. The shape of
+//! the formulas and the constants were found by compiling single operations of many sizes ahead
+//! of time for v4, v5e, v5p, v6e and 7x (libtpu 0.0.42.1) and reading `estimated_cycles`:
+//!
+//! * elementwise and the like: every window pays latency and its bytes, read and written;
+//!   computing overlaps with that of the next window;
+//! * results of less than 32 bits cost the bytes of a 32-bit result on top, reductions those of
+//!   what they reduce;
+//! * matrix products: reading the next window overlaps with the product at hand; what is paid per
+//!   window is the larger of product and writing; a dimension that is summed over several windows
+//!   is added up in vector registers.
+
+use super::device::Device;
+use super::windows::Windows;
+use super::work::Work;
+
+/// What one instruction moves and computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    pub hbm_read: f64,
+    pub hbm_written: f64,
+    pub fast_read: f64,
+    /// Elements of the result as padded, and bits of one.
+    pub result_elements: f64,
+    pub result_bits: f64,
+    /// Whether the result lies in whole vector registers of 32-bit values.
+    pub is_native: bool,
+    /// Whether its layout is that of vector registers, filled or not.
+    pub is_tiled: bool,
+    pub is_copy: bool,
+    pub is_fusion: bool,
+    pub work: Work,
+}
+
+/// Seconds by what they are spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spent {
+    pub seconds: f64,
+    pub compute: f64,
+    pub memory: f64,
+}
+
+/// Elements of a vector register.
+const VECTOR: f64 = 1024.0;
+/// Cycles that every instruction takes.
+const START_CYCLES: f64 = 16.0;
+/// What scalar operands take, which come with the instruction.
+const SCALAR_BYTES: f64 = 4096.0;
+/// Cycles of one window of a copy within VMEM.
+const COPY_CYCLES: f64 = 100.0;
+/// Bytes of all windows together where the compiler does not say: a usual choice of its own.
+const WINDOW_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
+
+/// The time of `load`; None if the device lacks a figure.
+pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> Option<Spent> {
+    let clock = device.clock?;
+    let cores = device.share(device.cores)?;
+    let rate = device.share(device.hbm_achieved_bandwidth.or(device.hbm_bandwidth))? / clock;
+    let fast_rate = device.share(device.fast_memory_bandwidth).map_or(rate, |rate| rate / clock);
+    let latency = device.hbm_latency? * clock;
+    let vectors = VECTOR * device.vector_operations? * cores;
+    let bytes = load.hbm_read + load.hbm_written + load.fast_read;
+    let all = windows.map_or_else(|| (bytes / WINDOW_BYTES).ceil(), |w| w.iterations).max(1.0);
+    // Windows of a reduction are those of what it reduces.
+    let seen = windows.map_or(0.0, |windows| windows.output * all);
+    let is_reduced = seen > 1.5 * load.result_elements && load.work.matrix_cycles <= 0.0;
+    let written = match seen > 0.0 && !is_reduced {
+        true => load.result_elements.min(seen),
+        false => seen.max(load.result_elements),
+    };
+    let is_narrow = load.result_bits < 32.0;
+    let passes = f64::from(u8::from(is_narrow) + u8::from(is_reduced));
+    let unpacked = 4.0 * written * passes;
+    let iterations = (all / cores).ceil();
+    let operations = match load.is_fusion {
+        true => load.work.prologue_operations,
+        false => load.work.vector_operations,
+    };
+    let vector = operations / vectors;
+    // Where VMEM is no faster than HBM, values pass between it and the units by the same way.
+    let is_in_place = fast_rate > rate;
+    if load.work.matrix_cycles <= 0.0 {
+        let transferred = load.hbm_read + load.hbm_written + unpacked;
+        // What only broadcasts, or makes its result from nothing, has nothing to wait for.
+        let read = load.hbm_read + load.fast_read;
+        let reads = is_reduced || read >= 0.5 * written * load.result_bits / 8.0;
+        let waits = reads || !load.is_native || load.hbm_written > 0.0;
+        if load.is_copy && load.hbm_read + load.hbm_written <= 0.0 {
+            let seconds = iterations * COPY_CYCLES / clock;
+            return Some(Spent { seconds, compute: 0.0, memory: seconds });
+        }
+        let memory = transferred / rate + load.fast_read / fast_rate;
+        let waiting = START_CYCLES + if waits { iterations * latency } else { 0.0 };
+        let overlapped = memory.min(vector) / iterations;
+        let cycles = waiting + memory.max(vector) + overlapped;
+        return Some(Spent {
+            seconds: cycles / clock,
+            compute: vector / clock,
+            memory: (waiting + memory) / clock,
+        });
+    }
+    // Windows of the result; the others add to one of them.
+    let results = match windows {
+        Some(w) if w.output > 0.0 => (load.result_elements / w.output).ceil().clamp(1.0, all),
+        _ => all,
+    };
+    let results = (results / cores).ceil().min(iterations);
+    let window_elements = windows.map_or(written / all, |w| w.output);
+    let add_up = 2.0 * window_elements / vectors * cores;
+    // Vector units prepare operands while the arrays work.
+    let product = (load.work.matrix_cycles / cores).max(load.work.prologue_operations / vectors);
+    let product = product / iterations;
+    let read = load.hbm_read / rate / iterations;
+    let leaves = if is_in_place && load.hbm_written <= 0.0 { 0.0 } else { unpacked };
+    let write = (load.hbm_written + leaves) / rate / results;
+    let restart = device.matrix_unit_restart.unwrap_or(0.0);
+    let reads = load.hbm_read > SCALAR_BYTES;
+    let writes = write > 0.0 || !(is_in_place || load.is_tiled);
+    let read_wait = if reads { latency + read } else { 0.0 };
+    let write_wait = if writes { latency + write } else { 0.0 };
+    // Waiting for data hides some of what it takes to fill the arrays.
+    let start = match reads {
+        true => START_CYCLES + device.matrix_unit_latency.unwrap_or(restart),
+        false => restart,
+    };
+    let transfer = write_wait.max(read_wait);
+    let further = (product + restart).max(transfer) * (results - 1.0);
+    let summed = (product + restart + add_up).max(read_wait) * (iterations - results);
+    let cycles = start + read_wait + product + write_wait + further + summed;
+    let compute = product * iterations + restart * (iterations - 1.0);
+    let memory = start + read_wait + write_wait + transfer * (iterations - 1.0);
+    Some(Spent { seconds: cycles / clock, compute: compute / clock, memory: memory / clock })
+}

@@ -1,0 +1,60 @@
+//! What the TPU compiler wrote about one instruction: how it cuts the work into windows, and how
+//! many cycles it expects.
+
+use crate::ir::backend_config::json_integer;
+use crate::ir::{Module, Row};
+use serde_json::Value;
+
+/// `window_config` of one instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Windows {
+    /// Windows that run one after the other.
+    pub iterations: f64,
+    /// Elements of one window of the result, in whole tiles of 8 by 128.
+    pub output: f64,
+    /// Elements of one window of a convolution's kernel; 0 without one.
+    pub kernel: f64,
+    /// Elements of one window of a convolution's input; 0 without one.
+    pub input: f64,
+    /// The compiler's own estimate.
+    pub estimated_cycles: Option<f64>,
+}
+
+/// Elements of a tile, the unit of windows.
+const TILE: f64 = 1024.0;
+/// The compiler writes -1, in 64 bits without sign, where it has no estimate.
+const NO_ESTIMATE: f64 = 9.2e18;
+
+/// What `backend_config` of `row` says; None if it says nothing of windows.
+pub fn windows(module: &Module, row: Row) -> Option<Windows> {
+    let content = module.backend_config(row)?;
+    let key = b"\"window_config\":";
+    let at = memchr::memmem::find(&content, key)? + key.len();
+    let rest = content.get(at..)?;
+    // It holds lists and plain values, no further dictionaries.
+    let end = memchr::memchr(b'}', rest)? + 1;
+    let config: Value = serde_json::from_slice(rest.get(..end)?).ok()?;
+    let bounds = |name: &str| {
+        let list = config.get(name).and_then(Value::as_array)?;
+        let sizes = list.iter().map(|size| json_integer(size).filter(|size| *size > 0));
+        sizes.map(|size| size.map(|size| size as f64)).product::<Option<f64>>()
+    };
+    let is_empty = |name: &str| {
+        let list = config.get(name).and_then(Value::as_array);
+        list.is_none_or(Vec::is_empty)
+    };
+    let elements = |name: &str| {
+        if is_empty(name) { 0.0 } else { bounds(name).unwrap_or(0.0) * TILE }
+    };
+    let estimate = config.get("estimated_cycles").and_then(|value| match value {
+        Value::String(text) => text.trim().parse::<f64>().ok(),
+        value => value.as_f64(),
+    });
+    Some(Windows {
+        iterations: if is_empty("iteration_bounds") { 1.0 } else { bounds("iteration_bounds")? },
+        output: elements("output_window_bounds"),
+        kernel: elements("kernel_window_bounds"),
+        input: elements("input_window_bounds"),
+        estimated_cycles: estimate.filter(|cycles| *cycles > 0.0 && *cycles < NO_ESTIMATE),
+    })
+}

@@ -1,0 +1,199 @@
+//! What one computation computes, split by the unit that does it.
+
+use super::device::Device;
+use crate::cost::Cost;
+use crate::cost::matmul::{Contraction, contraction};
+use crate::ir::decode::{AttributeValue, decode};
+use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row};
+
+/// Work of one execution, what it calls inside fusions included.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// FLOPs of matrix products.
+    pub matrix_flops: f64,
+    /// Seconds of matrix products at the peak of their element types.
+    pub matrix_seconds: f64,
+    /// Cycles of the systolic arrays, with dimensions padded to their size; 0 without any.
+    pub matrix_cycles: f64,
+    /// Operations and transcendentals of everything else.
+    pub vector_operations: f64,
+    /// Vector operations that have to be done before the first product of a fusion, in those of the
+    /// hardware: what has to reduce its argument first counts as often as it takes.
+    pub prologue_operations: f64,
+    /// Some product's peak is not known.
+    pub lacks_peak: bool,
+    /// Some FLOPs are not known.
+    pub is_unknown: bool,
+}
+
+impl Work {
+    fn add(&mut self, other: &Work) {
+        self.matrix_seconds += other.matrix_seconds;
+        self.matrix_cycles += other.matrix_cycles;
+        // In the order of the text: what stands behind a product does not delay it.
+        if self.matrix_flops <= 0.0 {
+            self.prologue_operations += other.prologue_operations;
+        }
+        self.matrix_flops += other.matrix_flops;
+        self.vector_operations += other.vector_operations;
+        self.lacks_peak |= other.lacks_peak;
+        self.is_unknown |= other.is_unknown;
+    }
+}
+
+/// Vector operations of one transcendental in front of a product, and of one that has to reduce
+/// its argument first; found like the constants in `tpu.rs`.
+const TRANSCENDENTAL: f64 = 4.0;
+const PERIODIC: f64 = 144.0;
+/// Rows and columns of a vector register.
+const SUBLANES: f64 = 8.0;
+const LANES: f64 = 128.0;
+
+/// Reads the work of rows and computations.
+pub struct Works<'a> {
+    module: &'a Module,
+    cost: &'a Cost,
+    device: &'a Device,
+    /// By computation: what its rows and what they fuse do.
+    computations: Vec<Work>,
+}
+
+impl<'a> Works<'a> {
+    /// Adds up `module`, callees first.
+    pub fn new(module: &'a Module, cost: &'a Cost, device: &'a Device) -> Self {
+        let computations = vec![Work::default(); module.computations().len()];
+        let mut works = Self { module, cost, device, computations };
+        for id in module.computation_post_order() {
+            let mut sum = Work::default();
+            for row in module.computation(id).rows() {
+                sum.add(&works.row(Row(row)));
+            }
+            works.computations[id.0 as usize] = sum;
+        }
+        works
+    }
+
+    /// The work of `row`; of a fusion that of what it fuses.
+    pub fn row(&self, row: Row) -> Work {
+        let at = row.0 as usize;
+        let opcode = self.module.opcode(row);
+        if opcode == Opcode::Fusion {
+            let called = self.module.called(row, CallRole::Calls);
+            let work = called.and_then(|id: ComputationId| self.computations.get(id.0 as usize));
+            return work.copied().unwrap_or_default();
+        }
+        let flops = self.cost.flops.get(at).copied().unwrap_or(0) as f64;
+        let transcendentals = self.cost.transcendentals.get(at).copied().unwrap_or(0) as f64;
+        let provenance = self.cost.provenance.get(at).copied().unwrap_or_default();
+        let is_unknown = provenance == crate::Provenance::Unknown;
+        let product = match opcode {
+            Opcode::Dot
+            | Opcode::ScaledDot
+            | Opcode::RaggedDot
+            | Opcode::Convolution
+            | Opcode::CustomCall => contraction(self.module, row),
+            _ => None,
+        };
+        let Some(product) = product else {
+            let weight = match opcode {
+                Opcode::Sine | Opcode::Cosine => PERIODIC,
+                _ => TRANSCENDENTAL,
+            };
+            return Work {
+                vector_operations: flops + transcendentals,
+                prologue_operations: flops + weight * transcendentals,
+                is_unknown,
+                ..Work::default()
+            };
+        };
+        let (names, passes) = self.peak_of(row, &product);
+        let peak = self.device.peak(names);
+        let seconds = peak.map(|peak| passes * flops / peak);
+        let cycles = self.matrix_cycles(&product, names, passes, flops);
+        Work {
+            matrix_flops: flops,
+            matrix_seconds: seconds.unwrap_or(0.0),
+            matrix_cycles: cycles.unwrap_or(0.0),
+            vector_operations: transcendentals,
+            prologue_operations: 0.0,
+            lacks_peak: seconds.is_none(),
+            is_unknown,
+        }
+    }
+
+    /// The names of the peak that limits a product, and how many passes it takes at that peak.
+    fn peak_of(&self, row: Row, product: &Contraction) -> (&'static [&'static str], f64) {
+        let wider = |a: ElementType, b: ElementType| if a.bits() >= b.bits() { a } else { b };
+        let operand = wider(product.lhs_type, product.rhs_type);
+        let names = self.device.peak_names(operand);
+        if operand != ElementType::F32 {
+            return (names, 1.0);
+        }
+        // XLA multiplies 32-bit floats on TPU once in 16 bits by default, in 3 passes of parts at
+        // high and in 6 at highest precision; on GPU the latter two leave TF32.
+        match (self.precision(row), self.device.is_tpu) {
+            (Precision::Default, _) => (names, 1.0),
+            (Precision::High, true) => (names, 3.0),
+            (Precision::Highest, true) => (names, 6.0),
+            (_, false) => (&["f32"], 1.0),
+        }
+    }
+
+    fn precision(&self, row: Row) -> Precision {
+        let Some(bytes) = self.module.attribute_bytes(row, "operand_precision") else {
+            return Precision::Default;
+        };
+        let opcode = self.module.opcode(row);
+        let Ok(AttributeValue::Words(words)) = decode(b"operand_precision", opcode, bytes) else {
+            return Precision::Default;
+        };
+        let has = |word: &str| words.contains(&word.as_bytes());
+        if has("highest") {
+            Precision::Highest
+        } else if has("high") {
+            Precision::High
+        } else {
+            Precision::Default
+        }
+    }
+
+    /// Cycles of all systolic arrays of one core. One array holds a square of one operand (the
+    /// weights, as long as rows of the other stream through it), so both summed and output
+    /// dimensions fill whole squares, and few rows do not pay for loading the weights.
+    fn matrix_cycles(
+        &self,
+        product: &Contraction,
+        names: &[&str],
+        passes: f64,
+        flops: f64,
+    ) -> Option<f64> {
+        let device = self.device;
+        let (size, clock, cores) = (device.matrix_unit_size?, device.clock?, device.cores?);
+        let peak = device.peak(names)? * device.jax_devices?;
+        let rows_per_cycle = peak / (2.0 * size * size * clock * cores);
+        let minimum = device.matrix_unit_minimum_rows.unwrap_or(0.0);
+        let squares = |length: u64| (length as f64 / size).ceil();
+        // Loading less than a register's width of weights takes less.
+        let part = |length: u64| (length as f64 / LANES).min(1.0);
+        let cycles = |rows: u64, columns: u64| {
+            let held = squares(product.k) * squares(columns);
+            let least = minimum * part(product.k) * part(columns);
+            let rows = (rows as f64 / SUBLANES).ceil() * SUBLANES;
+            held * rows.max(least) / rows_per_cycle
+        };
+        // Either operand may be the one that is held.
+        let best = cycles(product.m, product.n).min(cycles(product.n, product.m));
+        let whole = 2.0 * product.batch as f64 * product.m as f64;
+        let whole = whole * product.n as f64 * product.k as f64;
+        // Taps that convolutions skip are skipped here, too.
+        let share = if whole > 0.0 { (flops / whole).min(1.0) } else { 0.0 };
+        Some(best * product.batch as f64 * passes * share)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Precision {
+    Default,
+    High,
+    Highest,
+}

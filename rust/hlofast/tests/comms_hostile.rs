@@ -1,0 +1,238 @@
+//! Collectives and findings of texts that mean harm: bounded work, nothing lost.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use hlofast::comms::{Collectives, Moved, collectives};
+use hlofast::cost::{Facts, cost};
+use hlofast::graph::{AttributionOptions, attribution};
+use hlofast::ir::Module;
+use hlofast::lint::{Findings, lint};
+use hlofast::text::Source;
+use std::fmt::Write;
+
+const ADD: &str = "HloModule m, num_partitions=4, is_scheduled=true\n\nadd {\n  \
+                   x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  \
+                   ROOT s = f32[] add(x, y)\n}\n\n";
+const GROUPS: &str =
+    "channel_id=1, replica_groups={{0,1},{2,3}}, use_global_device_ids=true, to_apply=add";
+
+fn read(text: &str) -> (Module, Collectives, Findings) {
+    let source = Source::from_slice(text.as_bytes());
+    let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
+    let facts = Facts::of_module(&module);
+    let attribution = attribution(&module, &AttributionOptions::default());
+    let cost = cost(&module, &facts, &hlofast::cost::Options::default());
+    let all = collectives(&module, &cost, &attribution);
+    let options = hlofast::lint::Options::default();
+    let found = lint(&module, &cost, &attribution, &all, None, &options);
+    (module, all, found)
+}
+
+/// Executions of each collective, all phases together.
+fn executions(all: &Collectives) -> Vec<i64> {
+    let of = |entries: &[hlofast::cost::PhaseExecutions]| {
+        entries.iter().map(|entry| entry.count.unwrap()).sum()
+    };
+    all.collectives.iter().map(|found| of(&found.executions)).collect()
+}
+
+/// A computation of one parameter: `lines`, the last one its root.
+fn computation(head: &str, lines: &[String]) -> String {
+    let mut text = format!("{head} {{\n  p = f32[4] parameter(0)\n");
+    for (index, line) in lines.iter().enumerate() {
+        let root = if index + 1 == lines.len() { "ROOT " } else { "" };
+        let _ = writeln!(text, "  {root}{line}");
+    }
+    text + "}\n\n"
+}
+
+fn all_reduce(name: &str, of: &str) -> String {
+    format!("{name} = f32[4] all-reduce({of}), {GROUPS}")
+}
+
+fn fusions(count: usize, of: &str) -> Vec<String> {
+    (0..count)
+        .map(|number| format!("f{number} = f32[4] fusion(p), kind=kLoop, calls={of}"))
+        .collect()
+}
+
+fn reduced() -> String {
+    computation("c0", &[all_reduce("a", "p")])
+}
+
+#[test]
+fn fusions_in_fusions_multiply() {
+    // 64^8 executions of one collective.
+    let mut text = ADD.to_owned() + &reduced();
+    for level in 1..=8 {
+        text += &computation(&format!("c{level}"), &fusions(64, &format!("c{}", level - 1)));
+    }
+    text += &computation("ENTRY e", &fusions(1, "c8"));
+    let (_, all, _) = read(&text);
+    assert_eq!(executions(&all), [1 << 48]);
+}
+
+#[test]
+fn deep_nests_are_not_lost() {
+    let mut text = ADD.to_owned() + &reduced();
+    for level in 1..=40 {
+        text += &computation(&format!("c{level}"), &fusions(1, &format!("c{}", level - 1)));
+    }
+    text += &computation("ENTRY e", &fusions(1, "c40"));
+    let (_, all, _) = read(&text);
+    assert_eq!(executions(&all), [1]);
+}
+
+#[test]
+fn every_way_of_calling_counts() {
+    // By a fusion and by a call: two executions.
+    let lines = ["f = f32[4] fusion(p), kind=kLoop, calls=c0", "g = f32[4] call(f), to_apply=c0"];
+    let entry = computation("ENTRY e", &lines.map(str::to_owned));
+    let (_, all, _) = read(&(ADD.to_owned() + &reduced() + &entry));
+    assert_eq!(executions(&all).iter().sum::<i64>(), 2);
+    // Twice in one fusion.
+    let twice = computation("c1", &fusions(2, "c0"));
+    let entry = computation("ENTRY e", &fusions(1, "c1"));
+    let (_, all, _) = read(&(ADD.to_owned() + &reduced() + &twice + &entry));
+    assert_eq!(executions(&all).iter().sum::<i64>(), 2);
+}
+
+#[test]
+fn many_collectives_at_many_places() {
+    let lines: Vec<String> =
+        (0..3000).map(|number| all_reduce(&format!("a{number}"), "p")).collect();
+    let entry = computation("ENTRY e", &fusions(3000, "c0"));
+    let (_, all, _) = read(&(ADD.to_owned() + &computation("c0", &lines) + &entry));
+    assert_eq!(executions(&all), [3000; 3000]);
+}
+
+#[test]
+fn a_shared_concatenation() {
+    const COUNT: usize = 3000;
+    let mut lines = vec![format!(
+        "c = f32[{}] concatenate({}), dimensions={{0}}",
+        4 * COUNT,
+        vec!["p"; COUNT].join(", ")
+    )];
+    let of = |number| format!("a{number} = f32[{}] all-reduce(c), {GROUPS}", 4 * COUNT);
+    lines.extend((0..COUNT).map(of));
+    let (module, all, _) = read(&(ADD.to_owned() + &computation("ENTRY e", &lines)));
+    // Arrays are listed in proportion to the text; the bytes of each collective are all there.
+    assert!(all.pieces.len() <= 2 * module.columns().operands.len() + COUNT);
+    for found in &all.collectives {
+        let pieces = &all.pieces[found.pieces.start as usize..found.pieces.end as usize];
+        let sum: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+        assert_eq!(Some(sum), found.payload_in);
+        let is_apart = pieces.len() == COUNT;
+        assert_eq!(found.moved, if is_apart { Moved::Weight } else { Moved::Other });
+    }
+    assert_eq!(all.collectives[0].moved, Moved::Weight);
+}
+
+#[test]
+fn a_chain_with_a_collective_at_every_link() {
+    let mut lines = Vec::new();
+    let mut last = "p".to_owned();
+    for number in 0..100_000 {
+        lines.push(format!("b{number} = f32[4] copy({last})"));
+        last = format!("b{number}");
+        lines.push(all_reduce(&format!("a{number}"), &last));
+    }
+    let (_, all, _) = read(&(ADD.to_owned() + &computation("ENTRY e", &lines)));
+    assert_eq!(all.collectives.len(), 100_000);
+    assert_eq!(all.collectives[0].moved, Moved::Weight);
+    // What is too far away is not guessed.
+    assert_eq!(all.collectives[99_999].moved, Moved::Other);
+}
+
+#[test]
+fn states_of_one_body_in_many_loops() {
+    // The body hands each element of its state on to the one before it.
+    const COUNT: usize = 1500;
+    let element = |index| format!("g{index} = f32[4] get-tuple-element(p), index={index}");
+    let mut lines: Vec<String> = (0..COUNT).map(element).collect();
+    let names: Vec<String> = (1..COUNT).map(|index| format!("g{index}")).collect();
+    let shape = format!("({})", vec!["f32[4]"; COUNT].join(", "));
+    lines.push(format!("t = {shape} tuple({}, g0)", names.join(", ")));
+    let state = |text: String| text.replace("p = f32[4]", &format!("p = {shape}"));
+    let condition = state(computation("condition", &["k = pred[] constant(true)".to_owned()]));
+    let mut entry: Vec<String> = (0..COUNT)
+        .map(|number| format!("w{number} = ({shape}) while(p), condition=condition, body=b"))
+        .map(|line| line.replace("((", "(").replace("))", ")"))
+        .collect();
+    entry.push("g = f32[4] get-tuple-element(w0), index=0".to_owned());
+    entry.push(all_reduce("a", "g"));
+    let text = ADD.to_owned()
+        + &state(computation("b", &lines))
+        + &condition
+        + &state(computation("ENTRY e", &entry));
+    let (_, all, _) = read(&text);
+    assert_eq!(all.collectives[0].moved, Moved::Other);
+}
+
+#[test]
+fn branches_that_share_a_computation() {
+    const COUNT: usize = 20_000;
+    let call = format!(
+        "r = f32[4] conditional(n, {}), branch_computations={{{}}}",
+        vec!["p"; COUNT].join(", "),
+        vec!["c0"; COUNT].join(", ")
+    );
+    let lines = ["n = s32[] partition-id()".to_owned(), call];
+    let (_, all, _) = read(&(ADD.to_owned() + &reduced() + &computation("ENTRY e", &lines)));
+    assert_eq!(all.collectives.len(), 1);
+}
+
+#[test]
+fn a_call_may_give_something_else_each_time() {
+    let state = "(s32[], f32[4])";
+    let findings = |callee: &str| {
+        let text = format!(
+            "{ADD}{}body {{\n  p = {state} parameter(0)\n  \
+             i = s32[] get-tuple-element(p), index=0\n  one = s32[] constant(1)\n  \
+             j = s32[] add(i, one)\n  x = f32[4] get-tuple-element(p), index=1\n  \
+             y = f32[4] call(x), to_apply=callee\n  {}\n  \
+             ROOT t = {state} tuple(j, x)\n}}\n\n\
+             condition {{\n  p = {state} parameter(0)\n  i = s32[] get-tuple-element(p), index=0\n  \
+             k = s32[] constant(9)\n  ROOT c = pred[] compare(i, k), direction=LT\n}}\n\n\
+             ENTRY e {{\n  p = {state} parameter(0)\n  \
+             ROOT w = {state} while(p), condition=condition, body=body\n}}\n",
+            computation("callee", &[callee.to_owned()]),
+            all_reduce("a", "y"),
+        );
+        let (_, _, found) = read(&text);
+        found.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(findings("r = f32[4] negate(p)"), ["loop-invariant-collective"]);
+    assert!(findings("r = f32[4] rng(p, p), distribution=rng_uniform").is_empty());
+}
+
+#[test]
+fn one_tuple_of_all_results() {
+    const COUNT: usize = 20_000;
+    let mut lines: Vec<String> =
+        (0..COUNT).map(|number| all_reduce(&format!("a{number}"), "p")).collect();
+    let names: Vec<String> = (0..COUNT).map(|number| format!("a{number}")).collect();
+    let shape = format!("({})", vec!["f32[4]"; COUNT].join(", "));
+    lines.push(format!("t = {shape} tuple({})", names.join(", ")));
+    lines.extend(
+        (0..COUNT).map(|number| format!("g{number} = f32[4] get-tuple-element(t), index={number}")),
+    );
+    let (_, all, _) = read(&(ADD.to_owned() + &computation("ENTRY e", &lines)));
+    assert_eq!(all.collectives.len(), COUNT);
+}
+
+#[test]
+fn iterations_that_are_all_alike() {
+    const COUNT: usize = 20_000;
+    let metadata = "metadata={op_name=\"jit(f)/while/body/psum\"}";
+    let of = |number| format!("{}, {metadata}", all_reduce(&format!("a{number}"), "p"));
+    let lines: Vec<String> = (0..COUNT).map(of).collect();
+    let mut entry = lines.clone();
+    entry.push("w = f32[4] while(p), condition=condition, body=b".to_owned());
+    let condition = computation("condition", &["k = pred[] constant(true)".to_owned()]);
+    let text =
+        ADD.to_owned() + &computation("b", &lines) + &condition + &computation("ENTRY e", &entry);
+    let (_, all, _) = read(&text);
+    let peeled = all.collectives.iter().filter(|found| found.peeled_from.is_some()).count();
+    assert_eq!(peeled, COUNT);
+}
