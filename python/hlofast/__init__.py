@@ -11,6 +11,7 @@ from _collections_abc import Mapping, Sequence
 from hlofast._core import (
     Alias,
     Attributes,
+    AxisMatch,
     Column,
     Columns,
     Computation,
@@ -21,9 +22,11 @@ from hlofast._core import (
     InstructionSequence,
     Layout,
     Literal,
+    Mesh,
     Metadata,
     Module,
     PaddingDimension,
+    PartitionSpec,
     ReplicaGroups,
     Shape,
     Sharding,
@@ -45,8 +48,14 @@ from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hlofast import devices
+    from hlofast._collectives import Collectives
     from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
     from hlofast._jax import from_jax
+    from hlofast._lint import Finding, Findings
+    from hlofast._memory import Memory
+    from hlofast._remat import Remat
+    from hlofast._time import Time
     from hlofast.table import Table
 
     __version__: str
@@ -54,21 +63,29 @@ if TYPE_CHECKING:
 __all__ = [
     "Alias",
     "Attributes",
+    "AxisMatch",
+    "Collectives",
     "Column",
     "Columns",
     "Computation",
     "ComputationSequence",
     "Cost",
     "DimensionLabels",
+    "Finding",
+    "Findings",
     "FoundModule",
     "Instruction",
     "InstructionSequence",
     "Layout",
     "Literal",
+    "Memory",
+    "Mesh",
     "Metadata",
     "Module",
     "PaddingDimension",
     "ParseError",
+    "PartitionSpec",
+    "Remat",
     "ReplicaGroups",
     "Shape",
     "Sharding",
@@ -77,10 +94,12 @@ __all__ = [
     "StackFrame",
     "Table",
     "TextColumn",
+    "Time",
     "Utilization",
     "WindowDimension",
     "__version__",
     "call_roles",
+    "devices",
     "element_types",
     "find_modules",
     "from_jax",
@@ -111,6 +130,30 @@ def __getattr__(name: str) -> object:
         from hlofast import _cost
 
         value = getattr(_cost, name)
+    elif name == "Memory":
+        from hlofast import _memory
+
+        value = _memory.Memory
+    elif name == "devices":
+        from importlib import import_module
+
+        value = import_module("hlofast.devices")
+    elif name == "Collectives":
+        from hlofast import _collectives
+
+        value = _collectives.Collectives
+    elif name in {"Finding", "Findings"}:
+        from hlofast import _lint
+
+        value = getattr(_lint, name)
+    elif name == "Remat":
+        from hlofast import _remat
+
+        value = _remat.Remat
+    elif name == "Time":
+        from hlofast import _time
+
+        value = _time.Time
     elif name == "Table":
         from hlofast import table
 

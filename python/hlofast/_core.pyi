@@ -9,9 +9,39 @@ from typing import Any, ClassVar, Final, TypeVar, final, overload
 import numpy
 import numpy.typing
 
+from hlofast._collectives import Collectives
 from hlofast._cost import Cost, CustomCallFunction, Rules
+from hlofast._cost_data import CollectivesData as CollectivesData
 from hlofast._cost_data import CostData as CostData
+from hlofast._cost_data import PlanData as PlanData
+from hlofast._cost_data import RematData as RematData
 from hlofast._cost_data import _cost as _cost
+from hlofast._cost_data import _lint_codes as _lint_codes
+from hlofast._cost_data import _lint_options as _lint_options
+from hlofast._lint import Findings
+from hlofast._measurements import Measurements
+from hlofast._memory import Memory
+from hlofast._memory_data import MemoryData as MemoryData
+from hlofast._memory_data import _memory as _memory
+from hlofast._memory_data import _memory_file as _memory_file
+from hlofast._memory_data import _xla_memory as _xla_memory
+from hlofast._mesh import AxisMatch as AxisMatch
+from hlofast._mesh import Mesh as Mesh
+from hlofast._mesh import PartitionSpec as PartitionSpec
+from hlofast._mesh import ReplicaGroups as ReplicaGroups
+from hlofast._mesh import Sharding as Sharding
+from hlofast._mesh import _restore_mesh as _restore_mesh
+from hlofast._records import Alias as Alias
+from hlofast._records import DimensionLabels as DimensionLabels
+from hlofast._records import PaddingDimension as PaddingDimension
+from hlofast._records import SliceDimension as SliceDimension
+from hlofast._records import WindowDimension as WindowDimension
+from hlofast._remat import Remat
+from hlofast._time import Time
+from hlofast._time_data import TimeData as TimeData
+from hlofast._time_data import _collective_time as _collective_time
+from hlofast._time_data import _time as _time
+from hlofast.devices import Device
 from hlofast.errors import ParseError
 from hlofast.table import Table
 
@@ -120,6 +150,7 @@ class Module:
     def operand_names(self) -> list[list[str]]: ...
     def post_order(self) -> ComputationSequence: ...
     def summary(self, *, shapes: int = 10) -> dict[str, Any]: ...
+    def mesh(self) -> Mesh | None: ...
     def table(self) -> Table: ...
     def cost(
         self,
@@ -131,6 +162,38 @@ class Module:
         rules: Rules | None = None,
     ) -> Cost: ...
     def matmuls(self, *, rules: Rules | None = None) -> Table: ...
+    def collectives(
+        self, mesh: Mesh | None = None, *, rules: Rules | None = None
+    ) -> Collectives: ...
+    def lint(
+        self, mesh: Mesh | None = None, *, rules: Rules | None = None, **options: float
+    ) -> Findings: ...
+    def remat(
+        self,
+        hbm: int | str | None = None,
+        device: str | Device | None = None,
+        *,
+        mesh: Mesh | None = None,
+        rules: Rules | None = None,
+    ) -> Remat: ...
+    def time(
+        self,
+        device: str | Device,
+        *,
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        estimates: str = "model",
+        collectives: str | Measurements | None = None,
+    ) -> Time: ...
+    def memory(
+        self,
+        *,
+        rule: str = "in_place",
+        sizes: str = "device",
+        constants: str = "last_use",
+        space: int | str | None = None,
+        schedule: str | None = None,
+        device: str | None = None,
+    ) -> Memory: ...
     def where(
         self,
         *,
@@ -522,82 +585,5 @@ class StackFrame:
     end_line: Final[int]
     column: Final[int]
     end_column: Final[int]
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class Sharding:
-    @property
-    def kind(self) -> str: ...
-    @property
-    def leaves(self) -> tuple[Sharding, ...]: ...
-    @property
-    def is_replicated(self) -> bool: ...
-    @property
-    def tile_dimensions(self) -> tuple[int, ...] | None: ...
-    @property
-    def device_count(self) -> int | None: ...
-    def devices(self, limit: int = 4194304) -> tuple[int, ...] | None: ...
-    def __len__(self) -> int: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class ReplicaGroups:
-    @property
-    def kind(self) -> str: ...
-    @property
-    def group_count(self) -> int | None: ...
-    @property
-    def group_size(self) -> int | None: ...
-    def expand(self, limit: int = 4194304) -> tuple[tuple[int, ...], ...] | None: ...
-    def __len__(self) -> int: ...
-    def __bool__(self) -> bool: ...
-    def __getitem__(self, key: int, /) -> tuple[int, ...]: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class Alias:
-    output_index: Final[tuple[int, ...]]
-    number: Final[int]
-    index: Final[tuple[int, ...]]
-    must_alias: Final[bool]
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class DimensionLabels:
-    lhs: Final[tuple[str | int, ...]]
-    rhs: Final[tuple[str | int, ...]]
-    output: Final[tuple[str | int, ...]]
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class WindowDimension:
-    size: Final[int]
-    stride: Final[int]
-    padding_low: Final[int]
-    padding_high: Final[int]
-    base_dilation: Final[int]
-    window_dilation: Final[int]
-    reversal: Final[bool]
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class PaddingDimension:
-    low: Final[int]
-    high: Final[int]
-    interior: Final[int]
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class SliceDimension:
-    start: Final[int]
-    limit: Final[int]
-    stride: Final[int]
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

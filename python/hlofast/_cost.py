@@ -342,8 +342,10 @@ class Cost:
 
         Columns: the key, instructions (of the text, each once), flops, transcendentals,
         bytes_accessed, and unless counted as XLA does bytes_read and bytes_written (memory space
-        0), other_bytes_read and other_bytes_written (other spaces). Every execution is in exactly
-        one row, so columns add up to the module. The FLOPs of a fusion belong to the instructions
+        0), other_bytes_read, other_bytes_written (other spaces) and exact_flops: of the FLOPs those
+        that are neither modelled nor stated nor inside a loop of unknown trip count
+        (`flops_by_provenance["exact"]` in all). Every execution is in exactly one row, so columns
+        add up to the module. The FLOPs of a fusion belong to the instructions
         inside it, its bytes to the fusion. A `KeyError` for other keys.
         """
         if depth < 0:
@@ -452,11 +454,22 @@ class Cost:
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:
-        """The dictionary that JAX's `cost_analysis()` gives.
+        """The dictionary that JAX's `cost_analysis()` gives; as there, zeros are left out.
 
-        Its keys are flops, transcendentals, `bytes accessed` and `optimal_seconds`; as there,
-        zeros are left out. `optimal_seconds` is that of a client without a device: -1 per custom
-        call in XLA's way of counting, else left out.
+        In XLA's way of counting it has XLA's keys: flops, transcendentals, `bytes accessed`,
+        `optimal_seconds` (that of a client without a device: -1 per custom call) and sums over
+        instructions by operand and by result: `bytes accessed0{}` and `utilization0{}` of all
+        first operands, `bytes accessedout{}` of all results, `bytes accessedout{1}` of what
+        fusions and infeeds write to the second element of a tuple, and so on. They are 32-bit
+        floats like XLA's where the figures are, else 64-bit floats. They are left out of a module
+        whose calls of calls make more of them than can be followed in time proportional to its
+        text, which compilers do not write.
+
+        With TPU sizes they are libtpu's for v5e, with two exceptions: `optimal_seconds`, since
+        libtpu knows rates of its devices, and bytes that `cost` does not count as it does.
+
+        As executed it has flops, transcendentals and `bytes accessed` only: the sums by operand
+        are those of XLA's way of counting, and add up different things.
         """
         floats = self._data.float32_totals()
         seconds = self._data.optimal_seconds if floats is None else floats[3]
@@ -466,6 +479,8 @@ class Cost:
             "bytes accessed": float(self.bytes_accessed),
             "optimal_seconds": float(seconds),
         }
+        if self.xla:
+            figures.update(self._data.operand_sums() or ())
         return {name: value for name, value in figures.items() if value}
 
     def mfu(self, step_seconds: float, peak_flops: float) -> Utilization:

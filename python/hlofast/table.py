@@ -19,11 +19,13 @@ _SHOWN = 10
 _COUNTS = frozenset(
     """
     instructions executions rows multiplicity flops transcendentals bytes_accessed bytes_read
-    bytes_written other_bytes_read other_bytes_written shape_bytes
+    bytes_written other_bytes_read other_bytes_written shape_bytes total_payload total_wire_bytes
     """.split()
 )
 """Columns whose sum over rows means something; the others are sizes of one thing, or places."""
-_UNKNOWN_BELOW_ZERO = frozenset({"executions", "multiplicity", "shape_bytes"})
+_UNKNOWN_BELOW_ZERO = frozenset(
+    {"executions", "multiplicity", "shape_bytes", "total_payload", "total_wire_bytes"}
+)
 _LARGEST = 2**63 - 1
 
 
@@ -118,11 +120,12 @@ class Table:
 
         Columns: `name`, `rows` (how many rows have the value), then the sums of the columns
         `totals`; without it of those that count something, so that their sum does too:
-        instructions, executions, multiplicity, flops, transcendentals, shape_bytes and every kind
-        of bytes read, written or accessed, in the table's order. Integers are added exactly; what
-        exceeds 64 bits stands as the largest number there is, and a sum of multiplicities,
-        executions or shape sizes is -1 (unknown) where one of them is. A `KeyError` for a column
-        that the table has not, a `TypeError` for a total of texts.
+        instructions, executions, multiplicity, flops, transcendentals, shape_bytes, total_payload,
+        total_wire_bytes and every kind of bytes read, written or accessed, in the table's order.
+        Integers are added exactly; what exceeds 64 bits stands as the largest number there is,
+        and a sum of multiplicities, executions, shape sizes, payloads or wire bytes is -1
+        (unknown) where one of them is. A `KeyError` for a column that the table has not, a
+        `TypeError` for a total of texts.
         """
         if totals is None:
             totals = [column for column in self._columns if column in _COUNTS and column != name]
@@ -142,11 +145,11 @@ class Table:
         if isinstance(self._columns[name], TextColumn):
             texts = [text for text in keys if text is not None]
             numbers = {text: number for number, text in enumerate(texts)}
-            key = TextColumn(texts, _column([numbers.get(text, -1) for text in keys], "i"))
+            key = TextColumn(texts, column_of([numbers.get(text, -1) for text in keys], "i"))
         else:
-            key = _column(keys)
-        grouped = [(name, key), ("rows", _column(counts))]
-        return Table(grouped + [(total, _column(values)) for total, values in sums.items()])
+            key = column_of(keys)
+        grouped = [(name, key), ("rows", column_of(counts))]
+        return Table(grouped + [(total, column_of(values)) for total, values in sums.items()])
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The table as a stream of one record batch."""
@@ -230,7 +233,7 @@ def _grouped(places: list[int], count: int, values: list[Any], name: str) -> lis
     return sums
 
 
-def _column(values: list[Any], kind: str = "q") -> Column:
+def column_of(values: list[Any], kind: str = "q") -> Column:
     """Numbers without NumPy: 64 bits unless `kind`, an `array` type code, says otherwise."""
     from array import array
 

@@ -17,15 +17,25 @@ VERBS = {
     "summary": "what a module is: status, signature, opcodes, shapes, fusions, computations",
     "cost": "FLOPs, transcendentals and bytes: totals, by phase, scope, source, opcode; MFU",
     "matmuls": "every matrix product: M, N, K, types, FLOPs, how often, from where",
+    "collectives": "what devices send each other: mesh axes, bytes, tensors, how often, from where",
+    "lint": "findings: what to change, with evidence, bytes and FLOPs; for continuous integration",
+    "remat": "what is recomputed, what is kept for the backward pass instead, what to change",
+    "memory": "what is alive at the peak: class, scope, source; XLA's account",
+    "time": "how long a step takes on a device: compute, memory, exposed collectives; MFU",
     "show": "one instruction or computation in context: operands, users, source line",
     "fmt": "print modules as canonical HLO text",
 }
+
+ALIASES = {"roofline": "time"}
+"""Other names of verbs."""
 
 EXAMPLES = """\
 examples:
   hlofast summary module_0042.jit_train_step.after_optimizations.txt
   hlofast summary --json dumps/*.txt.gz
   hlofast cost --by scope step.txt
+  hlofast collectives --mesh data=2,model=4 step.txt
+  hlofast remat step.txt
   hlofast show step.txt fusion.12
   xz -dc step.txt.xz | hlofast fmt --no-metadata -
 
@@ -48,6 +58,8 @@ def _top_level() -> argparse.ArgumentParser:
 
 
 def _run(argv: list[str]) -> int:
+    if argv and argv[0] in ALIASES:
+        argv = [ALIASES[argv[0]], *argv[1:]]
     if argv and argv[0] in VERBS:
         verb = importlib.import_module(f"hlofast.cli.{argv[0]}")
         parser = argparse.ArgumentParser(

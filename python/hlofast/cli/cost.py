@@ -22,8 +22,9 @@ examples:
 
 As executed (the default), loops count as often as they run, and library calls and kernels as far
 as they are known. Every table adds up to the module. FLOPs of a fusion belong to the instructions
-inside it, its bytes to the fusion. --rules names a TOML file of phases for names that are not
-JAX's:
+inside it, its bytes to the fusion; "not exact" is the share of a row's FLOPs that is modelled,
+stated by a kernel's author, or inside a loop of unknown trip count. --rules names a TOML file of
+phases for names that are not JAX's:
 
   [[rule]]
   pattern = "optimizer/.*"                       a regular expression for parts of op_name
@@ -54,13 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="components of a scope, with --by scope (default 3)",
     )
-    parser.add_argument(
-        "--top",
-        type=output.natural,
-        default=10,
-        metavar="N",
-        help="rows of the table, 0 for all (default 10); JSON always has all",
-    )
+    output.add_top(parser)
     parser.add_argument("--backend", choices=BACKENDS, help="whose sizes (default the module's)")
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
     way = parser.add_mutually_exclusive_group()
@@ -351,13 +346,16 @@ def _print_groups(
     if arguments.by == "scope":
         title += f" to depth {arguments.depth}"
     columns = f"{arguments.by}|instructions|FLOPs|share|transcendentals|bytes|share".split("|")
+    if not arguments.xla:
+        columns.insert(4, "not exact")
     shown = groups[: arguments.top or None]
     rows = [
         [
-            row["key"] or "(none)",
+            output.label(row["key"] or "(none)"),
             row["instructions"],
             row["flops"],
             output.share(row["flops"], totals["flops"]),
+            *_not_exact(row),
             row["transcendentals"],
             row["bytes_accessed"],
             output.share(row["bytes_accessed"], totals["bytes_accessed"]),
@@ -365,6 +363,13 @@ def _print_groups(
         for row in shown
     ]
     printer.table(title, columns, rows, len(groups))
+
+
+def _not_exact(row: dict[str, Any]) -> list[str]:
+    """The share of a group's FLOPs that is not known exactly; XLA's figures are what they are."""
+    if "exact_flops" not in row:
+        return []
+    return [output.share(row["flops"] - row["exact_flops"], row["flops"])]
 
 
 def _print_utilization(printer: output.Printer, figures: dict[str, Any] | None) -> None:

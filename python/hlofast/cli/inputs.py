@@ -102,15 +102,16 @@ class Reader:
         try:
             modules = hlofast.find_modules(_bytes(path), path=name)
         except (OSError, hlofast.ParseError) as error:
-            self._failed(name, error)
+            self.failed(name, error)
             return
         for found in modules:
             if found.error is not None:
-                self._failed(name, found.error)
+                self.failed(name, found.error)
             elif found.module is not None:
                 yield Found(found.module, name, found.line, found.label)
 
-    def _failed(self, path: str, error: Exception) -> None:
+    def failed(self, path: str, error: Exception) -> None:
+        """Take note of an input that cannot be read, or not analysed, and say so."""
         record: dict[str, Any] = {
             "path": path,
             "line": None,

@@ -13,6 +13,7 @@ EXAMPLES = """\
 examples:
   hlofast matmuls module_0042.jit_train_step.after_optimizations.txt
   hlofast matmuls --by phase step.txt
+  hlofast matmuls --by scope --depth 4 step.txt
   hlofast matmuls --by source --top 20 step.txt  which lines multiply most
   hlofast matmuls --json step.txt | jq '.modules[].matmuls[] | select(.k < 128)'
 
@@ -31,12 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--by", choices=KEYS, help="totals instead of single products")
     parser.add_argument(
-        "--top",
+        "--depth",
         type=output.natural,
-        default=10,
         metavar="N",
-        help="rows per table, 0 for all (default 10); JSON always has all",
+        help="components of a scope, with --by scope (default all)",
     )
+    output.add_top(parser)
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
 
 
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "flops": sum(row["flops"] for row in products),
                 "is_lower_bound": bool(unsized) or any(row["is_lower_bound"] for row in products),
             },
-            "groups": _groups(products, arguments.by) if arguments.by else None,
+            "groups": _groups(products, arguments) if arguments.by else None,
             "matmuls": products,
             "unknown_products": [
                 {"instruction": row, "name": found.module[row].name} for row in unsized
@@ -77,7 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             _print(printer, document, arguments)
     if printer is None:
-        contents = {"by": arguments.by, "modules": documents, "errors": reader.errors}
+        depth = arguments.depth if arguments.by == "scope" else None
+        by = {"by": arguments.by, "depth": depth}
+        contents = by | {"modules": documents, "errors": reader.errors}
         output.print_json("matmuls", VERSION, contents)
     return reader.exit_code()
 
@@ -103,17 +106,34 @@ def _times(row: dict[str, Any]) -> object:
     )
 
 
-def _key(row: dict[str, Any], by: str) -> str | None:
+def _key(row: dict[str, Any], by: str, depth: int | None) -> str | None:
     if by == "source":
         return _source(row)
+    if by == "scope" and depth is not None:
+        return _to_depth(row["scope"], depth) or None
     return _types(row) if by == "dtype" else row[by] or None
 
 
-def _groups(products: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+def _to_depth(scope: str, depth: int) -> str:
+    """The first components of a scope; a slash inside brackets parts none, as in `Cost.by`."""
+    open_brackets = found = 0
+    for at, character in enumerate(scope):
+        if character in "([{":
+            open_brackets += 1
+        elif character in ")]}":
+            open_brackets = max(open_brackets - 1, 0)
+        elif character == "/" and not open_brackets:
+            found += 1
+            if found == depth:
+                return scope[:at]
+    return scope if depth else ""
+
+
+def _groups(products: list[dict[str, Any]], arguments: argparse.Namespace) -> list[dict[str, Any]]:
     members: dict[str | None, set[int]] = {}
     flops: dict[str | None, int] = {}
     for row in products:
-        key = _key(row, by)
+        key = _key(row, arguments.by, arguments.depth)
         members.setdefault(key, set()).add(row["instruction"])
         flops[key] = flops.get(key, 0) + row["flops"]
     groups = [
@@ -142,7 +162,7 @@ def _print(
         groups = document["groups"]
         rows = [
             [
-                group["key"] or "(none)",
+                output.label(group["key"] or "(none)"),
                 group["instructions"],
                 group["flops"],
                 output.share(group["flops"], totals["flops"]),
@@ -150,7 +170,10 @@ def _print(
             for group in groups[:limit]
         ]
         columns = [arguments.by, "instructions", "FLOPs", "share"]
-        printer.table(f"By {arguments.by.replace('_', ' ')}", columns, rows, len(groups))
+        title = f"By {arguments.by.replace('_', ' ')}"
+        if arguments.by == "scope" and arguments.depth is not None:
+            title += f" to depth {arguments.depth}"
+        printer.table(title, columns, rows, len(groups))
     else:
         rows = [
             [
@@ -166,7 +189,7 @@ def _print(
                 output.share(row["flops"], totals["flops"]),
                 row["provenance"].replace("_", " "),
                 row["phase"],
-                _source(row) or row["scope"],
+                output.label(_source(row) or row["scope"]),
             ]
             for row in products[:limit]
         ]

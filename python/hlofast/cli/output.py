@@ -7,12 +7,15 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
     from typing import Any, TextIO
 
 GIBIBYTE = 1 << 30
 GAP = "  "
 SHOWN_NAMES = 10
+LABEL = 72
+"""Characters of a scope or a source place in a table for people."""
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -26,6 +29,17 @@ def natural(text: str) -> int:
     if number < 0:
         raise ValueError(text)
     return number
+
+
+def add_top(parser: argparse.ArgumentParser) -> None:
+    """Declare `--top N`: how many rows tables for people have."""
+    parser.add_argument(
+        "--top",
+        type=natural,
+        default=10,
+        metavar="N",
+        help="rows per table, 0 for all (default 10); JSON always has all",
+    )
 
 
 def size(count: int | None) -> str:
@@ -76,6 +90,14 @@ def names(shown: Sequence[str], count: int | None = None) -> str:
     count = len(shown) if count is None else count
     text = ", ".join(shown[:SHOWN_NAMES])
     return text if count <= SHOWN_NAMES else f"{text} and {count - SHOWN_NAMES:,} more"
+
+
+def label(text: str) -> str:
+    """`text` short enough for a table; the middle of long names and paths goes first."""
+    if len(text) <= LABEL:
+        return text
+    head = LABEL // 3
+    return f"{text[:head]}…{text[head + 1 - LABEL :]}"
 
 
 def printable(text: str) -> str:

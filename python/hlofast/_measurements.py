@@ -1,0 +1,209 @@
+"""`Measurements`: how long collectives took somewhere, from CSV, JSON or Alpa's pickles."""
+
+from __future__ import annotations
+
+import bisect
+from _collections_abc import Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Any
+
+_FIELDS = ("kind", "group_size", "bytes", "seconds")
+_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "send-recv",
+)
+_CLASSES = {
+    ("alpa.mesh_profiling", "ProfilingResultDatabase"),
+    ("alpa.mesh_profiling", "MeshProfilingResult"),
+    ("alpa.pipeline_parallel.stage_profiling", "StageProfileResult"),
+    ("alpa.pipeline_parallel.stage_profiling", "ModuleProfileResult"),
+}
+_ALPA = {
+    "all_gather_cost_dict": "all-gather",
+    "all_reduce_cost_dict": "all-reduce",
+    "all_to_all_cost_dict": "all-to-all",
+    "reduce_scatter_cost_dict": "reduce-scatter",
+}
+_WIDTHS = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8, "s32": 4, "s8": 1}
+
+
+class Measurements:
+    """Seconds of collectives by kind, group size and bytes; between sizes on a straight line.
+
+    Bytes are those of the whole array: what an all-gather results in, what others are given.
+    """
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, rows: Iterable[tuple[str, int, float, float]]) -> None:
+        """`rows` are kind, group size, bytes, seconds."""
+        points: dict[tuple[str, int], dict[float, list[float]]] = {}
+        for kind, group_size, size, seconds in rows:
+            if kind not in _KINDS:
+                raise ValueError(f"unknown kind {kind!r}; known are: {', '.join(_KINDS)}")
+            if not (group_size >= 1 and 0 <= size < float("inf") and 0 <= seconds < float("inf")):
+                raise ValueError(f"{kind} of {size!r} bytes in {seconds!r} s makes no sense")
+            points.setdefault((kind, group_size), {}).setdefault(size, []).append(seconds)
+        self._tables = {
+            key: sorted((size, sum(times) / len(times)) for size, times in sizes.items())
+            for key, sizes in points.items()
+        }
+
+    def seconds(self, kind: str, payload: float, group_size: int) -> float | None:
+        """Seconds of a collective, or None where none of its kind and group size was measured.
+
+        Beyond the largest size the last stretch goes on; below the smallest its time stands.
+        """
+        table = self._tables.get((kind, group_size))
+        if table is None:
+            return None
+        at = bisect.bisect_left(table, (payload, 0.0))
+        if at < len(table) and table[at][0] == payload:
+            return table[at][1]
+        if at == 0:
+            return table[0][1]
+        if len(table) == 1:
+            return table[0][1] * payload / table[0][0] if table[0][0] else table[0][1]
+        first, second = (table[-2], table[-1]) if at == len(table) else (table[at - 1], table[at])
+        slope = (second[1] - first[1]) / (second[0] - first[0])
+        return max(first[1] + slope * (payload - first[0]), 0.0)
+
+    @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        """The kinds and group sizes there are measurements of."""
+        return tuple(self._tables)
+
+    def __repr__(self) -> str:
+        count = sum(len(table) for table in self._tables.values())
+        return f"<Measurements: {count} of {len(self._tables)} kinds and group sizes>"
+
+
+def read_measurements(path: str | PathLike[str]) -> Measurements:
+    """Measurements of collectives from a file; its name says which form it has.
+
+    `.csv`: columns `kind,group_size,bytes,seconds`, named in the first line, in any order, others
+    left out. `.json`: a list of objects with those keys. `.pkl` or `.pickle`: Alpa's
+    `ProfilingResultDatabase` or `MeshProfilingResult`, read without running anything it holds:
+    only Alpa's four classes, tuples, lists, dictionaries, numbers and texts are let in. A
+    `ValueError` for anything else.
+    """
+    name = str(path)
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
+        content = file.read()
+    if name.endswith(".csv"):
+        return Measurements(_rows_of_csv(name, content))
+    if name.endswith(".json"):
+        return Measurements(_rows_of_json(name, content))
+    if name.endswith((".pkl", ".pickle")):
+        return Measurements(_rows_of_alpa(_unpickled(name, content)))
+    raise ValueError(f"{name}: measurements are .csv, .json or Alpa's .pkl")
+
+
+def _row(where: str, row: dict[str, Any]) -> tuple[str, int, float, float]:
+    missing = [field for field in _FIELDS if row.get(field) is None]
+    if missing:
+        raise ValueError(f"{where}: {', '.join(missing)} missing")
+    try:
+        return str(row["kind"]), int(row["group_size"]), float(row["bytes"]), float(row["seconds"])
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: group_size, bytes and seconds are numbers") from None
+
+
+def _rows_of_csv(name: str, content: bytes) -> list[tuple[str, int, float, float]]:
+    import csv
+
+    reader = csv.DictReader(content.decode("utf-8-sig").splitlines())
+    return [_row(f"{name}:{reader.line_num}", row) for row in reader]
+
+
+def _rows_of_json(name: str, content: bytes) -> list[tuple[str, int, float, float]]:
+    import json
+
+    try:
+        rows = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{name}: measurements are a list of objects")
+    return [_row(f"{name}: entry {number}", row) for number, row in enumerate(rows)]
+
+
+class _Record:
+    """Stands for an object of one of Alpa's classes: its state, nothing else."""
+
+    def __init__(self, *_: object) -> None:
+        self.state: dict[str, Any] = {}
+
+    def __new__(cls, *_: object) -> _Record:
+        record = super().__new__(cls)
+        record.state = {}
+        return record
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, dict):
+            raise ValueError("the state of Alpa's records is a dictionary")
+        self.state = state
+
+
+def _unpickled(name: str, content: bytes) -> object:
+    import io
+    import pickle
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, qualified: str) -> Any:
+            if (module, qualified) in _CLASSES:
+                return _Record
+            raise ValueError(f"{name}: {module}.{qualified} is not let in")
+
+        def persistent_load(self, _: object) -> Any:
+            raise ValueError(f"{name}: persistent identifiers are not let in")
+
+    try:
+        return Reader(io.BytesIO(content)).load()
+    except ValueError:
+        raise
+    except Exception as error:  # Broken pickles raise anything.
+        raise ValueError(f"{name}: {type(error).__name__}: {error}") from None
+
+
+def _rows_of_alpa(found: object) -> list[tuple[str, int, float, float]]:
+    """Rows of a database (whose entries are results by cluster and shape) or of one result.
+
+    Alpa keys measurements by groups of devices and element type and gives them in elements.
+    """
+    rows: list[tuple[str, int, float, float]] = []
+    pending, depth = [found], 0
+    while pending and depth < 100_000:
+        depth += 1
+        thing = pending.pop()
+        state = thing.state if isinstance(thing, _Record) else thing
+        if not isinstance(state, dict):
+            continue
+        for field, kind in _ALPA.items():
+            for key, points in _items(state.get(field)):
+                groups, element_type = key if isinstance(key, tuple) and len(key) == 2 else ((), "")
+                width = _WIDTHS.get(str(element_type))
+                first = groups[0] if isinstance(groups, (tuple, list)) and groups else ()
+                if width is None or not isinstance(first, (tuple, list)) or not first:
+                    continue
+                for elements, seconds in points:
+                    rows.append((kind, len(first), float(elements) * width, float(seconds)))
+        pending.extend(value for value in state.values() if isinstance(value, (_Record, dict)))
+    if not rows:
+        raise ValueError("no measurements of collectives in it")
+    return rows
+
+
+def _items(table: object) -> list[tuple[Any, Any]]:
+    if not isinstance(table, dict):
+        return []
+    return [(key, points) for key, points in table.items() if isinstance(points, (list, tuple))]

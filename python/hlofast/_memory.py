@@ -1,0 +1,347 @@
+"""`Memory`: what `Module.memory` finds alive, in figures, columns and tables."""
+
+from __future__ import annotations
+
+from hlofast import _core
+from hlofast.table import Table, column_of
+
+TYPE_CHECKING = False  # The command line analyses memory; importing typing would slow its start.
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy
+    import numpy.typing
+
+    from hlofast._core import Instruction, Module
+    from hlofast._memory_data import MemoryData
+
+SPACES = {"hbm": 0, "vmem": 1, "host": 5}
+"""Names of memory spaces, by the number in layouts, as TPU programs use them."""
+KEYS = ("class", "phase", "scope", "source", "source_file", "op_name", "shape", "opcode", "name")
+"""What `Memory.by` takes; source is file and line."""
+ORDERS = {
+    "text": "the order of the text",
+    "post_order": "operands before users, from the instructions that nobody uses on",
+    "list": "of what is ready, what frees most memory beyond what it makes",
+}
+_SMALL_TABLES = ("v5p", "v6e", "v4", "tpu7x", "v7x")
+
+
+def space_number(space: int | str | None) -> int | None:
+    """The number of a memory space; None for all. The main memory by default."""
+    if space is None:
+        return 0
+    if isinstance(space, int):
+        return space
+    if space == "all":
+        return None
+    if space in SPACES:
+        return SPACES[space]
+    digits = space[2:-1] if space.startswith("S(") and space.endswith(")") else space
+    if digits.isdecimal() and len(digits) < 18:
+        return int(digits)
+    known = ", ".join(SPACES)
+    raise ValueError(f"memory space is a number, all or one of {known}, not {space!r}")
+
+
+def memory(
+    module: Module,
+    rule: str = "in_place",
+    sizes: str = "device",
+    constants: str = "last_use",
+    space: int | str | None = None,
+    schedule: str | None = None,
+    device: str | None = None,
+) -> Memory:
+    """See `Module.memory`."""
+    data = _core._memory(
+        module,
+        rule=rule,
+        sizes=sizes,
+        constants=constants,
+        space=space_number(space),
+        schedule="text" if schedule is None else schedule,
+    )
+    result = Memory(module, data, rule, sizes, constants, space_number(space), schedule, device)
+    if result.contradictions:
+        import warnings
+
+        warnings.warn("; ".join(result.contradictions), stacklevel=3)
+    return result
+
+
+class Memory:
+    """What is alive when a module runs, from `Module.memory`.
+
+    Steps are instructions in the order in which they run: the entry computation's, with those of
+    loops, branches and calls once, in front of what calls them (as in XLA's `HloLiveRange`).
+    Fragmentation is not modelled: an allocator may need more.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        data: MemoryData,
+        rule: str,
+        sizes: str,
+        constants: str,
+        space: int | None,
+        schedule: str | None,
+        device: str | None,
+    ) -> None:
+        self._module = module
+        self._data = data
+        self.rule = rule
+        self.sizes = sizes
+        self.constants = constants
+        self.space = space
+        self.schedule: str = "text" if schedule is None else schedule
+        self.device = device
+        self._is_chosen = schedule is not None
+        self._live: Table | None = None
+        self._xla: dict[str, int] | None = None
+
+    @property
+    def live_peak(self) -> int:
+        """The most bytes alive at once in the chosen memory space.
+
+        With `rule="values"` it is what XLA's live-range file says, at the step which that file
+        calls the peak; `timeline.max()` may be more.
+        """
+        return self._data.live_peak
+
+    @property
+    def xla_peak(self) -> int:
+        """Bytes as `compiled.memory_analysis().peak_memory_in_bytes` counts them on TPU.
+
+        Parameters, results and constants, and the largest heap of any memory space, even where
+        that is the one in fast memory. Other backends leave the heap out of their figure.
+        """
+        return self.xla["peak_memory_in_bytes"]
+
+    @property
+    def xla(self) -> dict[str, int]:
+        """XLA's account in bytes, under the names of `CompiledMemoryStats`.
+
+        Also `constant_size_in_bytes`, `heap_size_in_bytes` and `heap_memory_space`.
+        """
+        if self._xla is None:
+            self._xla = _core._xla_memory(self._module, table_bytes=self._table_bytes())
+        return dict(self._xla)
+
+    def _table_bytes(self) -> int | None:
+        if self.device is None:
+            return None
+        return 32 if any(name in self.device for name in _SMALL_TABLES) else 512
+
+    @property
+    def backend(self) -> str:
+        """Whose sizes of shapes are meant: cpu or tpu."""
+        return self._data.backend
+
+    @property
+    def at(self) -> Instruction | None:
+        """The instruction that runs at the peak; None for a module without instructions."""
+        row = self._data.peak_row
+        return None if row is None else self._module[row]
+
+    @property
+    def live(self) -> Table:
+        """The values alive at the peak, largest first; columns as of `live_at`."""
+        if self._live is None:
+            self._live = Table(self._data.live(self._data.peak_step))
+        return self._live
+
+    def live_at(self, instruction: Instruction | str | int) -> Table:
+        """The values alive while `instruction` (or its name or row) runs, largest first.
+
+        Columns: instruction (row of what makes the value), name, index (which part of its result),
+        opcode, shape, bytes, memory_space, first_step, last_step, byte_steps (bytes times steps),
+        buffer (values of one buffer share memory), class (parameter, optimizer_state, gradient,
+        residual, gathered_weight, temporary, output, constant, unknown), phase, scope, op_name,
+        source_file, source_line. A `ValueError` if the instruction takes no step, as inside a
+        fusion.
+        """
+        row = (
+            instruction.row
+            if isinstance(instruction, _core.Instruction)
+            else self._module[instruction].row
+        )
+        step = self._data.step_of(row)
+        if step is None:
+            name = self._module[row].name
+            raise ValueError(f"{name} takes no step of its own: it is part of a fusion or dead")
+        return Table(self._data.live(step))
+
+    def values(self) -> Table:
+        """Every value, by step; columns as of `live_at`."""
+        return Table(self._data.live())
+
+    @property
+    def timeline(self) -> numpy.typing.NDArray[numpy.int64]:
+        """Bytes alive at each step: a read-only int64 array of one entry per step."""
+        import numpy
+
+        array: numpy.typing.NDArray[numpy.int64] = numpy.asarray(self._data.timeline())
+        return array
+
+    def steps(self) -> Table:
+        """One row per step: step, instruction (row), bytes alive."""
+        timeline = self._data.timeline()
+        return Table(
+            [
+                ("step", column_of(list(range(len(timeline))))),
+                ("instruction", self._data.sequence()),
+                ("bytes", timeline),
+            ]
+        )
+
+    def by(self, key: str) -> Table:
+        """Bytes alive at the peak by `key`, largest first.
+
+        Keys: `class`, `phase`, `scope`, `source` (file and line), `source_file`, `op_name`,
+        `shape`, `opcode`, `name`; a `ValueError` for another. Columns: the key, rows (how many
+        values), bytes, byte_steps.
+        """
+        if key not in KEYS:
+            raise ValueError(f"by is one of {', '.join(KEYS)}, not {key!r}")
+        table = self.live
+        if key == "source":
+            places = [
+                f"{file}:{line}" if file else ""
+                for file, line in zip(
+                    table._columns["source_file"].tolist(),
+                    table._columns["source_line"].tolist(),
+                    strict=True,
+                )
+            ]
+            texts = list(dict.fromkeys(places))
+            numbers = {text: number for number, text in enumerate(texts)}
+            codes = column_of([numbers[text] for text in places], "i")
+            columns = dict(table._columns) | {"source": _core.TextColumn(texts, codes)}
+            table = Table(columns.items())
+        return table.by(key, totals=("bytes", "byte_steps")).sort_by("bytes", descending=True)
+
+    def without_largest(self) -> dict[str, Any]:
+        """What would be the peak if the largest buffer alive there went.
+
+        `instruction` (the row that makes it), `bytes`, then `live_peak` and `at` (a row or None)
+        without it. An empty dictionary if nothing is alive.
+        """
+        if not len(self.live):
+            return {}
+        largest = self.live.row(0)
+        peak, row = self._data.peak_without(largest["buffer"])
+        return {
+            "instruction": largest["instruction"],
+            "bytes": largest["bytes"],
+            "live_peak": peak,
+            "at": row,
+        }
+
+    def file(self, content: bytes | str) -> MemoryFile:
+        """XLA's own account, joined to this module, from the content of one of its files.
+
+        `*-live-range.txt`, `*-buffer-assignment.txt` or `*-memory-usage-report.txt`. A
+        `ValueError` says which line cannot be read, or does not fit this module.
+        """
+        data = content.encode() if isinstance(content, str) else content
+        return MemoryFile(*_core._memory_file(self._module, data))
+
+    @property
+    def contradictions(self) -> list[str]:
+        """What in the module contradicts itself, so that figures are doubtful."""
+        doubts = self._data.doubts()
+        found = []
+        if doubts["contradictory_aliases"]:
+            found.append(
+                f"{doubts['contradictory_aliases']} entries of input_output_alias name what is not "
+                "there or has another size; they are left out"
+            )
+        if doubts["has_unreadable_aliases"]:
+            found.append("input_output_alias cannot be read; nothing counts as donated")
+        if doubts["mismatched"]:
+            found.append(
+                f"{doubts['mismatched']} parts of results do not fit where they come from; they "
+                "count as new values"
+            )
+        if doubts["disordered"]:
+            found.append(
+                f"{doubts['disordered']} instructions stand before one of their operands: this is "
+                "no order in which the module can run"
+            )
+        if doubts["lacks_layouts"]:
+            found.append("some arrays have no layout; their padding is not counted")
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        """What the figures rest on and leave out."""
+        doubts = self._data.doubts()
+        notes = list(self.contradictions)
+        if doubts["is_unscheduled"]:
+            order = ORDERS[self.schedule]
+            notes.append(f"the module does not say that it is scheduled; steps follow {order}")
+        elif self.schedule != "text":
+            notes.append(f"not the module's own schedule: {ORDERS[self.schedule]}")
+        unknown = doubts["unknown_sizes"]
+        if unknown:
+            shown = ", ".join(self._module[row].name for row in unknown[:5])
+            notes.append(f"{len(unknown)} results of unknown size count as nothing: {shown}")
+        repeated = doubts["repeated_calls"]
+        if repeated:
+            notes.append(
+                f"{len(repeated)} calls of computations that run elsewhere too: their inner values "
+                "count at the first call only"
+            )
+        highest, row = self._data.highest
+        if highest > self.live_peak and row is not None:
+            notes.append(
+                f"XLA's file puts the peak here, weighing values in its own way; most, "
+                f"{highest:,} B, is alive at {self._module[row].name}"
+            )
+        notes.append("fragmentation is not modelled")
+        return notes
+
+    def __repr__(self) -> str:
+        at = self.at
+        where = "" if at is None else f" at {at.name}"
+        return f"<Memory {self.live_peak:,} B{where}, rule {self.rule}, sizes {self.sizes}>"
+
+
+class MemoryFile:
+    """One of XLA's memory files, joined to its module by `Memory.file`."""
+
+    kind: str
+    """`live_range`, `buffer_assignment` or `memory_usage_report`."""
+    table: Table
+    """One row per value, or per line of a report, in the file's order.
+
+    Columns: instruction (row, -1 where the file names none), name, index, allocation, kind
+    (parameter, constant, output, temporary, other), bytes, is_exact (reports round), offset,
+    first_step, last_step, is_at_peak, values (that share a place). -1 is what the kind of file
+    does not say.
+    """
+    total_bytes: int | None
+    """Bytes of all allocations."""
+    peak_step: int | None
+    """The step that a live-range file calls the peak."""
+    peak_bytes: int | None
+    """Bytes of the values it lists there."""
+
+    def __init__(
+        self,
+        kind: str,
+        columns: list[tuple[str, _core.Column | _core.TextColumn]],
+        total_bytes: int | None,
+        peak_step: int | None,
+        peak_bytes: int | None,
+    ) -> None:
+        self.kind = kind
+        self.table = Table(columns)
+        self.total_bytes = total_bytes
+        self.peak_step = peak_step
+        self.peak_bytes = peak_bytes
+
+    def __repr__(self) -> str:
+        return f"<MemoryFile {self.kind}, {len(self.table)} rows>"

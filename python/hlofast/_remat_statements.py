@@ -1,0 +1,455 @@
+"""What follows from the tables of `Remat`, in words, each statement with its proof."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from hlofast._core import Module
+    from hlofast._remat import Remat
+
+    Row = dict[str, Any]
+
+LEAST_COPY = 1 << 20
+"""Copies of weights of fewer bytes are no finding."""
+MOST_PROOFS = 64
+"""Instructions that one statement names at most; its figures count all."""
+MOST_ALIKE = 8
+"""Statements about gathers of different lines or shapes, of each fate, at most."""
+SHOWN = 6
+
+NAMING = (
+    "name the tensor before the constraint that gathers it{where}: x = checkpoint_name(x, "
+    "'scattered'), and give jax.checkpoint "
+    "policy=jax.checkpoint_policies.save_only_these_names('scattered')"
+)
+CHECK = (
+    "compile what you train with and look again: this command must list the all-gather of the "
+    "tensor as recomputed and none of an activation as kept. With value_and_grad, or wherever else "
+    "the forward pass is needed, the compiler may still keep the gathered tensor; then exclude the "
+    "name instead, save_any_names_but_these('scattered')"
+)
+
+
+CHANGES = {
+    "weight_copy": "convert or rearrange the weight under jax.checkpoint{at}, so that the copy is "
+    "made again for the backward pass, or use the weight as it is",
+    "gathered_weight": "put what uses the weight under jax.checkpoint{at}, without a policy that "
+    "saves it, so that the weight is gathered again for the backward pass",
+    "activation": "put what computes it under jax.checkpoint{at}, with a policy that does not save "
+    "it: save_only_these_names of what it is computed from",
+}
+
+
+def change(row: Row) -> str:
+    """What to change in the program so that a residual is computed again."""
+    if row["kind"] == "gathered_activation":
+        return NAMING.format(where=_at(row))
+    return CHANGES[row["kind"]].format(at=_from(row))
+
+
+class Statement:
+    """Something that a module's tables prove."""
+
+    __slots__ = ("advice", "code", "figures", "instructions", "names", "text")
+
+    def __init__(
+        self,
+        module: Module,
+        code: str,
+        text: str,
+        rows: Iterable[int],
+        advice: str | None = None,
+        **figures: int,
+    ) -> None:
+        self.code = code
+        """What it is about; the same for the same kind of statement."""
+        self.text = text
+        """The statement."""
+        self.advice = advice
+        """What to change, and how to see that it worked; None where there is nothing to do."""
+        proofs = list(dict.fromkeys(rows))[:MOST_PROOFS]
+        self.instructions: tuple[int, ...] = tuple(proofs)
+        """The rows that prove it, 64 at most."""
+        self.names: tuple[str, ...] = tuple(module[row].name for row in proofs)
+        """Their names."""
+        self.figures: dict[str, int] = figures
+        """The numbers in the text."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __repr__(self) -> str:
+        return f"<Statement {self.code}: {self.text}>"
+
+
+def statements(remat: Remat) -> tuple[Statement, ...]:
+    """All statements about a module, in the order in which they are read."""
+    found = _Tables(remat)
+    made: list[Statement] = []
+    for rule in (
+        _no_forward,
+        _linear_chain,
+        _products,
+        _kept_gathers,
+        _recomputed_gathers,
+        _weight_gathers,
+        _weight_copies,
+        _residuals,
+        _recomputed,
+        _constraints,
+    ):
+        made.extend(rule(found))
+    return tuple(made)
+
+
+class _Tables:
+    """The rows that statements are made of."""
+
+    def __init__(self, remat: Remat) -> None:
+        self.remat = remat
+        self.module = remat.module
+        self.recomputed: list[Row] = remat.recomputed.to_pylist()
+        self.residuals: list[Row] = remat.residuals.to_pylist()
+        self.gathers: list[Row] = remat.gathers.to_pylist()
+        self.phases = remat.instructions
+        self.products: list[Row] = remat._cost.matmuls().to_pylist()
+        self.constraints: list[int] = remat._data.marks()[2]
+        self.has_forward = self.phases["forward"] > 0
+        self.has_backward = self.phases["backward"] > 0
+
+    def gathers_of(self, moved: str, *fates: str) -> list[Row]:
+        return [row for row in self.gathers if row["moved"] == moved and row["fate"] in fates]
+
+    def state(
+        self, code: str, text: str, rows: Iterable[int], advice: str | None = None, **figures: int
+    ) -> Statement:
+        return Statement(self.module, code, text, rows, advice, **figures)
+
+
+def _no_forward(found: _Tables) -> list[Statement]:
+    if found.has_forward or not found.has_backward:
+        return []
+    backward, recomputed = found.phases["backward"], found.phases["recompute"]
+    text = (
+        f"no instruction of the forward pass is left ({backward:,} backward, {recomputed:,} "
+        "recomputed): backward code reads "
+    )
+    if found.residuals:
+        text += "only what no operation name calls forward"
+    else:
+        text += "no residual, only parameters, constants and what it computes itself"
+    again = [row["instruction"] for row in found.recomputed]
+    if again:
+        text += "; what it needs of the forward pass is recomputed"
+    rows = [row["instruction"] for row in found.products or found.gathers] or again
+    advice = (
+        "a training step has a forward pass: return the value too (value_and_grad), and "
+        "differentiate with respect to the weights as well (argnums)"
+    )
+    figures = {"forward": 0, "backward": backward, "recompute": recomputed}
+    return [found.state("no-forward", text, rows, advice, **figures)]
+
+
+def _linear_chain(found: _Tables) -> list[Statement]:
+    """Products of the backward pass that do not depend on what the gradient is taken of."""
+    products = [row["instruction"] for row in found.products if row["phase"] == "backward"]
+    if found.has_forward or not products:
+        return []
+    read = found.remat._data.parameters_read(products)
+    if read is None:
+        return []
+    entry = found.module.entry
+    parameters = [i for i in entry.instructions if i.opcode == "parameter"]
+    root = entry.root
+    if root is None:
+        return []
+    results = list(root.shape.elements) if root.shape.is_tuple else [root.shape]
+    others = [i for i in parameters if i.row not in set(read)]
+    likely = [i for i in others if any(_alike(i.shape, shape) for shape in results)]
+    # Each result is the gradient of something that no product reads.
+    if not likely or any(
+        _alike(found.module[row].shape, shape) for row in read for shape in results
+    ):
+        return []
+    names = _tensors(found, read) or "no parameter"
+    of = _tensors(found, [i.row for i in likely])
+    result = "the result has its" if len(results) == 1 else "the results have its"
+    text = (
+        f"the gradient is taken with respect to {of} only: {result} shape, and no matrix "
+        "product makes a gradient of a weight. The products depend on "
+        f"{names} and constants, not on {of}: the chain from there on is linear, so its derivative "
+        "needs the weights alone, and the forward products and the gather before them are dead code"
+    )
+    rows = [*products, *read, root.row]
+    return [found.state("linear-chain", text, rows, products=len(products))]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return bool(one.is_array and other.is_array and one.dimensions == other.dimensions)
+
+
+def _products(found: _Tables) -> list[Statement]:
+    rows = {row["instruction"]: row for row in found.products}
+    convolutions = [row for row in rows.values() if row["kind"] == "convolution_as_dot"]
+    if not convolutions:
+        return []
+    sizes = [f"{r['name']} {r['m']:,} x {r['n']:,} x {r['k']:,}" for r in convolutions]
+    count = len(convolutions)
+    are = "1 of the matrix products is a" if count == 1 else f"{count:,} matrix products are"
+    noun = "convolution" if count == 1 else "convolutions"
+    if count == len(rows):
+        are = "the matrix product is a" if count == 1 else f"the {count:,} matrix products are"
+        there = "; there is no dot in the text"
+    else:
+        there = ""
+    text = f"{are} {noun} in this text (M x N x K: {_listed(sizes)}){there}"
+    places = [row["instruction"] for row in convolutions]
+    flops = sum(row["flops"] for row in convolutions)
+    return [found.state("products-are-convolutions", text, places, count=count, flops=flops)]
+
+
+def _kept_gathers(found: _Tables) -> list[Statement]:
+    made = []
+    for rows in _alike_gathers(found.gathers_of("activation", "kept")):
+        kept = [found.residuals[row["residual"]] for row in rows]
+        total = sum(max(row["bytes"], 0) for row in kept)
+        first, copy = rows[0], kept[0]
+        what = f"{_gathers(rows)} {first['shape']}{_over(first)}{_from(first)}"
+        as_what = f" as {copy['shape']}" if copy["shape"] != first["shape"] else ""
+        stacked = ", stacked by a loop" if copy["is_stacked"] else ""
+        text = (
+            f"{what} {'is' if len(rows) == 1 else 'are'} kept from forward to backward{as_what}"
+            f"{stacked}: {total:,} B"
+        )
+        share = sum(
+            max(row["bytes"], 0) // max(gather["group_size"], 1)
+            for row, gather in zip(kept, rows, strict=True)
+        )
+        if share < total:
+            text += f"; what is gathered takes {share:,} B"
+        proof = [
+            row
+            for gather, residual in zip(rows, kept, strict=True)
+            for row in (gather["instruction"], residual["made_by"], residual["last_use"])
+        ]
+        advice = f"{NAMING.format(where=_at(first))}. Then {CHECK}"
+        made.append(found.state("gather-kept", text, proof, advice, gathers=len(rows), bytes=total))
+    return made
+
+
+def _recomputed_gathers(found: _Tables) -> list[Statement]:
+    made = []
+    for rows in _alike_gathers(found.gathers_of("activation", "recomputed")):
+        first = rows[0]
+        text = (
+            f"{_gathers(rows)} {first['shape']}{_over(first)}{_from(first)} "
+            f"{'is' if len(rows) == 1 else 'are'} recomputed: gathered again for the backward "
+            "pass, not kept"
+        )
+        size = sum(max(row["payload_out"], 0) for row in rows)
+        proof = [row["instruction"] for row in rows]
+        made.append(found.state("gather-recomputed", text, proof, gathers=len(rows), bytes=size))
+    return made
+
+
+def _weight_gathers(found: _Tables) -> list[Statement]:
+    weights = [row for row in found.gathers if row["moved"] == "weight"]
+    if not weights:
+        return []
+    count, total = len(weights), len(found.gathers)
+    of = "the all-gather" if total == 1 else f"{count:,} of {total:,} all-gathers"
+    if count == total > 1:
+        of = "both all-gathers" if count == 2 else f"all {count:,} all-gathers"
+    tensors = list(dict.fromkeys(row["tensor"] or row["name"] for row in weights))
+    verb = "gathers weights" if count == 1 else "gather weights"
+    text = f"{of} {verb} ({_listed(tensors)})"
+    kept = [row for row in weights if row["fate"] == "kept"]
+    if kept:
+        size = sum(max(found.residuals[row["residual"]]["bytes"], 0) for row in kept)
+        text += f"; {len(kept):,} of them kept from forward to backward, {size:,} B"
+    activations = found.gathers_of("activation", "kept")
+    if not activations:
+        text += "; no all-gather is of an activation kept from forward to backward"
+    places = [row["instruction"] for row in weights]
+    figures = {"gathers": count, "kept": len(kept), "kept_activations": len(activations)}
+    return [found.state("weight-gathers", text, places, None, **figures)]
+
+
+def _weight_copies(found: _Tables) -> list[Statement]:
+    copies = [
+        row
+        for row in found.residuals
+        if row["kind"] == "weight_copy" and row["widened_from"] and row["bytes"] >= LEAST_COPY
+    ]
+    if not copies:
+        return []
+    copies.sort(key=lambda row: -row["bytes"])
+    size = sum(row["bytes"] for row in copies)
+    total = sum(max(row["bytes"], 0) for row in found.residuals)
+    kinds = ", ".join(sorted({row["shape"].split("[")[0] for row in copies}))
+    narrow = ", ".join(sorted({row["widened_from"] for row in copies}))
+    text = (
+        f"{len(copies):,} {kinds} copies of {narrow} weights are kept from forward to backward: "
+        f"{size:,} B, {100 * size / total:.1f} % of the {total:,} B of residuals "
+        f"({_listed([row['shape'] for row in copies])})"
+    )
+    advice = (
+        "convert them again in the backward pass, which costs reading the weights once more: put "
+        "the conversion inside jax.checkpoint, or multiply in the weights' own type"
+    )
+    proof = [place for row in copies for place in (row["made_by"], row["source"])]
+    figures = {"copies": len(copies), "bytes": size, "residual_bytes": total}
+    return [found.state("widened-weights-kept", text, proof, advice, **figures)]
+
+
+def _residuals(found: _Tables) -> list[Statement]:
+    if not found.residuals:
+        return []
+    total = sum(max(row["bytes"], 0) for row in found.residuals)
+    sizes: dict[str, int] = {}
+    for row in found.residuals:
+        sizes[row["kind"]] = sizes.get(row["kind"], 0) + max(row["bytes"], 0)
+    parts = [f"{kind.replace('_', ' ')} {size:,} B" for kind, size in sizes.items()]
+    count = len(found.residuals)
+    text = (
+        f"{count:,} {'value is' if count == 1 else 'values are'} kept from forward to backward, "
+        f"{total:,} B ({', '.join(parts)})"
+    )
+    stacked = [row for row in found.residuals if row["is_stacked"]]
+    if stacked:
+        text += f"; {len(stacked):,} of them stacked by loops"
+    unknown = sum(row["bytes"] < 0 for row in found.residuals)
+    if unknown:
+        text += f"; {unknown:,} of unknown size"
+    rows = sorted(found.residuals, key=lambda row: -row["bytes"])
+    proof = [row["made_by"] for row in rows]
+    return [found.state("residuals", text, proof, values=count, bytes=total)]
+
+
+WHO = {
+    "program": "by the program (jax.checkpoint)",
+    "compiler": "by the compiler (.remat)",
+    "twin": "as twins of earlier ones, which no name calls recomputation",
+}
+NORM = frozenset(
+    """
+    add sub mul div neg max min integer_pow pow square sqrt rsqrt reduce_sum convert_element_type
+    broadcast_in_dim reshape squeeze expand_dims stop_gradient
+    """.split()
+)
+"""Primitives of JAX that a root-mean-square or layer norm is made of."""
+
+
+def _recomputed(found: _Tables) -> list[Statement]:
+    made = []
+    for by, who in WHO.items():
+        rows = [row for row in found.recomputed if row["by"] == by]
+        if not rows:
+            continue
+        operations: dict[str, int] = {}
+        for row in rows:
+            name = row["op_name"].rsplit("/", 1)[-1] or row["opcode"]
+            operations[name] = operations.get(name, 0) + 1
+        most = sorted(operations.items(), key=lambda item: (-item[1], item[0]))
+        listed = _listed([f"{name} {count:,}" for name, count in most])
+        count = len(rows)
+        text = (
+            f"{count:,} {'instruction is' if count == 1 else 'instructions are'} recomputed {who}: "
+            f"{listed}{_places(rows)}"
+        )
+        if operations.keys() <= NORM and "rsqrt" in operations and "reduce_sum" in operations:
+            text += "; all of a norm (rsqrt of a mean)"
+        collectives = sum(row["is_collective"] for row in rows)
+        flops = sum(max(row["flops"], 0) for row in rows)
+        products = {row["instruction"] for row in found.products}
+        is_product = any(row["instruction"] in products for row in rows)
+        text += f"; {flops:,} FLOP, {_count(collectives, 'collective')}"
+        if not is_product:
+            text += ", no matrix product"
+        proof = [row["instruction"] for row in rows]
+        figures = {"instructions": count, "flops": flops, "collectives": collectives}
+        made.append(found.state(f"recomputed-by-{by}", text, proof, **figures))
+    return made
+
+
+def _constraints(found: _Tables) -> list[Statement]:
+    """A constraint in checkpointed code, with nothing in this text that shows its gather."""
+    if not found.constraints or not found.has_backward:
+        return []
+    shown = found.gathers_of("activation", "kept", "recomputed", "forward", "backward")
+    if shown:
+        return []
+    places = found.remat._data.places(found.constraints)
+    lines = list(dict.fromkeys(f"{file}:{line}" for _, file, line in places if file))
+    at = f" ({_listed(lines)})" if lines else ""
+    text = (
+        f"there are sharding constraints under jax.checkpoint{at}, but no all-gather of an "
+        "activation in this text, forward or backward, that shows what one of them has gathered"
+    )
+    advice = (
+        "to have the gather that the partitioner inserts for a constraint recomputed, "
+        f"{NAMING.format(where='')}. Then {CHECK}"
+    )
+    count = len(found.constraints)
+    return [
+        found.state("name-before-constraint", text, found.constraints, advice, constraints=count)
+    ]
+
+
+def _alike_gathers(rows: Sequence[Row]) -> list[list[Row]]:
+    """Gathers of one line, shape and axes together, the largest first."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        key = (row["shape"], row["axes"], row["source_file"], row["source_line"], row["op_name"])
+        groups.setdefault(key, []).append(row)
+    size = lambda rows: -sum(max(row["payload_out"], 0) for row in rows)  # noqa: E731 - a key
+    return sorted(groups.values(), key=size)[:MOST_ALIKE]
+
+
+def _gathers(rows: Sequence[Row]) -> str:
+    return "the all-gather of" if len(rows) == 1 else f"{len(rows):,} all-gathers of"
+
+
+def _over(row: Row) -> str:
+    if row["axes"] and row["axes"] != "no axis subset":
+        return f" over {row['axes']}"
+    return f" over {row['group_size']:,} devices" if row["group_size"] > 0 else ""
+
+
+def _from(row: Row) -> str:
+    return f" from {row['source_file']}:{row['source_line']}" if row["source_file"] else ""
+
+
+def _at(row: Row) -> str:
+    return f", {row['source_file']}:{row['source_line']}" if row["source_file"] else ""
+
+
+def _places(rows: Sequence[Row]) -> str:
+    """The lines of one file, or nothing."""
+    files = {row["source_file"] for row in rows if row["source_file"]}
+    if len(files) != 1:
+        return ""
+    lines = sorted({row["source_line"] for row in rows if row["source_line"] > 0})
+    if not lines:
+        return ""
+    listed = ", ".join(str(line) for line in lines[:SHOWN]) + (", …" if len(lines) > SHOWN else "")
+    return f", at {files.pop()}:{listed}"
+
+
+def _tensors(found: _Tables, rows: Sequence[int]) -> str:
+    """What the program calls parameters."""
+    names = [name for name, _, _ in found.remat._data.places(list(rows))]
+    return _listed([n or found.module[row].name for n, row in zip(names, rows, strict=True)])
+
+
+def _listed(words: Sequence[str]) -> str:
+    shown = ", ".join(words[:SHOWN])
+    return shown if len(words) <= SHOWN else f"{shown} and {len(words) - SHOWN:,} more"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"no {noun}" if not count else f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,493 @@
+"""Accelerators and what is known of them: `get("tpu-v5e")`, `names()`, `load("mine.toml")`.
+
+The built-in figures lie in `devices.toml`, every one with its source. A figure without a source
+is absent, which is said where a result needs it; a user gives it with `Device.replace` or in a
+TOML file of the same form.
+"""
+
+from __future__ import annotations
+
+from _collections_abc import Iterator, Mapping
+
+from hlofast import _core
+from hlofast._measurements import Measurements, read_measurements
+
+TYPE_CHECKING = False  # The command line reads devices; importing typing would slow its start.
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Any, NoReturn
+
+__all__ = [
+    "FIGURES",
+    "CollectiveTime",
+    "Device",
+    "DeviceTable",
+    "Figure",
+    "Measurements",
+    "UnknownDeviceError",
+    "UnknownFigureError",
+    "built_in",
+    "get",
+    "load",
+    "names",
+    "read_measurements",
+    "table",
+]
+
+FIGURES: dict[str, str] = {
+    "hbm_bytes": "HBM of the chip, in bytes",
+    "hbm_usable_bytes": "HBM that programs may use, in bytes",
+    "hbm_bandwidth": "HBM bandwidth, in bytes per second",
+    "hbm_achieved_bandwidth": "HBM bandwidth that the compiler reckons with, in bytes per second",
+    "hbm_latency": "seconds until data from HBM arrives, as the compiler reckons",
+    "fast_memory_bytes": "VMEM of a TPU, last-level cache of a GPU, in bytes",
+    "fast_memory_bandwidth": "bandwidth of that memory, in bytes per second",
+    "clock": "clock of the compute units, in hertz",
+    "cores": "TensorCores of a TPU, multiprocessors of a GPU, NeuronCores of a Trainium",
+    "jax_devices": "JAX devices that one chip counts as",
+    "matrix_units": "systolic arrays of a TPU",
+    "matrix_unit_size": "rows and columns of one systolic array",
+    "matrix_unit_minimum_rows": "rows below which loading weights takes longer than the product",
+    "matrix_unit_latency": "cycles until a matrix product starts to give results",
+    "matrix_unit_restart": "cycles between the products of two windows",
+    "vector_operations": "operations per cycle and core on vectors of 1024 elements",
+    "launch": "seconds to launch one kernel",
+    "topology": "torus-2d, torus-3d, switch or fully-connected",
+    "wraparound_multiple": "an axis of the torus wraps around if a multiple of this",
+    "link_count": "links of one chip to its neighbours or switch",
+    "link_bandwidth": "bandwidth of one link in one direction, in bytes per second",
+    "link_latency": "seconds per hop",
+    "network_bandwidth": "network between hosts or slices per chip, in bytes per second",
+    "network_latency": "seconds per message between hosts or slices",
+    "network_launch": "seconds to launch one collective between hosts",
+    "network_round_trip": "seconds of a round trip between hosts",
+    "network_chunk_preparation": "seconds to prepare one chunk of 4 MiB",
+    "network_achieved_bandwidth": "network bandwidth that collectives reach, in bytes per second",
+    "chips_per_host": "chips of one host",
+}
+"""Every figure a device may have, beside its peaks in `flops`, with its meaning and unit."""
+
+_TEXTS = {"topology"}
+_COUNTS = {"cores", "jax_devices", "matrix_units", "matrix_unit_size", "wraparound_multiple"}
+_COUNTS |= {"link_count", "chips_per_host", "matrix_unit_minimum_rows", "vector_operations"}
+_TOPOLOGIES = ("torus-2d", "torus-3d", "switch", "fully-connected")
+_BACKENDS = ("tpu", "gpu", "neuron", "cpu", "other")
+_KEYS = {"label", "backend", "aliases", "base", "flops"}
+
+
+class Figure:
+    """A value and where it comes from."""
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, value: float | str, source: str) -> None:
+        self.value = value
+        self.source = source
+
+    def __repr__(self) -> str:
+        return f"Figure({self.value!r}, source={self.source!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Figure):
+            return NotImplemented
+        return (self.value, self.source) == (other.value, other.source)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.source))
+
+
+class UnknownFigureError(ValueError):
+    """A result needs a figure of a device that is not known.
+
+    `device` is the device's name, `figure` the name of what is missing.
+    """
+
+    def __init__(self, device: str, figure: str) -> None:
+        super().__init__(
+            f"{figure} of {device} is not known; give it with Device.replace({figure}=...) or in "
+            f"a TOML file of devices"
+        )
+        self.device = device
+        self.figure = figure
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UnknownFigureError, (self.device, self.figure)
+
+
+class Device(Mapping[str, Figure]):
+    """One kind of chip: a mapping from the names in `FIGURES` to a `Figure`; unknown ones absent.
+
+    `device.value("hbm_bandwidth")` is the bare value or None, `device.require(...)` raises
+    `UnknownFigureError` instead; peaks are `device.flops["bf16"]` (operations per second, dense).
+    All figures are per chip; `device.per_jax_device("hbm_bandwidth")` divides by `jax_devices`.
+    """
+
+    __slots__ = ("_figures", "aliases", "backend", "flops", "label", "name")
+
+    def __init__(
+        self,
+        name: str,
+        figures: Mapping[str, Figure],
+        flops: Mapping[str, Figure],
+        *,
+        label: str = "",
+        backend: str = "other",
+        aliases: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.label = label or name
+        self.backend = backend
+        self.aliases = aliases
+        self.flops = dict(flops)
+        self._figures = dict(figures)
+
+    def __getitem__(self, key: str) -> Figure:
+        return self._figures[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._figures)
+
+    def __len__(self) -> int:
+        return len(self._figures)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Device):
+            return NotImplemented
+        return (self.name, self._figures, self.flops) == (other.name, other._figures, other.flops)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        peaks = ", ".join(f"{key} {peak.value:.4g}" for key, peak in self.flops.items())
+        bandwidth = self.value("hbm_bandwidth")
+        memory = "unknown" if bandwidth is None else f"{bandwidth:.4g} bytes/s"
+        return f"<Device {self.name}: {self.label}; FLOP/s {peaks or 'unknown'}; HBM {memory}>"
+
+    def value(self, figure: str) -> Any:
+        """The value of `figure`, or None where it is not known; a `KeyError` for another name.
+
+        `flops.bf16` names a peak.
+        """
+        found = self._find(figure)
+        return None if found is None else found.value
+
+    def source(self, figure: str) -> str | None:
+        """Where the value of `figure` comes from, or None where it is not known."""
+        found = self._find(figure)
+        return None if found is None else found.source
+
+    def require(self, figure: str) -> Any:
+        """The value of `figure`; an `UnknownFigureError` where it is not known."""
+        value = self.value(figure)
+        if value is None:
+            raise UnknownFigureError(self.name, figure)
+        return value
+
+    def per_jax_device(self, figure: str) -> float:
+        """What one JAX device has of a figure that the chip's JAX devices share.
+
+        An `UnknownFigureError` where the figure or `jax_devices` is not known.
+        """
+        return float(self.require(figure)) / float(self.require("jax_devices"))
+
+    def replace(
+        self, *, flops: Mapping[str, float] | None = None, **figures: float | str | None
+    ) -> Device:
+        """A copy with these figures, whose source is the caller; None takes a figure away.
+
+        A `ValueError` for a name that is not in `FIGURES` and for a value that makes no sense.
+        """
+        source = "given by the caller"
+        changed = dict(self._figures)
+        for key, value in figures.items():
+            if value is None and key in FIGURES:
+                changed.pop(key, None)
+            else:
+                changed[key] = Figure(_checked(self.name, key, value), source)
+        peaks = dict(self.flops)
+        for key, value in (flops or {}).items():
+            peaks[key] = Figure(_positive(f"{self.name}: flops.{key}", value), source)
+        return Device(
+            self.name,
+            changed,
+            peaks,
+            label=self.label,
+            backend=self.backend,
+            aliases=self.aliases,
+        )
+
+    def collective_time(
+        self,
+        kind: str,
+        payload: float,
+        group_size: int,
+        *,
+        near: int | None = None,
+        axes: int | None = None,
+        model: str = "topology",
+        communicators: int = 1,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> CollectiveTime:
+        """How long one collective takes among chips of this kind.
+
+        `kind` is HLO's word for it, `payload` bytes of the whole array (what an all-gather results
+        in, what others are given). `near` devices of the group share a host (switches) or slice
+        (torus), the rest is reached over the network; without it all do. `axes` of a torus
+        share the work (one if not given).
+
+        Models: `topology` (ring, torus, switch or hierarchy, latency and bandwidth from the
+        figures), `speed-of-light` (XLA's for several hosts of GPUs; `communicators` groups at
+        once), `alpa` (Alpa's costs with `alpha` and `beta`, not in seconds). An
+        `UnknownFigureError` where a figure is missing, a `ValueError` for unknown words.
+        """
+        try:
+            found = _core._collective_time(
+                self._parts(),
+                kind,
+                payload,
+                group_size,
+                near=near,
+                axes=axes,
+                model=model,
+                communicators=communicators,
+                alpha=alpha,
+                beta=beta,
+            )
+        except ValueError as error:
+            if str(error) in FIGURES:
+                raise UnknownFigureError(self.name, str(error)) from None
+            raise
+        return CollectiveTime(*found)
+
+    def _parts(
+        self,
+    ) -> tuple[str, str, str | None, list[tuple[str, float]], list[tuple[str, float]]]:
+        """The device as the core takes it."""
+        figures = [(key, float(f.value)) for key, f in self.items() if not isinstance(f.value, str)]
+        peaks = [(key, float(peak.value)) for key, peak in self.flops.items()]
+        return self.name, self.backend, self.value("topology"), figures, peaks
+
+    def _find(self, figure: str) -> Figure | None:
+        if figure.startswith("flops."):
+            return self.flops.get(figure[len("flops.") :])
+        if figure not in FIGURES:
+            raise KeyError(figure)
+        return self._figures.get(figure)
+
+
+class CollectiveTime:
+    """How long a collective takes, and what that is made of."""
+
+    __slots__ = ("alpha_seconds", "bytes_per_second", "seconds", "wire_bytes")
+
+    def __init__(
+        self, seconds: float, wire_bytes: float, alpha_seconds: float, bytes_per_second: float
+    ) -> None:
+        self.seconds = seconds
+        """In all; of the model `alpa` its cost, which has no unit."""
+        self.wire_bytes = wire_bytes
+        """Bytes that each device sends in a ring or over a switch."""
+        self.alpha_seconds = alpha_seconds
+        """Of the seconds, what does not depend on the size."""
+        self.bytes_per_second = bytes_per_second
+        """Wire bytes over the rest of the seconds; 0 if nothing is sent or the model has none."""
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"CollectiveTime({figures})"
+
+
+class DeviceTable(Mapping[str, Device]):
+    """Devices by name. `get` and `[ ]` also take aliases, in any case of letters."""
+
+    def __init__(self, devices: Mapping[str, Device]) -> None:
+        self._devices = dict(devices)
+        self._names = {_folded(name): name for name in self._devices}
+        for name, device in self._devices.items():
+            for alias in device.aliases:
+                self._names.setdefault(_folded(alias), name)
+
+    def __getitem__(self, name: str) -> Device:
+        found = self._names.get(_folded(name))
+        if found is None:
+            known = ", ".join(self._devices)
+            raise UnknownDeviceError(f"unknown device {name!r}; known are: {known}")
+        return self._devices[found]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._devices)
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and _folded(name) in self._names
+
+    def __repr__(self) -> str:
+        return f"<DeviceTable: {', '.join(self._devices)}>"
+
+
+class UnknownDeviceError(KeyError, ValueError):
+    """No device has this name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+_built_in: DeviceTable | None = None
+
+
+def _built_in_table() -> DeviceTable:
+    global _built_in
+    if _built_in is None:
+        with open(f"{__file__[: -len('devices.py')]}devices.toml", encoding="utf-8") as file:
+            _built_in = DeviceTable(_read(file.read(), "devices.toml", {}))
+    return _built_in
+
+
+def built_in() -> DeviceTable:
+    """The built-in devices."""
+    return _built_in_table()
+
+
+def names() -> tuple[str, ...]:
+    """The names of the built-in devices."""
+    return tuple(_built_in_table())
+
+
+def get(device: str | Device) -> Device:
+    """The built-in device with this name or alias; a `Device` is returned as it is.
+
+    An `UnknownDeviceError` (a `KeyError` and a `ValueError`) names those there are.
+    """
+    return device if isinstance(device, Device) else _built_in_table()[device]
+
+
+def load(path: str | PathLike[str]) -> DeviceTable:
+    """The built-in devices with those of a TOML file, which come first in doubt.
+
+    Each table of the file is a device: one that is built in (its name or an alias) takes over the
+    cells that the file gives, another starts from the device that it names as `base`, or empty.
+    A cell is a value or `{ value = ..., source = "..." }`; without a source it is the file's. A
+    `ValueError` for a name that is not in `FIGURES` and for what is no TOML.
+    """
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    return DeviceTable(_read(text, str(path), _built_in_table()))
+
+
+def table(devices: Mapping[str, Device] | None = None) -> Any:
+    """One row per cell of `devices` (the built-in ones): a `Table`.
+
+    Columns: device, figure, value (text), source. Cells that are not known stand with an empty
+    value and source.
+    """
+    from hlofast._core import TextColumn
+    from hlofast.table import Table
+
+    rows: list[tuple[str, str, str, str]] = []
+    for name, device in (_built_in_table() if devices is None else devices).items():
+        for key, figure in device.flops.items():
+            rows.append((name, f"flops.{key}", str(figure.value), figure.source))
+        for key in FIGURES:
+            cell = device._find(key)
+            value, source = ("", "") if cell is None else (str(cell.value), cell.source)
+            rows.append((name, key, value, source))
+    columns = zip(*rows, strict=True)
+    names_of_columns = ("device", "figure", "value", "source")
+    return Table(
+        (name, TextColumn(list(column)))
+        for name, column in zip(names_of_columns, columns, strict=True)
+    )
+
+
+def _folded(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
+
+
+def _read(text: str, path: str, known: Mapping[str, Device]) -> dict[str, Device]:
+    import tomllib
+
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None
+    sources = tables.pop("sources", {})
+    devices = dict(known)
+    for name, cells in tables.items():
+        if not isinstance(cells, dict):
+            _refuse(path, name, "a device is a table")
+        base = cells.get("base", name)
+        if "base" in cells and base not in known and base not in devices:
+            _refuse(path, name, f"base {base!r} is no device")
+        start = known[base] if base in known else devices.get(base)
+        key = start.name if start is not None and "base" not in cells else name
+        devices[key] = _device(path, key, cells, sources, start)
+    return devices
+
+
+def _device(
+    path: str, name: str, cells: dict[str, Any], sources: dict[str, str], start: Device | None
+) -> Device:
+    def figure(key: str, cell: Any) -> Figure:
+        value, source = cell, path
+        if isinstance(cell, dict):
+            if "value" not in cell or set(cell) - {"value", "source"}:
+                _refuse(path, name, f"{key} is a value or {{ value = ..., source = ... }}")
+            value, source = cell["value"], str(cell.get("source", path))
+        where = f"{path}: {name}"
+        is_peak = key.startswith("flops.")
+        checked = _positive(f"{where}: {key}", value) if is_peak else _checked(where, key, value)
+        return Figure(checked, sources.get(source, source))
+
+    figures = {} if start is None else dict(start)
+    peaks = {} if start is None else dict(start.flops)
+    for key, cell in cells.items():
+        if key == "flops":
+            if not isinstance(cell, dict):
+                _refuse(path, name, "flops is a table of peaks by element type")
+            peaks.update({kind: figure(f"flops.{kind}", peak) for kind, peak in cell.items()})
+        elif key not in _KEYS:
+            figures[key] = figure(key, cell)
+    backend = cells.get("backend", "other" if start is None else start.backend)
+    if backend not in _BACKENDS:
+        _refuse(path, name, f"backend is one of {', '.join(_BACKENDS)}")
+    is_same = start is not None and start.name == name
+    aliases = cells.get("aliases", start.aliases if start is not None and is_same else ())
+    label = cells.get("label", start.label if start is not None and is_same else name)
+    return Device(
+        name,
+        figures,
+        peaks,
+        label=str(label),
+        backend=backend,
+        aliases=tuple(str(alias) for alias in aliases),
+    )
+
+
+def _refuse(path: str, name: str, message: str) -> NoReturn:
+    raise ValueError(f"{path}: {name}: {message}")
+
+
+def _checked(where: str, key: str, value: Any) -> float | str:
+    if key not in FIGURES:
+        raise ValueError(f"{where}: unknown figure {key!r}; known are: {', '.join(FIGURES)}")
+    if key in _TEXTS:
+        if value not in _TOPOLOGIES:
+            raise ValueError(f"{where}: {key} is one of {', '.join(_TOPOLOGIES)}")
+        return str(value)
+    number = _positive(f"{where}: {key}", value)
+    if key in _COUNTS:
+        if number != int(number):
+            raise ValueError(f"{where}: {key} is a whole number, not {value!r}")
+        return int(number)
+    return number
+
+
+def _positive(where: str, value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):
+        raise ValueError(f"{where} is a number above 0, not {value!r}")
+    return value if isinstance(value, int) else float(value)
