@@ -7,6 +7,7 @@ import pytest
 
 import hlofast
 from conftest import Seeds
+from hlofast.cli import matmuls
 from hlofast.cli.matmuls import KEYS
 from test_cli import TWO_MODULES, document, hlofast_command
 
@@ -64,6 +65,45 @@ def test_groups_add_up(train_step: Path, by: str) -> None:
     assert len(set(keys)) == len(keys)
     title = f"\nBy {by.replace('_', ' ')}\n"
     assert title in hlofast_command("matmuls", train_step, "--by", by, "--top", "0").stdout
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 5, 1000])
+def test_depth_of_scopes(train_step: Path, depth: int) -> None:
+    arguments = ("--by", "scope", "--depth", str(depth))
+    whole = document("matmuls", train_step, *arguments)
+    assert (whole["by"], whole["depth"]) == ("scope", depth)
+    (module,) = whole["modules"]
+    assert sum(group["flops"] for group in module["groups"]) == module["totals"]["flops"]
+    # The same scopes as those of all instructions.
+    scopes = hlofast.load(train_step).cost().by("scope", depth=depth)["scope"].tolist()
+    assert {group["key"] or "" for group in module["groups"]} <= set(scopes)
+    title = f"\nBy scope to depth {depth}"
+    assert title in hlofast_command("matmuls", train_step, *arguments).stdout
+    assert document("matmuls", train_step, "--by", "scope")["depth"] is None
+
+
+def test_slashes_in_brackets_part_no_scope() -> None:
+    scope = "jit(f)/dot[dims=(/)]/c"
+    found = [matmuls._to_depth(scope, depth) for depth in range(4)]
+    assert found == ["", "jit(f)", "jit(f)/dot[dims=(/)]", scope]
+
+
+def test_long_scopes_are_cut_for_people_only(tmp_path: Path) -> None:
+    scope = "jit(f)/" + "/".join(["very_long_component"] * 20)
+    path = tmp_path / "long.txt"
+    path.write_text(
+        "HloModule m\n\nENTRY e {\n  a = f32[4,4] parameter(0)\n  ROOT d = f32[4,4] dot(a, a), "
+        "lhs_contracting_dims={1}, rhs_contracting_dims={0}, "
+        f'metadata={{op_name="{scope}/dot_general"}}\n}}\n'
+    )
+    assert only(path)["matmuls"][0]["scope"].startswith(scope)
+    for verb, *more in (("matmuls",), ("matmuls", "--by", "scope"), ("cost", "--by", "scope")):
+        shown = hlofast_command(verb, path, *more, "--depth", "40").stdout
+        assert scope not in shown
+        assert "jit(f)/very_long_com" in shown
+        assert "…" in shown
+    groups = document("cost", path, "--by", "scope", "--depth", "40")["modules"][0]["groups"]
+    assert max(len(group["key"] or "") for group in groups) >= len(scope)
 
 
 def test_top(train_step: Path) -> None:

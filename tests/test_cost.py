@@ -40,13 +40,14 @@ class TestDumps:
             assert sum(groups["transcendentals"].tolist()) == cost.transcendentals
             assert sum(groups["bytes_accessed"].tolist()) == cost.bytes_accessed
             assert len(set(groups[key].tolist())) == len(groups)
-            assert ("bytes_read" in groups) is not xla
+            assert ("bytes_read" in groups) is ("exact_flops" in groups) is not xla
         if not xla:
             groups = cost.by(key)
             assert sum(groups["bytes_read"].tolist()) == cost.bytes_read
             assert sum(groups["bytes_written"].tolist()) == cost.bytes_written
             sums = [sum(groups[name].tolist()) for name in SPLIT]
             assert sum(sums) == cost.bytes_accessed
+            assert sum(groups["exact_flops"].tolist()) == cost.flops_by_provenance["exact"]
 
     def test_columns_times_multiplicity_are_the_totals(self, dump: hlofast.Module) -> None:
         cost = dump.cost()
@@ -212,6 +213,9 @@ class TestTotals:
             "flops": -2.0,
             "bytes accessed": -2.0,
             "optimal_seconds": -2.0,
+            "bytes accessed0{}": -2.0,
+            "bytes accessedout{}": -2.0,
+            "utilization0{}": 2.0,
         }
 
     def test_backend(self) -> None:

@@ -47,9 +47,16 @@ SMALL = {
 }
 
 
-# Bytes that are not the compiler's yet: gathers with padded results, fusions around asynchronous
-# collectives.
-OTHER_BYTES = {"tpu_decode.after", "tpu_indexing.after", "tpu_mixture.after"}
+# Sums of bytes that are not the compiler's yet, by program.
+OTHER_BYTES = {
+    # Fusions of work beside asynchronous collectives.
+    "tpu_decode.after": {"", "0{}", "9{}", "12{}"},
+    # Gathers and scatters whose results or updates are padded themselves: slices of 48 elements.
+    "tpu_indexing.after": {"", "0{}", "out{}"},
+    # Likewise, and a scatter that runs on the SparseCore: about 2^25 bytes more read and written,
+    # what one such scatter moves by the rule.
+    "tpu_mixture.after": {"", "0{}", "out{}"},
+}
 
 
 def figures(text: str) -> tuple[list[float], float]:
@@ -65,6 +72,17 @@ def compare(name: str, text: str, theirs: dict[str, float], slack: float) -> Non
         assert moved == pytest.approx(theirs["bytes accessed"], rel=1e-6, abs=slack)
 
 
+def compare_sums(name: str, text: str, theirs: dict[str, float], slack: float) -> None:
+    """The whole dictionary, but for the time: `optimal_seconds` uses rates of the device."""
+    ours = hlofast.loads(text).cost(xla=True, backend="tpu", float32=True).cost_analysis()
+    for key in (ours.keys() | theirs.keys()) - {"optimal_seconds"}:
+        allowed = 0.0 if key.startswith("utilization") else slack
+        near = pytest.approx(theirs.get(key, 0.0), rel=1e-6, abs=allowed)
+        # An exception that agrees has to go.
+        is_other = key.removeprefix("bytes accessed") in OTHER_BYTES.get(name, ())
+        assert (ours.get(key, 0.0) == near) is not is_other, key
+
+
 def slack_of(text: str, device: str) -> float:
     """Bytes that tables of tuples may count too much."""
     if device == "v5e":
@@ -77,20 +95,17 @@ def test_programs(name):
     path = PROGRAMS[name]
     device = next(row["backend"] for row in INDEX if row["name"] == name)[:3]
     text = text_of(path)
-    compare(name, text, json.loads(read(path))["compiled_cost_analysis"], slack_of(text, device))
+    theirs = json.loads(read(path))["compiled_cost_analysis"]
+    compare(name, text, theirs, slack_of(text, device))
+    compare_sums(name, text, theirs, slack_of(text, device))
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_programs(name):
     row = SMALL[name]
-    compare(name, row["text"], row["cost"], slack_of(row["text"], row["backend"][:3]))
-
-
-def test_exceptions_are_exceptions():
-    # An entry whose bytes agree has to go.
-    for name in OTHER_BYTES & SMALL.keys():
-        row = SMALL[name]
-        assert figures(row["text"])[1] != row["cost"]["bytes accessed"], name
+    slack = slack_of(row["text"], row["backend"][:3])
+    compare(name, row["text"], row["cost"], slack)
+    compare_sums(name, row["text"], row["cost"], slack)
 
 
 def test_there_are_enough_programs():

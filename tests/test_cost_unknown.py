@@ -136,6 +136,8 @@ class TestLoopsOfUnknownTripCount:
             "exact": DOT,
             "unknown_trip_count": DOT + 1,
         }
+        exact = {row["computation"]: row["exact_flops"] for row in cost.by("computation")}
+        assert {name: flops for name, flops in exact.items() if flops} == {"square": DOT}
         assert cost.matmuls()["is_lower_bound"].tolist() == [1]
         assert cost.mfu(1.0, 1e12).is_lower_bound
 
@@ -183,6 +185,10 @@ class TestLoopsOfUnknownTripCount:
         times = ("--step-seconds", "1", "--peak-flops", "1e12")
         module = only("cost", path, *times)
         assert module["flops_by_provenance"]["unknown_trip_count"] == DOT + 1
+        table = hlofast_command("cost", path).stdout.partition("By phase")[2].splitlines()
+        assert "not exact" in table[1]
+        # One of two products, and the compare beside it.
+        assert [line for line in table[2:4] if "50." in line]
         assert module["utilization"]["is_lower_bound"] is True
         assert module["matmuls"]["is_lower_bound"] is True
         text = shown("cost", path, *times)

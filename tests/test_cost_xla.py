@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import math
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -108,9 +109,9 @@ def test_there_are_dumps_of_both_stages_and_backends():
 
 # Modules of one feature each.
 
+CASE_ROWS = {row["name"]: row for row in lines(FIXTURES / "costs" / "cases.jsonl.gz")}
 CASES = grouped(
-    (row["name"], row["text"], [row[name] for name in PROPERTIES])
-    for row in lines(FIXTURES / "costs" / "cases.jsonl.gz")
+    (row["name"], row["text"], [row[name] for name in PROPERTIES]) for row in CASE_ROWS.values()
 )
 
 
@@ -226,6 +227,79 @@ def test_sizes_without_bound_are_not_numbers_to_compare():
         assert cost.bytes_accessed >= -1
 
 
+# The whole dictionary, sums by operand and result included.
+
+FOUR_FIGURES = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
+DICTIONARIES = {
+    path.name.removesuffix(".xla.json.gz"): path
+    for path in sorted((FIXTURES / "dumps").glob("*.xla.json.gz"))
+}
+
+
+def same(ours: dict[str, float], theirs: dict[str, float]) -> bool:
+    """Equality, where nan is nan: a part of an array without elements."""
+    return ours.keys() == theirs.keys() and all(
+        ours[name] == value or (math.isnan(ours[name]) and math.isnan(value))
+        for name, value in theirs.items()
+    )
+
+
+@pytest.mark.parametrize("name", DICTIONARIES)
+def test_whole_dictionaries_of_dumps(name):
+    path = DICTIONARIES[name]
+    module = hlofast.loads(read(path.with_name(f"{name}.txt.gz")))
+    theirs = json.loads(read(path))["cost_analysis"]
+    assert len(theirs) > 5
+    assert module.cost(xla=True, backend="cpu", float32=True).cost_analysis() == theirs
+    exact = module.cost(xla=True, backend="cpu").cost_analysis()
+    assert exact == pytest.approx(theirs, rel=RELATIVE)
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_whole_dictionaries_of_snippets(family):
+    texts = [(name, text) for name, text, _ in comparable(f"cases/{family}")]
+    wrong = []
+    for name, text in texts:
+        row = CASE_ROWS[name]
+        figures = {key: row[key.replace(" ", "_")] for key in FOUR_FIGURES}
+        theirs = {key: found for key, found in figures.items() if found} | row["by_operand"]
+        module = hlofast.loads(text)
+        ours = module.cost(xla=True, backend="cpu", float32=True).cost_analysis()
+        exact = module.cost(xla=True, backend="cpu").cost_analysis()
+        near = pytest.approx(theirs, rel=RELATIVE, abs=0.5, nan_ok=True)
+        if not same(ours, theirs) or exact != near:
+            wrong.append(f"{name}: {ours}, exact {exact}, XLA {theirs}")
+    assert wrong == []
+
+
+def test_there_are_enough_sums_by_operand():
+    keys = {re.sub(r"\d+", "0", key) for row in CASE_ROWS.values() for key in row["by_operand"]}
+    assert keys == {
+        *("utilization0{}", "bytes accessed0{}", "bytes accessed0{0}", "bytes accessed0{0,0}"),
+        *("bytes accessedout{}", "bytes accessedout{0}", "bytes accessedout{0,0}"),
+        "bytes accessedout{0,0,0}",
+    }
+
+
+def test_executed_costs_have_no_sums_by_operand():
+    module = hlofast.loads(read(FIXTURES / "dumps" / "cpu_train_step.after.txt.gz"))
+    assert set(module.cost().cost_analysis()) == {"flops", "transcendentals", "bytes accessed"}
+
+
+def test_sums_by_operand_are_left_out_where_calls_of_calls_make_too_many():
+    # Every computation calls the one before it many times, whose tuple has many operands.
+    many = 3000
+    names = ", ".join(["x"] * many)
+    shapes = ", ".join(["f32[]"] * many)
+    text = f"HloModule m\n\nc0 {{\n  x = f32[] parameter(0)\n  t = ({shapes}) tuple({names})\n"
+    text += "  ROOT n = f32[] negate(x)\n}\n\n"
+    calls = "".join(f"  y{n} = f32[] call(x), to_apply=c0\n" for n in range(many))
+    text += f"ENTRY e {{\n  x = f32[] parameter(0)\n{calls}  ROOT n = f32[] negate(x)\n}}\n"
+    cost = hlofast.loads(text).cost(xla=True)
+    assert cost.flops == many + 1
+    assert set(cost.cost_analysis()) == {"flops", "bytes accessed"}
+
+
 # Loops against the same program without them.
 
 LOOPS = {
@@ -300,5 +374,9 @@ def test_figures_of_snippets_are_what_xla_says_today(monkeypatch):
     kept = {name: text for texts in CASES.values() for name, text, _ in texts}
     assert dict(cost_cases.cases()) == kept
     with xla_cost.Oracle() as oracle:
+        for name, row in CASE_ROWS.items():
+            fresh = oracle.properties(row["text"])
+            by_operand = {key: fresh[key] for key in fresh if key not in FOUR_FIGURES}
+            assert same(by_operand, row["by_operand"]), name
         for name, text, theirs in (row for texts in SNIPPETS.values() for row in texts):
             assert oracle.figures(text)[:3] == theirs, name

@@ -10,15 +10,16 @@ Beside a dump that a TPU compiler made, ``NAME.compiled_cost.json`` (``make_dump
 compared with the figures for TPU: FLOPs and transcendentals bit for bit, bytes to a relative 1e-4
 and 5 kB for each asynchronous start, since the compiler adds tables of its own.
 
-FLOPs, transcendentals and bytes are compared bit for bit when hlofast accumulates 32-bit floats
-in XLA's order, and to a relative 1e-4 when it keeps exact integers, of the module and of every
-computation made the entry by itself.
+Of the module the whole dictionary is compared, sums by operand included, of every computation made
+the entry by itself FLOPs, transcendentals and bytes: bit for bit when hlofast accumulates 32-bit
+floats in XLA's order, and to a relative 1e-4 when it keeps exact integers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 import time
@@ -61,6 +62,28 @@ def close(ours, theirs):
     )
 
 
+def dictionary_problem(ours, theirs, relative):
+    """Where two dictionaries of ``cost_analysis`` differ, or None; absent is 0, nan is nan."""
+    for name in sorted(ours.keys() | theirs.keys()):
+        our, their = ours.get(name, 0.0), theirs.get(name, 0.0)
+        if math.isnan(our) and math.isnan(their):
+            continue
+        if not abs(our - their) <= relative * max(abs(their), 1):
+            return f"{name}: {our}, XLA {their}"
+    return None
+
+
+def check_dictionary(path, module, theirs, counts):
+    """Compare the whole dictionary of a module."""
+    for kind, relative in (("float32", 0.0), ("exact", RELATIVE)):
+        cost = module.cost(xla=True, backend="cpu", float32=kind == "float32")
+        problem = dictionary_problem(cost.cost_analysis(), theirs, relative)
+        counts[f"{kind} dictionaries {'different' if problem else 'equal'}"] += 1
+        if problem:
+            print(f"{path.name}, {kind} dictionary: {problem}", flush=True)
+    counts["keys"] += len(theirs)
+
+
 def expected_figures(oracle, text, modules_only):
     """XLA's figures, with the names of ``figures_of``; refusals are strings."""
     yield None, oracle.figures(text)
@@ -96,6 +119,7 @@ def check(path, oracle, modules_only, counts, limit):
         return
     module = hlofast.loads(text)
     check_compiled(path, text, module, counts)
+    check_dictionary(path, module, oracle.properties(text), counts)
     emulated = figures_of(module.cost(xla=True, backend="cpu", float32=True))
     exact = figures_of(module.cost(xla=True, backend="cpu"))
     shown = 0

@@ -1,0 +1,178 @@
+"""Small programs, each of which does one thing that a rule of `Module.lint` is about, or nearly."""
+
+from __future__ import annotations
+
+import hlofast
+from hlofast import Findings
+
+ADD = "add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }"
+MAXIMUM = ADD.replace("add(a, b)", "maximum(a, b)")
+ALL = "channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true"
+PAIRS = "channel_id=1, replica_groups={{0,1},{2,3}}, use_global_device_ids=true"
+
+
+def lint(
+    body: str, *, before: str = ADD, header: str = "num_partitions=4", **options: float
+) -> Findings:
+    """The findings in a program whose entry has the instructions `body`."""
+    text = f"HloModule m, {header}\n\n{before}\n\nENTRY e {{\n{body}\n}}\n"
+    return hlofast.loads(text, strict=True).lint(**options)
+
+
+def codes(body: str, *, before: str = ADD, header: str = "num_partitions=4") -> list[str]:
+    """The codes of the findings."""
+    return [finding.code for finding in lint(body, before=before, header=header)]
+
+
+PART = """
+  id = u32[] partition-id()
+  table = s32[4] constant({0, 16, 32, 48})
+  row = s32[1] dynamic-slice(table, id), dynamic_slice_sizes={1}
+  at = s32[] reshape(row)
+  zero = s32[] constant(0)
+"""
+"""Where the part of 16 rows of each of 4 devices starts."""
+
+SLICED_REDUCTION = f"""
+  x = f32[64,32] parameter(0)
+  {PART}
+  r = f32[64,32] all-reduce(x), {ALL}, to_apply=add
+  ROOT part = f32[16,32] dynamic-slice(r, at, zero), dynamic_slice_sizes={{16,32}}
+"""
+
+ADDED_REDUCTIONS = f"""
+  x = f32[64,32] parameter(0)
+  y = f32[64,32] parameter(1)
+  a = f32[64,32] all-reduce(x), {ALL}, to_apply=add
+  b = f32[64,32] all-reduce(y), {ALL}, to_apply=add
+  ROOT s = f32[64,32] add(a, b)
+"""
+
+CONCATENATED_REDUCTIONS = f"""
+  x = f32[2048] parameter(0)
+  y = f32[2048] parameter(1)
+  z = f32[100] parameter(2)
+  all = f32[4196] concatenate(x, y, z), dimensions={{0}}
+  r = f32[4196] all-reduce(all), {ALL}, to_apply=add
+  a = f32[2048] slice(r), slice={{[0:2048]}}
+  b = f32[2048] slice(r), slice={{[2048:4096]}}
+  c = f32[100] slice(r), slice={{[4096:4196]}}
+  s = f32[2048] fusion(a, b), kind=kLoop, calls=sum
+  ROOT t = (f32[2048], f32[100]) tuple(s, c)
+"""
+SUM = """
+sum {
+  p = f32[2048] parameter(0)
+  q = f32[2048] parameter(1)
+  half = f32[] constant(0.5)
+  halves = f32[2048] broadcast(half), dimensions={}
+  h = f32[2048] multiply(p, halves)
+  ROOT s = f32[2048] add(h, q)
+}
+"""
+
+SAME_GATHER = f"""
+  x = f32[16,32] parameter(0)
+  c = bf16[16,32] convert(x)
+  a = bf16[64,32] all-gather(c), {ALL}, dimensions={{0}}
+  b = bf16[64,32] all-gather(c), {ALL.replace("id=1", "id=2")}, dimensions={{0}}
+  ROOT t = (bf16[64,32], bf16[64,32]) tuple(a, b)
+"""
+
+GATHER_OF_PART = f"""
+  x = f32[16,32] parameter(0)
+  {PART}
+  whole = f32[64,32] all-gather(x), {ALL}, dimensions={{0}}
+  part = f32[16,32] dynamic-slice(whole, at, zero), dynamic_slice_sizes={{16,32}}
+  again = f32[64,32] all-gather(part), {ALL.replace("id=1", "id=2")}, dimensions={{0}}
+  ROOT t = (f32[64,32], f32[64,32]) tuple(whole, again)
+"""
+
+RECOMPUTED = f"""
+  x = f32[16,32] parameter(0)
+  c = f32[16,32] cosine(x)
+  a = f32[64,32] all-gather(c), {ALL}, dimensions={{0}},
+    metadata={{op_name="jit(f)/jvp(M)/checkpoint/all_gather"}}
+  s = f32[16,32] sine(x)
+  b = f32[64,32] all-gather(s), {ALL.replace("id=1", "id=2")}, dimensions={{0}},
+    metadata={{op_name="jit(f)/transpose(jvp(M))/checkpoint/rematted_computation/all_gather"}}
+  ROOT t = (f32[64,32], f32[64,32]) tuple(a, b)
+"""
+
+WIDE_PRODUCT = """
+  w = bf16[256,128] parameter(0)
+  x = f32[64,256] parameter(1)
+  dy = f32[64,128] parameter(2)
+  c = f32[256,128] convert(w)
+  y = f32[64,128] dot(x, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  dw = f32[128,256] dot(dy, x), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  t = f32[256,128] transpose(dw), dimensions={1,0}
+  n = bf16[256,128] convert(t)
+  ROOT r = (f32[64,128], bf16[256,128]) tuple(y, n)
+"""
+
+ONE_HOT = """
+  ids = s32[64] parameter(0)
+  table = f32[1024,128] parameter(1)
+  i = s32[1024] iota(), iota_dimension=0
+  columns = s32[64,1024] broadcast(i), dimensions={1}
+  rows = s32[64,1024] broadcast(ids), dimensions={0}
+  hot = pred[64,1024] compare(rows, columns), direction=EQ
+  h = f32[64,1024] convert(hot)
+  ROOT y = f32[64,128] dot(h, table), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+"""
+
+REPLICATED = """
+  a = f32[1024,256] parameter(0), sharding={devices=[4,1]<=[4]}
+  b = f32[4096,256] parameter(1), sharding={replicated}
+  c = f32[2048,256] parameter(2), sharding={devices=[2,1,2]<=[4] last_tile_dim_replicate}
+  d = s32[9999] parameter(3), sharding={replicated}
+  ROOT s = (f32[1024,256], f32[4096,256], f32[2048,256], s32[9999]) tuple(a, b, c, d)
+"""
+
+ASYNCHRONOUS = f"""
+  x = f32[1024,256] parameter(0)
+  w = f32[256,256] parameter(1)
+  start = (f32[1024,256], f32[4096,256]) all-gather-start(x), {ALL}, dimensions={{0}}
+  done = f32[4096,256] all-gather-done(start)
+  y = f32[1024,256] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT t = (f32[4096,256], f32[1024,256]) tuple(done, y)
+"""
+
+GATHERED_AND_CUT = f"""
+  x = f32[64,16] parameter(0)
+  {PART}
+  whole = f32[64,64] all-gather(x), {ALL}, dimensions={{1}}
+  ROOT part = f32[16,64] dynamic-slice(whole, at, zero), dynamic_slice_sizes={{16,64}}
+"""
+
+LOOP = f"""
+body {{
+  s = (s32[], f32[64,32], f32[8,64,32], f32[64,32]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  w = f32[64,32] get-tuple-element(s), index=1
+  stack = f32[8,64,32] get-tuple-element(s), index=2
+  sum = f32[64,32] get-tuple-element(s), index=3
+  half = f32[64,32] negate(w)
+  r = f32[64,32] all-reduce(half), {ALL}, to_apply=add
+  more = f32[64,32] add(sum, r)
+  ROOT t = (s32[], f32[64,32], f32[8,64,32], f32[64,32]) tuple(next, w, stack, more)
+}}
+condition {{
+  s = (s32[], f32[64,32], f32[8,64,32], f32[64,32]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(8)
+  ROOT less = pred[] compare(i, n), direction=LT
+}}
+"""
+IN_LOOP = """
+  w = f32[64,32] parameter(0)
+  stack = f32[8,64,32] parameter(1)
+  sum = f32[64,32] parameter(2)
+  zero = s32[] constant(0)
+  s = (s32[], f32[64,32], f32[8,64,32], f32[64,32]) tuple(zero, w, stack, sum)
+  l = (s32[], f32[64,32], f32[8,64,32], f32[64,32]) while(s), condition=condition, body=body
+  ROOT r = f32[64,32] get-tuple-element(l), index=3
+"""

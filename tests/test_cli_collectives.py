@@ -1,0 +1,253 @@
+"""`hlofast collectives`: what devices send each other, for people and as JSON."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES, Seeds
+from hlofast.cli.collectives import KEYS
+from test_cli import TWO_MODULES, document, hlofast_command
+from test_collectives import ADD, LOOP, LOOP_ENTRY, MEGASCALE, MODEL, SYNC, TRANSFERS
+
+MESH = ("--mesh", "data=2,model=4")
+SCANNED = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"
+
+
+def written(folder: Path, entry: str, others: str = "", header: str = ", num_partitions=8") -> Path:
+    path = folder / "m.txt"
+    path.write_text(f"HloModule m{header}\n{ADD}{others}\nENTRY e {{\n{entry}\n}}\n")
+    return path
+
+
+def only(*arguments: str | Path) -> Any:
+    (module,) = document("collectives", *arguments)["modules"]
+    return module
+
+
+def shown(*arguments: str | Path) -> str:
+    done = hlofast_command("collectives", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def note(module: Any, kind: str) -> Any:
+    (found,) = [note for note in module["notes"] if note["kind"] == kind]
+    return found
+
+
+def test_document_is_the_python_table(train_step: Path) -> None:
+    module = only(train_step)
+    found = hlofast.load(train_step).collectives()
+    rows = sorted(found.to_pylist(), key=lambda row: -row["total_wire_bytes"])
+    for name in ("instruction", "name", "kind", "payload_in", "total_wire_bytes", "tensor"):
+        assert [row[name] for row in module["collectives"]] == [row[name] or None for row in rows]
+    assert module["totals"]["collectives"] == len(found)
+    assert module["totals"]["wire_bytes"] == sum(found["total_wire_bytes"])
+    assert module["mesh"]["text"] == str(found.mesh)
+    assert module["mesh"]["source"] == found.mesh_source
+    assert (module["pieces"], module["alpa"]) == (None, None)
+
+
+@pytest.mark.parametrize("by", KEYS)
+def test_groups_add_up(by: str) -> None:
+    module = only(SCANNED, *MESH, "--by", by)
+    for name in ("collectives", "multiplicity", "payload", "wire_bytes"):
+        assert sum(group[name] for group in module["groups"]) == module["totals"][name]
+    keys = [group["key"] for group in module["groups"]]
+    assert len(set(keys)) == len(keys) > 0
+    text = shown(SCANNED, *MESH, "--by", by, "--top", "0")
+    assert f"\nBy {by.replace('_', ' ')}\n" in text
+    assert "By wire bytes" not in text
+
+
+def test_axis_is_the_default() -> None:
+    text = shown(SCANNED, *MESH)
+    assert "mesh         data=2,model=4 (given)" in text
+    assert "\nBy axis\n" in text
+    assert "\nBy wire bytes" in text
+    assert "one level of the network" in text
+
+
+def test_kinds_and_shifts(tmp_path: Path) -> None:
+    path = written(tmp_path, SYNC.replace("GROUPS", MODEL))
+    module = only(path, *MESH)
+    (group,) = module["groups"]
+    assert (group["key"], group["collectives"]) == ("model", 5)
+    text = shown(path, *MESH)
+    assert "model +1" in text
+    text = shown(path, *MESH, "--hosts", "2")
+    assert "on 2 hosts" in text
+    assert "model, within a host" in text
+    assert "one level of the network" not in text
+    assert only(path, *MESH, "--hosts", "2")["mesh"]["hosts"] == 2
+    network = only(path, "--mesh", "data=2,model=4", "--slices", "2", "--by", "network")
+    assert [group["key"] for group in network["groups"]] == ["within a slice"]
+
+
+def test_loops_and_peeled_iterations(tmp_path: Path) -> None:
+    loop = LOOP.format(groups=MODEL, limit="constant(79)")
+    path = written(tmp_path, LOOP_ENTRY, loop)
+    module = only(path, *MESH)
+    assert note(module, "peeled")["figures"] == {"collectives": 1, "peeled": 1}
+    text = shown(path, *MESH)
+    assert "79 + 1 peeled" in text
+    assert "1 (peeled)" in text
+    assert "g (79 in it, 1 outside)" in text
+
+
+def test_lower_bounds(tmp_path: Path) -> None:
+    loop = LOOP.format(groups=MODEL, limit='custom-call(), custom_call_target="limit"')
+    path = written(tmp_path, LOOP_ENTRY, loop)
+    module = only(path, *MESH)
+    assert module["totals"]["is_lower_bound"]
+    assert note(module, "lower-bound")["figures"] == {"collectives": 1}
+    text = shown(path, *MESH)
+    assert ">= 1" in text
+    assert "at least 12,288 B" in text
+
+
+def test_what_is_never_executed(tmp_path: Path) -> None:
+    """A collective in the cheaper branch stands in no total, which is said."""
+    branches = (
+        f"one {{\n  p = f32[1024] parameter(0)\n"
+        f"  ROOT a = f32[1024] all-reduce(p), channel_id=1, {MODEL}, to_apply=add\n}}\n"
+        "other {\n  p = f32[1024] parameter(0)\n  m = f32[1024] multiply(p, p)\n"
+        "  n = f32[1024] multiply(m, p)\n  ROOT r = f32[1024] multiply(n, p)\n}\n"
+    )
+    entry = (
+        "  i = pred[] parameter(0)\n  p = f32[1024] parameter(1)\n  ROOT r = f32[1024] "
+        "conditional(i, p, p), true_computation=one, false_computation=other"
+    )
+    path = written(tmp_path, entry, branches)
+    module = only(path)
+    assert [row["multiplicity"] for row in module["collectives"]] == [0]
+    assert module["totals"]["wire_bytes"] == 0
+    assert note(module, "not-executed")["figures"] == {"collectives": 1}
+    assert "with no execution in the totals" in " ".join(shown(path).split())
+
+
+def test_unknown_sizes(tmp_path: Path) -> None:
+    entry = "  p = f32[8] parameter(0)\n  ROOT a = f32[8] all-reduce(p), replica_groups={}, to_apply=add"
+    path = written(tmp_path, entry, header="")
+    module = only(path)
+    assert module["mesh"] is None
+    assert module["collectives"][0]["wire_bytes"] is None
+    assert module["groups"][0]["wire_bytes"] is None
+    assert note(module, "unknown")["figures"] == {"collectives": 1}
+    assert note(module, "no-mesh")
+    assert only(path, *MESH)["totals"]["wire_bytes"] == 2 * 32 * 7 // 8
+
+
+def test_groups_beside_the_mesh(tmp_path: Path) -> None:
+    path = written(tmp_path, SYNC.replace("GROUPS", MODEL))
+    module = only(path, "--mesh", "x=16")
+    reason = "it names 8 devices, the mesh has 16 (for one slice of several give slices=2)"
+    assert reason in {row["reason"] for row in module["mismatches"]}
+    assert note(module, "no-axis-subset")
+    text = shown(path, "--mesh", "x=16")
+    assert "no axis subset [2,4]<=[8]" in text
+
+
+def test_host_transfers(tmp_path: Path) -> None:
+    path = written(tmp_path, TRANSFERS.replace("ATTRIBUTES", ", is_host_transfer=true"))
+    module = only(path)
+    assert module["host_transfers"] == ["s", "r"]
+    assert "2 transfers between device and host not listed: s, r" in shown(path)
+    path = written(tmp_path, TRANSFERS.replace("ATTRIBUTES", MEGASCALE))
+    module = only(path, "--mesh", "slice=4,model=8", "--slices", "4", "--by", "network")
+    assert module["host_transfers"] == []
+    assert [group["key"] for group in module["groups"]] == ["between slices"]
+
+
+def test_pieces() -> None:
+    path = FIXTURES / "seedlike" / "gpu_train_step.txt.gz"
+    module = only(path, *MESH, "--pieces")
+    found = hlofast.load(path).collectives(hlofast.Mesh({"data": 2, "model": 4}))
+    assert len(module["pieces"]) == len(found.pieces) > len(found)
+    assert "\nArrays moved, of one execution" in shown(path, *MESH, "--pieces")
+
+
+def test_alpa() -> None:
+    path = FIXTURES / "seedlike" / "gpu_train_step.txt.gz"
+    alpa = only(path, *MESH, "--alpa")["alpa"]
+    found = hlofast.load(path).collectives(hlofast.Mesh({"data": 2, "model": 4}))
+    assert alpa["counters"] == found.alpa_counters()
+    assert sum(row["cost"] for row in alpa["costs"]) == sum(found.alpa_cost()["cost"])
+    text = shown(path, *MESH, "--alpa")
+    counters = ", ".join(f"#{kind}: {count}" for kind, count in found.alpa_counters().items())
+    assert counters in text
+    assert "grad_sync_channel_ids" in text
+    text = shown(path, "--mesh", "x=8", "--alpa")
+    assert "Alpa's are for meshes of two axes" in text
+
+
+def test_top() -> None:
+    count = len(only(SCANNED, "--top", "2")["collectives"])
+    assert count > 2
+    assert f"(first 2 of {count})" in shown(SCANNED, "--top", "2")
+
+
+def test_none(tmp_path: Path) -> None:
+    path = tmp_path / "page.txt"
+    path.write_text(TWO_MODULES)
+    modules = document("collectives", path)["modules"]
+    assert [module["collectives"] for module in modules] == [[], []]
+    assert shown(path).count("0 collectives") == 2
+
+
+def test_rules(tmp_path: Path) -> None:
+    entry = (
+        f"  p = f32[8] parameter(0)\n  ROOT a = f32[8] all-reduce(p), channel_id=1, {MODEL}, "
+        'to_apply=add, metadata={op_name="mine/psum"}'
+    )
+    path = written(tmp_path, entry)
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[rule]]\npattern = 'mine'\nphase = 'optimizer'\n")
+    (row,) = only(path, "--rules", rules)["collectives"]
+    assert row["phase"] == "optimizer"
+    rules.write_text("rule")
+    assert hlofast_command("collectives", path, "--rules", rules).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--by", "colour"),
+        ("--mesh", "data"),
+        ("--mesh", "data=0"),
+        ("--mesh", "data=2,data=2"),
+        ("--mesh", "data=4", "--hosts", "3"),
+        ("--mesh", "data=4", "--slices", "-1"),
+        ("--hosts", "2"),
+        ("--slices", "2"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(train_step: Path, arguments: tuple[str, ...]) -> None:
+    done = hlofast_command("collectives", train_step, *arguments)
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unreadable() -> None:
+    assert hlofast_command("collectives").returncode == 2
+    assert hlofast_command("collectives", "no such file").returncode == 3
+
+
+def test_seeds(seeds: Seeds) -> None:
+    module = only(seeds.path("002"), "--alpa")
+    assert module["totals"]["payload"] == 364_305_412
+    assert [(group["key"], group["wire_bytes"]) for group in module["groups"]] == [
+        ("axis_1", 557_899_776),
+        ("axis_0", 45_505_540),
+    ]
+    text = shown(seeds.path("002"), "--alpa")
+    assert "#total: 43, #all-reduce: 43, #all-gather: 0, #reduce-scatter: 0, #all-to-all: 0" in text
+    assert "101,295,561.030" in text
+    assert "names invented" in text
+    text = shown(seeds.path("003"), *MESH)
+    for part in ("weight down", "weight up", "12,582,912"):
+        assert part in text

@@ -1,0 +1,256 @@
+"""`Module.memory` and `hlofast memory`: peaks, what is alive there, XLA's files, bad input."""
+
+import gzip
+import json
+import warnings
+from pathlib import Path
+
+import numpy
+import pytest
+
+import hlofast
+from conftest import FIXTURES, Seeds
+from test_cli import document, hlofast_command
+
+LIVE_RANGES = FIXTURES / "live_ranges"
+CHAIN = """\
+HloModule m, is_scheduled=true
+
+ENTRY e {
+  p = f32[100] parameter(0), metadata={op_name="params['w']"}
+  c = f32[] constant(2)
+  a = f32[100] negate(p), metadata={op_name="jit(f)/jvp(M)/neg" source_file="m.py" source_line=3}
+  b = f32[100] exponential(a), metadata={op_name="jit(f)/jvp(M)/exp"}
+  d = f32[50] slice(b), slice={[0:50]}
+  ROOT r = f32[50] broadcast(c), dimensions={}
+}
+"""
+
+
+def unpacked(program: str, file: str) -> str:
+    return gzip.decompress((LIVE_RANGES / program / f"{file}.txt.gz").read_bytes()).decode()
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    path = tmp_path / "chain.txt"
+    path.write_text(CHAIN)
+    return path
+
+
+def test_seed_with_known_figures(seeds: Seeds) -> None:
+    module = hlofast.load(seeds.path("003"))
+    logical = {"sizes": "logical", "constants": "program", "space": "all"}
+    values = module.memory(rule="values", **logical)
+    assert (values.live_peak, values.at and values.at.name) == (23_072_812, "all-reduce")
+    in_place = module.memory(**logical)
+    assert (in_place.live_peak, in_place.at and in_place.at.name) == (18_878_510, "fusion")
+    assert module.memory(rule="values").live_peak == 23_073_792
+    gathered = [row for row in in_place.live if row["class"] == "gathered_weight"]
+    assert sorted(row["name"] for row in gathered) == ["all-gather", "all-gather.1"]
+
+
+def test_figures_and_tables() -> None:
+    memory = hlofast.loads(CHAIN).memory()
+    assert memory.live_peak == 1004
+    assert memory.at is not None
+    assert memory.at.name == "d"
+    assert memory.timeline.tolist() == [400, 404, 804, 804, 1004, 604]
+    assert memory.timeline.dtype == numpy.int64
+    assert not memory.timeline.flags.writeable
+    steps = memory.steps()
+    assert steps["bytes"].tolist() == memory.timeline.tolist()
+    assert [memory._module[int(row)].name for row in steps["instruction"]] == list("pcabdr")
+    live = memory.live.to_pylist()
+    assert [(row["name"], row["bytes"], row["class"]) for row in live] == [
+        ("p", 400, "parameter"),
+        ("b", 400, "temporary"),
+        ("d", 200, "unknown"),
+        ("c", 4, "constant"),
+    ]
+    assert sum(row["bytes"] for row in live) == memory.live_peak
+    assert memory.by("class").to_pylist()[0] == {
+        "class": "parameter",
+        "rows": 1,
+        "bytes": 400,
+        "byte_steps": 2800,
+    }
+    assert memory.without_largest() == {"instruction": 0, "bytes": 400, "live_peak": 604, "at": 4}
+    assert memory.live_at("a").to_pylist()[0]["name"] == "p"
+    assert memory.values()["name"].tolist() == list("pcabdr")
+    assert isinstance(memory, hlofast.Memory)
+    assert "1,004 B at d" in repr(memory)
+
+
+@pytest.mark.parametrize("key", ["class", "phase", "scope", "source", "op_name", "shape"])
+def test_groups_add_up(key: str) -> None:
+    memory = hlofast.load(FIXTURES / "dumps" / "tpu_train_step_named.after.txt.gz").memory()
+    table = memory.by(key)
+    assert table["bytes"].sum() == memory.live_peak
+    assert table["rows"].sum() == len(memory.live)
+    assert sorted(table["bytes"], reverse=True) == table["bytes"].tolist()
+
+
+def test_arrow() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    memory = hlofast.loads(CHAIN).memory()
+    table = memory.steps().to_arrow()
+    assert isinstance(table, pyarrow.Table)
+    assert table["bytes"].to_pylist() == memory.timeline.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rule": "best"}, 'rule is one of "in_place", "values", "xla"'),
+        ({"sizes": "small"}, "sizes is one of"),
+        ({"constants": "never"}, "constants is one of"),
+        ({"schedule": "fast"}, "schedule is one of"),
+        ({"space": "moon"}, "memory space"),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hlofast.loads(CHAIN).memory(**options)  # type: ignore[arg-type]
+
+
+def test_spaces() -> None:
+    module = hlofast.load(FIXTURES / "dumps" / "tpu_host_state.after.txt.gz")
+    peaks = {space: module.memory(space=space).live_peak for space in ("hbm", "vmem", "host")}
+    assert peaks["host"] >= 2_097_152
+    assert (
+        module.memory(space=1).live_peak == peaks["vmem"] == module.memory(space="S(1)").live_peak
+    )
+    assert (
+        max(peaks.values()) <= module.memory(space="all").live_peak <= sum(peaks.values()) + 2**17
+    )
+
+
+def test_account_of_a_tpu_program() -> None:
+    name = "tpu_host_state.after"
+    module = hlofast.load(FIXTURES / "dumps" / f"{name}.txt.gz")
+    recorded = gzip.decompress((FIXTURES / "dumps" / f"{name}.xla.json.gz").read_bytes())
+    figures = json.loads(recorded)["memory_analysis"]
+    memory = module.memory()
+    assert memory.xla_peak == figures["peak_memory_in_bytes"]
+    for part, value in memory.xla.items():
+        assert value == figures.get(part, value)
+
+
+def test_what_is_doubtful_is_said() -> None:
+    unscheduled = hlofast.loads(CHAIN.replace(", is_scheduled=true", ""))
+    assert any("does not say that it is scheduled" in note for note in unscheduled.memory().notes)
+    listed = unscheduled.memory(schedule="list")
+    assert any("frees most memory" in note for note in listed.notes)
+    aliased = CHAIN.replace("true", "true, input_output_alias={ {}: (0, {}, may-alias) }", 1)
+    with pytest.warns(UserWarning, match="input_output_alias"):
+        memory = hlofast.loads(aliased).memory()
+    assert memory.live_peak == 1004
+    unknown = hlofast.loads(CHAIN.replace("f32[50] slice", "f32[?] slice"))
+    assert any("unknown size count as nothing: d" in note for note in unknown.memory().notes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hlofast.loads(CHAIN).memory().notes == ["fragmentation is not modelled"]
+
+
+def test_sizes_beyond_64_bits_are_an_error() -> None:
+    text = CHAIN.replace("[100]", "[2000000000,1000000000]")
+    with pytest.raises(OverflowError, match="64 bits"):
+        hlofast.loads(text).memory()
+
+
+def test_instruction_inside_a_fusion() -> None:
+    text = (
+        "HloModule m\n\nf {\n  p = f32[4] parameter(0)\n  ROOT n = f32[4] negate(p)\n}\n\n"
+        "ENTRY e {\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] fusion(x), kind=kLoop, calls=f\n}\n"
+    )
+    memory = hlofast.loads(text).memory()
+    with pytest.raises(ValueError, match="part of a fusion"):
+        memory.live_at("n")
+    with pytest.raises(KeyError):
+        memory.live_at("nothing")
+
+
+@pytest.mark.parametrize("program", ["momentum_step", "scan_gradient", "uneven_branches"])
+def test_files_of_xla(program: str) -> None:
+    memory = hlofast.loads(unpacked(program, "after_optimizations")).memory(
+        rule="values", space="all"
+    )
+    ranges = memory.file(unpacked(program, "live-range"))
+    assert (ranges.kind, ranges.peak_bytes) == ("live_range", memory.live_peak)
+    peak = {
+        (row["instruction"], row["index"], row["bytes"])
+        for row in ranges.table
+        if row["is_at_peak"]
+    }
+    assert peak == {(row["instruction"], row["index"], row["bytes"]) for row in memory.live}
+    assignment = memory.file(unpacked(program, "buffer-assignment").encode())
+    report = memory.file(unpacked(program, "memory-usage-report"))
+    assert assignment.total_bytes == report.total_bytes
+    assert set(assignment.table["kind"]) >= {"parameter"}
+
+
+def test_file_of_another_module() -> None:
+    memory = hlofast.loads(unpacked("momentum_step", "after_optimizations")).memory()
+    for file in ("live-range", "buffer-assignment", "memory-usage-report"):
+        with pytest.raises(ValueError, match="another module"):
+            memory.file(unpacked("spectra", file))
+    with pytest.raises(ValueError, match="no live-range"):
+        memory.file("HloModule m")
+
+
+class TestCommand:
+    def test_document(self, chain: Path) -> None:
+        (found,) = document("memory", chain)["modules"]
+        memory = hlofast.load(chain).memory()
+        assert found["live_peak"] == memory.live_peak
+        assert found["at"] == "d"
+        assert found["xla"] == memory.xla
+        assert [row["name"] for row in found["live"]] == memory.live["name"].tolist()
+        assert found["without_largest"]["live_peak"] == 604
+        assert sum(group["bytes"] for group in found["groups"]) == found["live_peak"]
+        assert found["allocated"] is None
+
+    def test_for_people(self, chain: Path) -> None:
+        printed = hlofast_command("memory", chain, "--by", "scope", "--top", "2").stdout
+        assert "1,004 B at d, of 6 steps" in printed
+        assert "rule in_place, device sizes (cpu), memory space 0" in printed
+        assert "(first 2 of 4)" in printed
+        assert "note: fragmentation is not modelled" in printed
+
+    def test_at_an_instruction(self, chain: Path) -> None:
+        (found,) = document("memory", chain, "--at", "a")["modules"]
+        assert found["live_at"] == "a"
+        assert [row["name"] for row in found["live"]] == ["p", "a", "c"]
+        done = hlofast_command("memory", chain, "--at", "nothing")
+        assert done.returncode == 2
+        assert "nothing" in done.stderr
+
+    def test_options(self, chain: Path) -> None:
+        options = ["--rule", "values", "--constants", "program", "--space", "all"]
+        (found,) = document("memory", chain, *options)["modules"]
+        # XLA's file takes what ended a step before as alive when it looks for the peak.
+        assert (found["live_peak"], found["at"], found["memory_space"]) == (1004, "d", None)
+        assert any("1,204 B, is alive at b" in note for note in found["notes"])
+        assert hlofast_command("memory", chain, "--space", "moon").returncode == 2
+
+    def test_buffer_assignment_beside_the_module(self, tmp_path: Path) -> None:
+        path = tmp_path / "module.cpu_after_optimizations.txt"
+        path.write_text(unpacked("momentum_step", "after_optimizations"))
+        beside = tmp_path / "module.cpu_after_optimizations-buffer-assignment.txt"
+        beside.write_text(unpacked("momentum_step", "buffer-assignment"))
+        (found,) = document("memory", path)["modules"]
+        assert found["allocated"]["total_bytes"] >= found["live_peak"]
+        assert "allocated" in hlofast_command("memory", path).stdout
+        beside.write_text(unpacked("spectra", "buffer-assignment"))
+        done = hlofast_command("memory", path)
+        assert done.returncode == 3
+        assert "another module" in done.stderr
+
+    def test_a_module_that_is_too_large(self, tmp_path: Path) -> None:
+        path = tmp_path / "large.txt"
+        path.write_text(CHAIN.replace("[100]", "[2000000000,1000000000]"))
+        done = hlofast_command("memory", path, "--json")
+        assert done.returncode == 3
+        (error,) = json.loads(done.stdout)["errors"]
+        assert error["kind"] == "OverflowError"

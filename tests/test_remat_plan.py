@@ -1,0 +1,225 @@
+"""What to compute again: `Remat.candidates`, `Remat.apply`, `hlofast remat --hbm … --apply`."""
+
+import gzip
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+from test_cli import document, hlofast_command
+
+MEBIBYTE = 1 << 20
+UNROLLED = FIXTURES / "sharded" / "mlp_unrolled_plain.txt.gz"
+REWRITES = FIXTURES / "rewrites"
+NAMED = ("norm_v4_named_after", "norm_v4_with_value", "norm_v3_with_value")
+
+
+def fixture(name: str) -> hlofast.Module:
+    return hlofast.load(FIXTURES / "sharded" / f"{name}.txt.gz")
+
+
+def peak(module: hlofast.Module) -> int:
+    """The peak of a module read again from its text, by a report of its own."""
+    return hlofast.loads(module.to_text()).remat().peak
+
+
+def chosen(remat: hlofast.Remat) -> list[dict[str, Any]]:
+    rows = [row for row in remat.candidates if row["chosen"] >= 0]
+    return sorted(rows, key=lambda row: int(row["chosen"]))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_variants_of_the_issue_name_the_gathered_tensor(name: str) -> None:
+    remat = fixture(name).remat()
+    (number,) = [n for n, row in enumerate(remat.candidates) if row["peak"] >= 0]
+    row = remat.candidates.row(number)
+    assert (row["kind"], row["name"]) == ("gathered_activation", "reduce_precision.2")
+    gather = next(row for row in remat.gathers if row["fate"] == "kept")
+    assert gather["name"] in row["again"].split()
+    assert f"{gather['source_file']}:{gather['source_line']}" in row["change"]
+    assert "save_only_these_names" in row["change"]
+    again = remat.apply([number])
+    assert peak(again) == row["peak"]
+    assert [f"{gather['name']}.remat"] == [
+        name for name in again.names() if name.startswith(f"{gather['name']}.remat")
+    ]
+    # What is gathered lies in fast memory, so the peak of HBM is as it was.
+    assert row["is_alive_at_peak"] == 0
+    assert remat.steps == ()
+    with pytest.raises(ValueError, match="bring the peak down"):
+        remat.apply()
+
+
+@pytest.mark.parametrize("name", ["norm_v1_three_gradients", "norm_v3_named_before", "norm_v0"])
+def test_where_the_gather_is_recomputed_there_is_nothing_to_plan(name: str) -> None:
+    remat = fixture(name).remat()
+    assert len(remat.candidates) == 0
+    assert remat.peak == remat.peak_after > 0
+
+
+def test_unrolled_layers() -> None:
+    module = hlofast.load(UNROLLED)
+    remat = module.remat()
+    assert remat.peak_at is not None
+    rows = chosen(remat)
+    assert [row["kind"] for row in rows] == ["gathered_activation"] * 3
+    assert remat.steps[-1] == remat.peak_after == peak(remat.apply())
+    assert remat.peak_after < remat.peak - 2 * 64 * MEBIBYTE
+    for number, row in enumerate(remat.candidates):
+        assert (row["peak"] < 0) == bool(row["refusal"])
+        if row["peak"] >= 0:
+            assert row["saved"] == remat.peak - row["peak"]
+            assert peak(remat.apply([number])) == row["peak"]
+            assert row["kept_instead"] < row["bytes"]
+    # Without a device seconds are not known.
+    assert all(math.isnan(row["seconds"]) for row in remat.candidates)
+    wire = [row["wire_bytes"] for row in rows]
+    assert wire == [3 * 16 * MEBIBYTE] * 3
+
+
+def test_seconds_are_those_of_the_device() -> None:
+    mesh = hlofast.Mesh({"data": 2, "model": 4})
+    module = hlofast.load(UNROLLED)
+    remat = module.remat(device="tpu-v5e", mesh=mesh)
+    time = module.time("tpu-v5e", mesh=mesh)
+    gathers = {row["name"]: row["seconds"] for row in time.collectives}
+    alone = [row for row in remat.candidates if row["again"] in gathers]
+    assert alone
+    for row in alone:
+        assert row["seconds"] == pytest.approx(gathers[row["again"]])
+
+
+def test_a_budget_takes_as_few_as_are_enough() -> None:
+    module = hlofast.load(UNROLLED)
+    everything = module.remat()
+    for count, wanted in enumerate(everything.steps, 1):
+        remat = module.remat(hbm=wanted)
+        assert remat.fits is True
+        assert remat.peak_after <= wanted
+        assert len(chosen(remat)) <= count
+        assert peak(remat.apply()) == remat.peak_after
+    assert module.remat(hbm=everything.peak).fits is True
+    assert module.remat(hbm=everything.peak).steps == ()
+    too_little = module.remat(hbm="1MB")
+    assert too_little.fits is False
+    assert too_little.peak_after == everything.peak_after
+
+
+def test_a_stack_in_a_loop() -> None:
+    remat = hlofast.load(REWRITES / "stacked_features" / "module.txt.gz").remat()
+    (row,) = chosen(remat)
+    assert row["is_stack"] == 1
+    assert row["shape"] == "f32[6,64,512]"
+    assert row["kept_instead"] * 8 == row["bytes"] == 6 * 64 * 512 * 4
+    assert row["saved"] == row["bytes"] - row["kept_instead"]
+    assert peak(remat.apply()) == remat.peak_after == remat.peak - row["saved"]
+
+
+def test_a_stack_that_a_fusion_of_a_compiled_program_writes() -> None:
+    remat = fixture("mlp_scan_saved").remat()
+    (row,) = chosen(remat)
+    assert (row["kind"], row["shape"]) == ("gathered_activation", "bf16[4,8,2048,2048]")
+    assert (row["is_stack"], row["is_alive_at_peak"]) == (1, 1)
+    assert row["kept_instead"] == 64 * MEBIBYTE
+    assert row["saved"] == 3 * 64 * MEBIBYTE
+    assert peak(remat.apply()) == remat.peak_after == remat.peak - row["saved"]
+    others = [row["refusal"] for row in remat.candidates if row["chosen"] < 0]
+    assert all(others)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(REWRITES.glob("*/module.txt.gz")), ids=lambda p: p.parent.name
+)
+def test_predictions_hold_for_programs_before_fusion(path: Path) -> None:
+    remat = hlofast.load(path).remat()
+    for number, row in enumerate(remat.candidates):
+        if row["peak"] >= 0:
+            assert peak(remat.apply([number])) == row["peak"], row["name"]
+    if remat.steps:
+        assert list(remat.steps) == sorted(remat.steps, reverse=True)
+        assert peak(remat.apply()) == remat.steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("16GiB", 1 << 34), ("900 MB", 900_000_000), ("1.5kib", 1536), ("12", 12), (7, 7)],
+)
+def test_sizes(text: int | str, count: int) -> None:
+    module = hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }")
+    assert module.remat(hbm=text).hbm == count
+
+
+@pytest.mark.parametrize("text", ["16 G", "GiB", "-1", -1, 1 << 63, "1e400GiB", "nan GiB", ""])
+def test_wrong_sizes(text: int | str) -> None:
+    module = hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }")
+    with pytest.raises(ValueError, match="no number of bytes"):
+        module.remat(hbm=text)
+
+
+def test_wrong_candidates() -> None:
+    remat = hlofast.load(UNROLLED).remat()
+    refused = next(n for n, row in enumerate(remat.candidates) if row["refusal"])
+    with pytest.raises(ValueError, match=remat.candidates.row(refused)["name"]):
+        remat.apply([refused])
+    with pytest.raises(ValueError, match="no candidate is given"):
+        remat.apply([])
+    for wrong in ([-1], [len(remat.candidates)]):
+        with pytest.raises(IndexError):
+            remat.apply(wrong)
+
+
+def test_pickle() -> None:
+    remat = fixture("norm_v4_named_after").remat("1GiB", "tpu-v5e")
+    again = pickle.loads(pickle.dumps(remat))
+    assert (again.hbm, again.device, again.fits) == (remat.hbm, remat.device, True)
+
+
+def test_command(tmp_path: Path) -> None:
+    wanted = hlofast.load(UNROLLED).remat().steps[0]
+    out = tmp_path / "less.txt"
+    printed = document("remat", UNROLLED, "--hbm", str(wanted), "--apply", "-o", out)
+    (module,) = printed["modules"]
+    plan = module["plan"]
+    assert (plan["hbm"], plan["fits"], module["applied"]) == (wanted, True, True)
+    assert hlofast.load(out).remat().peak == plan["peak_after"] <= wanted
+    assert [path.name for path in tmp_path.iterdir()] == ["less.txt"]
+    done = hlofast_command("remat", UNROLLED, "--device", "tpu-v5e", "--hbm", "1000MB")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout[done.stdout.index("\nPlan\n") :]
+    assert "which fits" in text
+    assert "\n1. gathered activation all-gather" in text
+    assert " ms\n   change: name the tensor before the constraint" in text
+    assert document("remat", UNROLLED)["modules"][0]["plan"] is None
+
+
+def test_command_without_anything_to_apply(tmp_path: Path) -> None:
+    out = tmp_path / "less.txt"
+    path = FIXTURES / "sharded" / "norm_v0.txt.gz"
+    done = hlofast_command("remat", path, "--apply", "-o", out)
+    assert done.returncode == 1
+    assert "nothing is written" in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--apply",), ("-o", "x"), ("--hbm", "many"), ("--device", "abacus")],
+)
+def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
+    done = hlofast_command("remat", UNROLLED, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("hlofast: ")
+
+
+def test_several_modules_cannot_be_applied(tmp_path: Path) -> None:
+    text = gzip.decompress((FIXTURES / "sharded" / "norm_v0.txt.gz").read_bytes()).decode()
+    path, out = tmp_path / "two.txt", tmp_path / "out.txt"
+    path.write_text(text + "\n\n" + text)
+    done = hlofast_command("remat", path, "--apply", "-o", out)
+    assert done.returncode == 2
+    assert "one module" in done.stderr
+    assert not out.exists()

@@ -1,0 +1,56 @@
+"""The time model on real TPU programs against what their compiler expects."""
+
+from pathlib import Path
+
+import numpy
+import pytest
+
+import hlofast
+from test_benches import bench_module
+
+time_accuracy = bench_module("time_accuracy")
+PROGRAMS = time_accuracy.programs(time_accuracy.FIXTURES)
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict:
+    rows = [row for program in PROGRAMS for row in time_accuracy.rows_of(*program)]
+    return time_accuracy.measure(rows)
+
+
+def test_three_generations_are_there() -> None:
+    assert {chip for _, chip, _ in PROGRAMS} >= {"v5e", "v5p", "v6e"}
+
+
+def test_model_and_compiler_rank_instructions_alike(measured: dict) -> None:
+    assert measured["rows"] > 700
+    assert measured["spearman"] > 0.95
+    for chip, found in measured["chips"].items():
+        assert found["spearman"] > 0.93, chip
+
+
+def test_errors_after_one_factor_per_chip_and_bound_are_small(measured: dict) -> None:
+    assert measured["tested_rows"] > 100
+    assert measured["median_error"] < 0.05
+    for chip, found in measured["chips"].items():
+        assert found["median_error"] < 0.15, chip
+        for factor in found["factors"].values():
+            assert 0.8 < factor < 1.25, chip
+
+
+@pytest.mark.parametrize(("name", "chip", "path"), PROGRAMS, ids=[name for name, _, _ in PROGRAMS])
+def test_times_of_programs_hang_together(name: str, chip: str, path: Path) -> None:
+    module = hlofast.load(path)
+    time = module.time(chip)
+    parts = time.compute_seconds + time.memory_seconds + time.other_seconds
+    assert parts + sum(time.exposed.values()) == pytest.approx(time.step_seconds)
+    assert time.unknown == ()
+    seconds, ideal = time.column("seconds"), time.column("roofline_seconds")
+    assert numpy.isfinite(seconds).all()
+    assert (seconds >= 0).all()
+    assert (time.column("end_seconds") >= time.column("start_seconds")).all()
+    whole = float((seconds * time.column("multiplicity")).sum())
+    assert sum(row["seconds"] for row in time.by("opcode")) == pytest.approx(whole)
+    # What is scheduled takes at least as long as at best, and a chip does no more than its peak.
+    assert time.mfu < 1
+    assert float(ideal.max()) <= time.step_seconds
