@@ -1,0 +1,73 @@
+"""Collectives, time, lint and memory of a module beside the time of parsing it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hlofast
+from harness import Figure, Record, against, geometric_mean, seconds
+from texts import Text, dumps, generated, seed
+
+DEVICE = "h100"
+"""Any device with all figures; what it is does not change the work."""
+
+
+def step(module: Any) -> Any:
+    """What `collectives`, `time` and `lint` find, from a module that nobody has asked before."""
+    return module.collectives(), module.time(device=DEVICE), module.lint()
+
+
+def peak(module: Any) -> Any:
+    """Live ranges, the bytes alive at every step, and the peak."""
+    memory = module.memory()
+    return memory.live_peak, memory.timeline
+
+
+def one(text: Text, rounds: int) -> dict[str, float]:
+    """Best times in milliseconds, in turns."""
+    data = text.read()
+    best: dict[str, float] = {}
+
+    def clock(name: str, work: Callable[[], object]) -> None:
+        best[name] = min(best.get(name, float("inf")), seconds(work) * 1e3)
+
+    for _ in range(rounds):
+        clock("parse", lambda: hlofast.loads(data))
+        for name, work in {"step": step, "memory": peak}.items():
+            fresh = hlofast.loads(data)
+            clock(name, lambda work=work, fresh=fresh: work(fresh))
+    return best
+
+
+def bench_analyses(benchmark: Any, record: Record, quick: bool) -> None:
+    texts = [text for text in (seed(), *dumps()) if text is not None]
+    if quick:
+        texts = texts[:3]
+    ratios: dict[str, list[float]] = {"step": [], "memory": []}
+    for index, text in enumerate(texts):
+        found = one(text, 3 if quick else 15 if index == 0 else 3)
+        for name, values in ratios.items():
+            values.append(found[name] / found["parse"])
+        record.details.append({"text": text.name} | {f"{k}_ms": v for k, v in found.items()})
+    asked = {
+        "step": ("collectives + time + lint, of the time of parsing", 3.0),
+        "memory": ("memory, of the time of parsing", 2.0),
+    }
+    first = texts[0].name.replace("_", " ")
+    for name, (what, most) in asked.items():
+        mean = geometric_mean(ratios[name])
+        record.figures += [
+            Figure(f"analyses: {what}, {first}", ratios[name][0], at_most=most),
+            Figure(f"analyses: {what}, geometric mean of {len(texts)}", mean),
+        ]
+    sizes = (10_000, 100_000) if quick else (10_000, 100_000, 1_000_000)
+    per_row = []
+    for size in sizes:
+        found = one(generated("instructions", size), 2 if size > 100_000 else 5)
+        per_row.append(found["memory"] / size)
+        record.details.append({"instructions": size, "memory_ms": found["memory"]})
+    what = f"memory: time per instruction, {sizes[-1]:,} beside {sizes[0]:,} instructions"
+    record.figures.append(Figure(f"analyses: {what}", per_row[-1] / per_row[0]))
+    data = texts[0].read()
+    benchmark.group = f"analyses {texts[0].name}"
+    module = hlofast.loads(data)
+    against(benchmark, lambda: step(module), {"parse": lambda: hlofast.loads(data)}, 3)

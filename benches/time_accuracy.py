@@ -1,0 +1,203 @@
+"""How near the time model is to the TPU compiler's own estimates.
+
+    python benches/time_accuracy.py [--json FILE] [FOLDER ...]
+
+Without a folder, on the TPU programs in tests/fixtures/dumps. A folder holds HLO text and either
+an `index.json` as written by tests/fixtures/make_dumps.py, or beside each `NAME.txt` a `NAME.json`
+with the key `chips`, `topology` or `backend`, such as `v5e:2x4`.
+
+Rows are fusions and convolutions that have `estimated_cycles`. Per chip generation and bound
+(compute, memory) one factor is fitted on every second program (the median of compiler over model)
+and the error is taken on the others, for rows above 1 % of the step. Programs are taken in the
+order of their names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import hlofast
+
+FIXTURES = Path(__file__).parent.parent / "tests" / "fixtures" / "dumps"
+SHARE = 0.01
+SUFFIXES = (".txt", ".txt.gz")
+
+
+def programs(folder: Path) -> list[tuple[str, str, Path]]:
+    """Name, chip and file of every TPU program of a folder."""
+    found = []
+    index = folder / "index.json"
+    if index.exists():
+        for entry in json.loads(index.read_text())["dumps"]:
+            paths = [folder / (entry["name"] + suffix) for suffix in SUFFIXES]
+            path = next((path for path in paths if path.exists()), None)
+            if path is not None:
+                found.append((entry["name"], str(entry["backend"]), path))
+    else:
+        for path in sorted(folder.iterdir()):
+            suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
+            if suffix is None:
+                continue
+            beside = path.with_name(path.name[: -len(suffix)] + ".json")
+            if beside.exists():
+                facts = json.loads(beside.read_text())
+                topology = facts.get("chips") or facts.get("topology") or facts.get("backend")
+                if isinstance(topology, str):
+                    found.append((path.name[: -len(suffix)], topology, path))
+    chips = []
+    for name, backend, path in sorted(found):
+        chip = backend.split(":")[0].split("/")[0]
+        if chip in hlofast.devices.built_in():
+            chips.append((name, chip, path))
+    return chips
+
+
+def rows_of(name: str, chip: str, path: Path) -> list[dict[str, Any]]:
+    """Every row with an estimate, as model and compiler see it."""
+    module = hlofast.load(path)
+    time = module.time(chip)
+    compiler = time._data.column("compiler_seconds").tolist()
+    model = time._data.column("seconds").tolist()
+    times = time._data.column("multiplicity").tolist()
+    bounds = time._data.column("bound").tolist()
+    known = [row for row, value in enumerate(compiler) if value == value and times[row] > 0]
+    step = sum(compiler[row] * times[row] for row in known)
+    rows = []
+    for row in known:
+        instruction = module[row]
+        if instruction.opcode not in ("fusion", "convolution"):
+            continue
+        rows.append(
+            {
+                "program": name,
+                "chip": chip,
+                "instruction": instruction.name,
+                "shape": str(instruction.shape)[:72],
+                "bound": "compute" if bounds[row] == 1 else "memory",
+                "kind": instruction.attributes.get("kind", instruction.opcode),
+                "model": model[row],
+                "compiler": compiler[row],
+                "share": compiler[row] * times[row] / step,
+            }
+        )
+    return rows
+
+
+def ranks(values: list[float]) -> list[float]:
+    """Positions in ascending order; equal values share the mean of theirs."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    result = [0.0] * len(values)
+    at = 0
+    while at < len(order):
+        end = at
+        while end < len(order) and values[order[end]] == values[order[at]]:
+            end += 1
+        for place in range(at, end):
+            result[order[place]] = (at + end - 1) / 2
+        at = end
+    return result
+
+
+def spearman(left: list[float], right: list[float]) -> float:
+    """Rank correlation."""
+    return statistics.correlation(ranks(left), ranks(right))
+
+
+def measure(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Correlations, factors and errors by chip and over all."""
+    result: dict[str, Any] = {"chips": {}}
+    errors: list[float] = []
+    for chip in sorted({row["chip"] for row in rows}):
+        of_chip = [row for row in rows if row["chip"] == chip]
+        names = sorted({row["program"] for row in of_chip})
+        fitted = set(names[::2])
+        factors = {}
+        for bound in ("compute", "memory"):
+            fit = [row for row in of_chip if row["bound"] == bound and row["program"] in fitted]
+            large = [row for row in fit if row["share"] >= SHARE] or fit
+            ratios = [row["compiler"] / row["model"] for row in large if row["model"] > 0]
+            factors[bound] = statistics.median(ratios) if ratios else 1.0
+        for row in of_chip:
+            row["error"] = abs(row["model"] * factors[row["bound"]] / row["compiler"] - 1)
+        tested = [row for row in of_chip if row["program"] not in fitted]
+        own = [row["error"] for row in tested if row["share"] >= SHARE]
+        errors += own
+        result["chips"][chip] = {
+            "programs": len(names),
+            "rows": len(of_chip),
+            "tested_rows": len(own),
+            "spearman": spearman(
+                [row["model"] for row in of_chip], [row["compiler"] for row in of_chip]
+            ),
+            "factors": factors,
+            "median_error": statistics.median(own) if own else None,
+        }
+    model, compiler = [row["model"] for row in rows], [row["compiler"] for row in rows]
+    result["rows"] = len(rows)
+    result["spearman"] = spearman(model, compiler)
+    result["tested_rows"] = len(errors)
+    result["median_error"] = statistics.median(errors) if errors else None
+    result["errors_below_15_percent"] = (
+        sum(error <= 0.15 for error in errors) / len(errors) if errors else None
+    )
+    worst: dict[tuple[str, float, float], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: -row["error"]):
+        if row["share"] >= SHARE:
+            worst.setdefault((row["program"], row["model"], row["compiler"]), row)
+    result["worst"] = [row | {"reason": reason(row)} for row in list(worst.values())[:10]]
+    return result
+
+
+def reason(row: dict[str, Any]) -> str:
+    """What the model leaves out that the row has, as far as its shape and kind tell."""
+    if row["kind"] == "kOutput" and row["model"] < row["compiler"]:
+        return "product over a window or with elementwise work in front, which is underrated"
+    if row["kind"] == "kOutput":
+        return "product whose result the compiler hands on in VMEM without waiting"
+    if row["model"] < row["compiler"]:
+        return "waits for a layout that vector registers cannot hold, or reduces across lanes"
+    return "bytes that the compiler does not move"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="time model against the TPU compiler")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for folder in arguments.folders or [FIXTURES]:
+        for name, chip, path in programs(folder):
+            rows += rows_of(name, chip, path)
+    result = measure(rows)
+    for chip, found in result["chips"].items():
+        factors = ", ".join(f"{bound} {factor:.3f}" for bound, factor in found["factors"].items())
+        error = found["median_error"]
+        text = "no row tested" if error is None else f"median error {error:.1%}"
+        print(
+            f"{chip:4} {found['programs']:3} programs {found['rows']:5} rows  "
+            f"rank correlation {found['spearman']:.4f}  factors {factors}  "
+            f"{text} of {found['tested_rows']}"
+        )
+    print(
+        f"all  {result['rows']} rows  rank correlation {result['spearman']:.4f}  median error "
+        f"{result['median_error']:.1%} of {result['tested_rows']}, "
+        f"{result['errors_below_15_percent']:.0%} of them below 15 %"
+    )
+    print("\nworst above 1 % of the step (factors applied):")
+    for row in result["worst"]:
+        print(
+            f"  {row['error']:6.0%}  {row['chip']} {row['program']} {row['instruction']} "
+            f"{row['kind']} {row['shape']}: compiler {row['compiler'] * 1e6:.2f} us, model "
+            f"{row['model'] * 1e6:.2f} us; {row['reason']}"
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
