@@ -48,7 +48,7 @@ from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hlofast import devices
+    from hlofast import config, devices
     from hlofast._collectives import Collectives
     from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
     from hlofast._jax import from_jax
@@ -99,6 +99,7 @@ __all__ = [
     "WindowDimension",
     "__version__",
     "call_roles",
+    "config",
     "devices",
     "element_types",
     "find_modules",
@@ -134,10 +135,10 @@ def __getattr__(name: str) -> object:
         from hlofast import _memory
 
         value = _memory.Memory
-    elif name == "devices":
+    elif name in {"config", "devices"}:
         from importlib import import_module
 
-        value = import_module("hlofast.devices")
+        value = import_module(f"hlofast.{name}")
     elif name == "Collectives":
         from hlofast import _collectives
 

@@ -51,13 +51,17 @@ class ParseError(ValueError):
 
     def __repr__(self) -> str:
         place = f"{self.path or '<text>'}:{self.line}:{self.column}"
-        return f"ParseError({self.kind!r}, {self.message!r} at {place})"
+        return f"{type(self).__name__}({self.kind!r}, {self.message!r} at {place})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self.message, self.__dict__)
+        return _restore, (self.message, self.__dict__, type(self))
 
 
-def _restore(message: str, fields: dict[str, object]) -> ParseError:
-    error = ParseError(message)
+class ConfigError(ParseError):
+    """A fault in the text of a config, with its place."""
+
+
+def _restore(message: str, fields: dict[str, object], kind: type = ParseError) -> ParseError:
+    error: ParseError = kind(message)
     error.__dict__.update(fields)
     return error

@@ -143,9 +143,7 @@ class Table:
         keys = list(codes)
         key: Column | TextColumn
         if isinstance(self._columns[name], TextColumn):
-            texts = [text for text in keys if text is not None]
-            numbers = {text: number for number, text in enumerate(texts)}
-            key = TextColumn(texts, column_of([numbers.get(text, -1) for text in keys], "i"))
+            key = text_column_of(keys)
         else:
             key = column_of(keys)
         grouped = [(name, key), ("rows", column_of(counts))]
@@ -245,16 +243,20 @@ def column_of(values: list[Any], kind: str = "q") -> Column:
     return Column(memoryview(array(kind, values or [0]))[: len(values)])
 
 
+def text_column_of(values: list[str | None]) -> TextColumn:
+    """Texts, some of them perhaps None."""
+    texts = list(dict.fromkeys(value for value in values if value is not None))
+    codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
+    return TextColumn(texts, column_of([codes.get(value, -1) for value in values], "i"))
+
+
 def _restore(columns: list[tuple[str, bool, list[Any]]]) -> Table:
     import numpy
 
     restored: list[tuple[str, Column | TextColumn]] = []
     for name, is_text, values in columns:
         if is_text:
-            distinct = list(dict.fromkeys(value for value in values if value is not None))
-            codes = {value: code for code, value in enumerate(distinct)} | {None: -1}
-            numbers = numpy.array([codes[value] for value in values], dtype=numpy.int32)
-            restored.append((name, TextColumn(distinct, Column(numbers))))
+            restored.append((name, text_column_of(values)))
         else:
             restored.append((name, Column(numpy.asarray(values))))
     return Table(restored)

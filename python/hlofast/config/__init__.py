@@ -1,0 +1,31 @@
+"""Trainer configs in the text form of AXLearn's golden configs: what a program was meant to be.
+
+`load(path)` and `loads(text)` give a `Config`, the tree of a config's typed values:
+
+    cfg = hlofast.config.load("fuji-70B.txt")
+    cfg["model.decoder.dim"]                       # 8192
+    cfg["mesh_axis_names"].to_python()             # ['pipeline', 'data', …]
+    cfg["input.input_partitioner.path_rank_to_partition"][(None, 2)]   # PartitionSpec(…)
+    cfg.with_value("model.decoder.dim", 4096).to_text()
+
+Nothing in a config is ever evaluated.
+"""
+
+from __future__ import annotations
+
+from hlofast.config._text import is_config, load, loads
+from hlofast.config._tree import Config
+from hlofast.config._values import UNCONSTRAINED, Enumeration, Opaque, PartitionSpec
+from hlofast.errors import ConfigError
+
+__all__ = [
+    "UNCONSTRAINED",
+    "Config",
+    "ConfigError",
+    "Enumeration",
+    "Opaque",
+    "PartitionSpec",
+    "is_config",
+    "load",
+    "loads",
+]

@@ -1,0 +1,187 @@
+"""The text form of a config: lines of `path: value`, read into a tree, with the place of faults."""
+
+from __future__ import annotations
+
+import re
+
+from hlofast.config import _paths
+from hlofast.config._tree import Config, Leaf
+from hlofast.config._values import Fault, Opaque, Reader
+from hlofast.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+    from hlofast.config._paths import Key
+    from hlofast.config._tree import Children
+
+MOST_BYTES = 64 << 20
+"""Size of a text; the largest configs AXLearn keeps have 45 kB."""
+SAMPLE = 20
+"""Lines that `is_config` looks at."""
+WINDOW = 100
+"""Characters of a line that an error shows."""
+_ENTRY = re.compile(r"[^\n]*(?:\n[ \t][^\n]*)*")
+"""A line; what the `repr` of an array needs more than one for is indented."""
+
+
+def loads(text: str | bytes, *, path: str | None = None) -> Config:
+    """The config in `text`, as AXLearn's `debug_string` prints configs (UTF-8 if it is bytes).
+
+    `path` is what errors call the text. A `ConfigError` says where the text is no config.
+    """
+    whole = _decoded(text, path)
+    # Other characters that end lines stand in values, if anywhere.
+    newline = "\r\n" if "\r\n" in whole else "\n"
+    body = whole.replace("\r\n", "\n")
+    if newline == "\r\n":
+        other = re.search(r"(?<!\r)\n", whole)
+        if other:
+            start = whole.rfind("\n", 0, other.start()) + 1
+            fault = Fault("invalid-line-end", "the end of this line is not like others", start)
+            raise _error(fault, whole, path)
+    try:
+        children = _read(body)
+    except Fault as fault:
+        raise _error(fault, body, path, newline) from None
+    ending = newline if body.endswith("\n") or not body else ""
+    return Config(children, path=path, newline=newline, ending=ending)
+
+
+def load(path: str | os.PathLike[str]) -> Config:
+    """The config in the file `path`: see `loads`. An `OSError` for files that cannot be read."""
+    from os import fspath
+
+    name = fspath(path)
+    with open(name, "rb") as file:  # noqa: PTH123 - pathlib would slow the start of the verb
+        return loads(file.read(MOST_BYTES + 1), path=name)
+
+
+def is_config(text: str | bytes) -> bool:
+    """Whether `text` looks like a config: whether its first lines are paths with values."""
+    start = text[: SAMPLE << 10]
+    if isinstance(start, bytes):
+        start = start.decode("utf-8", "replace")
+    found = _ENTRY.findall(start.replace("\r\n", "\n").rstrip("\n"))
+    entries = [entry for entry in found if entry][: SAMPLE + 1]
+    if len(entries) > SAMPLE or (len(start) < len(text) and len(entries) > 1):
+        # The sample may end inside of the last one.
+        entries.pop()
+    try:
+        values = [_entry(entry, 0)[1].value for entry in entries]
+    except Fault:
+        return False
+    return any(not isinstance(value, Opaque) or "(" in value.text for value in values)
+
+
+def _decoded(text: str | bytes, path: str | None) -> str:
+    if len(text) > MOST_BYTES:
+        message = f"more than {MOST_BYTES:,} bytes are no config"
+        raise ConfigError(message, path=path, kind="too-large")
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        read = text[: error.start].decode()
+        fault = Fault("invalid-utf-8", "this is not UTF-8 text", len(read))
+        raise _error(fault, read + text[error.start :].decode("utf-8", "replace"), path) from None
+
+
+def _read(text: str) -> Children:
+    """The tree of all lines."""
+    tree: Children = {}
+    at, line = 0, 1
+    end = len(text) - text.endswith("\n")
+    while at < end:
+        found = _ENTRY.match(text, at, end)
+        assert found is not None  # It matches the empty text.
+        keys, leaf = _entry(found[0], at)
+        leaf.line = line
+        _put(tree, keys, leaf, at)
+        line += 1 + found[0].count("\n")
+        at = found.end() + 1
+    if at < len(text):
+        raise Fault("missing-path", "an empty line", at)
+    return tree
+
+
+def _entry(entry: str, offset: int) -> tuple[tuple[Key, ...], Leaf]:
+    """The keys and the value of one entry; faults are `offset` further on."""
+    reader = Reader(entry)
+    try:
+        if not entry.strip():
+            raise Fault("missing-path", "an empty line", 0)
+        keys = _paths.read_from(reader)
+        path = entry[: reader.at]
+        if not reader.skip(": "):
+            raise Fault("missing-colon", "expected ': ' between a path and its value", reader.at)
+        start = reader.at
+        value = reader.value()
+        if reader.at < len(entry):
+            raise Fault("trailing-text", "the value ends here", reader.at, len(entry))
+    except Fault as fault:
+        raise Fault(fault.kind, fault.message, offset + fault.start, offset + fault.end) from None
+    written = None if path == _paths.write(keys) else path
+    return keys, Leaf(value, entry[start:], written=written)
+
+
+def _put(tree: Children, keys: tuple[Key, ...], leaf: Leaf, at: int) -> None:
+    """Put a leaf where it belongs; the path starts at `at`."""
+    end = at + len(leaf.written or _paths.write(keys))
+    children = tree
+    for depth, key in enumerate(keys):
+        first = next(iter(children), key)
+        where = _paths.write(keys[:depth]) or "the config"
+        if isinstance(first, _paths.Attribute) != isinstance(key, _paths.Attribute):
+            message = f"{where} has names and keys in brackets"
+            raise Fault("mixed-keys", message, at, end)
+        if depth + 1 == len(keys):
+            break
+        inner = children.setdefault(key, {})
+        if isinstance(inner, Leaf):
+            where = _paths.write(keys[: depth + 1])
+            message = f"{where} has a value already, in line {inner.line:,}"
+            raise Fault("duplicate-path", message, at, end)
+        children = inner
+    old = children.get(keys[-1])
+    if old is not None:
+        while not isinstance(old, Leaf):
+            old = next(iter(old.values()))
+        message = f"{_paths.write(keys)} stands in line {old.line:,} already"
+        raise Fault("duplicate-path", message, at, end)
+    children[keys[-1]] = leaf
+
+
+def _error(fault: Fault, text: str, path: str | None, newline: str = "\n") -> ConfigError:
+    """The error that says where in `text`, whose lines ended with `newline`, the fault is."""
+    start = min(fault.start, len(text))
+    begin = text.rfind("\n", 0, start) + 1
+    stop = text.find("\n", start)
+    shown = text[begin : len(text) if stop < 0 else stop]
+    line, column = text.count("\n", 0, start) + 1, start - begin + 1
+    end = max(min(fault.end, begin + len(shown)), start + 1)
+    # A window round the place, for lines that are long.
+    first = max(column - 1 - WINDOW // 2, 0) if len(shown) > WINDOW else 0
+    cut = shown[first : first + WINDOW]
+    left = "…" if first else ""
+    right = "…" if first + WINDOW < len(shown) else ""
+    cut = "".join(character if character.isprintable() else "?" for character in cut)
+    carets = "^" * max(min(end - start, first + len(cut) - (column - 1)), 1)
+    pad = " " * (len(left) + column - 1 - first)
+    gutter = len(str(line))
+    excerpt = f" {line} | {left}{cut}{right}\n {'':>{gutter}} | {pad}{carets}"
+    skipped = (line - 1) * (len(newline) - 1)
+    rendering = f"{path or '<text>'}:{line}:{column}: error: {fault.message}\n{excerpt}"
+    return ConfigError(
+        fault.message,
+        path=path,
+        line=line,
+        column=column,
+        offset=len(text[:start].encode("utf-8", "surrogatepass")) + skipped,
+        end_offset=len(text[:end].encode("utf-8", "surrogatepass")) + skipped,
+        kind=fault.kind,
+        excerpt=excerpt,
+        rendering=rendering,
+    )

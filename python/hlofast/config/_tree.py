@@ -1,0 +1,393 @@
+"""`Config`: the tree of a config, which never changes."""
+
+from __future__ import annotations
+
+from _collections_abc import Mapping
+from itertools import pairwise
+
+from hlofast.config import _paths, _values
+from hlofast.config._paths import Attribute
+from hlofast.config._values import PartitionSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TypeAlias
+
+    from hlofast.config._paths import Key
+    from hlofast.config._values import Value
+    from hlofast.table import Table
+
+    Children: TypeAlias = "dict[Key, Children | Leaf]"
+
+
+class Leaf:
+    """A value and how it is written; of one read from a file the line and an unusual path."""
+
+    __slots__ = ("line", "text", "value", "written")
+
+    def __init__(
+        self, value: Value, text: str, line: int | None = None, written: str | None = None
+    ) -> None:
+        self.value = value
+        self.text = text
+        self.line = line
+        self.written = written
+
+
+class Config(Mapping["Any", "Any"]):
+    """A config as AXLearn's `debug_string` prints it, or a part of one: a tree of typed values.
+
+    It is a mapping from keys to values and to further configs, in the order of the file. A key is
+    an attribute's name (`"decoder"`), or what stands in brackets: an index (`0`), or the key of a
+    dictionary (`"policy"`, `(None, 2)`). In `[ ]`, `in`, `get` and wherever a path is asked for,
+    a text is a key if the config has that key, else a path from here:
+    `cfg["model.decoder.dim"]`, `cfg["evalers['train'].klass"]`.
+
+    Values are None, bool, int, float, str (classes and functions too, which AXLearn prints as
+    texts), tuples and other plain containers, `PartitionSpec`, `Enumeration`, and `Opaque` for
+    the `repr` of anything else. What the format leaves out is not there: empty containers, and
+    fields whose default is None or required and that were not set. Lists and tuples look the
+    same; both are configs with the keys 0, 1, ….
+
+    Configs never change; `with_value`, `replace` and `without` give new ones.
+    """
+
+    __slots__ = ("_children", "_ending", "_keys", "_newline", "_path")
+
+    _children: Children
+
+    def __init__(
+        self,
+        children: Children,
+        keys: tuple[Key, ...] = (),
+        *,
+        path: str | None = None,
+        newline: str = "\n",
+        ending: str = "\n",
+    ) -> None:
+        """Configs come from `loads`, `load` and `Config.of`."""
+        self._children = children
+        self._keys = keys
+        self._path = path
+        self._newline = newline
+        self._ending = ending
+
+    @classmethod
+    def of(cls, **attributes: Value | Config) -> Config:
+        """A config with these attributes, in alphabetical order.
+
+        Lists, tuples and dictionaries become configs, as AXLearn prints them. A `TypeError` for
+        values that no config can show.
+        """
+        children: Children = {}
+        for name in sorted(attributes):
+            node = _node(attributes[name])
+            if node is not None:
+                children[Attribute(name)] = node
+        return cls(children)
+
+    @property
+    def path(self) -> str:
+        """Where in the whole config this part stands; empty for the whole."""
+        return _paths.write(self._keys)
+
+    @property
+    def file(self) -> str | None:
+        """The file the config was read from."""
+        return self._path
+
+    @property
+    def klass(self) -> str | None:
+        """The class that the config is of, `"axlearn.common.layers.Linear"`, or None."""
+        leaf = self._children.get("klass")
+        if isinstance(leaf, Leaf) and isinstance(leaf.value, str):
+            return leaf.value
+        return None
+
+    @property
+    def class_name(self) -> str | None:
+        """The last part of `klass`: `"Linear"`."""
+        return None if self.klass is None else self.klass.rpartition(".")[2]
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the keys are 0, 1, … in order, as those of a list or a tuple."""
+        return all(
+            type(key) is int and key == index for index, key in enumerate(self._children)
+        ) and bool(self._children)
+
+    def __getitem__(self, path: object) -> Any:
+        found = self._find(path)
+        return _values.copied(found.value) if isinstance(found, Leaf) else found
+
+    def __contains__(self, path: object) -> bool:
+        try:
+            self._find(path)
+        except KeyError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._children)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same paths have values that mean the same."""
+        if not isinstance(other, Config):
+            return NotImplemented
+        return self._meanings() == other._meanings()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        count = sum(1 for _ in self.leaves())
+        where = f" {self.path}" if self._keys else ""
+        klass = f" of {self.klass}" if self.klass else ""
+        return f"<Config{where}{klass}, {count} value{'' if count == 1 else 's'}>"
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """All values with their paths from here, in the order of the file."""
+        for keys, leaf in self._entries():
+            yield _paths.write(keys), _values.copied(leaf.value)
+
+    def configs(self) -> Iterator[Config]:
+        """The config and all parts of it that are not single values, outer ones first."""
+        waiting: list[tuple[tuple[Key, ...], Children]] = [(self._keys, self._children)]
+        while waiting:
+            keys, children = waiting.pop()
+            yield self._part(keys, children)
+            inner = [
+                ((*keys, key), child)
+                for key, child in children.items()
+                if not isinstance(child, Leaf)
+            ]
+            waiting.extend(reversed(inner))
+
+    def line(self, path: object) -> int | None:
+        """The line of the file where a value stands, or the first one of a part; from 1."""
+        found = self._find(path)
+        lines = [leaf.line for _, leaf in found._entries()] if isinstance(found, Config) else []
+        return lines[0] if isinstance(found, Config) else found.line
+
+    def partition_spec(self, path: object) -> PartitionSpec | None:
+        """The `PartitionSpec` at `path`, printed as one or as a tuple; None if there is none.
+
+        A `TypeError` for what is no partition spec.
+        """
+        try:
+            found = self._find(path)
+        except KeyError:
+            return None
+        value = found.value if isinstance(found, Leaf) else found.to_python()
+        if value is None or isinstance(value, PartitionSpec):
+            return value
+        if isinstance(value, list):
+            return PartitionSpec(*value)
+        raise TypeError(f"{path} is no partition spec: {value!r}")
+
+    def to_python(self) -> Any:
+        """Plain lists (keys 0, 1, …) and dictionaries of the values."""
+        plain = {
+            key: self._part((*self._keys, key), child).to_python()
+            if not isinstance(child, Leaf)
+            else _values.copied(child.value)
+            for key, child in self._children.items()
+        }
+        return list(plain.values()) if self.is_sequence else plain
+
+    def to_text(self) -> str:
+        """The text form: what was read, byte for byte, with the edits; paths are from here."""
+        lines = [
+            f"{(not self._keys and leaf.written) or _paths.write(keys)}: {leaf.text}"
+            for keys, leaf in self._entries()
+        ]
+        if self._newline != "\n":
+            lines = [line.replace("\n", self._newline) for line in lines]
+        return self._newline.join(lines) + (self._ending if lines else "")
+
+    def with_value(self, path: object, value: Value | Config) -> Config:
+        """The config with another value, or another part, at `path`.
+
+        The last key of the path may be new (AXLearn prints no fields that have their default of
+        None); a new attribute is put where AXLearn would print it. Lists, tuples and dictionaries
+        become parts, as AXLearn prints them, empty ones leave nothing; `Config.of` and `loads` make
+        parts with attributes. A `KeyError` where there is nothing to hold the key, a `TypeError`
+        for values that no config can show.
+        """
+        keys = self._resolve(path)
+        return self._replaced(_edited(self._children, keys, _node(value), self))
+
+    def replace(self, changes: Mapping[Any, Value | Config]) -> Config:
+        """The config with several values replaced, in the order given: see `with_value`."""
+        changed = self
+        for path, value in changes.items():
+            changed = changed.with_value(path, value)
+        return changed
+
+    def without(self, *paths: object) -> Config:
+        """The config without some values or parts. A `KeyError` for what is not there."""
+        changed = self
+        for path in paths:
+            changed._find(path)
+            children = _edited(changed._children, changed._resolve(path), None, changed)
+            changed = changed._replaced(children)
+        return changed
+
+    def diff(self, other: Config) -> Table:
+        """What is different in `other`, path by path.
+
+        Columns: `path`, `change` (`changed`, `added`, `removed`), `before` and `after` (values as
+        printed; None where there is none). Values that mean the same are no difference: `1` and
+        `1.0`, sets in another order, partition specs with or without undivided dimensions at the
+        end. Neither is the order of keys. A key that was renamed is one removed and one added.
+        """
+        from hlofast.config._difference import difference
+
+        return difference(self, other)
+
+    def _entries(self) -> list[tuple[tuple[Key, ...], Leaf]]:
+        """All leaves with their keys from here, in the order of the file."""
+        found: list[tuple[tuple[Key, ...], Leaf]] = []
+        _collect(self._children, (), found)
+        places: list[int] = []
+        for _, leaf in found:
+            # What is new belongs behind what it was put behind.
+            places.append(leaf.line if leaf.line is not None else places[-1] if places else 0)
+        if any(later < earlier for earlier, later in pairwise(places)):
+            # The lines of a part are scattered over the file.
+            order = sorted(range(len(found)), key=places.__getitem__)
+            found = [found[index] for index in order]
+        return found
+
+    def _meanings(self) -> dict[tuple[object, ...], object]:
+        return {keys: _values.meaning(leaf.value) for keys, leaf in self._entries()}
+
+    def _part(self, keys: tuple[Key, ...], children: Children) -> Config:
+        return Config(children, keys, path=self._path, newline=self._newline, ending=self._ending)
+
+    def _replaced(self, children: Children) -> Config:
+        return self._part(self._keys, children)
+
+    def _resolve(self, path: object) -> tuple[Key, ...]:
+        """The keys that `path` means."""
+        if isinstance(path, str) and path not in self._children:
+            try:
+                return _paths.read(path)
+            except _values.Fault as fault:
+                message = f"{fault.message} at character {fault.start + 1} of the path {path!r}"
+                raise KeyError(message) from None
+        return (path,)
+
+    def _find(self, path: object) -> Leaf | Config:
+        at: Children | Leaf = self._children
+        keys = self._resolve(path)
+        for depth, key in enumerate(keys):
+            try:
+                inner = None if isinstance(at, Leaf) else at.get(key)
+            except TypeError:
+                inner = None
+            if inner is None:
+                raise KeyError(self._missing(keys[:depth], key, at))
+            at = inner
+        if isinstance(at, Leaf):
+            return at
+        return self._part((*self._keys, *_as_held(self._children, keys)), at)
+
+    def _missing(self, before: tuple[Key, ...], key: Key, at: Children | Leaf) -> str:
+        where = _paths.write((*self._keys, *before)) or "the config"
+        if isinstance(at, Leaf):
+            return f"{where} is a value, not a config: it has no {key!r}"
+        from difflib import get_close_matches
+
+        names = [str(name) for name in at]
+        close = get_close_matches(str(key), names, n=3)
+        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        return f"{where} has no {str(key) if isinstance(key, Attribute) else key!r}{hint}"
+
+
+def _collect(
+    children: Children, keys: tuple[Key, ...], found: list[tuple[tuple[Key, ...], Leaf]]
+) -> None:
+    for key, child in children.items():
+        if isinstance(child, Leaf):
+            found.append(((*keys, key), child))
+        else:
+            _collect(child, (*keys, key), found)
+
+
+def _has_attributes(children: Children) -> bool:
+    return isinstance(next(iter(children), None), Attribute)
+
+
+def _as_held(children: Children, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+    """`keys`, all of them there, as the tree holds them: attributes or texts in brackets."""
+    held: list[Key] = []
+    for key in keys:
+        if isinstance(key, str):
+            key = Attribute(key) if _has_attributes(children) else str(key)
+        held.append(key)
+        inner = children[key]
+        children = {} if isinstance(inner, Leaf) else inner
+    return tuple(held)
+
+
+def _node(value: Value | Config, depth: int = 0) -> Children | Leaf | None:
+    """What a tree holds for a value; None for an empty container."""
+    if depth > _values.MOST_NESTED:
+        raise TypeError(f"more than {_values.MOST_NESTED} nested containers")
+    if isinstance(value, Config):
+        return _detached(value._children) or None
+    if isinstance(value, Mapping):
+        value = dict(value)
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        nodes = ((key, _node(item, depth + 1)) for key, item in value.items())
+        return {_key(key): node for key, node in nodes if node is not None} or None
+    return Leaf(value, _values.write(value))
+
+
+def _key(key: Any) -> Any:
+    if not _values.is_value(key):
+        raise TypeError(f"no config can show the key {key!r}")
+    return key
+
+
+def _detached(children: Children) -> Children:
+    """A copy that belongs to no lines."""
+    return {
+        key: Leaf(child.value, child.text) if isinstance(child, Leaf) else _detached(child)
+        for key, child in children.items()
+    }
+
+
+def _edited(
+    children: Children, keys: tuple[Key, ...], node: Children | Leaf | None, config: Config
+) -> Children:
+    """A copy of `children` with `node` at `keys`; without anything there if it is None."""
+    key, *rest = keys
+    if rest:
+        inner = children.get(key)
+        if inner is None or isinstance(inner, Leaf):
+            raise KeyError(config._missing((), key, children if inner is None else inner))
+        node = _edited(inner, tuple(rest), node, config) or None
+    if node is None:
+        return {name: child for name, child in children.items() if name != key}
+    if key in children:
+        old = children[key]
+        if isinstance(old, Leaf) and isinstance(node, Leaf) and node.line is None:
+            node = Leaf(node.value, node.text, old.line)
+        return {name: node if name == key else child for name, child in children.items()}
+    if isinstance(key, str) and children and not _has_attributes(children):
+        key = str(key)
+    elif children and _has_attributes(children) != isinstance(key, Attribute):
+        raise KeyError(f"{config.path or 'the config'} has names, no keys in brackets: {key!r}")
+    if isinstance(key, Attribute):
+        before = {name: child for name, child in children.items() if name < key}
+        if list(before) == list(children)[: len(before)]:
+            # AXLearn prints attributes in alphabetical order.
+            return before | {key: node} | children
+    return children | {key: node}

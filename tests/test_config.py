@@ -1,0 +1,637 @@
+"""Configs: what is read, where faults are, what is printed, edited and compared."""
+
+import ast
+import copy
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hlofast
+from conftest import FIXTURES, Seeds
+from hlofast.config import Config, ConfigError, Enumeration, Opaque, PartitionSpec
+
+CONFIGS = sorted((FIXTURES / "configs").glob("*.txt"))
+
+SMALL = """\
+klass: 'trainer.Trainer'
+mesh_axis_names[0]: 'data'
+mesh_axis_names[1]: 'model'
+model.decoder.dim: 64
+model.decoder.klass: 'models.Decoder'
+model.decoder.layer.remat_spec['policy'].fn: 'remat.save_names'
+model.decoder.layer.remat_spec['prevent_cse']: False
+specs[(None, 2)]: PartitionSpec(('data', 'fsdp'), 'seq')
+"""
+
+
+def loads(text: str | bytes) -> Config:
+    return hlofast.config.loads(text)
+
+
+@pytest.fixture
+def small() -> Config:
+    return loads(SMALL)
+
+
+def named(name: str) -> Config:
+    return hlofast.config.load(FIXTURES / "configs" / f"{name}.txt")
+
+
+class TestReading:
+    @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+    def test_prints_the_bytes_it_read(self, path: Path) -> None:
+        assert hlofast.config.load(path).to_text().encode() == path.read_bytes()
+
+    def test_the_fixtures_are_of_many_shapes(self) -> None:
+        assert len(CONFIGS) >= 25
+
+    @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+    def test_literals_are_what_python_reads(self, path: Path) -> None:
+        config = hlofast.config.load(path)
+        compared = 0
+        for line in path.read_bytes().decode().replace("\r\n", "\n").split("\n"):
+            key, _, text = line.partition(": ")
+            try:
+                expected = ast.literal_eval(text)
+                value = config[key]
+            except (ValueError, SyntaxError, KeyError):
+                continue
+            assert value == expected and type(value) is type(expected), line
+            compared += 1
+        others = {"tuple_keys", "library_values", "partition_specs", "enumerations", "functions"}
+        assert compared or path.stem in others
+
+    def test_scalars_have_their_types(self) -> None:
+        config = named("scalars")
+        assert config["absent"] is None
+        assert config["big"] == 2**127 - 1
+        assert config["flag"] is True and config["off"] is False
+        assert config["fraction"] == 1e-08
+        assert config["infinite"] == math.inf and config["negative"] == -math.inf
+        assert math.isnan(config["missing"])
+        assert math.copysign(1, config["zero"]) == -1
+
+    def test_partition_specs(self) -> None:
+        config = named("partition_specs")
+        several = config["several"]
+        assert several.dimensions == (("data", "expert", "fsdp"), None, ("seq", "model"), None)
+        assert several.axes == ("data", "expert", "fsdp", "seq", "model")
+        assert (len(several), several[0], several[1]) == (4, ("data", "expert", "fsdp"), None)
+        assert config["one"] == PartitionSpec(("data",)) == PartitionSpec("data")
+        assert config["free"][0] == hlofast.config.UNCONSTRAINED
+        assert config["free"].axes == ("model",)
+        assert config["default"].dimensions == ()
+        assert config["reduced"] == Opaque("PartitionSpec('x', unreduced={'y'})")
+
+    def test_a_spec_printed_as_a_tuple_is_one_too(self) -> None:
+        layer = named("spec_as_list")["layer"]
+        assert layer.partition_spec("param_partition_spec") == PartitionSpec(None, "model")
+        expected = PartitionSpec(("data", "fsdp"), None, "model")
+        assert layer.partition_spec("output_partition_spec") == expected
+        assert layer.partition_spec("input_partition_spec") is None
+        with pytest.raises(TypeError, match="klass is no partition spec"):
+            layer.partition_spec("klass")
+
+    def test_enumerations(self) -> None:
+        config = named("enumerations")
+        member = config["backend"]
+        assert member == Enumeration("GMMBackend", "TOKAMAX", "TOKAMAX")
+        assert (member.class_name, member.name, member.value) == (
+            "GMMBackend",
+            "TOKAMAX",
+            "TOKAMAX",
+        )
+        assert config["by_kind"][Enumeration("Kind", "B", (2, "b"))] == "b"
+        assert config["flags"].name == "READ|WRITE"
+        assert config["nested"].value == Opaque("<object object at 0x7f0d1c0>")
+
+    def test_other_objects_are_kept_as_they_are_written(self) -> None:
+        functions = named("functions")
+        assert functions["activation"] == "jax.nn.silu"
+        assert functions["callback"] == Opaque("<function <lambda> at 0x7f3a2c1d5e40>")
+        assert functions["required"].text == "REQUIRED"
+        assert functions["partial"].text.startswith("functools.partial(<function scale")
+        arrays = named("array_literals")
+        assert arrays["bias"].text.count("\n") == 1
+        assert arrays["scale"] == 2.0
+        assert (arrays.line("mask"), arrays.line("scale")) == (3, 4)
+
+    def test_keys_of_all_kinds(self) -> None:
+        specs = named("tuple_keys")["input.rank_to_spec"]
+        assert specs[(None, 2)] == PartitionSpec(("data", "fsdp"), "seq")
+        assert specs[("a, b", (1, (2,)), "): ")] is None
+        assert list(specs)[:2] == [(None, 1), (None, 2)]
+        rules = named("dotted_keys")["rules"]
+        assert rules["model.decoder.layer"]["remat.spec"] == "x"
+        assert rules["it's"]['["'] == 3
+        assert rules["\n"]["\\"] == 4
+        table = named("scalar_keys")["table"]
+        keys = [None, True, -7, 0.5, b"k", "None"]
+        assert list(table) == keys and [type(key) for key in table] == list(map(type, keys))
+
+    def test_lines_of_a_part_may_be_scattered(self) -> None:
+        config = named("scattered")
+        assert list(config["model"]) == ["dim", "layers", "name"]
+        assert [path for path, _ in config.leaves()][1] == "name"
+        assert config.with_value("model.heads", 4).to_text() == (
+            "model.dim: 64\nmodel.heads: 4\nname: 'edited by hand'\nmodel.layers: 2\n"
+            "input.batch: 8\nmodel.name: 'late'\n"
+        )
+
+    def test_text_and_bytes_and_nothing_at_all(self) -> None:
+        assert loads(SMALL.encode()) == loads(SMALL)
+        assert loads("").to_text() == "" and len(loads(b"")) == 0
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            hlofast.config.load(tmp_path / "none.txt")
+
+
+class TestMapping:
+    def test_paths_and_keys(self, small: Config) -> None:
+        assert small["model.decoder.dim"] == small["model"]["decoder"]["dim"] == 64
+        assert small["specs[(None, 2)]"] == small["specs"][(None, 2)]
+        policy = small["model.decoder.layer.remat_spec['policy']"]
+        assert policy["fn"] == "remat.save_names"
+        assert policy.path == "model.decoder.layer.remat_spec['policy']"
+        assert small["model"]["decoder"]["layer"]["remat_spec"]["policy"].path == policy.path
+
+    def test_in_get_and_iteration(self, small: Config) -> None:
+        assert "model.decoder.dim" in small and "model.decoder.width" not in small
+        assert (None, 2) in small["specs"] and [] not in small["specs"]
+        assert small.get("model.decoder.width", 7) == 7
+        assert small.get("model.decoder.dim") == 64
+        assert list(small) == ["klass", "mesh_axis_names", "model", "specs"]
+        assert list(small["model.decoder"].keys()) == ["dim", "klass", "layer"]
+        assert len(small["model.decoder"]) == 3
+        assert dict(small["mesh_axis_names"].items()) == {0: "data", 1: "model"}
+        paths = [path for path, _ in small.leaves()]
+        assert [line.partition(": ")[0] for line in SMALL.splitlines()] == paths
+
+    def test_what_is_missing_is_said(self, small: Config) -> None:
+        with pytest.raises(KeyError, match=r"model.decoder has no 'dmi'; did you mean dim\?"):
+            small["model.decoder.dmi"]
+        with pytest.raises(KeyError, match=r"model.decoder.dim is a value, not a config"):
+            small["model.decoder.dim.x"]
+        with pytest.raises(KeyError, match=r"expected a name, found '\.' at character 7"):
+            small["model..decoder"]
+        with pytest.raises(KeyError, match="mesh_axis_names has no 5"):
+            small["mesh_axis_names"][5]
+
+    def test_plain_python(self, small: Config) -> None:
+        assert small["mesh_axis_names"].to_python() == ["data", "model"]
+        assert small["mesh_axis_names"].is_sequence and not small["model"].is_sequence
+        assert small["model"].to_python()["decoder"]["layer"] == {
+            "remat_spec": {"policy": {"fn": "remat.save_names"}, "prevent_cse": False}
+        }
+
+    def test_classes_and_parts(self, small: Config) -> None:
+        assert small["model.decoder"].klass == "models.Decoder"
+        assert small["model.decoder"].class_name == "Decoder"
+        assert small["model"].klass is None and small["model"].class_name is None
+        parts = [config.path for config in small.configs()]
+        assert parts[:4] == ["", "mesh_axis_names", "model", "model.decoder"]
+        assert small.line("model") == 4 and small.line("specs") == 8
+        assert repr(small["model.decoder"]) == "<Config model.decoder of models.Decoder, 4 values>"
+
+    def test_a_part_prints_paths_from_itself(self, small: Config) -> None:
+        layer = small["model.decoder.layer"]
+        assert layer.to_text() == (
+            "remat_spec['policy'].fn: 'remat.save_names'\nremat_spec['prevent_cse']: False\n"
+        )
+        assert loads(layer.to_text()) == layer
+
+    def test_values_cannot_be_changed_through_what_is_handed_out(self) -> None:
+        config = named("python_containers")
+        config["ranges"].append(1)
+        assert config["ranges"] == [(0, 10), (10, 20)]
+        spec = named("partition_specs")["several"]
+        for value in (spec, Opaque("x"), Enumeration("A", "B", 1)):
+            with pytest.raises(AttributeError):
+                value.text = "y"
+
+    def test_copies(self, small: Config) -> None:
+        for other in (copy.deepcopy(small), pickle.loads(pickle.dumps(small))):
+            assert other == small and other.to_text() == SMALL
+        for value in (PartitionSpec("a"), Opaque("x"), Enumeration("A", "B", (1,))):
+            assert pickle.loads(pickle.dumps(value)) == value
+            assert hash(copy.copy(value)) == hash(value)
+
+
+class TestEditing:
+    def test_a_value_is_replaced_in_its_place(self, small: Config) -> None:
+        edited = small.with_value("model.decoder.dim", 128)
+        assert edited.to_text() == SMALL.replace("dim: 64", "dim: 128")
+        assert small.to_text() == SMALL
+
+    def test_new_attributes_stand_where_axlearn_prints_them(self, small: Config) -> None:
+        edited = small.with_value("model.decoder.eps", 1e-6)
+        assert list(edited["model.decoder"]) == ["dim", "eps", "klass", "layer"]
+        edited = small.with_value("model.decoder.zeta", None)
+        assert list(edited["model.decoder"])[-1] == "zeta"
+
+    def test_parts(self, small: Config) -> None:
+        policy = Config.of(names=["q", "k"], fn="remat.offload")
+        edited = small.with_value("model.decoder.layer.remat_spec['policy']", policy)
+        part = "model.decoder.layer.remat_spec['policy']"
+        expected = f"{part}.fn: 'remat.offload'\n{part}.names[0]: 'q'\n{part}.names[1]: 'k'\n"
+        assert edited.to_text() == SMALL.replace(f"{part}.fn: 'remat.save_names'\n", expected)
+        assert loads(edited.to_text()) == edited
+
+    def test_lists_dictionaries_and_empty_ones(self, small: Config) -> None:
+        edited = small.replace({"mesh_axis_names": ("a", "b", "c"), "specs": {"x": {"y": 1}}})
+        assert edited["mesh_axis_names"].to_python() == ["a", "b", "c"]
+        assert edited.to_text().endswith("specs['x']['y']: 1\n")
+        assert "specs" not in small.with_value("specs", {})
+        assert "new" not in small.with_value("new", [[], {}])
+
+    def test_new_keys_of_dictionaries_go_into_brackets(self, small: Config) -> None:
+        specs = small["specs"].with_value(("tokens", 3), PartitionSpec("data"))
+        assert specs.to_text().endswith("[('tokens', 3)]: PartitionSpec('data',)\n")
+        layer = small["model.decoder.layer.remat_spec"].with_value("static", True)
+        assert layer.to_text().endswith("\n['static']: True\n")
+
+    def test_without(self, small: Config) -> None:
+        edited = small.without("klass", "model.decoder.layer", "specs")
+        assert [path for path, _ in edited.leaves()][2:] == [
+            "model.decoder.dim",
+            "model.decoder.klass",
+        ]
+        assert "mesh_axis_names" not in small.without("mesh_axis_names[0]", "mesh_axis_names[1]")
+        with pytest.raises(KeyError, match="has no 'klas'"):
+            small.without("klas")
+
+    def test_what_no_config_can_hold(self, small: Config) -> None:
+        with pytest.raises(TypeError, match="no config can show a value of class object"):
+            small.with_value("x", object())  # type: ignore[arg-type]
+        with pytest.raises(KeyError, match="the config has no 'modle'"):
+            small.with_value("modle.decoder.dim", 1)
+        with pytest.raises(KeyError, match="is a value, not a config"):
+            small.with_value("klass.x", 1)
+        with pytest.raises(KeyError, match="has names, no keys in brackets"):
+            small.with_value((1, 2), 1)
+        endless: list[Any] = []
+        endless.append(endless)
+        with pytest.raises(TypeError):
+            small.with_value("x", endless)
+        with pytest.raises(TypeError):
+            small.with_value("x", {"y": (endless,)})
+
+    def test_line_ends_are_kept(self) -> None:
+        config = named("windows_line_ends").with_value("model.dim", 65)
+        assert config.to_text() == "model.dim: 65\r\nname: 'a\\r\\nb'\r\n"
+        assert not named("no_final_newline").with_value("model.dim", 65).to_text().endswith("\n")
+
+
+class TestDifference:
+    def test_rows(self, small: Config) -> None:
+        other = small.replace({"model.decoder.dim": 65, "model.decoder.eps": 1e-6}).without("specs")
+        assert small.diff(other).to_pylist() == [
+            {"path": "model.decoder.dim", "change": "changed", "before": "64", "after": "65"},
+            {"path": "model.decoder.eps", "change": "added", "before": None, "after": "1e-06"},
+            {
+                "path": "specs[(None, 2)]",
+                "change": "removed",
+                "before": "PartitionSpec(('data', 'fsdp'), 'seq')",
+                "after": None,
+            },
+        ]
+        assert len(small.diff(small)) == 0 and small == loads(SMALL)
+        assert small != other
+
+    def test_the_order_of_keys_means_nothing(self) -> None:
+        before, after = "a: 1\nb['x']: 1\nb['y']: 2\n", "b['y']: 2\nb['x']: 1\na: 1\n"
+        assert len(loads(before).diff(loads(after))) == 0 and loads(before) == loads(after)
+
+    def test_the_order_of_items_does(self) -> None:
+        assert len(loads("a[0]: 1\na[1]: 2").diff(loads("a[0]: 2\na[1]: 1"))) == 2
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("1", "1.0"),
+            ("{'a', 'b'}", "{'b', 'a'}"),
+            ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1.0}"),
+            ("(1, 2)", "[1, 2]"),
+            ("nan", "nan"),
+            ("'it\\'s'", '"it\'s"'),
+            ("PartitionSpec('data',)", "PartitionSpec(('data',), None)"),
+            ("1e3", "1000.0"),
+        ],
+    )
+    def test_values_that_mean_the_same(self, before: str, after: str) -> None:
+        assert len(loads(f"x: {before}").diff(loads(f"x: {after}"))) == 0
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("1", "True"),
+            ("0", "False"),
+            ("None", "'None'"),
+            ("'1'", "1"),
+            ("b'a'", "'a'"),
+            ("(1, 2)", "(2, 1)"),
+            ("PartitionSpec(None, 'data')", "PartitionSpec('data',)"),
+            ("<A.B: 1>", "<A.B: 2>"),
+            ("REQUIRED", "'REQUIRED'"),
+        ],
+    )
+    def test_values_that_do_not(self, before: str, after: str) -> None:
+        assert len(loads(f"x: {before}").diff(loads(f"x: {after}"))) == 1
+
+    def test_renamed_keys_are_not_guessed(self) -> None:
+        table = loads("model.dim: 8").diff(loads("model.width: 8"))
+        assert [row["change"] for row in table] == ["added", "removed"] or [
+            row["change"] for row in table
+        ] == ["removed", "added"]
+
+
+FAULTS = {
+    "no colon": ("a: 1\nb 2\n", 2, 2, "missing-colon", "expected ': ' between a path and"),
+    "no space": ("a:1", 1, 2, "missing-colon", "expected ': '"),
+    "empty line": ("a: 1\n\nb: 2\n", 2, 1, "missing-path", "an empty line"),
+    "only a line end": ("\n", 1, 1, "missing-path", "an empty line"),
+    "no path": (": 1", 1, 1, "invalid-path", "expected a name, found ':'"),
+    "number for a name": ("a.1: 1", 1, 3, "invalid-path", "expected a name, found '1'"),
+    "two dots": ("a..b: 1", 1, 3, "invalid-path", "expected a name, found '.'"),
+    "nothing in brackets": ("a[]: 1", 1, 2, "invalid-path", "brackets without a key"),
+    "open bracket": ("a[0: 1", 1, 4, "invalid-path", "expected ']'"),
+    "open key": ("a['b: 1", 1, 3, "unclosed-string", "a string that does not end"),
+    "list as key": ("a[[1]]: 1", 1, 3, "unhashable-key", "a list cannot be a key"),
+    "no value": ("a: ", 1, 4, "missing-value", "no value"),
+    "no value, more lines": ("a: \nb: 1", 1, 4, "missing-value", "no value"),
+    "open string": ("a: 1\nb: 'x\nc: 2", 2, 4, "unclosed-string", "a string that does not end"),
+    "unknown escape": (r"a: 'x\q'", 1, 6, "invalid-escape", r"no escape is written \q"),
+    "short escape": (r"a: '\x4'", 1, 5, "invalid-escape", r"no escape is written \x"),
+    "beyond unicode": (r"a: '\U00110000'", 1, 5, "invalid-escape", "is beyond Unicode"),
+    "escape in bytes": (r"a: b'\u0041'", 1, 6, "invalid-escape", r"no escape is written"),
+    "text in bytes": ("a: b'é€'", 1, 4, "invalid-value", "a character that is no byte"),
+    "raw control": ("a: 'x\ty'", 1, 6, "control-character", "which repr writes as an escape"),
+    "open tuple": ("b: 1\na: (1, (2, 3)", 2, 4, "unclosed-bracket", "nothing closes this '('"),
+    "open call": ("a: Foo(b=[1)", 1, 12, "unclosed-bracket", "')' where ']' should close"),
+    "no comma": ("a: (1 2)", 1, 6, "missing-comma", "expected a comma or ')'"),
+    "no tuple": ("a: (1)", 1, 6, "missing-comma", "a tuple of one item without a comma"),
+    "no key": ("a: {'x': 1, 'y'}", 1, 16, "missing-colon", "expected ': ' after a key"),
+    "same key": ("a: {'x': 1, 'x': 2}", 1, 13, "duplicate-key", "stands here twice"),
+    "leading zero": ("a: 007", 1, 4, "invalid-number", "a leading zero"),
+    "long number": (f"a: {'9' * 5000}", 1, 4, "too-large", "an integer of 5,000 digits"),
+    "two values": ("a: 1 2", 1, 5, "trailing-text", "the value ends here"),
+    "bare words": ("a: some words", 1, 8, "trailing-text", "the value ends here"),
+    "operator": ("a: +1", 1, 4, "invalid-value", "no value starts with '+'"),
+    "spec of a number": ("a: PartitionSpec(1)", 1, 18, "invalid-value", "a dimension is None"),
+    "same path": ("a.b: 1\nc: 2\na.b: 3", 3, 1, "duplicate-path", "a.b stands in line 1 already"),
+    "same key twice": ("a[1]: 1\na[True]: 2", 2, 1, "duplicate-path", "stands in line 1"),
+    "value under a value": ("a: 1\na.b: 2", 2, 1, "duplicate-path", "a has a value already, in"),
+    "value over values": ("a.b.c: 1\na.b: 2", 2, 1, "duplicate-path", "a.b stands in line 1"),
+    "names and brackets": ("a.b: 1\na['c']: 2", 2, 1, "mixed-keys", "a has names and keys in"),
+    "mixed line ends": ("a: 1\r\nb: 2\nc: 3\r\n", 2, 1, "invalid-line-end", "is not like others"),
+    "indented": ("a: 1\n  b: 2", 1, 5, "trailing-text", "the value ends here"),
+    "nested too deep": (f"a: {'(' * 200}", 1, 68, "too-deep", "more than 64 nested"),
+    "object nested too deep": (f"a: f{'(' * 200}", 1, 69, "too-deep", "more than 64 nested"),
+    "members too deep": (f"a: {'<A.B: ' * 200}1", 1, None, "too-deep", "more than 64 nested"),
+    "path too deep": (f"a{'.b' * 200}: 1", 1, 200, "too-deep", "a path of more than 100 keys"),
+}
+
+
+class TestFaults:
+    @pytest.mark.parametrize("name", FAULTS)
+    def test_place_and_reason(self, name: str) -> None:
+        text, line, column, kind, message = FAULTS[name]
+        with pytest.raises(ConfigError) as caught:
+            hlofast.config.loads(text, path="trainer.txt")
+        error = caught.value
+        assert (error.line, error.kind) == (line, kind)
+        assert column is None or error.column == column
+        assert message in error.message
+        assert str(error).startswith(f"trainer.txt:{line}:{error.column}: error: ")
+        marked, carets = error.excerpt.split("\n")
+        assert marked.startswith(f" {line} | ") and carets.strip(" |^") == ""
+        if len(text) < 100:
+            begin = carets.index("^")
+            offset = len(text.encode()[: error.offset].decode().rpartition("\n")[2])
+            assert begin == len(f" {line} | ") + offset
+
+    def test_it_is_a_parse_error_that_can_be_sent_around(self) -> None:
+        with pytest.raises(hlofast.ParseError) as caught:
+            loads("a: (")
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert type(again) is ConfigError and str(again) == str(caught.value)
+        assert repr(again).startswith("ConfigError('unclosed-bracket'")
+
+    def test_bytes_that_are_no_text(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            loads(b"a: 'x'\nb: '\xff'")
+        error = caught.value
+        assert (error.line, error.column, error.kind) == (2, 5, "invalid-utf-8")
+
+    def test_long_lines_are_cut_round_the_place(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            loads(f"a: ('{'x' * 5000}' 1, '{'y' * 5000}')")
+        marked, carets = caught.value.excerpt.split("\n")
+        assert len(marked) < 120 and marked[carets.index("^")] == " "
+        assert "x' 1, 'y" in marked
+
+    def test_a_text_that_is_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("hlofast.config._text.MOST_BYTES", 100)
+        with pytest.raises(ConfigError, match="more than 100 bytes"):
+            loads(SMALL)
+
+    def test_work_grows_with_the_text_only(self) -> None:
+        many = "".join(f"a[{index}].b['c']: 'd'\n" for index in range(5_000))
+        assert len(loads(many)["a"]) == 5_000
+        wide = "a: {" + ", ".join(f"'{index}': [1, 2]" for index in range(5_000)) + "}"
+        assert len(loads(wide)["a"]) == 5_000
+        for hostile in ("a: '" + "\\" * 100_001, "a: " + "<A.B: " * 60 + "(" * 3 + ">" * 2_000):
+            with pytest.raises(ConfigError):
+                loads(hostile)
+
+
+class TestRecognition:
+    @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+    def test_configs(self, path: Path) -> None:
+        assert hlofast.config.is_config(path.read_bytes())
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "\n",
+            "HloModule m\n\nENTRY e {\n}\n",
+            "a = 1\n",
+            "Error: it failed\n",
+            "{}",
+            "\x00\xff",
+        ],
+    )
+    def test_other_texts(self, text: str) -> None:
+        assert not hlofast.config.is_config(text)
+        assert not hlofast.config.is_config(text.encode())
+
+    def test_dumps(self, train_step: Path) -> None:
+        assert not hlofast.config.is_config(train_step.read_bytes())
+
+    def test_a_line_that_the_sample_cuts(self) -> None:
+        assert hlofast.config.is_config("a: 1\nb: '" + "x" * 100_000 + "'")
+
+
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True)
+AXES = st.sampled_from(["data", "fsdp", "model"])
+SPECS = st.lists(
+    st.none() | AXES | st.lists(AXES, min_size=2, max_size=3, unique=True).map(tuple), max_size=4
+).map(lambda dimensions: PartitionSpec(*dimensions))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | SPECS
+)
+KEYS = st.recursive(
+    st.none() | st.integers() | st.text() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=4,
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.dictionaries(NAMES, inner, min_size=1, max_size=4).map(lambda d: ("config", d))
+        | st.dictionaries(KEYS, inner, min_size=1, max_size=4).map(lambda d: ("dict", d))
+        | st.lists(inner, min_size=1, max_size=3).map(lambda items: ("list", items))
+    ),
+    max_leaves=20,
+)
+
+
+def printed(path: str, value: Any) -> list[tuple[str, Any]]:
+    """What `debug_string` makes of nested configs, dictionaries and lists."""
+    kind, inner = value if isinstance(value, tuple) and len(value) == 2 else (None, None)
+    if kind == "config":
+        pairs = [(f"{path}.{name}" if path else name, inner[name]) for name in sorted(inner)]
+    elif kind == "dict":
+        pairs = [(f"{path}[{key!r}]", item) for key, item in inner.items()]
+    elif kind == "list":
+        pairs = [(f"{path}[{index}]", item) for index, item in enumerate(inner)]
+    else:
+        return [(path, value)]
+    return [row for name, item in pairs for row in printed(name, item)]
+
+
+def same(value: Any, other: Any) -> bool:
+    return repr(value) == repr(other) and type(value) is type(other)
+
+
+def config_or_error(text: str | bytes) -> Config | ConfigError:
+    try:
+        return loads(text)
+    except ConfigError as error:
+        return error
+
+
+class TestRoundTrips:
+    @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=5), st.booleans())
+    def test_what_is_printed_is_read(self, fields: dict[str, Any], ends: bool) -> None:
+        rows = printed("", ("config", fields))
+        text = "\n".join(f"{path}: {value!r}" for path, value in rows) + ("\n" if ends else "")
+        config = loads(text)
+        assert config.to_text() == text
+        read = list(config.leaves())
+        assert [path for path, _ in read] == [path for path, _ in rows]
+        assert all(same(value, expected) for (_, value), (_, expected) in zip(read, rows))
+        for path, expected in rows:
+            assert same(config[path], expected)
+
+    @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=4))
+    def test_a_tree_built_by_edits_prints_the_same(self, fields: dict[str, Any]) -> None:
+        def node(value: Any) -> Any:
+            kind, inner = value if isinstance(value, tuple) and len(value) == 2 else (None, None)
+            if kind == "config":
+                return Config.of(**{name: node(item) for name, item in inner.items()})
+            if kind == "dict":
+                return {key: node(item) for key, item in inner.items()}
+            if kind == "list":
+                return [node(item) for item in inner]
+            return value
+
+        rows = printed("", ("config", fields))
+        text = "".join(f"{path}: {value!r}\n" for path, value in rows)
+        config = Config.of()
+        for name, value in reversed(fields.items()):
+            config = config.with_value(name, node(value))
+        assert config.to_text() == text
+        assert len(config.diff(loads(text))) == 0
+
+    @given(st.binary(max_size=200) | st.text(max_size=200))
+    def test_no_input_does_anything_but_raise_config_errors(self, text: str | bytes) -> None:
+        read = config_or_error(text)
+        if isinstance(read, ConfigError):
+            assert read.line >= 1 and read.column >= 1 and str(read)
+        else:
+            assert read.to_text() == (text if isinstance(text, str) else text.decode())
+        hlofast.config.is_config(text)
+
+    @given(st.data())
+    def test_damaged_configs(self, data: st.DataObject) -> None:
+        path = data.draw(st.sampled_from(CONFIGS))
+        text = path.read_bytes().decode()
+        at = data.draw(st.integers(0, len(text)))
+        gone = data.draw(st.integers(0, 3))
+        put = data.draw(
+            st.sampled_from(
+                ["", "'", '"', "(", ")", "[", "]", "<", ">", "\n", ": ", "\\", ",", "{", "1"]
+            )
+        )
+        damaged = text[:at] + put + text[at + gone :]
+        read = config_or_error(damaged)
+        if isinstance(read, ConfigError):
+            assert 0 <= read.offset <= read.end_offset
+            assert read.line <= damaged.count("\n") + 1
+        else:
+            assert read.to_text() == damaged
+
+
+class TestSeed:
+    @pytest.fixture
+    def fuji(self, seeds: Seeds) -> Config:
+        return hlofast.config.load(seeds.path("004"))
+
+    def test_470_keys_and_the_same_bytes(self, fuji: Config, seeds: Seeds) -> None:
+        leaves = list(fuji.leaves())
+        assert len(leaves) == 470
+        assert fuji.to_text().encode() == seeds.path("004").read_bytes()
+        kinds = [type(value).__name__ for _, value in leaves]
+        counts = {kind: kinds.count(kind) for kind in set(kinds)}
+        assert counts == {
+            "str": 274,
+            "int": 104,
+            "NoneType": 37,
+            "bool": 25,
+            "float": 23,
+            "PartitionSpec": 7,
+        }
+        tops = [path.partition(".")[0].partition("[")[0] for path, _ in leaves]
+        assert tops.count("mesh_rules") == 203 and tops.count("model") == 131
+        assert sum(config.klass is not None for config in fuji.configs()) == 107
+
+    def test_values(self, fuji: Config) -> None:
+        assert fuji["model.decoder.dim"] == 8192
+        partition = fuji["input.input_partitioner.path_rank_to_partition"]
+        assert partition[(None, 2)] == PartitionSpec(("data", "expert", "fsdp"), "seq")
+        assert fuji["mesh_axis_names"].to_python() == [
+            "pipeline", "data", "expert", "fsdp", "seq", "model"
+        ]  # fmt: skip
+        assert fuji["evalers['train'].input.source.replace_newlines_with"] == "\n"
+        spec = fuji.partition_spec("model.decoder.lm_head.param_partition_spec")
+        assert spec == PartitionSpec(None, "model")
+
+    def test_edits_touch_one_line(self, fuji: Config) -> None:
+        edited = fuji.with_value("model.decoder.transformer.num_layers", 40)
+        before, after = fuji.to_text().split("\n"), edited.to_text().split("\n")
+        assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+        assert len(fuji.diff(edited)) == 1
