@@ -309,7 +309,33 @@ class TestDifference:
         assert len(loads(before).diff(loads(after))) == 0 and loads(before) == loads(after)
 
     def test_the_order_of_items_does(self) -> None:
-        assert len(loads("a[0]: 1\na[1]: 2").diff(loads("a[0]: 2\na[1]: 1"))) == 2
+        (row,) = loads("a[0]: 1\na[1]: 2").diff(loads("a[0]: 2\na[1]: 1"))
+        assert (row["path"], row["before"], row["after"]) == ("a", "(1, 2)", "(2, 1)")
+
+    def test_of_long_tuples_the_items_that_differ(self) -> None:
+        before = "".join(f"a[{index}]: {index}\n" for index in range(40))
+        after = before.replace("a[7]: 7", "a[7]: -7") + "a[40]: 40\n"
+        rows = loads(before).diff(loads(after)).to_pylist()
+        assert [(row["path"], row["before"], row["after"]) for row in rows] == [
+            ("a[7]", "7", "-7"),
+            ("a[40]", None, "40"),
+        ]
+
+    def test_partition_specs_printed_in_both_ways(self) -> None:
+        before = loads("p[0]: None\np[1][0]: 'data'\np[1][1]: 'fsdp'\n")
+        same = loads("p: PartitionSpec(None, ('data', 'fsdp'))")
+        other = loads("p: PartitionSpec(None, ('fsdp', 'data'))")
+        assert len(before.diff(same)) == len(same.diff(before)) == 0
+        (row,) = before.diff(other)
+        assert (row["before"], row["after"]) == ("(None, ('data', 'fsdp'))", other.to_text()[3:])
+
+    def test_a_value_that_becomes_a_part(self) -> None:
+        rows = loads("a: 'policy'").diff(loads("a.fn: 'f'\na.names: None")).to_pylist()
+        assert [(row["path"], row["change"]) for row in rows] == [
+            ("a", "removed"),
+            ("a.fn", "added"),
+            ("a.names", "added"),
+        ]
 
     @pytest.mark.parametrize(
         ("before", "after"),

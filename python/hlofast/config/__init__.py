@@ -8,11 +8,17 @@
     cfg["input.input_partitioner.path_rank_to_partition"][(None, 2)]   # PartitionSpec(…)
     cfg.with_value("model.decoder.dim", 4096).to_text()
 
+`cfg.select("tpu-v6e-256-4")` is the config that a trainer has on an instance, an `EffectiveConfig`:
+
+    effective.rule, effective.mesh, effective.changes, effective.notes, effective.config
+
 Nothing in a config is ever evaluated.
 """
 
 from __future__ import annotations
 
+from hlofast.config._instances import Instance
+from hlofast.config._select import EffectiveConfig
 from hlofast.config._text import is_config, load, loads
 from hlofast.config._tree import Config
 from hlofast.config._values import UNCONSTRAINED, Enumeration, Opaque, PartitionSpec
@@ -22,7 +28,9 @@ __all__ = [
     "UNCONSTRAINED",
     "Config",
     "ConfigError",
+    "EffectiveConfig",
     "Enumeration",
+    "Instance",
     "Opaque",
     "PartitionSpec",
     "is_config",

@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-from hlofast.config import _values
+from hlofast.config import _paths, _values
+from hlofast.config._tree import Leaf
+from hlofast.config._values import PartitionSpec
 from hlofast.table import Table, text_column_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TypeAlias
+
     from hlofast.config._paths import Key
-    from hlofast.config._tree import Config, Leaf
+    from hlofast.config._tree import Children, Config
+
+    Node: TypeAlias = "Children | Leaf | None"
+    Difference: TypeAlias = "tuple[tuple[Key, ...], str | None, str | None]"
 
 CHANGED, ADDED, REMOVED = "changed", "added", "removed"
+MOST_ITEMS = 16
+"""Values of a tuple that is shown as one; of longer ones each item that differs is."""
 
 
-def changes(
-    before: Config, after: Config
-) -> list[tuple[tuple[Key, ...], Leaf | None, Leaf | None]]:
-    """The keys whose values do not mean the same, with both leaves, in the order of the configs.
+def differences(before: Config, after: Config) -> Iterator[Difference]:
+    """The keys of what does not mean the same, with both texts; None for what is not there.
 
-    What only `after` has stands behind what precedes it there.
+    What only `after` has stands behind what precedes it there. Tuples of values are one value.
     """
-    old, new = dict(before._entries()), dict(after._entries())
-    found: list[tuple[tuple[Key, ...], Leaf | None, Leaf | None]] = []
-    for keys in _merged(list(old), list(new)):
-        was, now = old.get(keys), new.get(keys)
-        if was is None or now is None or _values.meaning(was.value) != _values.meaning(now.value):
-            found.append((keys, was, now))
-    return found
+    return _compared((), before._children, after._children)
 
 
-def _merged(old: list[tuple[Key, ...]], new: list[tuple[Key, ...]]) -> list[tuple[Key, ...]]:
-    known = set(old)
-    behind: dict[tuple[Key, ...] | None, list[tuple[Key, ...]]] = {}
-    last: tuple[Key, ...] | None = None
-    for keys in new:
-        if keys in known:
-            last = keys
-        else:
-            behind.setdefault(last, []).append(keys)
-    merged = list(behind.get(None, ()))
-    for keys in old:
-        merged.append(keys)
-        merged.extend(behind.get(keys, ()))
-    return merged
-
-
-def difference(before: Config, after: Config) -> Table:
+def difference_table(before: Config, after: Config) -> Table:
     """The table of `Config.diff`."""
-    from hlofast.config import _paths
-
-    found = changes(before, after)
+    found = list(differences(before, after))
     kinds: list[str | None] = [
         ADDED if was is None else REMOVED if now is None else CHANGED for _, was, now in found
     ]
@@ -57,7 +41,87 @@ def difference(before: Config, after: Config) -> Table:
         [
             ("path", text_column_of([_paths.write(keys) for keys, _, _ in found])),
             ("change", text_column_of(kinds)),
-            ("before", text_column_of([was.text if was else None for _, was, _ in found])),
-            ("after", text_column_of([now.text if now else None for _, _, now in found])),
+            ("before", text_column_of([was for _, was, _ in found])),
+            ("after", text_column_of([now for _, _, now in found])),
         ]
     )
+
+
+def _compared(keys: tuple[Key, ...], before: Node, after: Node) -> Iterator[Difference]:
+    if _is_value(before) and _is_value(after):
+        if _meaning(before, after) == _meaning(after, before):
+            return
+        if _size(before) <= MOST_ITEMS and _size(after) <= MOST_ITEMS:
+            yield keys, _text(before), _text(after)
+            return
+    old = {} if before is None or isinstance(before, Leaf) else before
+    new = {} if after is None or isinstance(after, Leaf) else after
+    if isinstance(before, Leaf) or isinstance(after, Leaf):
+        yield (
+            keys,
+            before.text if isinstance(before, Leaf) else None,
+            after.text if isinstance(after, Leaf) else None,
+        )
+    for key in _merged(list(old), list(new)):
+        yield from _compared((*keys, key), old.get(key), new.get(key))
+
+
+def _merged(old: list[Key], new: list[Key]) -> list[Key]:
+    """All keys in the order of `old`, those of `new` alone behind what precedes them there."""
+    known = set(old)
+    behind: list[tuple[int, Key]] = []
+    places = {key: place for place, key in enumerate(old)}
+    last = -1
+    for key in new:
+        if key in known:
+            last = places[key]
+        else:
+            behind.append((last, key))
+    merged = [(place, 0, key) for key, place in places.items()]
+    merged += [(place, 1, key) for place, key in behind]
+    merged.sort(key=lambda entry: entry[:2])
+    return [key for _, _, key in merged]
+
+
+def _is_value(node: Node) -> bool:
+    """Whether `node` is nothing, a value, or a tuple of such."""
+    if node is None or isinstance(node, Leaf):
+        return True
+    return all(
+        type(key) is int and key == index and _is_value(child)
+        for index, (key, child) in enumerate(node.items())
+    )
+
+
+def _size(node: Node) -> int:
+    if node is None or isinstance(node, Leaf):
+        return 1
+    return sum(map(_size, node.values()))
+
+
+def _plain(node: Children | Leaf) -> Any:
+    if isinstance(node, Leaf):
+        return node.value
+    return tuple(map(_plain, node.values()))
+
+
+def _meaning(node: Node, other: Node) -> object:
+    """What equals that of `other` if both mean the same."""
+    if node is None:
+        # Nothing at all, which no value equals.
+        return ()
+    value = _plain(node)
+    is_spec = isinstance(other, Leaf) and isinstance(other.value, PartitionSpec)
+    if is_spec and isinstance(value, tuple):
+        # Partition specs are printed as such, or as the tuples they were written as.
+        try:
+            return _values.meaning(PartitionSpec(*value))
+        except TypeError:
+            return tuple, value
+    return _values.meaning(value)
+
+
+def _text(node: Node) -> str | None:
+    if node is None:
+        return None
+    return node.text if isinstance(node, Leaf) else repr(_plain(node))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from hlofast.config._paths import Key
+    from hlofast.config._select import EffectiveConfig
     from hlofast.config._values import Value
     from hlofast.table import Table
 
@@ -138,7 +139,9 @@ class Config(Mapping["Any", "Any"]):
         """Whether the same paths have values that mean the same."""
         if not isinstance(other, Config):
             return NotImplemented
-        return self._meanings() == other._meanings()
+        from hlofast.config._difference import differences
+
+        return next(differences(self, other), None) is None
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -191,7 +194,9 @@ class Config(Mapping["Any", "Any"]):
     def to_python(self) -> Any:
         """Plain lists (keys 0, 1, …) and dictionaries of the values."""
         plain = {
-            key: self._part((*self._keys, key), child).to_python()
+            str(key) if isinstance(key, Attribute) else key: self._part(
+                (*self._keys, key), child
+            ).to_python()
             if not isinstance(child, Leaf)
             else _values.copied(child.value)
             for key, child in self._children.items()
@@ -217,8 +222,7 @@ class Config(Mapping["Any", "Any"]):
         parts with attributes. A `KeyError` where there is nothing to hold the key, a `TypeError`
         for values that no config can show.
         """
-        keys = self._resolve(path)
-        return self._replaced(_edited(self._children, keys, _node(value), self))
+        return self._with(self._resolve(path), value)
 
     def replace(self, changes: Mapping[Any, Value | Config]) -> Config:
         """The config with several values replaced, in the order given: see `with_value`."""
@@ -233,20 +237,45 @@ class Config(Mapping["Any", "Any"]):
         for path in paths:
             changed._find(path)
             children = _edited(changed._children, changed._resolve(path), None, changed)
-            changed = changed._replaced(children)
+            changed = changed._part(changed._keys, children)
         return changed
 
     def diff(self, other: Config) -> Table:
         """What is different in `other`, path by path.
 
         Columns: `path`, `change` (`changed`, `added`, `removed`), `before` and `after` (values as
-        printed; None where there is none). Values that mean the same are no difference: `1` and
-        `1.0`, sets in another order, partition specs with or without undivided dimensions at the
-        end. Neither is the order of keys. A key that was renamed is one removed and one added.
+        printed; None where there is none). Short tuples of values are one value. Values that mean
+        the same are no difference: `1` and `1.0`, sets in another order, partition specs with or
+        without undivided dimensions at the end, or printed as tuples. Neither is the order of
+        keys. A key that was renamed is one removed and one added.
         """
-        from hlofast.config._difference import difference
+        from hlofast.config._difference import difference_table
 
-        return difference(self, other)
+        return difference_table(self, other)
+
+    def rules(self) -> Table:
+        """The mesh rules, one row each.
+
+        Columns: `rule` (its number), `selector` (the regular expression), `mesh_shape` (with the
+        rule, `data=-1,fsdp=256`), `modifiers` (their classes, in order), `instances` (the names
+        that match, `.` read as a dot; None if there are too many to list).
+        """
+        from hlofast.config._select import rule_table
+
+        return rule_table(self)
+
+    def select(self, instance: str, devices: int | None = None) -> EffectiveConfig:
+        """The config that a trainer has on an instance: what the first matching mesh rule makes.
+
+        `instance` is a name as AXLearn's mesh selectors have it, `tpu-v5litepod-256-4`. `devices`
+        says how many devices it has, where the name does not, or says something else. A rule
+        matches if its regular expression matches the whole name. Where AXLearn would fail, or what
+        is asked for is not modelled, the result says so in `notes`. A `ValueError` for a number of
+        devices that is none.
+        """
+        from hlofast.config._select import select
+
+        return select(self, instance, devices)
 
     def _entries(self) -> list[tuple[tuple[Key, ...], Leaf]]:
         """All leaves with their keys from here, in the order of the file."""
@@ -262,14 +291,11 @@ class Config(Mapping["Any", "Any"]):
             found = [found[index] for index in order]
         return found
 
-    def _meanings(self) -> dict[tuple[object, ...], object]:
-        return {keys: _values.meaning(leaf.value) for keys, leaf in self._entries()}
-
     def _part(self, keys: tuple[Key, ...], children: Children) -> Config:
         return Config(children, keys, path=self._path, newline=self._newline, ending=self._ending)
 
-    def _replaced(self, children: Children) -> Config:
-        return self._part(self._keys, children)
+    def _with(self, keys: tuple[Key, ...], value: Value | Config) -> Config:
+        return self._part(self._keys, _edited(self._children, keys, _node(value), self))
 
     def _resolve(self, path: object) -> tuple[Key, ...]:
         """The keys that `path` means."""
@@ -351,6 +377,9 @@ def _node(value: Value | Config, depth: int = 0) -> Children | Leaf | None:
 
 
 def _key(key: Any) -> Any:
+    """A key of a dictionary, as a tree holds it."""
+    if isinstance(key, Attribute):
+        return str(key)
     if not _values.is_value(key):
         raise TypeError(f"no config can show the key {key!r}")
     return key
@@ -379,11 +408,12 @@ def _edited(
     if key in children:
         old = children[key]
         if isinstance(old, Leaf) and isinstance(node, Leaf) and node.line is None:
-            node = Leaf(node.value, node.text, old.line)
+            node = Leaf(node.value, node.text, old.line, old.written)
         return {name: node if name == key else child for name, child in children.items()}
-    if isinstance(key, str) and children and not _has_attributes(children):
-        key = str(key)
-    elif children and _has_attributes(children) != isinstance(key, Attribute):
+    if isinstance(key, str) and children:
+        is_name = _has_attributes(children) and key.isidentifier()
+        key = Attribute(key) if is_name else str(key)
+    if children and _has_attributes(children) != isinstance(key, Attribute):
         raise KeyError(f"{config.path or 'the config'} has names, no keys in brackets: {key!r}")
     if isinstance(key, Attribute):
         before = {name: child for name, child in children.items() if name < key}

@@ -1,0 +1,288 @@
+"""Mesh rules: which one an instance selects, and the config it makes."""
+
+from __future__ import annotations
+
+from hlofast.config import _instances, _mesh, _modifiers
+from hlofast.config._modifiers import Report
+from hlofast.config._patterns import Pattern, PatternError
+from hlofast.config._tree import Config
+from hlofast.table import Table, column_of, text_column_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from hlofast._core import Mesh
+    from hlofast.config._instances import Instance
+
+MOST_EXAMPLES = 64
+"""Instance names that are listed for one selector."""
+_CLOSE = 4
+"""Characters that an instance and a selector share at least where the selector is called close."""
+
+
+class EffectiveConfig:
+    """The config that a trainer has on an instance, after the mesh rule that its name selects.
+
+    Comes from `Config.select`. Nothing changes it.
+    """
+
+    __slots__ = (
+        "changes",
+        "config",
+        "devices",
+        "instance",
+        "mesh",
+        "near",
+        "notes",
+        "rule",
+        "selector",
+        "source",
+    )
+
+    source: Config
+    """The config before."""
+    config: Config
+    """The config after the rule's modifiers."""
+    instance: Instance
+    """What the name of the instance says: `name`, `device`, `devices`, `slices`, `why`."""
+    devices: int | None
+    """How many devices: given, or from the instance's name, or from the mesh shape."""
+    rule: int | None
+    """The number of the rule, from 0; None if no rule matches."""
+    selector: str | None
+    """The regular expression of that rule."""
+    mesh: Mesh | None
+    """The mesh with the sizes of all axes; None if it cannot be told (see `notes`)."""
+    changes: Table
+    """What the rule changes, step by step: `path`, `before`, `after` (as printed), `why`."""
+    notes: Table
+    """What is not modelled, fails, has no effect or is not known: `kind`, `path`, `text`.
+
+    Kinds: `selector` (a rule whose pattern is not supported), `no-rule`, `not-modelled`, `fails`
+    (AXLearn would stop), `dead-values`, `no-effect`, `not-known`, `devices`, `mesh`.
+    """
+    near: Table
+    """If no rule matches: `rule`, `selector`, `fits` (the start of the name that fits),
+    `expected` (what the selector wants then), the closest first."""
+
+    def __init__(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Into how many parts a step's batch is split, whose gradients are added up."""
+        transformation = self.config.get("learner.forward_fn_transformation")
+        if isinstance(transformation, Config) and transformation.get("fn") in _ACCUMULATIONS:
+            steps = transformation.get("steps")
+            if type(steps) is int and steps > 0:
+                return steps
+        return 1
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("an EffectiveConfig does not change")
+
+    def __repr__(self) -> str:
+        rule = "no rule" if self.rule is None else f"rule {self.rule}"
+        shape = dict(self.mesh.shape) if self.mesh else "unknown mesh"
+        return f"<EffectiveConfig for {self.instance.name}: {rule}, {shape}>"
+
+
+_ACCUMULATIONS = (_modifiers.ACCUMULATION,)
+
+
+class Rule:
+    """A mesh rule of a config, as far as it can be read."""
+
+    __slots__ = ("config", "index", "pattern", "problem", "selector", "value")
+
+    def __init__(self, index: int, entry: Any) -> None:
+        self.index = index
+        self.selector: str | None = None
+        self.pattern: Pattern | None = None
+        self.problem: str | None = None
+        self.value: Any = None
+        if not isinstance(entry, Config) or not isinstance(entry.get(0), str):
+            self.problem = "it is no pair of a regular expression and a mesh"
+            return
+        self.selector = entry[0]
+        self.value = entry.get(1)
+        try:
+            self.pattern = Pattern(entry[0])
+        except PatternError as error:
+            self.problem = str(error)
+
+    @property
+    def modifiers(self) -> list[str]:
+        """The names of the modifiers' classes, those of chains in order."""
+        if not isinstance(self.value, Config):
+            return []
+        return [
+            part.class_name
+            for part in self.value.configs()
+            if part.class_name and part.class_name.endswith("Modifier") and not _is_chain(part)
+        ]
+
+    @property
+    def examples(self) -> list[str] | None:
+        """The instance names that match; None if there are too many."""
+        return self.pattern.examples(MOST_EXAMPLES) if self.pattern else None
+
+
+def _is_chain(part: Config) -> bool:
+    return part.class_name == "ChainConfigModifier"
+
+
+def rules(config: Config) -> list[Rule]:
+    """The mesh rules of a config."""
+    entries = config.get("mesh_rules")
+    if not isinstance(entries, Config):
+        return []
+    return [Rule(index, entry) for index, entry in enumerate(entries.values())]
+
+
+def rule_table(config: Config) -> Table:
+    """The table of `Config.rules`."""
+    found = rules(config)
+    shapes = [_declared(_with_rule(config, rule, Report())) for rule in found]
+    examples = [rule.examples for rule in found]
+    return Table(
+        [
+            ("rule", column_of([rule.index for rule in found])),
+            ("selector", text_column_of([rule.selector for rule in found])),
+            ("mesh_shape", text_column_of(shapes)),
+            ("modifiers", text_column_of([",".join(rule.modifiers) for rule in found])),
+            ("instances", text_column_of([",".join(some) if some else None for some in examples])),
+        ]
+    )
+
+
+def _declared(config: Config) -> str | None:
+    """The mesh shape with the names of its axes."""
+    names, shape = _plain(config, "mesh_axis_names"), _plain(config, "mesh_shape")
+    if isinstance(shape, list) and isinstance(names, list) and len(names) == len(shape):
+        return ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
+    return None if shape is None else str(shape)
+
+
+def _plain(config: Config, path: str) -> Any:
+    found = config.get(path)
+    return found.to_python() if isinstance(found, Config) else found
+
+
+def _with_rule(config: Config, rule: Rule, report: Report) -> Config:
+    """`config` after `rule`."""
+    value = rule.value
+    if isinstance(value, Config) and value.klass is not None:
+        return _modifiers.apply(config, value, report)
+    if value is None or (
+        isinstance(value, Config) and (value.is_sequence or "ici_mesh_shape" in value)
+    ):
+        changed = config.with_value("mesh_shape", value)
+        report.changed(config, changed)
+        return changed
+    where = value.path if isinstance(value, Config) else f"mesh_rules[{rule.index}][1]"
+    report.note("not-modelled", where, "this is neither a mesh shape nor a modifier")
+    return config
+
+
+def select(config: Config, name: str, devices: int | None = None) -> EffectiveConfig:
+    """See `Config.select`."""
+    if devices is not None and not 1 <= devices <= _instances.MOST_DEVICES:
+        raise ValueError(f"devices has to be from 1 to {_instances.MOST_DEVICES:,}, not {devices}")
+    instance = _instances.read(name)
+    report = Report()
+    found: Rule | None = None
+    missed: list[tuple[Rule, int, list[str]]] = []
+    for rule in rules(config):
+        if rule.pattern is None:
+            text = f"rule {rule.index} is taken not to match: {rule.problem}"
+            report.note("selector", f"mesh_rules[{rule.index}]", text)
+        elif rule.pattern.fullmatch(name):
+            found = rule
+            break
+        else:
+            missed.append((rule, *rule.pattern.fits(name)))
+    if found is None:
+        near = sorted(missed, key=lambda miss: -miss[1])
+        _say_nothing_matches(name, near, report)
+        effective = config
+    else:
+        near = []
+        report.rule = found.index
+        effective = _with_rule(config, found, report)
+    count = devices if devices is not None else instance.devices
+    mesh = _resolved(effective, instance, count, report, is_given=devices is not None)
+    if count is None and mesh is not None:
+        count = mesh.device_count
+    paths, befores, afters, whys = zip(*report.changes, strict=True) if report.changes else [()] * 4
+    kinds, places, texts = zip(*report.notes, strict=True) if report.notes else [()] * 3
+    return EffectiveConfig(
+        source=config,
+        config=effective,
+        instance=instance,
+        devices=count,
+        rule=found.index if found else None,
+        selector=found.selector if found else None,
+        mesh=mesh,
+        changes=Table(
+            [
+                ("path", text_column_of(list(paths))),
+                ("before", text_column_of(list(befores))),
+                ("after", text_column_of(list(afters))),
+                ("why", text_column_of(list(whys))),
+            ]
+        ),
+        notes=Table(
+            [
+                ("kind", text_column_of(list(kinds))),
+                ("path", text_column_of(list(places))),
+                ("text", text_column_of(list(texts))),
+            ]
+        ),
+        near=Table(
+            [
+                ("rule", column_of([rule.index for rule, _, _ in near])),
+                ("selector", text_column_of([rule.selector for rule, _, _ in near])),
+                ("fits", text_column_of([name[:length] for _, length, _ in near])),
+                ("expected", text_column_of([" or ".join(words) for _, _, words in near])),
+            ]
+        ),
+    )
+
+
+def _say_nothing_matches(
+    name: str, near: list[tuple[Rule, int, list[str]]], report: Report
+) -> None:
+    text = f"no rule matches {name!r}: the config is used as it is"
+    report.note("no-rule", None, text)
+    best = near[0][1] if near else 0
+    for rule, length, expected in near:
+        if length < max(best - 1, _CLOSE):
+            continue
+        wanted = " or ".join(expected)
+        rest = f"not {name[length:]!r}" if length < len(name) else "where the name ends"
+        text = f"rule {rule.index}, {rule.selector!r}, is close: after {name[:length]!r} it wants "
+        report.note("no-rule", f"mesh_rules[{rule.index}]", f"{text}{wanted}, {rest}")
+
+
+def _resolved(
+    config: Config, instance: Instance, count: int | None, report: Report, *, is_given: bool
+) -> Mesh | None:
+    """The mesh of the config on the instance; what is wrong with it is noted."""
+    if is_given and instance.devices is not None and instance.devices != count:
+        text = f"{count:,} devices are given, where the name says {instance.devices:,}"
+        report.note("devices", None, f"{text} ({instance.why})")
+    elif count is None:
+        report.note("devices", None, f"{instance.name}: {instance.why}")
+    hosts = None
+    each = instance.devices_per_host
+    if each is not None and count is not None and count % each == 0:
+        hosts = count // each
+    names, shape = _plain(config, "mesh_axis_names"), _plain(config, "mesh_shape")
+    try:
+        return _mesh.resolve(names, shape, count, slices=instance.slices, hosts=hosts)
+    except _mesh.MeshError as error:
+        report.note("mesh", "mesh_shape", str(error))
+        return None
