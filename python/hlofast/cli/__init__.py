@@ -22,6 +22,7 @@ VERBS = {
     "remat": "what is recomputed, what is kept for the backward pass instead, what to change",
     "memory": "what is alive at the peak: class, scope, source; XLA's account",
     "time": "how long a step takes on a device: compute, memory, exposed collectives; MFU",
+    "config": "a trainer config: its mesh rules, what it is on an instance, what differs",
     "show": "one instruction or computation in context: operands, users, source line",
     "fmt": "print modules as canonical HLO text",
 }

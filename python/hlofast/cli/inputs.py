@@ -68,13 +68,36 @@ class Found:
         }
 
 
-class Reader:
+class Failures:
+    """The inputs that could not be read; people are told at once."""
+
+    def __init__(self) -> None:
+        self.errors: list[dict[str, Any]] = []
+
+    def failed(self, path: str, error: Exception) -> None:
+        """Take note of an input that cannot be read, or not analysed, and say so."""
+        record: dict[str, Any] = {
+            "path": path,
+            "line": None,
+            "column": None,
+            "kind": type(error).__name__,
+        }
+        if isinstance(error, hlofast.ParseError):
+            record |= {"line": error.line, "column": error.column, "kind": error.kind}
+            complain(str(error))
+        else:
+            reason = getattr(error, "strerror", None) or str(error)
+            complain(f"{path}: {reason}")
+        self.errors.append(record | {"message": str(error)})
+
+
+class Reader(Failures):
     """Iterates over the modules that the arguments select; tells people what cannot be read."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__()
         self.files: list[str] = getattr(arguments, "files", None) or [arguments.file]
         self.wanted: str | None = arguments.module
-        self.errors: list[dict[str, Any]] = []
         self._nothing_matched: list[str] = []
 
     def exit_code(self) -> int:
@@ -100,7 +123,7 @@ class Reader:
     def _find(self, path: str) -> Iterator[Found]:
         name = "<stdin>" if path == "-" else path
         try:
-            modules = hlofast.find_modules(_bytes(path), path=name)
+            modules = hlofast.find_modules(read(path), path=name)
         except (OSError, hlofast.ParseError) as error:
             self.failed(name, error)
             return
@@ -110,24 +133,9 @@ class Reader:
             elif found.module is not None:
                 yield Found(found.module, name, found.line, found.label)
 
-    def failed(self, path: str, error: Exception) -> None:
-        """Take note of an input that cannot be read, or not analysed, and say so."""
-        record: dict[str, Any] = {
-            "path": path,
-            "line": None,
-            "column": None,
-            "kind": type(error).__name__,
-        }
-        if isinstance(error, hlofast.ParseError):
-            record |= {"line": error.line, "column": error.column, "kind": error.kind}
-            complain(str(error))
-        else:
-            reason = getattr(error, "strerror", None) or str(error)
-            complain(f"{path}: {reason}")
-        self.errors.append(record | {"message": str(error)})
 
-
-def _bytes(path: str) -> bytes:
+def read(path: str) -> bytes:
+    """The bytes of a FILE argument."""
     if path == "-":
         return sys.stdin.buffer.read()
     with open(path, "rb") as file:

@@ -10,6 +10,7 @@ from hlofast.table import Table, column_of, text_column_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, NoReturn
 
     from hlofast._core import Mesh
@@ -189,66 +190,103 @@ def _with_rule(config: Config, rule: Rule, report: Report) -> Config:
 
 def select(config: Config, name: str, devices: int | None = None) -> EffectiveConfig:
     """See `Config.select`."""
-    if devices is not None and not 1 <= devices <= _instances.MOST_DEVICES:
-        raise ValueError(f"devices has to be from 1 to {_instances.MOST_DEVICES:,}, not {devices}")
-    instance = _instances.read(name)
+    _check_devices(devices)
     report = Report()
-    found: Rule | None = None
-    missed: list[tuple[Rule, int, list[str]]] = []
+    near: list[tuple[Rule, int, list[str]]] = []
     for rule in rules(config):
         if rule.pattern is None:
             text = f"rule {rule.index} is taken not to match: {rule.problem}"
             report.note("selector", f"mesh_rules[{rule.index}]", text)
         elif rule.pattern.fullmatch(name):
-            found = rule
-            break
+            return _effective(config, rule, _instances.read(name), devices, report, [])
         else:
-            missed.append((rule, *rule.pattern.fits(name)))
-    if found is None:
-        near = sorted(missed, key=lambda miss: -miss[1])
-        _say_nothing_matches(name, near, report)
-        effective = config
-    else:
-        near = []
-        report.rule = found.index
-        effective = _with_rule(config, found, report)
+            near.append((rule, *rule.pattern.fits(name)))
+    near.sort(key=lambda miss: -miss[1])
+    _say_nothing_matches(name, near, report)
+    return _effective(config, None, _instances.read(name), devices, report, near)
+
+
+def select_all(config: Config, devices: int | None = None) -> list[EffectiveConfig]:
+    """See `Config.select_all`."""
+    _check_devices(devices)
+    found: list[EffectiveConfig] = []
+    taken: set[str] = set()
+    for rule in rules(config):
+        names = rule.examples
+        for name in names or [rule.selector or f"rule {rule.index}"]:
+            report = Report()
+            if name in taken:
+                text = f"rule {rule.index} is never taken for {name!r}: an earlier one matches it"
+                report.note("selector", f"mesh_rules[{rule.index}]", text)
+            elif rule.problem is not None:
+                text = f"rule {rule.index} is taken not to match: {rule.problem}"
+                report.note("selector", f"mesh_rules[{rule.index}]", text)
+            taken.add(name)
+            instance = _instances.read(name)
+            if not names:
+                why = "the selector matches names with any number of devices"
+                instance = _instances.Instance(name, why, device=instance.device)
+            if instance.devices is not None:
+                found.append(_effective(config, rule, instance, None, report, []))
+                continue
+            for count, words in instance.readings if devices is None else ():
+                read = Report()
+                read.note("devices", None, f"the name is taken to mean {words}; it does not say")
+                found.append(_effective(config, rule, instance, count, read, []))
+            if devices is not None or not instance.readings:
+                found.append(_effective(config, rule, instance, devices, report, []))
+    default = _instances.Instance("other instances", "their names say how many devices there are")
+    found.append(_effective(config, None, default, devices, Report(), []))
+    return found
+
+
+def _check_devices(devices: int | None) -> None:
+    if devices is not None and not 1 <= devices <= _instances.MOST_DEVICES:
+        raise ValueError(f"devices has to be from 1 to {_instances.MOST_DEVICES:,}, not {devices}")
+
+
+def _effective(
+    config: Config,
+    rule: Rule | None,
+    instance: Instance,
+    devices: int | None,
+    report: Report,
+    near: list[tuple[Rule, int, list[str]]],
+) -> EffectiveConfig:
+    """What `rule` makes of `config` on `instance`."""
+    effective = config
+    if rule is not None:
+        report.rule = rule.index
+        effective = _with_rule(config, rule, report)
     count = devices if devices is not None else instance.devices
     mesh = _resolved(effective, instance, count, report, is_given=devices is not None)
     if count is None and mesh is not None:
         count = mesh.device_count
-    paths, befores, afters, whys = zip(*report.changes, strict=True) if report.changes else [()] * 4
-    kinds, places, texts = zip(*report.notes, strict=True) if report.notes else [()] * 3
     return EffectiveConfig(
         source=config,
         config=effective,
         instance=instance,
         devices=count,
-        rule=found.index if found else None,
-        selector=found.selector if found else None,
+        rule=rule.index if rule else None,
+        selector=rule.selector if rule else None,
         mesh=mesh,
-        changes=Table(
-            [
-                ("path", text_column_of(list(paths))),
-                ("before", text_column_of(list(befores))),
-                ("after", text_column_of(list(afters))),
-                ("why", text_column_of(list(whys))),
-            ]
-        ),
-        notes=Table(
-            [
-                ("kind", text_column_of(list(kinds))),
-                ("path", text_column_of(list(places))),
-                ("text", text_column_of(list(texts))),
-            ]
-        ),
+        changes=_text_table(["path", "before", "after", "why"], report.changes),
+        notes=_text_table(["kind", "path", "text"], report.notes),
         near=Table(
             [
                 ("rule", column_of([rule.index for rule, _, _ in near])),
                 ("selector", text_column_of([rule.selector for rule, _, _ in near])),
-                ("fits", text_column_of([name[:length] for _, length, _ in near])),
+                ("fits", text_column_of([instance.name[:length] for _, length, _ in near])),
                 ("expected", text_column_of([" or ".join(words) for _, _, words in near])),
             ]
         ),
+    )
+
+
+def _text_table(columns: list[str], rows: Sequence[tuple[str | None, ...]]) -> Table:
+    cells = zip(*rows, strict=True) if rows else [()] * len(columns)
+    return Table(
+        [(name, text_column_of(list(column))) for name, column in zip(columns, cells, strict=True)]
     )
 
 
@@ -275,7 +313,7 @@ def _resolved(
         text = f"{count:,} devices are given, where the name says {instance.devices:,}"
         report.note("devices", None, f"{text} ({instance.why})")
     elif count is None:
-        report.note("devices", None, f"{instance.name}: {instance.why}")
+        report.note("devices", None, instance.why)
     hosts = None
     each = instance.devices_per_host
     if each is not None and count is not None and count % each == 0:

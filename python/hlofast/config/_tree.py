@@ -277,6 +277,17 @@ class Config(Mapping["Any", "Any"]):
 
         return select(self, instance, devices)
 
+    def select_all(self, devices: int | None = None) -> list[EffectiveConfig]:
+        """What every mesh rule makes, and what the config is without one, which comes last.
+
+        Of each rule every instance that its selector names, if they can be listed; else the rule
+        once, with the selector as the name. `devices` is for those whose name does not say how
+        many devices there are; without it a name that may mean several numbers stands with each.
+        """
+        from hlofast.config._select import select_all
+
+        return select_all(self, devices)
+
     def _entries(self) -> list[tuple[tuple[Key, ...], Leaf]]:
         """All leaves with their keys from here, in the order of the file."""
         found: list[tuple[tuple[Key, ...], Leaf]] = []

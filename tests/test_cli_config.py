@@ -1,0 +1,212 @@
+"""`hlofast config`: rules, instances and differences for people, as JSON and as exit codes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES, Seeds
+from test_cli import document, hlofast_command
+
+TRAINER = FIXTURES / "configs" / "trainer_rules.txt"
+
+
+def only(*arguments: str | Path) -> Any:
+    (config,) = document("config", *arguments)["configs"]
+    return config
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    config = hlofast.config.load(TRAINER)
+    path = tmp_path / "other.txt"
+    changed = config.replace({"model.decoder.dim": 128, "max_step": 10}).without("learner")
+    path.write_text(changed.to_text())
+    return path
+
+
+def test_all_rules_are_the_python_objects() -> None:
+    printed = only(TRAINER)
+    config = hlofast.config.load(TRAINER)
+    assert printed["klass"] == "axlearn.common.trainer.SpmdTrainer"
+    assert printed["values"] == len(list(config.leaves())) and printed["difference"] is None
+    assert printed["mesh_axis_names"] == ["pipeline", "data", "fsdp", "model"]
+    assert [row["selector"] for row in printed["rules"]] == [
+        row["selector"] for row in config.rules()
+    ]
+    chosen = config.select_all()
+    for row, effective in zip(printed["selections"], chosen, strict=True):
+        assert row["instance"] == effective.instance.name
+        assert (row["rule"], row["devices"]) == (effective.rule, effective.devices)
+        assert row["mesh"] == (None if effective.mesh is None else effective.mesh.shape)
+        assert row["changes"] == effective.changes.to_pylist()
+        assert row["notes"] == effective.notes.to_pylist()
+    rules = {row["rule"] for row in printed["selections"]}
+    assert rules == {*range(11), None}
+
+
+def test_all_rules_for_people() -> None:
+    done = hlofast_command("config", TRAINER)
+    assert done.returncode == 0 and done.stderr == ""
+    for shown in (
+        "mesh rules  11",
+        "   2  tpu-v6e-16-4 ",
+        "  64  data=4,fsdp=16 ",
+        "   1  tpu-v5p-.* ",
+        "MeshShape, V6eFlashConfig",
+        "note: trainer.modifiers.MeshShapeModifier is not modelled",
+        "note: rule 9 is taken not to match: a back-reference",
+        "other instances",
+    ):
+        assert shown in done.stdout, shown
+
+
+def test_ambiguous_names_stand_with_each_reading() -> None:
+    rows = [row for row in only(TRAINER)["selections"] if row["rule"] == 7]
+    assert [(row["instance"], row["devices"], row["mesh"]["fsdp"]) for row in rows] == [
+        ("neuron-trn2.48xlarge-8", 8, 2),
+        ("neuron-trn2.48xlarge-8", 512, 128),
+        ("neuron-trn2n.48xlarge-8", 8, 2),
+        ("neuron-trn2n.48xlarge-8", 512, 128),
+    ]
+    assert rows[1]["notes"][0]["text"].startswith("the name is taken to mean 8 machines of 64")
+    rows = [row for row in only(TRAINER, "--devices", "16")["selections"] if row["rule"] == 7]
+    assert [row["devices"] for row in rows] == [16, 16]
+    by_rule = {row["rule"]: row for row in only(TRAINER, "--devices", "16")["selections"]}
+    assert by_rule[1]["mesh"]["fsdp"] == 8  # The selector has no number.
+    assert by_rule[3]["devices"] == 16 and by_rule[0]["devices"] == 32  # The names have.
+
+
+def test_rules_that_are_never_taken(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.txt"
+    config = hlofast.config.load(TRAINER).with_value("mesh_rules[3][0]", "tpu-v6e-16-2")
+    path.write_text(config.to_text())
+    assert "rule 3 is never taken for 'tpu-v6e-16-2'" in hlofast_command("config", path).stdout
+
+
+def test_an_instance() -> None:
+    done = hlofast_command("config", TRAINER, "--instance", "tpu-v6e-16-2", "--top", "0")
+    assert done.returncode == 0
+    for shown in (
+        "rule     2, tpu-v6e-16-(2|4)",
+        "devices  32 on 2 slices (tpu-v6e)",
+        "mesh     data=2,fsdp=16",
+        "(1, 1, -1, 1)",
+        "(1, -1, 16, 1)",
+        "rule 2, MeshShapeModifier",
+        "rule 2, V6eFlashConfigModifier",
+    ):
+        assert shown in done.stdout, shown
+    done = hlofast_command("config", TRAINER, "--instance", "tpu-v6e-16")
+    assert "4 parts of a batch" in done.stdout
+
+
+def test_several_instances_and_devices() -> None:
+    names = ["tpu-v6e-16-8", "neuron-trn2.48xlarge-8"]
+    arguments = [part for name in names for part in ("--instance", name)]
+    rows = only(TRAINER, *arguments, "--devices", "128")["selections"]
+    assert [row["instance"] for row in rows] == names
+    assert [row["rule"] for row in rows] == [None, 7]
+    told = [note["text"] for note in rows[0]["notes"] if note["kind"] == "no-rule"]
+    assert told[1].startswith("rule 2, 'tpu-v6e-16-(2|4)', is close")
+    assert rows[1]["mesh"] == {"pipeline": 1, "data": 1, "fsdp": 32, "model": 4}
+
+
+def test_text() -> None:
+    done = hlofast_command("config", TRAINER, "--text")
+    assert done.stdout == TRAINER.read_text()
+    done = hlofast_command("config", TRAINER, "--text", "--instance", "tpu-v6e-16")
+    expected = hlofast.config.load(TRAINER).select("tpu-v6e-16").config
+    assert done.stdout == expected.to_text()
+
+
+def test_differences(other: Path) -> None:
+    done = hlofast_command("config", TRAINER, "--diff", other)
+    assert done.returncode == 1
+    assert "1 changed, 1 added, 1 removed" in done.stdout
+    assert "model.decoder.dim" in done.stdout and "128" in done.stdout
+    same = hlofast_command("config", TRAINER, "--diff", TRAINER)
+    assert same.returncode == 0 and "differences  none" in same.stdout
+    printed = only(TRAINER, "--diff", other)
+    expected = hlofast.config.load(TRAINER).diff(hlofast.config.load(other)).to_pylist()
+    assert printed["difference"] == {"path": str(other), "rows": expected}
+    assert printed["selections"] == [] == printed["rules"]
+    assert only(TRAINER, "--diff", TRAINER)["difference"]["rows"] == []
+
+
+def test_standard_input() -> None:
+    done = hlofast_command("config", "-", "--text", input=TRAINER.read_text())
+    assert done.stdout == TRAINER.read_text()
+    done = hlofast_command("config", "-", "--diff", TRAINER, input=TRAINER.read_text())
+    assert done.returncode == 0 and "<stdin> and " in done.stdout
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_text("a: 1\nb: (1, 2\n")
+    done = hlofast_command("config", bad, TRAINER)
+    assert done.returncode == 3
+    assert f"{bad}:2:4: error: nothing closes this '('" in done.stderr and "^" in done.stderr
+    assert "tpu-v6e-16" in done.stdout
+    for arguments in ((bad, "--diff", TRAINER), (TRAINER, "--diff", "no such file")):
+        assert hlofast_command("config", *arguments).returncode == 3
+    printed = document("config", bad, "no such file", TRAINER)
+    assert [error["kind"] for error in printed["errors"]] == [
+        "unclosed-bracket",
+        "FileNotFoundError",
+    ]
+    assert printed["errors"][0]["line"] == 2 and len(printed["configs"]) == 1
+    assert document("config", bad, "--diff", TRAINER)["configs"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--devices", "0"),
+        ("--devices", "x"),
+        (TRAINER, "--diff", TRAINER),
+        ("--diff", TRAINER, "--instance", "x"),
+        ("--text", "--json"),
+        ("--text", "--instance", "x", "--instance", "y"),
+        ("-", "-"),
+    ],
+)
+def test_usage(arguments: tuple[str | Path, ...]) -> None:
+    files = [] if not arguments else [TRAINER]
+    assert hlofast_command("config", *files, *arguments, input="").returncode == 2
+
+
+def test_a_dump_is_no_config(train_step: Path) -> None:
+    done = hlofast_command("config", train_step)
+    assert done.returncode == 3 and "expected ': ' between a path and its value" in done.stderr
+
+
+def test_no_numpy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys; from hlofast.cli import main; main(sys.argv[1:]);"
+        "print('numpy' in sys.modules, file=sys.stderr)"
+    )
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-P", "-c", code, "config", str(TRAINER)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == "False\n"
+
+
+def test_the_seed(seeds: Seeds) -> None:
+    printed = only(seeds.path("004"))
+    assert printed["values"] == 470
+    meshes = {
+        (row["instance"], row["devices"]): {
+            name: size for name, size in row["mesh"].items() if size > 1
+        }
+        for row in printed["selections"]
+        if row["mesh"] is not None
+    }
+    assert meshes["tpu-v5litepod-256-4", 1024] == {"data": 4, "fsdp": 256}
+    assert meshes["gpu-a3-ultragpu-8g-256", 256] == {"data": 4, "fsdp": 64}
+    assert meshes["neuron-trn2n.48xlarge-64", 64] == {"fsdp": 16, "model": 4}
+    assert meshes["neuron-trn2n.48xlarge-64", 4096] == {"fsdp": 1024, "model": 4}
