@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._memory import Memory
     from hlofast._remat import Remat
+    from hlofast._stages import Stages
     from hlofast._time import Time
     from hlofast.table import Table
 
@@ -92,6 +93,7 @@ __all__ = [
     "SliceDimension",
     "SourceLocation",
     "StackFrame",
+    "Stages",
     "Table",
     "TextColumn",
     "Time",
@@ -151,6 +153,10 @@ def __getattr__(name: str) -> object:
         from hlofast import _remat
 
         value = _remat.Remat
+    elif name == "Stages":
+        from hlofast import _stages
+
+        value = _stages.Stages
     elif name == "Time":
         from hlofast import _time
 

@@ -15,6 +15,7 @@ from hlofast._cost_data import CollectivesData as CollectivesData
 from hlofast._cost_data import CostData as CostData
 from hlofast._cost_data import PlanData as PlanData
 from hlofast._cost_data import RematData as RematData
+from hlofast._cost_data import StagesData as StagesData
 from hlofast._cost_data import _cost as _cost
 from hlofast._cost_data import _lint_codes as _lint_codes
 from hlofast._cost_data import _lint_options as _lint_options
@@ -37,6 +38,7 @@ from hlofast._records import PaddingDimension as PaddingDimension
 from hlofast._records import SliceDimension as SliceDimension
 from hlofast._records import WindowDimension as WindowDimension
 from hlofast._remat import Remat
+from hlofast._stages import Stages
 from hlofast._time import Time
 from hlofast._time_data import TimeData as TimeData
 from hlofast._time_data import _collective_time as _collective_time
@@ -176,6 +178,14 @@ class Module:
         mesh: Mesh | None = None,
         rules: Rules | None = None,
     ) -> Remat: ...
+    def stages(
+        self,
+        hbm: int | str | None = None,
+        device: str | Device | None = None,
+        *,
+        devices: int = 1,
+        most_moved: float | None = None,
+    ) -> Stages: ...
     def time(
         self,
         device: str | Device,

@@ -107,6 +107,29 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def known(value: int) -> int | None:
+    """`value`, or None for what is not known, which tables say as -1."""
+    return None if value < 0 else value
+
+
+def origin(row: dict[str, Any]) -> dict[str, Any]:
+    """Where a row comes from; null for what is not known."""
+    file = row["source_file"] or None
+    return {
+        "op_name": row["op_name"] or None,
+        "source_file": file,
+        "source_line": row["source_line"] if file and row["source_line"] > 0 else None,
+    }
+
+
+def source(row: dict[str, Any]) -> str:
+    """File and line of a row in a table for people."""
+    if not row["source_file"]:
+        return "-"
+    line = f":{row['source_line']}" if row["source_line"] else ""
+    return label(f"{row['source_file']}{line}")
+
+
 class Printer:
     """Writes headings, facts and tables to a stream, as wide as the stream can show."""
 

@@ -183,16 +183,16 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
     file = row["source_file"] or None
     return {
         **{name: row[name] for name in ("name", "index", "kind", "shape")},
-        "bytes": _known(row["bytes"]),
+        "bytes": output.known(row["bytes"]),
         "again": row["again"].split(),
         "is_stack": bool(row["is_stack"]),
-        "kept_instead": _known(row["kept_instead"]),
+        "kept_instead": output.known(row["kept_instead"]),
         "is_alive_at_peak": bool(row["is_alive_at_peak"]),
-        "peak": _known(row["peak"]),
+        "peak": output.known(row["peak"]),
         "saved": row["saved"] if row["peak"] >= 0 else None,
-        **{name: _known(row[name]) for name in ("flops", "bytes_moved", "wire_bytes")},
+        **{name: output.known(row[name]) for name in ("flops", "bytes_moved", "wire_bytes")},
         "seconds": row["seconds"] if row["seconds"] == row["seconds"] else None,
-        "chosen": _known(row["chosen"]),
+        "chosen": output.known(row["chosen"]),
         "refusal": row["refusal"] or None,
         "change": row["change"],
         "source_file": file,
@@ -213,45 +213,31 @@ def _statement(statement: Statement) -> dict[str, Any]:
     }
 
 
-def _place(row: dict[str, Any]) -> dict[str, Any]:
-    """Where a row comes from; null for what is not known."""
-    file = row["source_file"] or None
-    return {
-        "op_name": row["op_name"] or None,
-        "source_file": file,
-        "source_line": row["source_line"] if file and row["source_line"] > 0 else None,
-    }
-
-
-def _known(value: int) -> int | None:
-    return None if value < 0 else value
-
-
 def _recomputed(remat: Remat, row: dict[str, Any]) -> dict[str, Any]:
     numbers = ("multiplicity", "flops", "bytes_read", "bytes_written")
     return {
         **{name: row[name] for name in ("instruction", "name", "computation", "opcode", "by")},
         "twin": remat.module[row["twin"]].name if row["twin"] >= 0 else None,
         "is_collective": bool(row["is_collective"]),
-        **{name: _known(row[name]) for name in numbers},
-        **_place(row),
+        **{name: output.known(row[name]) for name in numbers},
+        **output.origin(row),
     }
 
 
 def _residual(remat: Remat, row: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: row[name] for name in ("instruction", "name", "index", "kind", "shape")},
-        "bytes": _known(row["bytes"]),
+        "bytes": output.known(row["bytes"]),
         "span": row["span"],
         "first_use": remat.module[row["first_use"]].name,
         "last_use": remat.module[row["last_use"]].name,
         "widened_from": row["widened_from"] or None,
         "is_stacked": bool(row["is_stacked"]),
-        "trip_count": _known(row["trip_count"]),
+        "trip_count": output.known(row["trip_count"]),
         "made_by": remat.module[row["made_by"]].name,
         "source": row["source_name"],
         "is_named": bool(row["is_named"]),
-        **_place(row),
+        **output.origin(row),
     }
 
 
@@ -262,9 +248,9 @@ def _gather(row: dict[str, Any], residuals: list[dict[str, Any]]) -> dict[str, A
     return {
         **{name: row[name] for name in texts},
         **{name: row[name] or None for name in ("tensor", "shape", "axes")},
-        **{name: _known(row[name]) for name in numbers},
+        **{name: output.known(row[name]) for name in numbers},
         "residual": residual and {name: residual[name] for name in ("name", "index", "bytes")},
-        **_place(row),
+        **output.origin(row),
     }
 
 
@@ -364,7 +350,7 @@ def _print_gathers(
             row["payload_out"],
             row["wire_bytes"],
             row["multiplicity"],
-            _source(row),
+            output.source(row),
         ]
         for row in gathers[:limit]
     ]
@@ -397,7 +383,7 @@ def _print_residuals(
             row["span"],
             row["last_use"],
             row["source"],
-            _source(row),
+            output.source(row),
         ]
         for row in residuals[:limit]
     ]
@@ -411,7 +397,7 @@ def _print_recomputed(
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in recomputed:
         operation = (row["op_name"] or "").rsplit("/", 1)[-1] or row["opcode"]
-        groups.setdefault((row["by"], operation, _source(row)), []).append(row)
+        groups.setdefault((row["by"], operation, output.source(row)), []).append(row)
     totals = [
         [
             operation,
@@ -494,10 +480,3 @@ def _end(name: str) -> str:
     """The last components of an operation's name."""
     parts = name.split("/")
     return output.label(name if len(parts) <= 3 else "…/" + "/".join(parts[-3:]))
-
-
-def _source(row: dict[str, Any]) -> str:
-    if not row["source_file"]:
-        return "-"
-    line = f":{row['source_line']}" if row["source_line"] else ""
-    return output.label(f"{row['source_file']}{line}")

@@ -9,6 +9,7 @@ use crate::mesh::Mesh;
 use crate::module::Module;
 use crate::remat::RematData;
 use crate::scopes::ScopeTexts;
+use crate::stages::StagesData;
 use crate::text_column::TextColumn;
 use crate::uncertain::{uncertain_executions, unknown_products};
 use hlofast::Provenance;
@@ -521,6 +522,12 @@ impl CostData {
             let sent = CollectivesData::new(held.clone(), found, attribution, &uncertain, mesh);
             RematData { counted: Arc::clone(&self.counted), report, sent }
         })
+    }
+
+    /// Pipeline stages; `most_moved` is the share of FLOPs that a cheaper cut may move.
+    #[pyo3(signature = (most_moved=None))]
+    fn stages(&self, py: Python<'_>, most_moved: Option<f64>) -> PyResult<StagesData> {
+        py.detach(|| StagesData::new(Arc::clone(&self.counted), most_moved))
     }
 
     /// FLOPs of reductions between devices: all, and those of recomputation.

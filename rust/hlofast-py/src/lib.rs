@@ -29,6 +29,7 @@ mod scopes;
 mod sequence;
 mod shape;
 mod sharding;
+mod stages;
 mod summary;
 mod table;
 mod table_builder;
@@ -88,6 +89,8 @@ mod _core {
     use crate::shape::{Layout, Shape};
     #[pymodule_export]
     use crate::sharding::{ReplicaGroups, Sharding};
+    #[pymodule_export]
+    use crate::stages::StagesData;
     #[pymodule_export]
     use crate::table::_instruction_columns;
     #[pymodule_export]

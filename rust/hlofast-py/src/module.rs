@@ -279,6 +279,23 @@ impl Module {
         remat.call1((slf, hbm, device, mesh, rules))
     }
 
+    /// What Alpa's pipeline markers cut the module into: sections, what goes from forward to
+    /// backward, from stage to stage and from mesh to mesh, micro-batches, and how many more of
+    /// them fit into `hbm` bytes (or `"16GiB"`), or those of `device`, on each of `devices` devices
+    /// that share the stage. A cheaper boundary may move at most the share `most_moved` of the
+    /// forward section's FLOPs to the stage before. See `hlofast.Stages`.
+    #[pyo3(signature = (hbm=None, device=None, *, devices=1, most_moved=None))]
+    fn stages<'py>(
+        slf: &Bound<'py, Self>,
+        hbm: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        devices: i64,
+        most_moved: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let stages = slf.py().import("hlofast._stages")?.getattr("stages")?;
+        stages.call1((slf, hbm, device, devices, most_moved))
+    }
+
     /// How long the module takes on `device`: a name (`"tpu-v5p"`), or a `hlofast.devices.Device`.
     ///
     /// `mesh` names the axes and says where hosts and slices end: a `hlofast.Mesh`, text like

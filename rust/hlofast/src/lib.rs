@@ -16,6 +16,7 @@ pub mod print;
 pub mod provenance;
 pub mod query;
 pub mod remat;
+pub mod stages;
 mod strict;
 pub mod summary;
 pub mod text;

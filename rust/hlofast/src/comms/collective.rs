@@ -287,7 +287,8 @@ impl Reader<'_> {
                 collective.pairs = extend(&mut all.pairs, decoded_pairs(pairs).into_iter());
             }
             Opcode::CustomCall => {
-                collective.group_size = meshes_of_marker(module, row).map(|ids| ids.len() as u64);
+                let meshes = cross_mesh_reduction(module, row).map(|found| found.meshes);
+                collective.group_size = meshes.map(|ids| ids.len() as u64);
             }
             _ => {
                 let mut key = Vec::new();
@@ -445,10 +446,20 @@ fn scattered_bytes(module: &Module, collective: &Collective) -> Option<u64> {
     is_part.then_some(bytes)
 }
 
-/// The meshes between which one of Alpa's cross-mesh reductions works: `SUM;0$1$`.
-pub(super) fn meshes_of_marker(module: &Module, row: Row) -> Option<Vec<u64>> {
+/// One of Alpa's reductions over the meshes of a pipeline, which run different programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrossMeshReduction {
+    /// `SUM`, `AND` or `OR`, as the text says it.
+    pub operation: String,
+    /// The numbers of the meshes.
+    pub meshes: Vec<u64>,
+}
+
+/// What `row` says about a reduction over meshes: `SUM;0$1$`. None if it says nothing of the kind.
+pub fn cross_mesh_reduction(module: &Module, row: Row) -> Option<CrossMeshReduction> {
     let config = module.backend_config(row)?;
     let text = std::str::from_utf8(&config).ok()?;
-    let (_, meshes) = text.split_once(';')?;
-    meshes.split_terminator('$').map(|id| id.parse().ok()).collect()
+    let (operation, meshes) = text.split_once(';')?;
+    let meshes = meshes.split_terminator('$').map(|id| id.parse().ok()).collect::<Option<_>>()?;
+    Some(CrossMeshReduction { operation: operation.to_string(), meshes })
 }

@@ -56,10 +56,7 @@ pub(super) fn collectives(module: &Module) -> Vec<Found> {
 fn kind_of(module: &Module, row: Row) -> Option<CollectiveKind> {
     match module.opcode(row) {
         Opcode::CustomCall => {
-            let target = module.attribute_bytes(row, "custom_call_target")?;
-            // Alpa's targets: `__builtin$CrossMeshAllReduce`.
-            let is_alpa = target.ends_with(b"CrossMeshAllReduce\"");
-            is_alpa.then_some(CollectiveKind::CrossMeshAllReduce)
+            is_cross_mesh_reduce(module, row).then_some(CollectiveKind::CrossMeshAllReduce)
         }
         Opcode::Send | Opcode::Recv => {
             if let Some(kind) = megascale_kind(module, row) {
@@ -69,6 +66,14 @@ fn kind_of(module: &Module, row: Row) -> Option<CollectiveKind> {
         }
         opcode => CollectiveKind::of_opcode(opcode),
     }
+}
+
+/// Whether `row` is one of Alpa's reductions over meshes: `__builtin$CrossMeshAllReduce`.
+pub fn is_cross_mesh_reduce(module: &Module, row: Row) -> bool {
+    module.opcode(row) == Opcode::CustomCall
+        && module
+            .attribute_bytes(row, "custom_call_target")
+            .is_some_and(|target| target.ends_with(b"CrossMeshAllReduce\""))
 }
 
 /// Whether `row` sends to the host or receives from it.

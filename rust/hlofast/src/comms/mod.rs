@@ -23,9 +23,11 @@ mod spellings;
 pub use along::{Along, Network, along};
 pub use alpa::{AlpaCounters, alpa_counters, grad_sync_channel_ids};
 pub use axes::{AxisMatch, AxisPart, Mismatch};
-pub use collective::{Collective, Collectives, collectives};
+pub use collective::{
+    Collective, Collectives, CrossMeshReduction, collectives, cross_mesh_reduction,
+};
 pub use derive::{DerivedMesh, MeshSource, derive_mesh};
-pub use find::host_transfers;
+pub use find::{host_transfers, is_cross_mesh_reduce};
 pub use groups::{DeviceGroups, GroupContext, GroupMode, GroupSpan};
 pub use kind::CollectiveKind;
 pub use loops::Overlap;

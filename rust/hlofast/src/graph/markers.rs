@@ -49,7 +49,7 @@ impl Sections {
 }
 
 /// How many calls may lie between the entry and a marker.
-const DEEPEST: usize = 4;
+const DEEPEST: u32 = 4;
 
 /// Whether `row` is a marker itself.
 pub fn is_marker(module: &Module, row: Row) -> bool {
@@ -69,22 +69,32 @@ pub fn is_marker(module: &Module, row: Row) -> bool {
     })
 }
 
-/// The rows of the entry that are markers or call one, with the marker itself.
-fn marker_rows(module: &Module) -> Vec<(Row, Row)> {
-    let markers = module.rows().filter(|row| is_marker(module, *row));
+/// A row and where the entry comes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reached {
+    /// The entry's row that is it, or calls it.
+    pub place: Row,
+    /// The row itself.
+    pub row: Row,
+    /// How many calls lie between.
+    pub calls: u32,
+}
+
+/// Of `rows`, in text order, those that the entry comes to through at most a few calls, by place.
+/// A computation stands for its first.
+pub fn through_calls(module: &Module, rows: impl Iterator<Item = Row>) -> Vec<Reached> {
     let mut found = Vec::new();
     let mut is_seen = Vec::new();
-    for marker in markers {
+    for row in rows {
         is_seen.resize(module.computations().len(), false);
-        let mut level = vec![module.computation_of(marker)];
+        let mut level = vec![module.computation_of(row)];
         if level == [module.entry()] {
-            found.push((marker, marker));
+            found.push(Reached { place: row, row, calls: 0 });
             continue;
         }
-        for _ in 0..DEEPEST {
+        for calls in 1..=DEEPEST {
             let mut next = Vec::new();
             for id in level {
-                // A computation stands for its first marker.
                 if std::mem::replace(&mut is_seen[id.0 as usize], true) {
                     continue;
                 }
@@ -93,7 +103,9 @@ fn marker_rows(module: &Module) -> Vec<(Row, Row)> {
                         continue;
                     }
                     match module.computation_of(caller) {
-                        above if above == module.entry() => found.push((caller, marker)),
+                        above if above == module.entry() => {
+                            found.push(Reached { place: caller, row, calls });
+                        }
                         above => next.push(above),
                     }
                 }
@@ -105,8 +117,13 @@ fn marker_rows(module: &Module) -> Vec<(Row, Row)> {
     found
 }
 
+/// The markers, by where the entry comes to them.
+pub fn markers(module: &Module) -> Vec<Reached> {
+    through_calls(module, module.rows().filter(|row| is_marker(module, *row)))
+}
+
 /// Name and mark (`start`, `end`) of a marker.
-fn name_and_mark(module: &Module, marker: Row) -> Option<(String, String)> {
+pub fn name_and_mark(module: &Module, marker: Row) -> Option<(String, String)> {
     let columns = module.metadata_columns();
     let id = usize::try_from(columns.op_name[marker.0 as usize]).ok()?;
     let name = module.bytes(*columns.op_names.get(id)?);
@@ -130,7 +147,7 @@ fn phase_of(name: &str) -> Phase {
 /// between. One that depends on no marker belongs to the first section that uses it.
 pub fn sections(module: &Module) -> Sections {
     const NONE: u32 = Sections::NONE;
-    let markers = marker_rows(module);
+    let markers = markers(module);
     let mut found = Sections::default();
     if markers.is_empty() {
         return found;
@@ -151,9 +168,9 @@ pub fn sections(module: &Module) -> Sections {
             .filter_map(|operand| inherited.get(operand.checked_sub(first)? as usize))
             .find(|section| **section != NONE)
             .copied();
-        let marker = next_marker.next_if(|(place, _)| place.0 == row);
-        while next_marker.next_if(|(place, _)| place.0 == row).is_some() {}
-        let named = marker.and_then(|(_, marker)| name_and_mark(module, *marker));
+        let marker = next_marker.next_if(|marker| marker.place.0 == row);
+        while next_marker.next_if(|marker| marker.place.0 == row).is_some() {}
+        let named = marker.and_then(|marker| name_and_mark(module, marker.row));
         is_fixed[at] = marker.is_some() || module.opcode(Row(row)) == Opcode::Parameter;
         match named {
             Some((name, mark)) if mark == "start" => {

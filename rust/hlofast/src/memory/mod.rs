@@ -114,12 +114,14 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(module: &Module, permutation: Option<&[u32]>) -> Result<Self, MemoryError> {
+    fn new(module: &Module, permutation: Option<&[u32]>, rule: Rule) -> Result<Self, MemoryError> {
         let shapes = ShapeNodes::new(module);
         let steps = Steps::new(module, permutation);
         let nodes = Nodes::new(module, &steps, &shapes).ok_or(MemoryError::TooManyParts)?;
         let reader = Reader { module, steps: &steps, shapes: &shapes, nodes: &nodes };
-        let Values { of: values, mismatched } = Values::new(&reader);
+        // Alpa cuts the program at its markers, so they never run.
+        let through_markers = rule == Rule::InPlace;
+        let Values { of: values, mismatched } = Values::new(&reader, through_markers);
         let donations = Donations::new(&reader);
         let mut sets = Sets::new(values.len());
         join_aliases(&reader, &values, &donations, &mut sets);
@@ -137,7 +139,7 @@ impl Frame {
 pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError> {
     let order = options.order.unwrap_or(Order::Text);
     let permutation = order::permutation(module, order);
-    let mut frame = Frame::new(module, permutation.as_deref())?;
+    let mut frame = Frame::new(module, permutation.as_deref(), options.rule)?;
     let mut ranges = std::mem::take(&mut frame.ranges);
     let mut sets = std::mem::replace(&mut frame.sets, Sets::new(0));
     let reader = frame.reader(module);

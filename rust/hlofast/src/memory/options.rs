@@ -9,7 +9,7 @@ pub enum Rule {
     /// another both count in that step. The peak is where that file puts it.
     Values,
     /// Results may also take the memory of operands that end with them, as in XLA's buffer
-    /// assignment; a buffer counts once.
+    /// assignment; a buffer counts once. Pipeline markers hand on what they are given.
     #[default]
     InPlace,
     /// As libtpu's account of a compiled program: parameters, constants and results that take no

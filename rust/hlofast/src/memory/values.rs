@@ -7,6 +7,7 @@
 
 use super::nodes::{Nodes, ShapeNodes};
 use super::schedule::{NONE, Steps, nth_call};
+use crate::graph::markers::is_marker;
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
 use std::ops::Range;
 
@@ -58,7 +59,8 @@ impl Reader<'_> {
 }
 
 impl Values {
-    pub fn new(reader: &Reader<'_>) -> Self {
+    /// With `through_markers` pipeline markers hand their values on.
+    pub fn new(reader: &Reader<'_>, through_markers: bool) -> Self {
         let mut values = Values { of: (0..reader.nodes.len() as u32).collect(), mismatched: 0 };
         // Step of parameter 0, by computation.
         let mut carried = vec![NONE; reader.module.computations().len()];
@@ -73,6 +75,8 @@ impl Values {
                 values.parameter(reader, step, *row, computation);
             } else if hands_on(opcode) {
                 values.row(reader, step, *row, opcode, &carried);
+            } else if through_markers && is_marker(reader.module, Row(*row)) {
+                values.copy(reader.nodes.of(step), reader.operand(step, 0));
             }
         }
         values.settle();

@@ -12,7 +12,7 @@ use super::peak::memory_space;
 use super::ranges::{Buffers, Ranges};
 use super::schedule::NONE;
 use super::values::Reader;
-use super::{Frame, MemoryError};
+use super::{Frame, MemoryError, Rule};
 use crate::cost::Backend;
 use crate::cost::size::shape_costs;
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
@@ -104,7 +104,7 @@ enum Kind {
 
 /// XLA's account of `module`, whose text order is the schedule.
 pub fn xla_account(module: &Module, tables: Option<Tables>) -> Result<XlaAccount, MemoryError> {
-    let mut frame = Frame::new(module, None)?;
+    let mut frame = Frame::new(module, None, Rule::Xla)?;
     let buffers = Buffers::new(&frame.values, &mut frame.sets);
     let mut ranges = std::mem::take(&mut frame.ranges);
     let reader = frame.reader(module);

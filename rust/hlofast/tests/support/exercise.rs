@@ -88,6 +88,7 @@ fn exercise_cost(module: &Module) -> usize {
         groups += cost.memory_spaces(module).len();
         if !is_xla {
             groups += exercise_collectives(module, &cost, &attribution);
+            groups += exercise_stages(module, &cost, &attribution);
         }
     }
     groups + explain(module).len()
@@ -124,6 +125,16 @@ fn exercise_collectives(module: &Module, cost: &Cost, attribution: &Attribution)
         sum += time.simulation.axes.len();
     }
     sum
+}
+
+/// Pipeline stages, whatever share of the work may move.
+fn exercise_stages(module: &Module, cost: &Cost, attribution: &Attribution) -> usize {
+    let options = hlofast::stages::Options { most_moved: 1.0 };
+    let found = hlofast::stages::stages(module, cost, attribution, &options);
+    for item in &found.stash {
+        assert!((item.source.0 as usize) < module.row_count());
+    }
+    found.markers.len() + found.sections.len() + found.stash.len()
 }
 
 /// A chip of which enough is known to time everything.

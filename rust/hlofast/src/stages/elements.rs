@@ -1,0 +1,102 @@
+//! The arrays that markers hand on, and where they come from.
+
+use super::constant_of;
+use crate::graph::{Phase, Sections, source_of};
+use crate::ir::{Module, Opcode, Row};
+use std::collections::HashSet;
+
+/// Where an array comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A parameter that the stage holds from step to step.
+    State,
+    /// Another parameter.
+    Input,
+    /// A constant.
+    Constant,
+    /// A section computes it.
+    Section(u32),
+    /// Something outside all sections computes it.
+    Elsewhere,
+}
+
+/// What the analyses of stages ask about the entry computation.
+pub(super) struct Elements<'a> {
+    pub module: &'a Module,
+    pub sections: &'a Sections,
+    /// Parameters of the entry that the optimizer sections read: the stage holds them from step to
+    /// step. What no optimizer section reads comes with each micro-batch.
+    state: HashSet<Row>,
+}
+
+impl<'a> Elements<'a> {
+    pub fn new(module: &'a Module, sections: &'a Sections) -> Self {
+        let mut elements = Elements { module, sections, state: HashSet::new() };
+        let of_phase = |phase| sections.sections.iter().filter(move |one| one.phase == phase);
+        elements.state = of_phase(Phase::Optimizer)
+            .flat_map(|section| elements.of_marker(section.start))
+            .map(|element| source_of(module, element, false))
+            .filter(|source| module.opcode(*source) == Opcode::Parameter)
+            .collect();
+        elements
+    }
+
+    /// The rows of the entry.
+    pub fn rows(&self) -> impl DoubleEndedIterator<Item = Row> + use<> {
+        self.module.computation(self.module.entry()).rows().map(Row)
+    }
+
+    /// The section of a row of the entry.
+    pub fn section(&self, row: Row) -> Option<u32> {
+        let first = self.module.computation(self.module.entry()).first_row;
+        let section = *self.sections.of_row.get(row.0.checked_sub(first)? as usize)?;
+        (section != Sections::NONE).then_some(section)
+    }
+
+    /// Whether section `id` is a forward one.
+    pub fn is_forward(&self, id: u32) -> bool {
+        let section = self.sections.sections.get(id as usize);
+        section.is_some_and(|section| section.phase == Phase::Forward)
+    }
+
+    /// The parameters that the stage holds from step to step.
+    pub fn state(&self) -> &HashSet<Row> {
+        &self.state
+    }
+
+    /// What the marker at `place` gets: the operands of a call, or of a marker's tuple.
+    pub fn of_marker(&self, place: Row) -> Vec<Row> {
+        let operands = self.module.operands(place);
+        let tuple = match (self.module.opcode(place), operands) {
+            (Opcode::CustomCall, [tuple]) => self.module.operands(Row(*tuple)),
+            (Opcode::CustomCall, _) => &[],
+            _ => operands,
+        };
+        tuple.iter().map(|row| Row(*row)).collect()
+    }
+
+    /// Which array of the marker at `place` the row `element` is.
+    pub fn index_in(&self, element: Row, place: Row) -> Option<u32> {
+        let is_element = self.module.opcode(element) == Opcode::GetTupleElement
+            && self.module.operands(element) == [place.0];
+        let index = self.module.tuple_index(element).filter(|_| is_element)?;
+        u32::try_from(index).ok()
+    }
+
+    /// Which array of a forward section's last marker the row `element` is.
+    pub fn forward_index(&self, element: Row) -> Option<u32> {
+        let sections = self.sections.sections.iter();
+        let mut ends = sections.filter(|one| one.phase == Phase::Forward).filter_map(|one| one.end);
+        ends.find_map(|end| self.index_in(element, end))
+    }
+
+    /// Where what `source` makes comes from, once nothing only hands it on any more.
+    pub fn source(&self, source: Row) -> Source {
+        match self.module.opcode(source) {
+            Opcode::Parameter if self.state.contains(&source) => Source::State,
+            Opcode::Parameter => Source::Input,
+            _ if constant_of(self.module, source).is_some() => Source::Constant,
+            _ => self.section(source).map_or(Source::Elsewhere, Source::Section),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! How many micro-batches a step has: what the update divides accumulated gradients by.
+
+use super::constant_of;
+use super::elements::{Elements, Source};
+use crate::graph::{Phase, source_of};
+use crate::ir::{Module, Opcode, Row};
+
+/// A value that the update gets and divides by a literal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Division {
+    /// The division.
+    pub row: Row,
+    /// The constant.
+    pub constant: Row,
+    /// What it says.
+    pub divisor: f64,
+}
+
+/// How many micro-batches a step has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MicroBatches {
+    /// The one whole number that everything is divided by; None if there is no such number.
+    pub count: Option<u64>,
+    /// Where it says so.
+    pub divisions: Vec<Division>,
+}
+
+/// Alpa's update section divides each gradient, and the loss, by the number of micro-batches over
+/// which they were added up.
+pub(super) fn micro_batches(elements: &Elements<'_>) -> MicroBatches {
+    let module = elements.module;
+    let mut divisions = Vec::new();
+    for row in elements.rows().filter(|row| module.opcode(*row) == Opcode::Divide) {
+        let [value, by, ..] = *module.operands(row) else { continue };
+        if elements.section(row).is_none_or(|id| !is_update(elements, id))
+            || !is_accumulated(elements, Row(value))
+        {
+            continue;
+        }
+        let constant = constant_of(module, Row(by));
+        let Some((constant, divisor)) = constant.and_then(|at| Some((at, number(module, at)?)))
+        else {
+            continue;
+        };
+        divisions.push(Division { row, constant, divisor });
+    }
+    let first = divisions.first().map(|division| division.divisor);
+    let is_whole = |count: &f64| (1.0..9.0e15).contains(count) && count.fract() == 0.0;
+    let is_one = divisions.iter().all(|division| Some(division.divisor) == first);
+    let count = first.filter(|first| is_one && is_whole(first)).map(|count| count as u64);
+    MicroBatches { count, divisions }
+}
+
+fn is_update(elements: &Elements<'_>, id: u32) -> bool {
+    let section = elements.sections.sections.get(id as usize);
+    section.is_some_and(|section| section.phase == Phase::Optimizer)
+}
+
+/// Whether `value` comes out of an update section's first marker and is no state.
+fn is_accumulated(elements: &Elements<'_>, value: Row) -> bool {
+    let module = elements.module;
+    let mut at = value;
+    while matches!(module.opcode(at), Opcode::Convert | Opcode::Bitcast | Opcode::Reshape) {
+        let Some(operand) = module.operands(at).first() else { return false };
+        if *operand >= at.0 {
+            return false;
+        }
+        at = Row(*operand);
+    }
+    let sections = elements.sections.sections.iter();
+    let mut starts = sections.filter(|one| one.phase == Phase::Optimizer).map(|one| one.start);
+    let is_element = starts.any(|start| elements.index_in(at, start).is_some());
+    is_element && elements.source(source_of(module, at, false)) != Source::State
+}
+
+fn number(module: &Module, constant: Row) -> Option<f64> {
+    let (_, payload) = module.opcode_and_payload(constant);
+    let text = std::str::from_utf8(module.bytes(payload)).ok()?.trim();
+    let text = text.strip_prefix('(').unwrap_or(text);
+    text.strip_suffix(')').unwrap_or(text).trim().parse().ok()
+}
