@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hlofast
@@ -561,6 +561,7 @@ def config_or_error(text: str | bytes) -> Config | ConfigError:
 
 
 class TestRoundTrips:
+    @settings(max_examples=60)
     @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=5), st.booleans())
     def test_what_is_printed_is_read(self, fields: dict[str, Any], ends: bool) -> None:
         rows = printed("", ("config", fields))
@@ -573,6 +574,7 @@ class TestRoundTrips:
         for path, expected in rows:
             assert same(config[path], expected)
 
+    @settings(max_examples=40)
     @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=4))
     def test_a_tree_built_by_edits_prints_the_same(self, fields: dict[str, Any]) -> None:
         def node(value: Any) -> Any:

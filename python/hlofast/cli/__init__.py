@@ -38,6 +38,7 @@ examples:
   hlofast cost --by scope step.txt
   hlofast collectives --mesh data=2,model=4 step.txt
   hlofast remat step.txt
+  hlofast config --instance tpu-v6e-256-4 fuji-70B.txt
   hlofast show step.txt fusion.12
   xz -dc step.txt.xz | hlofast fmt --no-metadata -
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Node: TypeAlias = "tuple[Any, ...]"
 
-MOST_STATES = 10_000
+MOST_STATES = 2_000
 """Steps of a pattern after its repetitions are written out."""
 MOST_NESTED = 50
 """Groups inside each other."""

@@ -10,7 +10,7 @@ from hlofast.table import Table, column_of, text_column_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, NoReturn
 
     from hlofast._core import Mesh
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_EXAMPLES = 64
 """Instance names that are listed for one selector."""
+MOST_RULES = 1000
+"""Rules of a config that are read."""
 _CLOSE = 4
 """Characters that an instance and a selector share at least where the selector is called close."""
 
@@ -117,13 +119,17 @@ class Rule:
     @property
     def modifiers(self) -> list[str]:
         """The names of the modifiers' classes, those of chains in order."""
-        if not isinstance(self.value, Config):
-            return []
-        return [
-            part.class_name
-            for part in self.value.configs()
-            if part.class_name and part.class_name.endswith("Modifier") and not _is_chain(part)
-        ]
+        names: list[str] = []
+        waiting = [self.value]
+        while waiting:
+            part = waiting.pop()
+            if not isinstance(part, Config) or part.klass is None:
+                continue
+            if part.class_name != "ChainConfigModifier":
+                names.append(part.class_name or part.klass)
+            elif isinstance(inner := part.get("config_modifiers"), Config):
+                waiting.extend(reversed(list(inner.values())))
+        return names
 
     @property
     def examples(self) -> list[str] | None:
@@ -131,21 +137,23 @@ class Rule:
         return self.pattern.examples(MOST_EXAMPLES) if self.pattern else None
 
 
-def _is_chain(part: Config) -> bool:
-    return part.class_name == "ChainConfigModifier"
-
-
-def rules(config: Config) -> list[Rule]:
-    """The mesh rules of a config."""
+def rules(config: Config, report: Report | None = None) -> Iterator[Rule]:
+    """The mesh rules of a config, each read when it is its turn."""
     entries = config.get("mesh_rules")
     if not isinstance(entries, Config):
-        return []
-    return [Rule(index, entry) for index, entry in enumerate(entries.values())]
+        return
+    for index, entry in enumerate(entries.values()):
+        if index == MOST_RULES:
+            if report is not None:
+                text = f"only the first {MOST_RULES:,} of {len(entries):,} rules are read"
+                report.note("selector", "mesh_rules", text)
+            return
+        yield Rule(index, entry)
 
 
 def rule_table(config: Config) -> Table:
     """The table of `Config.rules`."""
-    found = rules(config)
+    found = list(rules(config))
     shapes = [_declared(_with_rule(config, rule, Report())) for rule in found]
     examples = [rule.examples for rule in found]
     return Table(
@@ -193,7 +201,7 @@ def select(config: Config, name: str, devices: int | None = None) -> EffectiveCo
     _check_devices(devices)
     report = Report()
     near: list[tuple[Rule, int, list[str]]] = []
-    for rule in rules(config):
+    for rule in rules(config, report):
         if rule.pattern is None:
             text = f"rule {rule.index} is taken not to match: {rule.problem}"
             report.note("selector", f"mesh_rules[{rule.index}]", text)

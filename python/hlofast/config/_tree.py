@@ -75,7 +75,7 @@ class Config(Mapping["Any", "Any"]):
         self._ending = ending
 
     @classmethod
-    def of(cls, **attributes: Value | Config) -> Config:
+    def of(cls, /, **attributes: Value | Config) -> Config:
         """A config with these attributes, in alphabetical order.
 
         Lists, tuples and dictionaries become configs, as AXLearn prints them. A `TypeError` for
