@@ -48,6 +48,9 @@ def difference_table(before: Config, after: Config) -> Table:
 
 
 def _compared(keys: tuple[Key, ...], before: Node, after: Node) -> Iterator[Difference]:
+    if before is after:
+        # An edit shares with what it was made from all that it leaves alone.
+        return
     if _is_value(before) and _is_value(after):
         if _meaning(before, after) == _meaning(after, before):
             return

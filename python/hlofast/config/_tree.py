@@ -122,12 +122,15 @@ class Config(Mapping["Any", "Any"]):
         found = self._find(path)
         return _values.copied(found.value) if isinstance(found, Leaf) else found
 
+    def get(self, path: object, default: Any = None) -> Any:
+        """The value or the part at `path`; `default` if there is none."""
+        found = self._find_or_none(path)
+        if found is None:
+            return default
+        return _values.copied(found.value) if isinstance(found, Leaf) else found
+
     def __contains__(self, path: object) -> bool:
-        try:
-            self._find(path)
-        except KeyError:
-            return False
-        return True
+        return self._find_or_none(path) is not None
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._children)
@@ -180,11 +183,10 @@ class Config(Mapping["Any", "Any"]):
 
         A `TypeError` for what is no partition spec.
         """
-        try:
-            found = self._find(path)
-        except KeyError:
+        found = self._find_or_none(path)
+        if found is None:
             return None
-        value = found.value if isinstance(found, Leaf) else found.to_python()
+        value = found.to_python() if isinstance(found, Config) else found.value
         if value is None or isinstance(value, PartitionSpec):
             return value
         if isinstance(value, list):
@@ -318,20 +320,38 @@ class Config(Mapping["Any", "Any"]):
                 raise KeyError(message) from None
         return (path,)
 
-    def _find(self, path: object) -> Leaf | Config:
+    def _reached(self, keys: tuple[Key, ...]) -> tuple[Children | Leaf, int]:
+        """What stands at `keys`, or at as many of them as there are; how many that is."""
         at: Children | Leaf = self._children
-        keys = self._resolve(path)
         for depth, key in enumerate(keys):
             try:
                 inner = None if isinstance(at, Leaf) else at.get(key)
             except TypeError:
                 inner = None
             if inner is None:
-                raise KeyError(self._missing(keys[:depth], key, at))
+                return at, depth
             at = inner
+        return at, len(keys)
+
+    def _held(self, keys: tuple[Key, ...], at: Children | Leaf) -> Leaf | Config:
         if isinstance(at, Leaf):
             return at
         return self._part((*self._keys, *_as_held(self._children, keys)), at)
+
+    def _find(self, path: object) -> Leaf | Config:
+        keys = self._resolve(path)
+        at, depth = self._reached(keys)
+        if depth < len(keys):
+            raise KeyError(self._missing(keys[:depth], keys[depth], at))
+        return self._held(keys, at)
+
+    def _find_or_none(self, path: object) -> Leaf | Config | None:
+        try:
+            keys = self._resolve(path)
+        except (KeyError, TypeError):
+            return None
+        at, depth = self._reached(keys)
+        return self._held(keys, at) if depth == len(keys) else None
 
     def _missing(self, before: tuple[Key, ...], key: Key, at: Children | Leaf) -> str:
         where = _paths.write((*self._keys, *before)) or "the config"
