@@ -49,6 +49,16 @@ from hlofast.errors import ParseError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast import config, devices
+    from hlofast._check import (
+        Check,
+        Comparison,
+        Declaration,
+        DeclaredParameter,
+        DeclaredValue,
+        Expectations,
+        Prediction,
+        check,
+    )
     from hlofast._collectives import Collectives
     from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
     from hlofast._jax import from_jax
@@ -65,13 +75,19 @@ __all__ = [
     "Alias",
     "Attributes",
     "AxisMatch",
+    "Check",
     "Collectives",
     "Column",
     "Columns",
+    "Comparison",
     "Computation",
     "ComputationSequence",
     "Cost",
+    "Declaration",
+    "DeclaredParameter",
+    "DeclaredValue",
     "DimensionLabels",
+    "Expectations",
     "Finding",
     "Findings",
     "FoundModule",
@@ -86,6 +102,7 @@ __all__ = [
     "PaddingDimension",
     "ParseError",
     "PartitionSpec",
+    "Prediction",
     "Remat",
     "ReplicaGroups",
     "Shape",
@@ -101,6 +118,7 @@ __all__ = [
     "WindowDimension",
     "__version__",
     "call_roles",
+    "check",
     "config",
     "devices",
     "element_types",
@@ -114,6 +132,12 @@ __all__ = [
     "register_custom_call",
     "unregister_custom_call",
 ]
+
+_OF_CHECK = frozenset(
+    """
+    Check Comparison Declaration DeclaredParameter DeclaredValue Expectations Prediction check
+    """.split()
+)
 
 Sequence.register(InstructionSequence)
 Sequence.register(ComputationSequence)
@@ -141,6 +165,10 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         value = import_module(f"hlofast.{name}")
+    elif name in _OF_CHECK:
+        from hlofast import _check
+
+        value = getattr(_check, name)
     elif name == "Collectives":
         from hlofast import _collectives
 

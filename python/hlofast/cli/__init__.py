@@ -23,6 +23,7 @@ VERBS = {
     "memory": "what is alive at the peak: class, scope, source; XLA's account",
     "time": "how long a step takes on a device: compute, memory, exposed collectives; MFU",
     "config": "a trainer config: its mesh rules, what it is on an instance, what differs",
+    "check": "what was declared (mesh, shardings, policy, figures) beside what was compiled",
     "stages": "pipeline stages: sections, what stays and is sent, the boundary, micro-batches",
     "show": "one instruction or computation in context: operands, users, source line",
     "fmt": "print modules as canonical HLO text",

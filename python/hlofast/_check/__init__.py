@@ -1,0 +1,165 @@
+"""The join of what was declared with what was compiled: `check`, `Check`, `Declaration`.
+
+`declaration.py` is what was meant, whoever says so; `program.py` what the program says; one file
+per kind of comparison makes rows (`comparison.py`) of both; `expectations.py` is what a test or a
+gate demands besides.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from hlofast._check.axes import collective_axes, device_count, unexplained
+from hlofast._check.comparison import AGREES, CODES, ERROR, SEVERITIES, Comparison, table
+from hlofast._check.declaration import (
+    Declaration,
+    DeclaredParameter,
+    DeclaredValue,
+    Prediction,
+    path_of,
+)
+from hlofast._check.expectations import Expectations, expectations
+from hlofast._check.kept import kept_values
+from hlofast._check.loops import accumulation, layers
+from hlofast._check.parameters import shardings
+from hlofast._check.program import Program
+from hlofast._check.totals import flops, gathered_bytes, offloaded_bytes, peak, state_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from hlofast._core import Module
+    from hlofast.table import Table
+
+__all__ = [
+    "Check",
+    "Comparison",
+    "Declaration",
+    "DeclaredParameter",
+    "DeclaredValue",
+    "Expectations",
+    "Prediction",
+    "check",
+    "path_of",
+]
+
+_COMPARISONS = (
+    device_count,
+    collective_axes,
+    shardings,
+    kept_values,
+    layers,
+    accumulation,
+    state_bytes,
+    offloaded_bytes,
+    gathered_bytes,
+    flops,
+    peak,
+    unexplained,
+)
+
+
+class Check:
+    """What was declared beside what was compiled: `hlofast.check(declaration, module)`.
+
+    Only what the declaration speaks of is compared.
+    """
+
+    CODES = CODES
+    """What is compared, by code."""
+    SEVERITIES = SEVERITIES
+    """From what must not be to what is as declared."""
+
+    __slots__ = ("_comparisons", "declaration", "expectations", "module")
+
+    def __init__(
+        self, declaration: Declaration, module: Module, expected: Expectations | None
+    ) -> None:
+        self.declaration = declaration
+        """What was declared."""
+        self.module = module
+        """What was compiled."""
+        self.expectations = expected
+        """What is demanded besides; None without demands."""
+        program = Program(declaration, module)
+        found = [one for compare in _COMPARISONS for one in compare(program)]
+        if expected is not None:
+            found += expectations(program, expected)
+        self._comparisons: tuple[Comparison, ...] = tuple(found)
+
+    def __iter__(self) -> Iterator[Comparison]:
+        return iter(self._comparisons)
+
+    def __len__(self) -> int:
+        return len(self._comparisons)
+
+    @property
+    def comparisons(self) -> Table:
+        """All that was compared, in the order of `CODES`.
+
+        Columns: `code`, `severity` (`error`, `warning`, `note`, `agrees`), `subject` (a
+        parameter's path, a value's name, a collective and its axes), `declared`, `compiled`,
+        `bytes` (at stake on each device, in a step where they are sent; -1 if there are none),
+        `instruction` (the row that shows it; -1 without one), `name`, `provenance` (how what was
+        compiled is known), `message`.
+        """
+        return table(self._comparisons, self.module)
+
+    @property
+    def findings(self) -> Table:
+        """Those that do not agree: errors first, then by bytes at stake; columns likewise."""
+        return table(self.found(), self.module)
+
+    def found(self, *codes: str) -> tuple[Comparison, ...]:
+        """The findings, of all codes or of `codes`, errors first, then by bytes at stake."""
+        unknown = [code for code in codes if code not in CODES]
+        if unknown:
+            raise ValueError(f"no comparison {unknown[0]!r}; one of {', '.join(CODES)}")
+        found = [
+            one
+            for one in self._comparisons
+            if one.severity != AGREES and (not codes or one.code in codes)
+        ]
+        found.sort(key=lambda one: (SEVERITIES.index(one.severity), -(one.bytes or 0)))
+        return tuple(found)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is an error."""
+        return all(one.severity != ERROR for one in self._comparisons)
+
+    def counts(self) -> dict[str, int]:
+        """How many comparisons there are of each severity."""
+        counts = dict.fromkeys(SEVERITIES, 0)
+        for one in self._comparisons:
+            counts[one.severity] += 1
+        return counts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Check, (self.declaration, self.module, self.expectations)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {severity}" for severity, count in self.counts().items())
+        return f"<Check of {self.module.name} against {self.declaration.source}: {counts}>"
+
+
+def check(
+    declaration: Declaration | str | PathLike[str],
+    module: Module,
+    expected: Expectations | Mapping[str, Any] | str | PathLike[str] | None = None,
+) -> Check:
+    """Compare what was declared with what was compiled.
+
+    `declaration` is a `Declaration` or the path of one in TOML; `expected` are demands besides:
+    `Expectations`, a mapping of the same form or the path of a TOML file. An `OSError` or a
+    `ValueError` for files that cannot be read.
+    """
+    if not isinstance(declaration, Declaration):
+        declaration = Declaration.load(declaration)
+    if isinstance(expected, str | PathLike):
+        expected = Expectations.load(expected)
+    elif expected is not None and not isinstance(expected, Expectations):
+        expected = Expectations(expected)
+    return Check(declaration, module, expected)

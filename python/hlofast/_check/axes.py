@@ -1,0 +1,138 @@
+"""Devices and axes: the mesh, the groups of every collective, and which of them are asked for."""
+
+from __future__ import annotations
+
+from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
+from hlofast._check.loops import layer_loops
+from hlofast._check.program import Program, plural
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot")
+"""How operation names of matrix products and convolutions end."""
+SMALL = 1 << 16
+"""Bytes of an exchange up to which it is not worth a finding: counters, norms, sums of losses."""
+
+
+def device_count(program: Program) -> Iterator[Comparison]:
+    """The devices of the declared mesh against those of the program."""
+    mesh = program.declaration.mesh
+    if mesh is None:
+        return
+    module = program.module
+    compiled = module.num_partitions * module.replica_count
+    slices = mesh.slices or 1
+    # A program for several slices is that of one, and says nothing of the others.
+    is_same = mesh.device_count in (compiled, compiled * slices)
+    if compiled == 1 and not program.is_partitioned:
+        severity, message = NOTE, "the program is not partitioned yet"
+    elif is_same:
+        severity, message = AGREES, "as many devices as declared"
+    else:
+        severity = ERROR
+        message = f"the mesh has {mesh.device_count:,} devices, the program {compiled:,}"
+        if mesh.device_count % compiled == 0 and slices == 1:
+            message += f"; a program for one slice of {mesh.device_count // compiled:,}?"
+    declared = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
+    text = f"{compiled:,} of each of {slices:,} slices" if slices > 1 else f"{compiled:,}"
+    yield Comparison("device-count", severity, "mesh", declared, text, message)
+
+
+def collective_axes(program: Program) -> Iterator[Comparison]:
+    """Along which axes each collective goes: sums by kind and axes, and those along none."""
+    if program.mesh is None:
+        return
+    odd = {row["instruction"]: row["reason"] for row in program.collectives.mismatches}
+    sums: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in program.collectives:
+        if row["instruction"] in odd:
+            what = row["tensor"] or "a computed value"
+            yield Comparison(
+                "collective-axes",
+                ERROR,
+                row["name"],
+                "groups along axes of the mesh",
+                row["groups"] or "none",
+                f"{row['kind']} of {what}: {odd[row['instruction']]}",
+                _known(row["total_wire_bytes"]),
+                row["instruction"],
+                "modelled",
+            )
+            continue
+        key = (row["kind"], row["axes"] or "no other device")
+        found = sums.setdefault(key, {"rows": set(), "bytes": 0, "first": row["instruction"]})
+        found["rows"].add(row["instruction"])
+        found["bytes"] += max(row["total_payload"], 0)
+    for (kind, axes), found in sums.items():
+        count = plural(len(found["rows"]), "collective")
+        is_part = ":(" in axes
+        part = ", along a part of an axis: is the mesh the one that was compiled for?"
+        yield Comparison(
+            "collective-axes",
+            WARNING if is_part else AGREES,
+            f"{kind} over {axes}",
+            "whole axes" if is_part else axes,
+            axes,
+            f"{count}, {found['bytes']:,} B of payload in a step{part if is_part else ''}",
+            found["bytes"],
+            found["first"],
+        )
+
+
+def unexplained(program: Program) -> Iterator[Comparison]:
+    """Collectives that the declared splits do not ask for.
+
+    Weights are gathered, and gradients reduced, along the axes that split them or the batch.
+    Activations are exchanged along axes that split weights but not the batch (tensor
+    parallelism). Permutes of matrix products are gathers and reductions taken apart.
+    """
+    declaration = program.declaration
+    if declaration.mesh is None or not declaration.parameters or not declaration.batch_axes:
+        return
+    batch = set(program.split(declaration.batch_axes))
+    of_weights = {
+        axis
+        for parameter in declaration.parameters
+        for axes in parameter.spec
+        for axis in program.split(axes)
+    }
+    counts = {loop["trip_count"] for loop in layer_loops(program)}
+    odd = {row["instruction"] for row in program.collectives.mismatches}
+    sums: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in program.collectives:
+        axes = set(row["axes"].split("×")) if row["axes"] else set()
+        if row["instruction"] in odd or not axes or row["payload"] <= SMALL:
+            continue
+        asked = of_weights - batch
+        is_taken_apart = row["kind"] == "collective-permute" and row["op_name"].endswith(PRODUCTS)
+        if row["moved"] in ("weight", "gradient") or is_taken_apart:
+            asked = of_weights | batch
+        if axes <= asked:
+            continue
+        is_in_layers = row["trip_count"] in counts or row["peeled_from"] >= 0
+        scope = row["op_name"] or row["tensor"] or row["name"]
+        key = (row["kind"], row["axes"], row["moved"], row["phase"], str(is_in_layers), scope)
+        found = sums.setdefault(key, {"bytes": 0, "row": row, "rows": set()})
+        found["bytes"] += max(row["total_wire_bytes"], 0)
+        found["rows"].add(row["instruction"])
+    for (kind, axes_text, moved, phase, is_in_layers, scope), found in sums.items():
+        where = "in every layer" if is_in_layers == "True" else "outside the layers"
+        yield Comparison(
+            "unexplained-collective",
+            WARNING if is_in_layers == "True" else NOTE,
+            f"{kind} over {axes_text}",
+            "no such exchange",
+            f"{found['bytes']:,} wire B of {moved} in {phase}",
+            f"{scope}: no declared split asks for {plural(len(found['rows']), 'collective')} "
+            f"{where}",
+            found["bytes"],
+            found["row"]["instruction"],
+            "modelled",
+        )
+
+
+def _known(value: int) -> int | None:
+    return None if value < 0 else value

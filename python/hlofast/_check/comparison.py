@@ -1,0 +1,89 @@
+"""`Comparison`: one thing that was declared beside what was compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlofast import _core
+from hlofast.table import Table, column_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+AGREES, NOTE, WARNING, ERROR = "agrees", "note", "warning", "error"
+SEVERITIES = (ERROR, WARNING, NOTE, AGREES)
+"""From what must not be to what is as declared."""
+
+CODES = {
+    "device-count": "devices of the mesh and of the program",
+    "collective-axes": "groups of devices that follow no axes of the mesh",
+    "parameter-sharding": "how a parameter is split",
+    "parameter-missing": "a declared parameter that the program has not",
+    "parameter-undeclared": "parameters of the program that no pattern matches",
+    "kept-values": "what the policy keeps and what crosses from forward to backward",
+    "kept-undeclared": "what crosses from forward to backward though nobody declares it",
+    "layer-loops": "how often the loop over layers runs",
+    "accumulation-steps": "micro-batches per step",
+    "state-bytes": "bytes of parameters and optimizer state",
+    "offloaded-bytes": "bytes kept in host memory",
+    "gathered-bytes": "bytes of weights gathered in a step",
+    "flops": "FLOPs of matrix products in a step",
+    "peak-bytes": "bytes at the peak",
+    "unexplained-collective": "collectives that no declared split asks for",
+    "expectation": "what the caller expects of the program",
+}
+"""What is compared, by code."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One thing that was declared beside what was compiled."""
+
+    code: str
+    """What is compared: one of `hlofast.Check.CODES`."""
+    severity: str
+    """`agrees`, `note`, `warning` or `error`."""
+    subject: str
+    """Whose: a parameter's path, a value's name, a collective and its axes."""
+    declared: str
+    """What was declared."""
+    compiled: str
+    """What was compiled."""
+    message: str
+    """What follows, with the numbers."""
+    bytes: int | None = None
+    """Bytes at stake on each device, in a step where they are sent; None if there are none."""
+    instruction: int | None = None
+    """The row that shows it."""
+    provenance: str = "exact"
+    """How what was compiled is known."""
+
+
+def table(comparisons: Sequence[Comparison], module: _core.Module) -> Table:
+    """One row per comparison, with the name of the instruction that shows it."""
+
+    def name(row: int | None) -> str:
+        return "" if row is None else module[row].name
+
+    def texts(values: list[str]) -> _core.TextColumn:
+        return _core.TextColumn(values)
+
+    found = comparisons
+    return Table(
+        [
+            ("code", texts([one.code for one in found])),
+            ("severity", texts([one.severity for one in found])),
+            ("subject", texts([one.subject for one in found])),
+            ("declared", texts([one.declared for one in found])),
+            ("compiled", texts([one.compiled for one in found])),
+            ("bytes", column_of([-1 if one.bytes is None else one.bytes for one in found])),
+            (
+                "instruction",
+                column_of([-1 if one.instruction is None else one.instruction for one in found]),
+            ),
+            ("name", texts([name(one.instruction) for one in found])),
+            ("provenance", texts([one.provenance for one in found])),
+            ("message", texts([one.message for one in found])),
+        ]
+    )

@@ -1,0 +1,336 @@
+"""`Declaration`: what a program is meant to be, whoever says so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from hlofast._core import Mesh
+from hlofast._remat import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from os import PathLike
+    from typing import Any
+
+Spec = tuple[tuple[str, ...], ...]
+"""By dimension of an array: the mesh axes that split it, none for a whole one."""
+
+PLACES = ("device", "host")
+_STEP = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|([^.\[\]]+)")
+_SHAPE = re.compile(r"([a-z][a-z0-9]*)\[([\d, ]*)\]")
+_LONGEST_LIST = 1_000_000
+
+
+def path_of(name: str) -> str:
+    """A parameter's name as a path: `state['layers'].w[0]` is `state/layers/w/0`."""
+    steps = ["".join(groups) for groups in _STEP.findall(name)]
+    return "/".join(steps) or name
+
+
+@dataclass(frozen=True)
+class DeclaredParameter:
+    """How the parameters of the program whose path a pattern matches are meant to be split."""
+
+    pattern: str
+    """A regular expression for the whole path, such as `.*/layers/query`."""
+    spec: Spec
+    """By dimension the axes that split it; dimensions beyond its end are whole."""
+    shape: tuple[int, ...] | None = None
+    """The sizes over all devices; None if the declaration does not say."""
+
+    def matches(self, path: str) -> bool:
+        """Whether it speaks of the parameter at `path`."""
+        return re.fullmatch(self.pattern, path) is not None
+
+
+@dataclass(frozen=True)
+class DeclaredValue:
+    """A value that the checkpoint policy keeps from forward to backward in every layer."""
+
+    name: str
+    """Its name in the policy."""
+    layer_bytes: int
+    """Bytes in one layer, of one micro-batch, on one device."""
+    place: str = "device"
+    """Where it is kept: `device` or `host`."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A figure that the program is predicted to have."""
+
+    value: int
+    """Per device; of a step where it counts work."""
+    source: str
+    """Who says so."""
+    provenance: str = "modelled"
+    """How it is known: one of `hlofast.provenances`."""
+    is_lower_bound: bool = False
+    """Whether there may be more."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a program is meant to be: mesh, shardings, policy, loops and predicted figures.
+
+    Made from a TOML description by `Declaration.load` and `Declaration.loads`, or from an AXLearn
+    config. What is None or empty is not compared.
+    """
+
+    source: str = "the declaration"
+    """What is called so in messages: a file's name, or a config and its instance."""
+    mesh: Mesh | None = None
+    """The mesh with its axes in order, the last one fastest."""
+    batch_axes: tuple[str, ...] = ()
+    """The axes that split the batch."""
+    parameters: tuple[DeclaredParameter, ...] = ()
+    """The first that matches a parameter counts."""
+    kept: tuple[DeclaredValue, ...] | None = None
+    """What the policy keeps; None if that is not declared, empty if it keeps nothing by name."""
+    carry_bytes: int | None = None
+    """What the loop over layers keeps of its carry in each layer, as `jax.lax.scan` does."""
+    layers: int | None = None
+    """How often the loop over layers runs."""
+    accumulation_steps: int | None = None
+    """Micro-batches per step."""
+    compute_type: str | None = None
+    """Element type of weights where they are multiplied, such as `bf16`."""
+    available: int | None = None
+    """Bytes that one device has."""
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    """By name: one of `PREDICTIONS`."""
+
+    def parameter(self, path: str) -> DeclaredParameter | None:
+        """What is declared of the parameter at `path`."""
+        return next((one for one in self.parameters if one.matches(path)), None)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Declaration:
+        """The declaration in a TOML file; an `OSError`, or a `ValueError` that says why not."""
+        import os
+        from pathlib import Path
+
+        text = Path(path).read_text(encoding="utf-8")
+        return Declaration.loads(text, source=os.fspath(path))
+
+    @staticmethod
+    def loads(text: str, *, source: str = "the declaration") -> Declaration:
+        """The declaration that TOML `text` makes; a `ValueError` that says what is wrong."""
+        import tomllib
+
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{source}: {error}") from None
+        except RecursionError:
+            raise ValueError(f"{source}: nested too deeply") from None
+        try:
+            return _Reader(tables).declaration(source)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
+
+
+PREDICTIONS = {
+    "state_bytes": "bytes of the parameters of the program that are no batch",
+    "offloaded_bytes": "bytes kept in host memory from forward to backward",
+    "gathered_bytes": "bytes of weights gathered in a step",
+    "flops": "FLOPs of matrix products in a step",
+    "peak_bytes": "bytes at the peak",
+}
+"""The figures that may be predicted, all of them per device."""
+
+
+class _Reader:
+    """Turns the tables of a TOML file into a declaration."""
+
+    KEYS = ("mesh", "model", "parameters", "kept", "predicted", "limits")
+
+    def __init__(self, tables: dict[str, Any]) -> None:
+        _only(tables, self.KEYS, "the file")
+        self.tables = tables
+
+    def declaration(self, source: str) -> Declaration:
+        mesh, batch_axes = self.mesh()
+        model = self.table("model", ("layers", "accumulation_steps", "compute_type", "carry_bytes"))
+        names = set() if mesh is None else set(mesh.axis_names)
+        parameters = tuple(self.parameters(names))
+        kept = tuple(self.kept()) if "kept" in self.tables else None
+        carry = model.get("carry_bytes")
+        return Declaration(
+            source=source,
+            mesh=mesh,
+            batch_axes=batch_axes,
+            parameters=parameters,
+            kept=kept,
+            carry_bytes=None if carry is None else _bytes(carry, "model.carry_bytes"),
+            layers=_positive(model, "layers", "model"),
+            accumulation_steps=_positive(model, "accumulation_steps", "model"),
+            compute_type=_text(model, "compute_type", "model"),
+            available=self.available(),
+            predictions=self.predictions(source),
+        )
+
+    def table(self, name: str, keys: Iterable[str]) -> dict[str, Any]:
+        table = self.tables.get(name, {})
+        if not isinstance(table, dict):
+            raise ValueError(f"{name} is a table")
+        _only(table, keys, name)
+        return table
+
+    def rows(self, name: str, keys: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
+        rows = self.tables.get(name, [])
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"{name} is an array of tables: [[{name}]]")
+        for number, row in enumerate(rows):
+            _only(row, keys, f"{name}[{number}]")
+        return [(f"{name}[{number}]", row) for number, row in enumerate(rows)]
+
+    def mesh(self) -> tuple[Mesh | None, tuple[str, ...]]:
+        table = self.table("mesh", ("axes", "slices", "hosts", "batch_axes"))
+        if not table:
+            return None, ()
+        axes = table.get("axes")
+        if not isinstance(axes, dict) or not all(_is_count(size) for size in axes.values()):
+            raise ValueError(
+                "mesh.axes maps names of axes to sizes, such as { data = 2, model = 4 }"
+            )
+        try:
+            mesh = Mesh(
+                axes,
+                hosts=_positive(table, "hosts", "mesh"),
+                slices=_positive(table, "slices", "mesh"),
+            )
+        except OverflowError as error:
+            raise ValueError(f"mesh: {error}") from None
+        batch_axes = table.get("batch_axes", [])
+        if not isinstance(batch_axes, list):
+            raise ValueError("mesh.batch_axes is a list of names of axes")
+        for name in batch_axes:
+            if name not in axes:
+                raise ValueError(f"mesh.batch_axes: no axis {name!r}")
+        return mesh, tuple(batch_axes)
+
+    def parameters(self, axes: set[str]) -> Iterable[DeclaredParameter]:
+        for place, row in self.rows("parameters", ("name", "spec", "shape")):
+            pattern = _text(row, "name", place)
+            if pattern is None:
+                raise ValueError(f"{place} has no name")
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"{place}.name is no regular expression: {error}") from None
+            shape = row.get("shape")
+            if shape is not None and not (isinstance(shape, list) and all(map(_is_count, shape))):
+                raise ValueError(f"{place}.shape is a list of sizes")
+            spec = tuple(_dimension(entry, axes, place) for entry in _list(row, "spec", place))
+            yield DeclaredParameter(pattern, spec, None if shape is None else tuple(shape))
+
+    def kept(self) -> Iterable[DeclaredValue]:
+        for place, row in self.rows("kept", ("name", "shape", "bytes", "place")):
+            name = _text(row, "name", place)
+            if name is None:
+                raise ValueError(f"{place} has no name")
+            if ("shape" in row) == ("bytes" in row):
+                raise ValueError(f"{place} has either a shape or bytes, of one layer on one device")
+            where = row.get("place", "device")
+            if where not in PLACES:
+                raise ValueError(f"{place}.place is one of {', '.join(PLACES)}, not {where!r}")
+            if "bytes" in row:
+                size = _bytes(row["bytes"], f"{place}.bytes")
+            else:
+                size = shape_bytes(_text(row, "shape", place) or "", f"{place}.shape")
+            yield DeclaredValue(name, size, where)
+
+    def available(self) -> int | None:
+        table = self.table("limits", ("hbm",))
+        return _bytes(table["hbm"], "limits.hbm") if "hbm" in table else None
+
+    def predictions(self, source: str) -> dict[str, Prediction]:
+        table = self.table("predicted", PREDICTIONS)
+        found = {}
+        for name, value in table.items():
+            is_work = name == "flops"
+            if is_work and not (isinstance(value, int | float) and 0 <= value < 2**127):
+                raise ValueError("predicted.flops is a number from 0 on")
+            number = int(value) if is_work else _bytes(value, f"predicted.{name}")
+            found[name] = Prediction(number, source, is_lower_bound=name == "peak_bytes")
+        return found
+
+
+def shape_bytes(text: str, place: str) -> int:
+    """Bytes of an array such as `bf16[2,1024]`; a `ValueError` that names `place` for others."""
+    match = _SHAPE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise ValueError(f"{place} is an array such as bf16[2,1024], not {text!r}")
+    bits = element_bits(match[1])
+    if bits is None:
+        raise ValueError(f"{place}: no element type {match[1]!r}")
+    count = 1
+    for size in filter(None, match[2].split(",")):
+        count *= int(size)
+    if count * bits >= 2**66:
+        raise ValueError(f"{place} is too large")
+    return -(-count * bits // 8)
+
+
+def element_bits(name: str) -> int | None:
+    """Bits of an element type of XLA's; None for another name."""
+    import hlofast
+
+    if name not in hlofast.element_types or name in ("tuple", "token", "opaque"):
+        return None
+    shape = hlofast.loads(f"HloModule m\nENTRY e {{ ROOT p = {name}[8] parameter(0) }}")[0].shape
+    return shape.bytes
+
+
+def _only(table: Mapping[str, Any], keys: Iterable[str], place: str) -> None:
+    unknown = [key for key in table if key not in keys]
+    if unknown:
+        raise ValueError(f"{place} has no {unknown[0]!r}; it may have {', '.join(keys)}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63
+
+
+def _positive(table: Mapping[str, Any], key: str, place: str) -> int | None:
+    value = table.get(key)
+    if value is not None and not _is_count(value):
+        raise ValueError(f"{place}.{key} is a whole number from 1 on")
+    return value
+
+
+def _text(table: Mapping[str, Any], key: str, place: str) -> str | None:
+    value = table.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{place}.{key} is a text")
+    return value
+
+
+def _list(table: Mapping[str, Any], key: str, place: str) -> list[Any]:
+    value = table.get(key)
+    if not isinstance(value, list) or len(value) > _LONGEST_LIST:
+        raise ValueError(f"{place}.{key} is a list with an entry per dimension")
+    return value
+
+
+def _dimension(entry: object, axes: set[str], place: str) -> tuple[str, ...]:
+    names = [entry] if isinstance(entry, str) else entry
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f'{place}.spec: an entry is an axis, a list of axes, or "" for none')
+    split = tuple(name for name in names if name)
+    unknown = [name for name in split if name not in axes]
+    if unknown:
+        raise ValueError(f"{place}.spec: the mesh has no axis {unknown[0]!r}")
+    return split
+
+
+def _bytes(value: object, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{place} is a number of bytes, such as 16GiB")
+    try:
+        return read_bytes(value)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None

@@ -1,0 +1,288 @@
+"""`Expectations`: what a test or a gate demands of a program, from TOML or a mapping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlofast._check.comparison import AGREES, ERROR, Comparison
+from hlofast._check.program import Program
+from hlofast._remat import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from os import PathLike
+    from typing import Any
+
+ANY = "any"
+LIMITS = ("min", "max", "exactly")
+BYTES = {
+    "peak": "bytes at the peak, as XLA counts them on TPU, else of live ranges",
+    "arguments": "bytes of the arguments, as XLA counts them",
+    "host": "bytes of host memory",
+}
+COUNTS = {"flops": "FLOPs of matrix products in a step"}
+OF_COLLECTIVES = {
+    "count": "executions in a step",
+    "bytes": "payload of a step",
+    "wire_bytes": "bytes that a device sends around rings in a step",
+}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A figure of the program and what it may be."""
+
+    subject: str
+    """What it is of: `peak`, or `collectives.fsdp.all-gather.bytes`."""
+    path: tuple[str, ...]
+    limit: str
+    """`min`, `max` or `exactly`."""
+    value: int
+
+
+class Expectations:
+    """What a test or a gate demands of a program.
+
+    From a TOML file (`Expectations.load`), TOML text (`Expectations.loads`) or a mapping of the
+    same form, whose keys may be joined by dots::
+
+        peak.max = "15.5GiB"
+        arguments.max = "9.1GiB"
+        flops.max = 1.8e15
+        collectives.fsdp.all-gather.max_bytes = "1.6GiB"
+        collectives.any.all-to-all.max_count = 0
+        lint.forbid = ["missed-reduce-scatter"]
+
+    A figure has `min`, `max` and `exactly`; those of collectives `min_`, `max_` and `exactly_`
+    before `count`, `bytes` (payload) and `wire_bytes`, all of them of a step and one device.
+    Collectives are named by axes (`data+fsdp` for both together, `any`) and kind (`any`).
+    """
+
+    __slots__ = ("forbidden", "limits", "source")
+
+    def __init__(self, tables: Mapping[str, Any], *, source: str = "the expectations") -> None:
+        self.source = source
+        """What they are called in messages."""
+        self.limits: tuple[Limit, ...] = ()
+        """What figures may be."""
+        self.forbidden: tuple[str, ...] = ()
+        """Findings of `Module.lint` that must not occur."""
+        try:
+            self._read(_nested(tables))
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Expectations:
+        """Those of a TOML file; an `OSError`, or a `ValueError` that says what is wrong."""
+        import os
+        from pathlib import Path
+
+        text = Path(path).read_text(encoding="utf-8")
+        return Expectations.loads(text, source=os.fspath(path))
+
+    @staticmethod
+    def loads(text: str, *, source: str = "the expectations") -> Expectations:
+        """Those of a TOML text; a `ValueError` that says what is wrong."""
+        import tomllib
+
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{source}: {error}") from None
+        except RecursionError:
+            raise ValueError(f"{source}: nested too deeply") from None
+        return Expectations(tables, source=source)
+
+    def _read(self, tables: dict[str, Any]) -> None:
+        limits: list[Limit] = []
+        for key, table in tables.items():
+            if key == "lint":
+                self.forbidden = _forbidden(table)
+            elif key == "collectives":
+                limits += _of_collectives(table)
+            elif key in BYTES or key in COUNTS:
+                read = _bytes if key in BYTES else _count
+                for limit, value in _items(table, key):
+                    if limit not in LIMITS:
+                        raise ValueError(f"{key} has {', '.join(LIMITS)}, not {limit!r}")
+                    place = f"{key}.{limit}"
+                    limits.append(Limit(key, (key,), limit, read(value, place)))
+            else:
+                known = ", ".join((*BYTES, *COUNTS, "collectives", "lint"))
+                raise ValueError(f"nothing is known of {key!r}; there are {known}")
+        self.limits = tuple(limits)
+
+    def __repr__(self) -> str:
+        count = len(self.limits) + bool(self.forbidden)
+        return f"<Expectations of {self.source}: {count}>"
+
+
+def _nested(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with keys joined by dots taken apart, as TOML does."""
+    nested: dict[str, Any] = {}
+    for key, value in tables.items():
+        if not isinstance(key, str):
+            raise ValueError(f"keys are texts, not {key!r}")
+        *path, last = key.split(".")
+        at = nested
+        for step in path:
+            at = at.setdefault(step, {})
+            if not isinstance(at, dict):
+                raise ValueError(f"{key}: {step} is a value already")
+        inner = _nested(value) if isinstance(value, dict) else value
+        if isinstance(inner, dict) and isinstance(at.get(last), dict):
+            at[last] = _merged(at[last], inner)
+        else:
+            at[last] = inner
+    return nested
+
+
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(first)
+    for key, value in second.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def _items(table: object, place: str) -> list[tuple[str, Any]]:
+    if not isinstance(table, dict):
+        raise ValueError(f"{place} is a table")
+    return list(table.items())
+
+
+def _forbidden(table: object) -> tuple[str, ...]:
+    from hlofast._lint import CODES
+
+    found: tuple[str, ...] = ()
+    for key, value in _items(table, "lint"):
+        if key != "forbid" or not isinstance(value, list):
+            raise ValueError("lint has forbid, a list of codes of hlofast lint")
+        if ANY in value:
+            return CODES
+        unknown = [code for code in value if code not in CODES]
+        if unknown:
+            raise ValueError(f"lint.forbid: no code {unknown[0]!r}; one of {', '.join(CODES)}")
+        found = tuple(value)
+    return found
+
+
+def _of_collectives(table: object) -> Iterator[Limit]:
+    for axes, kinds in _items(table, "collectives"):
+        for kind, figures in _items(kinds, f"collectives.{axes}"):
+            _check_kind(kind)
+            place = f"collectives.{axes}.{kind}"
+            for name, value in _items(figures, place):
+                limit, _, figure = name.partition("_")
+                if limit not in LIMITS or figure not in OF_COLLECTIVES:
+                    known = ", ".join(f"max_{figure}" for figure in OF_COLLECTIVES)
+                    raise ValueError(f"{place} has {known} and the like, not {name!r}")
+                read = _count if figure == "count" else _bytes
+                number = read(value, f"{place}.{name}")
+                path = ("collectives", axes, kind, figure)
+                yield Limit(f"{place}.{figure}", path, limit, number)
+
+
+def _check_kind(kind: str) -> None:
+    known = (
+        "all-gather all-reduce reduce-scatter all-to-all ragged-all-to-all collective-permute "
+        "collective-broadcast send-recv cross-mesh-all-reduce"
+    ).split()
+    if kind != ANY and kind not in known:
+        raise ValueError(f"no kind of collective {kind!r}; one of {', '.join(known)}, {ANY}")
+
+
+def _bytes(value: object, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{place} is a number of bytes, such as 16GiB")
+    try:
+        return read_bytes(value)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _count(value: object, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**127:
+        raise ValueError(f"{place} is a number from 0 on")
+    return int(value)
+
+
+def expectations(program: Program, expected: Expectations) -> Iterator[Comparison]:
+    """Each limit, and each forbidden finding."""
+    for limit in expected.limits:
+        compiled, row = _figure(program, limit.path)
+        holds: Callable[[int, int], bool] = {
+            "min": int.__ge__,
+            "max": int.__le__,
+            "exactly": int.__eq__,
+        }[limit.limit]
+        words = {"min": "at least ", "max": "at most ", "exactly": ""}[limit.limit]
+        is_met = holds(compiled, limit.value)
+        off = abs(compiled - limit.value)
+        more = "more" if compiled > limit.value else "less"
+        is_bytes = limit.path[-1] in ("bytes", "wire_bytes", *BYTES)
+        yield Comparison(
+            "expectation",
+            AGREES if is_met else ERROR,
+            limit.subject,
+            f"{words}{limit.value:,}",
+            f"{compiled:,}",
+            "as expected" if is_met else f"{off:,} {more} than {expected.source} allow",
+            off if is_bytes and not is_met else None,
+            row,
+            "modelled" if limit.path[0] in BYTES else "exact",
+        )
+    if expected.forbidden:
+        findings = program.module.lint(program.mesh)
+        found = [one for one in findings if one.code in expected.forbidden]
+        for finding in found:
+            yield Comparison(
+                "expectation",
+                ERROR,
+                f"lint.{finding.code}",
+                "forbidden",
+                f"{finding.places:,} places",
+                f"{finding.message}; {finding.remedy}",
+                finding.bytes,
+                finding.instructions[0],
+                finding.provenance,
+            )
+        if not found:
+            yield Comparison(
+                "expectation",
+                AGREES,
+                "lint.forbid",
+                f"{len(expected.forbidden):,} codes forbidden",
+                "none of them found",
+                "as expected",
+            )
+
+
+def _figure(program: Program, path: tuple[str, ...]) -> tuple[int, int | None]:
+    """The figure of the program at `path`, and a row that shows it."""
+    if path[0] == "collectives":
+        return _sum(program, *path[1:])
+    if path[0] == "flops":
+        return sum(row["flops"] for row in program.module.matmuls()), None
+    if path[0] == "host":
+        return program.memory("host").live_peak, None
+    memory = program.memory()
+    if path[0] == "arguments":
+        return memory.xla["argument_size_in_bytes"], None
+    is_xla = memory.backend == "tpu" and program.module.is_scheduled
+    at = memory.at
+    return memory.xla_peak if is_xla else memory.live_peak, None if at is None else at.row
+
+
+def _sum(program: Program, axes: str, kind: str, figure: str) -> tuple[int, int | None]:
+    column = {"count": "multiplicity", "bytes": "total_payload", "wire_bytes": "total_wire_bytes"}
+    wanted = set(axes.replace("×", "+").split("+"))
+    total, first = 0, None
+    for row in program.collectives:
+        is_axes = axes == ANY or set(row["axes"].split("×")) == wanted
+        if is_axes and kind in (ANY, row["kind"]) and row[column[figure]] > 0:
+            total += row[column[figure]]
+            first = row["instruction"] if first is None else first
+    return total, first

@@ -1,0 +1,211 @@
+"""What the policy keeps against what crosses from forward to backward."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
+from hlofast._check.declaration import shape_bytes
+from hlofast._check.loops import layer_loops
+from hlofast._check.program import Program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast._check.declaration import DeclaredValue
+
+SMALL = 1 << 20
+"""Bytes of all layers together up to which a value that nobody declares is no finding."""
+MOST_TOGETHER = 3
+"""How many declared values a compiler is taken to keep in one array."""
+
+
+@dataclass(frozen=True)
+class KeptValue:
+    """A value of every layer that is alive between the forward and the backward pass."""
+
+    row: int
+    place: str
+    layer_bytes: int
+    shape: str
+    op_name: str
+    count: int
+    """In how many arrays the layers lie: 1 if they are stacked."""
+
+
+def crossing(program: Program) -> list[KeptValue] | None:
+    """What is alive between forward and backward for each layer; None if that cannot be told.
+
+    With a loop over layers these are arrays whose first dimension is the layers', alive when that
+    loop ends; those of a parameter's sizes are copies of weights and left out. Without a loop
+    they are residuals, one of each size per layer.
+    """
+    layers = program.declaration.layers
+    if layers is None or not program.is_partitioned:
+        return None
+    loops = layer_loops(program)
+    if not loops:
+        return _unrolled(program, layers)
+    forward = loops[0]["instruction"]
+    weights = {parameter.dimensions for parameter in program.parameters}
+    found = []
+    for place, space in (("device", "hbm"), ("host", "host")):
+        memory = program.memory(space)
+        try:
+            live = memory.live_at(forward)
+        except ValueError:
+            return None
+        end = max(row["first_step"] for row in live) if len(live) else 0
+        last: dict[int, int] = {}
+        for row in memory.values():
+            last[row["buffer"]] = max(last.get(row["buffer"], 0), row["last_step"])
+        seen = set()
+        for row in live:
+            sizes = _sizes(row["shape"])
+            is_stack = len(sizes) > 1 and sizes[0] == layers and row["opcode"] != "parameter"
+            if not is_stack or not row["bytes"] or sizes in weights or row["buffer"] in seen:
+                continue
+            if last[row["buffer"]] <= end:
+                continue
+            seen.add(row["buffer"])
+            text = row["shape"].partition("{")[0]
+            size = shape_bytes(text, row["name"]) // layers
+            found.append(KeptValue(row["instruction"], place, size, text, row["op_name"], count=1))
+    return found
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
+    inside = shape.partition("[")[2].partition("]")[0]
+    parts = inside.split(",")
+    return tuple(int(part) for part in parts) if all(map(str.isdecimal, parts)) else ()
+
+
+def _unrolled(program: Program, layers: int) -> list[KeptValue]:
+    groups: dict[str, list[dict[str, object]]] = {}
+    for row in program.remat.residuals:
+        if row["kind"] != "weight_copy" and not row["is_stacked"]:
+            groups.setdefault(row["shape"], []).append(row)
+    found = []
+    for shape, rows in groups.items():
+        # A size that occurs twice in every layer is two values.
+        for number in range(len(rows) // layers):
+            row = rows[number]
+            text = shape.partition("{")[0]
+            size = shape_bytes(text, str(row["name"]))
+            instruction, op_name = row["instruction"], str(row["op_name"])
+            assert isinstance(instruction, int)
+            found.append(KeptValue(instruction, "device", size, text, op_name, count=layers))
+    return found
+
+
+def kept_values(program: Program) -> Iterator[Comparison]:
+    """Each declared value, and each that crosses though nobody declares it."""
+    declaration = program.declaration
+    layers = declaration.layers
+    if declaration.kept is None or layers is None:
+        return
+    found = crossing(program)
+    if found is None:
+        return
+    left = list(found)
+    carry = next((one for one in left if _is_carry(program, one)), None)
+    if carry is not None:
+        left.remove(carry)
+        yield _agrees("input of the layer", carry, layers)
+    missing: list[DeclaredValue] = []
+    for value in declaration.kept:
+        match = next((one for one in left if _is(one, value)), None)
+        if match is None:
+            missing.append(value)
+            continue
+        left.remove(match)
+        yield _agrees(value.name, match, layers)
+    for one in list(left):
+        together = _together(one, missing)
+        if together:
+            left.remove(one)
+            for value in together:
+                missing.remove(value)
+            yield _agrees(", ".join(value.name for value in together), one, layers)
+    elsewhere = {"device": "host", "host": "device"}
+    # Without a loop sizes are all there is to go by, and compilers widen and merge.
+    gravity = ERROR if layer_loops(program) else WARNING
+    for value in missing:
+        other = next(
+            (
+                one
+                for one in left
+                if one.place == elsewhere[value.place] and one.layer_bytes == value.layer_bytes
+            ),
+            None,
+        )
+        if other is not None:
+            left.remove(other)
+        compiled = "nothing of that size" if other is None else f"in {other.place} memory"
+        reason = (
+            "nothing of that size crosses from forward to backward: is the name the one that the "
+            "program gives?"
+            if other is None
+            else f"it is kept in {other.place} memory instead"
+        )
+        yield Comparison(
+            "kept-values",
+            gravity,
+            value.name,
+            f"{value.layer_bytes:,} B per layer in {value.place} memory",
+            compiled,
+            reason,
+            value.layer_bytes * layers,
+            None if other is None else other.row,
+            "modelled",
+        )
+    # Without its size the layer's input, which jax.lax.scan keeps in any case, is one of these.
+    severity = NOTE if declaration.carry_bytes is None else WARNING
+    for one in left:
+        if one.layer_bytes * layers >= SMALL:
+            yield Comparison(
+                "kept-undeclared",
+                severity,
+                one.shape,
+                "not kept",
+                f"{one.layer_bytes:,} B per layer in {one.place} memory",
+                f"{one.op_name or program.module[one.row].name} is kept for the backward pass "
+                "though the policy names nothing of that size",
+                one.layer_bytes * layers,
+                one.row,
+                "modelled",
+            )
+
+
+def _is_carry(program: Program, one: KeptValue) -> bool:
+    return one.place == "device" and one.layer_bytes == program.declaration.carry_bytes
+
+
+def _is(one: KeptValue, value: DeclaredValue) -> bool:
+    return one.place == value.place and one.layer_bytes == value.layer_bytes
+
+
+def _together(one: KeptValue, missing: list[DeclaredValue]) -> tuple[DeclaredValue, ...]:
+    """Declared values that `one` may hold together."""
+    near = [value for value in missing if value.place == one.place][:16]
+    for count in range(2, MOST_TOGETHER + 1):
+        for values in itertools.combinations(near, count):
+            if sum(value.layer_bytes for value in values) == one.layer_bytes:
+                return values
+    return ()
+
+
+def _agrees(name: str, one: KeptValue, layers: int) -> Comparison:
+    return Comparison(
+        "kept-values",
+        AGREES,
+        name,
+        f"{one.layer_bytes:,} B per layer in {one.place} memory",
+        one.shape if one.count == 1 else f"{one.count:,} times {one.shape}",
+        f"{one.layer_bytes * layers:,} B of all layers",
+        one.layer_bytes * layers,
+        one.row,
+        "modelled",
+    )

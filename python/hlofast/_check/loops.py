@@ -1,0 +1,149 @@
+"""Trip counts against the layers and the micro-batches that are declared."""
+
+from __future__ import annotations
+
+from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
+from hlofast._check.program import Program, plural
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+MOST_PEELED = 2
+"""How many iterations compilers are known to take out of a loop over layers: libtpu takes one from
+either end of loops that offload to the host, two where several slices are connected."""
+
+
+def layer_loops(program: Program) -> list[dict[str, Any]]:
+    """The loops that may be over the declared layers, in text order: name, trip count, peeled.
+
+    Those that run as often as there are layers; without any, those that run one or two times
+    less, which compilers take out of the loop.
+    """
+    layers = program.declaration.layers
+    if layers is None:
+        return []
+    for peeled in range(min(MOST_PEELED, layers - 1) + 1):
+        found = [loop for loop in program.loops if loop["trip_count"] == layers - peeled]
+        if peeled and found:
+            # Loops over other things run less often as well; that one more is known suffices.
+            found += [
+                loop
+                for loop in program.loops
+                if layers - MOST_PEELED <= loop["trip_count"] < layers - peeled
+            ]
+        if found:
+            return sorted(found, key=lambda loop: int(loop["instruction"]))
+    return []
+
+
+def _peeled(program: Program, loop: dict[str, Any]) -> int:
+    """How many iterations of `loop` stand outside it: copies of one of its collectives."""
+    inside = {
+        row["instruction"] for row in program.collectives if row["trip_count"] == loop["trip_count"]
+    }
+    copies: dict[int, set[int]] = {}
+    for row in program.collectives:
+        if row["peeled_from"] in inside:
+            copies.setdefault(row["peeled_from"], set()).add(row["instruction"])
+    return max(map(len, copies.values()), default=0)
+
+
+def layers(program: Program) -> Iterator[Comparison]:
+    """How often the loops over layers run."""
+    declared = program.declaration.layers
+    if declared is None or declared == 1:
+        return
+    loops = layer_loops(program)
+    if not loops:
+        yield _without_loops(program, declared)
+        return
+    for loop in loops:
+        count = loop["trip_count"]
+        outside = 0 if count == declared else _peeled(program, loop)
+        text = f"{count:,} times" + (f" and {outside} outside" if outside else "")
+        if count + outside == declared:
+            severity, message = AGREES, f"{loop['name']} runs once per layer"
+        else:
+            severity = WARNING
+            message = (
+                f"{loop['name']} runs {count:,} times; {declared - count} "
+                "may have been taken out of the loop, which no collective shows"
+            )
+        yield Comparison(
+            "layer-loops",
+            severity,
+            loop["name"],
+            f"{declared:,} times",
+            text,
+            message,
+            None,
+            loop["instruction"],
+            loop["provenance"],
+        )
+
+
+def _without_loops(program: Program, declared: int) -> Comparison:
+    """What to say where no loop runs once per layer."""
+    leading = [one.dimensions[0] for one in program.parameters if len(one.dimensions) > 1]
+    stacks = {size for size in leading if leading.count(size) > 1}
+    # Loops over parameters that are stacked, but not so often.
+    others = [loop for loop in program.loops if loop["trip_count"] in stacks - {1}]
+    if others or declared in stacks:
+        found = ", ".join(f"{loop['trip_count']:,}" for loop in others) or "no loop"
+        return Comparison(
+            "layer-loops",
+            ERROR,
+            "loop over layers",
+            f"{declared:,} times",
+            f"{found} times" if others else found,
+            f"parameters are stacked, but no loop over them runs {declared:,} times",
+            None,
+            others[0]["instruction"] if others else None,
+        )
+    return Comparison(
+        "layer-loops",
+        NOTE,
+        "loop over layers",
+        f"{declared:,} times",
+        "no such loop",
+        "no loop runs over stacked parameters: layers may stand one after the other",
+        provenance="unknown",
+    )
+
+
+def accumulation(program: Program) -> Iterator[Comparison]:
+    """How often the loops over layers are started: once per micro-batch."""
+    declared = program.declaration.accumulation_steps
+    if declared is None:
+        return
+    loops = layer_loops(program)
+    runs = sorted({loop["multiplicity"] for loop in loops})
+    if not loops and declared == 1:
+        return
+    if not loops:
+        found = any(loop["trip_count"] == declared for loop in program.loops)
+        yield Comparison(
+            "accumulation-steps",
+            AGREES if found else ERROR,
+            "loop over micro-batches",
+            f"{declared:,} times",
+            f"{declared:,} times" if found else "no such loop",
+            "as declared" if found else f"no loop runs {declared:,} times",
+        )
+        return
+    is_same = declared in runs or (declared > 1 and declared - 1 in runs and 1 in runs)
+    compiled = ", ".join(f"{count:,}" for count in runs)
+    yield Comparison(
+        "accumulation-steps",
+        AGREES if is_same else ERROR,
+        "micro-batches per step",
+        f"{declared:,}",
+        compiled,
+        "the layers run once per micro-batch"
+        if is_same
+        else f"{plural(len(loops), 'loop')} over layers start {compiled} times in a step",
+        None,
+        loops[0]["instruction"],
+    )

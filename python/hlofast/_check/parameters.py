@@ -1,0 +1,144 @@
+"""Declared against compiled shardings of parameters, and the bytes that follow."""
+
+from __future__ import annotations
+
+import math
+
+from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
+from hlofast._check.program import Parameter, Program, plural
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast._check.declaration import Spec
+
+_SHOWN = 5
+
+
+def shardings(program: Program) -> Iterator[Comparison]:
+    """Each declared parameter: how it is meant to be split, and how it is."""
+    if program.declaration.mesh is None or not program.declaration.parameters:
+        return
+    for parameter in program.parameters:
+        if parameter.declared is not None:
+            yield _sharding(program, parameter)
+    matched = {id(parameter.declared) for parameter in program.parameters}
+    for declared in program.declaration.parameters:
+        if id(declared) in matched:
+            continue
+        is_hidden = any(declared.matches(parameter.path) for parameter in program.parameters)
+        reason = "an earlier pattern matches it" if is_hidden else "the program has none like it"
+        yield Comparison(
+            "parameter-missing",
+            WARNING,
+            declared.pattern,
+            spec_text(declared.spec),
+            "no such parameter",
+            f"no parameter is left for this pattern: {reason}",
+        )
+    others = [one for one in program.parameters if one.declared is None]
+    if others:
+        size = sum(parameter.bytes for parameter in others)
+        shown = ", ".join(parameter.path for parameter in others[:_SHOWN])
+        more = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
+        yield Comparison(
+            "parameter-undeclared",
+            NOTE,
+            plural(len(others), "parameter"),
+            "not declared",
+            f"{size:,} B",
+            f"no pattern matches {shown}{more}",
+            size,
+            others[0].row,
+        )
+
+
+def _sharding(program: Program, parameter: Parameter) -> Comparison:
+    assert parameter.declared is not None
+    assert program.declaration.mesh is not None
+    rank = len(parameter.dimensions)
+    declared = _normal(program, parameter.declared.spec, rank)
+    wanted = declared_bytes(program, parameter)
+    sharding = parameter.sharding
+    if sharding is None and program.module.num_partitions > 1:
+        return Comparison(
+            "parameter-sharding",
+            NOTE,
+            parameter.path,
+            spec_text(declared),
+            "not said",
+            "the text does not say how this parameter is split",
+            None,
+            parameter.row,
+            "unknown",
+        )
+    spec = None if sharding is None else sharding.spec(program.declaration.mesh)
+    if spec is not None and spec.reason is not None:
+        return _differs(parameter, declared, f"along no axes: {spec.reason}", wanted)
+    dimensions = () if spec is None else spec.dimensions
+    entries = tuple(
+        () if entry is None else (entry,) if isinstance(entry, str) else entry
+        for entry in dimensions
+    )
+    compiled = _normal(program, entries, rank)
+    if compiled == declared:
+        return Comparison(
+            "parameter-sharding",
+            AGREES,
+            parameter.path,
+            spec_text(declared),
+            spec_text(compiled),
+            f"{parameter.bytes:,} B on each device",
+            0,
+            parameter.row,
+        )
+    return _differs(parameter, declared, spec_text(compiled), wanted)
+
+
+def _differs(parameter: Parameter, declared: Spec, compiled: str, wanted: int) -> Comparison:
+    more = parameter.bytes - wanted
+    if more > 0:
+        message = f"{parameter.bytes:,} B on each device instead of {wanted:,} B"
+    elif more < 0:
+        message = f"{parameter.bytes:,} B on each device, less than the {wanted:,} B declared"
+    else:
+        message = f"split otherwise, into parts of the same {wanted:,} B"
+    return Comparison(
+        "parameter-sharding",
+        ERROR,
+        parameter.path,
+        spec_text(declared),
+        compiled,
+        message,
+        max(more, 0),
+        parameter.row,
+    )
+
+
+def declared_bytes(program: Program, parameter: Parameter) -> int:
+    """What one device would hold of a parameter if it were split as declared."""
+    spec = () if parameter.declared is None else parameter.declared.spec
+    sizes = program.sizes(parameter)
+    padded = (*spec, *[()] * len(sizes))
+    parts = (-(-size // program.shards(axes)) for size, axes in zip(sizes, padded, strict=False))
+    return -(-math.prod(parts) * parameter.bits // 8)
+
+
+def _normal(program: Program, spec: Spec, rank: int) -> Spec:
+    """`spec` without axes of one device, one entry per dimension."""
+    entries = [program.split(axes) for axes in spec[:rank]]
+    return tuple(entries + [()] * (rank - len(entries)))
+
+
+def spec_text(spec: Spec) -> str:
+    """A partition spec as JAX writes it."""
+
+    def entry(axes: tuple[str, ...]) -> str:
+        if len(axes) == 1:
+            return repr(axes[0])
+        return repr(axes) if axes else "None"
+
+    if not any(spec):
+        return "replicated"
+    return f"P({', '.join(entry(axes) for axes in spec)})"

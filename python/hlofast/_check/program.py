@@ -1,0 +1,143 @@
+"""What a program says about itself, asked for once and shared by all comparisons."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+
+from hlofast._check.declaration import Declaration, DeclaredParameter, path_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast import Collectives, Memory, Mesh, Module, Remat
+    from hlofast._core import Instruction, Sharding
+
+SMALL_PIECE = 1 << 16
+"""Bytes up to which a value kept from forward to backward is no finding."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the entry computation."""
+
+    row: int
+    number: int
+    path: str
+    name: str
+    """The operation's name, or that of the instruction."""
+    dimensions: tuple[int, ...]
+    """On one device."""
+    bits: int
+    """Of one element."""
+    sharding: Sharding | None
+    declared: DeclaredParameter | None
+
+    @property
+    def bytes(self) -> int:
+        """On one device, unpadded."""
+        return -(-math.prod(self.dimensions) * self.bits // 8)
+
+
+class Program:
+    """A module seen with the eyes of a declaration."""
+
+    def __init__(self, declaration: Declaration, module: Module) -> None:
+        self.declaration = declaration
+        self.module = module
+        self.summary: dict[str, Any] = module.summary(shapes=0)
+        self.is_partitioned = self.summary["status"] not in ("unoptimised", "annotated")
+        """Whether shapes are those of one device."""
+
+    @cached_property
+    def mesh(self) -> Mesh | None:
+        """The declared mesh, else the one that the text speaks of."""
+        return self.declaration.mesh or self.module.mesh()
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The arrays that the entry computation takes."""
+        found = []
+        for instruction in self.module.entry.instructions:
+            if instruction.opcode == "parameter" and instruction.shape.is_array:
+                parameter = self._parameter(instruction)
+                if parameter is not None:
+                    found.append(parameter)
+        return tuple(found)
+
+    def _parameter(self, instruction: Instruction) -> Parameter | None:
+        metadata = instruction.metadata
+        name = (metadata.op_name if metadata is not None else None) or instruction.name
+        path = path_of(name)
+        shape = instruction.shape
+        sizes = [size for size in shape.dimensions if size is not None]
+        if len(sizes) != len(shape.dimensions) or shape.bytes is None:
+            return None
+        count = math.prod(sizes)
+        bits = round(8 * shape.bytes / count) if count else 8
+        sharding = instruction.sharding
+        if not self.is_partitioned and sharding is not None and sharding.tile_dimensions:
+            tiles = sharding.tile_dimensions
+            sizes = [-(-size // tile) for size, tile in zip(sizes, tiles, strict=False)]
+        declared = self.declaration.parameter(path)
+        number = -1 if instruction.parameter_number is None else instruction.parameter_number
+        return Parameter(
+            instruction.row, number, path, name, tuple(sizes), bits, sharding, declared
+        )
+
+    @cached_property
+    def collectives(self) -> Collectives:
+        """What devices send each other, along the axes of the mesh."""
+        return self.module.collectives(self.mesh)
+
+    @cached_property
+    def remat(self) -> Remat:
+        """What is kept from forward to backward."""
+        return self.module.remat(mesh=self.mesh)
+
+    def memory(self, space: str = "hbm") -> Memory:
+        """What is alive in a memory space; contradictions of the text are notes there."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.module.memory(space=space)
+
+    @cached_property
+    def loops(self) -> list[dict[str, Any]]:
+        """The loops and how often they run."""
+        return self.module.cost().loops.to_pylist()
+
+    @cached_property
+    def axis_sizes(self) -> dict[str, int]:
+        """The axes of the mesh by name."""
+        return {} if self.mesh is None else self.mesh.shape
+
+    def shards(self, axes: tuple[str, ...]) -> int:
+        """Into how many parts `axes` split a dimension."""
+        return math.prod(self.axis_sizes.get(axis, 1) for axis in axes)
+
+    def split(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `axes` that have more than one device."""
+        return tuple(axis for axis in axes if self.axis_sizes.get(axis, 1) > 1)
+
+    def sizes(self, parameter: Parameter) -> tuple[int, ...]:
+        """The sizes of a parameter over all devices; where a split is uneven, up to padding."""
+        if parameter.declared is not None and parameter.declared.shape is not None:
+            return parameter.declared.shape
+        tiles: tuple[int, ...] = ()
+        if parameter.sharding is not None and not parameter.sharding.is_replicated:
+            tiles = parameter.sharding.tile_dimensions or ()
+        padded = (*tiles, *[1] * len(parameter.dimensions))
+        return tuple(size * tile for size, tile in zip(parameter.dimensions, padded, strict=False))
+
+
+def percent(part: float, whole: float) -> str:
+    """`part` of `whole`."""
+    return "-" if not whole else f"{100 * part / whole:.1f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 loop`, `2 loops`."""
+    return f"{count:,} {noun if count == 1 else noun + 's'}"

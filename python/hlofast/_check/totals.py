@@ -1,0 +1,174 @@
+"""Predicted against compiled figures: state, offloaded and gathered bytes, FLOPs, the peak."""
+
+from __future__ import annotations
+
+from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
+from hlofast._check.loops import layer_loops
+from hlofast._check.parameters import declared_bytes
+from hlofast._check.program import Program, percent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast._check.declaration import Prediction
+
+NEAR = 0.01
+"""Relative difference up to which predicted and compiled work are taken to be the same."""
+
+
+def state_bytes(program: Program) -> Iterator[Comparison]:
+    """The bytes of parameters and optimizer state on one device."""
+    declaration = program.declaration
+    predicted = declaration.predictions.get("state_bytes")
+    state = [one for one in program.parameters if one.declared is not None]
+    if not state and predicted is not None:
+        aliases = program.module.header.get("input_output_alias") or ()
+        donated = {alias.number for alias in aliases}
+        state = [one for one in program.parameters if one.number in donated]
+    if not state:
+        return
+    compiled = sum(one.bytes for one in state)
+    if predicted is None:
+        if declaration.mesh is None:
+            return
+        value = sum(declared_bytes(program, one) for one in state)
+        source = "the declared splits of what the program takes"
+    else:
+        value, source = predicted.value, predicted.source
+    arguments = program.memory().xla["argument_size_in_bytes"]
+    rest = arguments - compiled
+    more = compiled - value
+    beside = f"; arguments of {arguments:,} B have {rest:,} B of batch and padding besides"
+    if not more:
+        severity, message = AGREES, f"as {source} says{beside}"
+    elif more > 0:
+        severity, message = ERROR, f"{more:,} B more than {source} says{beside}"
+    else:
+        severity, message = ERROR, f"{-more:,} B less than {source} says{beside}"
+    yield Comparison(
+        "state-bytes",
+        severity,
+        "parameters and optimizer state",
+        f"{value:,} B",
+        f"{compiled:,} B",
+        message,
+        abs(more),
+    )
+
+
+def offloaded_bytes(program: Program) -> Iterator[Comparison]:
+    """What is kept in host memory besides parameters."""
+    predicted = program.declaration.predictions.get("offloaded_bytes")
+    if predicted is None:
+        return
+    memory = program.memory("host")
+    held = sum(row["bytes"] for row in memory.live if row["class"] == "parameter")
+    yield _exactly("offloaded-bytes", "host memory", predicted, memory.live_peak - held)
+
+
+def gathered_bytes(program: Program) -> Iterator[Comparison]:
+    """The weights gathered in a step: those of the layers, or all where there is no such loop."""
+    predicted = program.declaration.predictions.get("gathered_bytes")
+    if predicted is None:
+        return
+    counts = {loop["trip_count"] for loop in layer_loops(program)}
+    compiled = 0
+    for row in program.collectives:
+        is_of_layers = not counts or row["trip_count"] in counts or row["peeled_from"] >= 0
+        if row["kind"] == "all-gather" and row["moved"] == "weight" and is_of_layers:
+            compiled += max(row["total_payload"], 0)
+    yield _exactly("gathered-bytes", "weights of layers", predicted, compiled)
+
+
+def _exactly(code: str, subject: str, predicted: Prediction, compiled: int) -> Comparison:
+    more = compiled - predicted.value
+    if not more:
+        severity, message = AGREES, f"as {predicted.source} says"
+    else:
+        word = "more" if more > 0 else "less"
+        severity = ERROR
+        message = (
+            f"{abs(more):,} B {word} than {predicted.source} says "
+            f"({percent(compiled, predicted.value)})"
+        )
+    return Comparison(
+        code,
+        severity,
+        subject,
+        f"{predicted.value:,} B",
+        f"{compiled:,} B",
+        message,
+        abs(more),
+    )
+
+
+def flops(program: Program) -> Iterator[Comparison]:
+    """FLOPs of matrix products on one device, recomputed ones too."""
+    predicted = program.declaration.predictions.get("flops")
+    if predicted is None:
+        return
+    rows = program.module.matmuls().to_pylist()
+    compiled = sum(row["flops"] for row in rows)
+    again = sum(row["flops"] for row in rows if row["phase"] == "recompute")
+    unknown = program.module.cost()._data.unknown_products().tolist()
+    is_near = abs(compiled - predicted.value) <= NEAR * predicted.value
+    message = f"{percent(compiled, predicted.value)} of what {predicted.source} says"
+    if again:
+        message += f"; {percent(again, compiled)} is recomputed"
+    if unknown:
+        message += f"; {len(unknown)} products of unknown size count as nothing"
+    is_more = compiled > predicted.value
+    severity = AGREES if is_near else ERROR if is_more else NOTE if unknown else WARNING
+    yield Comparison(
+        "flops",
+        severity,
+        "matrix products",
+        f"{predicted.value:,} FLOP",
+        f"{compiled:,} FLOP",
+        message,
+        provenance="unknown" if unknown else "exact",
+    )
+
+
+def peak(program: Program) -> Iterator[Comparison]:
+    """The peak against what there is, and against the predicted bound."""
+    declaration = program.declaration
+    predicted = declaration.predictions.get("peak_bytes")
+    if predicted is None and declaration.available is None:
+        return
+    if not program.is_partitioned:
+        return
+    memory = program.memory()
+    is_xla = memory.backend == "tpu" and program.module.is_scheduled
+    compiled = memory.xla_peak if is_xla else memory.live_peak
+    how = "as XLA counts it" if is_xla else "live ranges, modelled"
+    if declaration.available is not None:
+        more = compiled - declaration.available
+        yield Comparison(
+            "peak-bytes",
+            ERROR if more > 0 else AGREES,
+            "memory of a device",
+            f"at most {declaration.available:,} B",
+            f"{compiled:,} B",
+            f"{more:,} B too much, {how}" if more > 0 else f"{-more:,} B are left, {how}",
+            max(more, 0),
+            None,
+            "modelled",
+        )
+    if predicted is not None:
+        over = predicted.value - compiled
+        bound = "at least " if predicted.is_lower_bound else ""
+        is_same = over <= 0 if predicted.is_lower_bound else not over
+        share = percent(predicted.value, compiled)
+        yield Comparison(
+            "peak-bytes",
+            AGREES if is_same else WARNING,
+            "predicted peak",
+            f"{bound}{predicted.value:,} B",
+            f"{compiled:,} B",
+            f"{predicted.source} says {share} of it, {how}",
+            max(over, 0),
+            None,
+            "modelled",
+        )

@@ -1,0 +1,58 @@
+"""A fixture for tests of compiled programs; the wheel makes pytest load it.
+
+    def test_step(hlofast_check):
+        hlofast_check("step.txt", "expectations.toml", declaration="mesh.toml")
+
+It imports nothing heavy until a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+
+import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from hlofast import Check, Declaration, Expectations, Module
+
+
+@pytest.fixture(scope="session")
+def hlofast_check() -> Callable[..., Check]:
+    """Checks a program and fails with the findings that are errors.
+
+    Called with the program (a `hlofast.Module`, the path of a dump, or what JAX lowered or
+    compiled), then optionally what is expected of it (`hlofast.Expectations`, a mapping or the
+    path of a TOML file) and `declaration` (`hlofast.Declaration` or the path of one). Returns the
+    `hlofast.Check` if nothing is wrong.
+    """
+
+    def check(
+        program: Module | str | PathLike[str] | Any,
+        expected: Expectations | Mapping[str, Any] | str | PathLike[str] | None = None,
+        *,
+        declaration: Declaration | str | PathLike[str] | None = None,
+    ) -> Check:
+        __tracebackhide__ = True
+        import hlofast
+
+        if isinstance(program, str | PathLike):
+            program = hlofast.load(program)
+        elif not isinstance(program, hlofast.Module):
+            program = hlofast.from_jax(program)
+        declared = hlofast.Declaration() if declaration is None else declaration
+        found = hlofast.check(declared, program, expected)
+        if not found.ok:
+            lines = [
+                f"{one.code}: {one.subject}: declared {one.declared}, compiled {one.compiled}; "
+                f"{one.message}"
+                for one in found.found()
+                if one.severity == "error"
+            ]
+            pytest.fail("\n".join(lines), pytrace=False)
+        return found
+
+    return check

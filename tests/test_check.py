@@ -1,0 +1,485 @@
+"""`hlofast.check`: what was declared beside what was compiled, on programs of known source."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import check_programs
+import hlofast
+from conftest import FIXTURES
+from test_cli import document, hlofast_command
+
+SHARDED = FIXTURES / "sharded"
+OFFLOADED = SHARDED / "offload_v6e_256.txt.gz"
+SMALL = SHARDED / "decoder_cpu_2x4.txt.gz"
+
+
+def program(name: str) -> hlofast.Module:
+    return hlofast.load(SHARDED / f"{name}.txt.gz")
+
+
+def checked(name: str, expected: Any = None, **changes: Any) -> hlofast.Check:
+    declared = hlofast.Declaration.loads(check_programs.toml(name, **changes))
+    return hlofast.check(declared, program(name), expected)
+
+
+def grave(check: hlofast.Check) -> list[tuple[str, str]]:
+    return [(one.code, one.subject) for one in check.found() if one.severity == "error"]
+
+
+class TestWhatAgrees:
+    """Declarations that follow the source of the programs."""
+
+    @pytest.mark.parametrize(
+        "name", [name for name in check_programs.PROGRAMS if name != "decoder_v5p_2"]
+    )
+    def test_nothing_is_wrong_with_what_was_meant(self, name: str) -> None:
+        check = checked(name)
+        assert check.ok
+        assert grave(check) == []
+        codes = {row["code"] for row in check.comparisons if row["severity"] == "agrees"}
+        assert {"device-count", "collective-axes", "parameter-sharding", "state-bytes"} <= codes
+        # Embeddings are looked up across devices; no exchange of the layers is unexplained.
+        for one in check.found("unexplained-collective"):
+            assert one.severity == "note"
+            assert "embedding" in one.message
+
+    def test_every_parameter_is_compared(self) -> None:
+        check = checked("offload_v6e_256")
+        compared = [row for row in check.comparisons if row["code"] == "parameter-sharding"]
+        # 12 parameters, two moments of each, and the count of steps
+        assert len(compared) == 3 * 12 + 1
+        (state,) = (row for row in check.comparisons if row["code"] == "state-bytes")
+        assert state["declared"] == state["compiled"] == "3,249,045,508 B"
+
+    def test_what_the_policy_offloads(self) -> None:
+        predicted = "[predicted]\noffloaded_bytes = 6_039_797_760\ngathered_bytes = 273_804_165_120"
+        check = checked("offload_v6e_256", more=predicted)
+        kept = [row for row in check.comparisons if row["code"] == "kept-values"]
+        assert {row["subject"] for row in kept} == {*check_programs.NAMES, "input of the layer"}
+        assert sum(row["bytes"] for row in kept[:4]) == 6_039_797_760
+        assert check.found("offloaded-bytes", "gathered-bytes", "kept-values") == ()
+
+    def test_iterations_outside_of_loops_count(self) -> None:
+        rows = [
+            row for row in checked("offload_v6e_256").comparisons if row["code"] == "layer-loops"
+        ]
+        assert [row["compiled"] for row in rows] == ["79 times and 1 outside"] * 2
+
+    def test_micro_batches(self) -> None:
+        (row,) = (
+            row
+            for row in checked("accumulated_v6e_8").comparisons
+            if row["code"] == "accumulation-steps"
+        )
+        assert (row["severity"], row["compiled"]) == ("agrees", "4")
+
+    def test_slices_of_a_larger_system(self) -> None:
+        (row,) = (
+            row for row in checked("slices_v5e_64").comparisons if row["code"] == "device-count"
+        )
+        assert (row["severity"], row["compiled"]) == ("agrees", "16 of each of 4 slices")
+
+    def test_an_empty_declaration_compares_nothing(self) -> None:
+        check = hlofast.check(hlofast.Declaration.loads(""), program("decoder_cpu_8"))
+        assert {row["code"] for row in check.comparisons} == {"collective-axes"}
+
+
+class TestPlantedMistakes:
+    """One thing is declared otherwise, and named."""
+
+    def test_a_replicated_table(self) -> None:
+        """The head is split over `model` only, though `data` was to split it too."""
+        text = check_programs.toml("decoder_cpu_2x4").replace(
+            "name = '.*/head'\nspec = ['', 'model']", "name = '.*/head'\nspec = ['data', 'model']"
+        )
+        check = hlofast.check(hlofast.Declaration.loads(text), program("decoder_cpu_2x4"))
+        found = [one for one in check.found("parameter-sharding") if one.severity == "error"]
+        heads = {"parameters/head", "state/first/head", "state/second/head"}
+        assert {one.subject for one in found} == heads
+        # f32[256,1024] in quarters instead of eighths
+        assert [one.bytes for one in found] == [4 * 256 * 1024 // 8] * 3
+        assert found[0].declared == "P('data', 'model')"
+        assert found[0].compiled == "P(None, 'model')"
+        (state,) = check.found("state-bytes")
+        assert state.bytes == 3 * 4 * 256 * 1024 // 8
+
+    def test_a_wrong_name_in_the_policy(self) -> None:
+        """The policy keeps `gate`, which the program never names."""
+        more = '[[kept]]\nname = "gate"\nshape = "bf16[1,2048,28672]"\nplace = "host"'
+        check = checked("offload_v6e_256", more=more)
+        assert grave(check) == [("kept-values", "gate")]
+        (found,) = check.found("kept-values")
+        assert found.bytes == 80 * 2 * 2048 * 28672
+
+    def test_a_name_that_the_policy_lacks(self) -> None:
+        text = check_programs.toml("offload_v6e_256")
+        start = text.index('[[kept]]\nname = "mixed"')
+        end = text.index("]", text.index("shape", start)) + 2
+        check = hlofast.check(
+            hlofast.Declaration.loads(text[:start] + text[end:]), program("offload_v6e_256")
+        )
+        (found,) = check.found("kept-undeclared")
+        assert found.severity == "warning"
+        assert found.bytes == 80 * 33_554_432
+
+    def test_kept_in_the_other_memory(self) -> None:
+        text = check_programs.toml("offload_v6e_256").replace('place = "host"', 'place = "device"')
+        check = hlofast.check(hlofast.Declaration.loads(text), program("offload_v6e_256"))
+        messages = [one.message for one in check.found("kept-values")]
+        assert messages == ["it is kept in host memory instead"] * 4
+
+    def test_another_policy_than_was_declared(self) -> None:
+        """All products are kept where nothing was to be."""
+        found = checked("decoder_v5p_2").found("kept-undeclared")
+        assert len(found) == 7
+        assert all("policy names nothing" in one.message for one in found)
+
+    def test_another_number_of_layers(self) -> None:
+        assert ("layer-loops", "loop over layers") in grave(checked("decoder_v5e_256", layers=40))
+        assert ("layer-loops", "loop over layers") in grave(checked("decoder_v5e_256", layers=96))
+        (first, _) = checked("decoder_v5e_256", layers=81).found("layer-loops")
+        assert first.severity == "warning"
+
+    def test_another_number_of_micro_batches(self) -> None:
+        (found,) = checked("accumulated_v6e_8", accumulate=8).found("accumulation-steps")
+        assert (found.severity, found.declared, found.compiled) == ("error", "8", "4")
+
+    def test_axes_in_another_order(self) -> None:
+        check = checked("decoder_cpu_2x4", axes={"model": 4, "data": 2})
+        assert {code for code, _ in grave(check)} == {"parameter-sharding"}
+        (first, *_) = check.found("collective-axes")
+        assert "along a part of an axis" in first.message
+        assert first.instruction is not None
+        assert check.module[first.instruction].opcode.startswith(("all-", "reduce", "coll"))
+
+    def test_groups_along_no_axes(self) -> None:
+        """The program is that of one slice, which the declaration does not say."""
+        check = checked("slices_v5e_64", slices=1)
+        codes = {code for code, _ in grave(check)}
+        assert codes == {"collective-axes", "device-count"}
+        assert "for one slice of several give slices=4" in check.found("collective-axes")[0].message
+
+    def test_another_number_of_devices(self) -> None:
+        check = checked("decoder_cpu_2x4", axes={"data": 4, "model": 4})
+        (found,) = check.found("device-count")
+        assert found.severity == "error"
+        assert "16 devices, the program 8; a program for one slice of 2?" in found.message
+
+    def test_an_exchange_that_no_split_asks_for(self) -> None:
+        """Activations gathered in every layer over an axis that is said to split the batch only."""
+        text = check_programs.toml("decoder_cpu_2x4").replace(
+            "batch_axes = ['data']", "batch_axes = ['data', 'model']"
+        )
+        found = hlofast.check(hlofast.Declaration.loads(text), program("decoder_cpu_2x4")).found(
+            "unexplained-collective"
+        )
+        assert {one.severity for one in found} == {"warning", "note"}
+        assert "in every layer" in found[0].message
+        assert found[0].bytes is not None
+        assert found[0].bytes > 0
+
+    @pytest.mark.parametrize(
+        ("figure", "value", "severity"),
+        [
+            ("state_bytes", 13_396_996, None),
+            ("state_bytes", 13_396_997, "error"),
+            ("offloaded_bytes", 0, None),
+            ("offloaded_bytes", 4096, "error"),
+            ("gathered_bytes", 1, "error"),
+            ("peak_bytes", 0, None),
+            ("peak_bytes", 2**40, "warning"),
+            ("flops", 1000, "error"),
+            ("flops", 10**15, "warning"),
+        ],
+    )
+    def test_predicted_figures(self, figure: str, value: int, severity: str | None) -> None:
+        check = checked("decoder_cpu_2x4", more=f"[predicted]\n{figure} = {value}")
+        code = figure.replace("_", "-")
+        assert [one.severity for one in check.found(code)] == ([severity] if severity else [])
+        assert code in {row["code"] for row in check.comparisons}
+
+    def test_flops_near_those_predicted_agree(self) -> None:
+        flops = sum(row["flops"] for row in program("decoder_cpu_2x4").matmuls())
+        for value in (flops, flops * 1.009, flops * 0.992):
+            check = checked("decoder_cpu_2x4", more=f"[predicted]\nflops = {value}")
+            assert check.found("flops") == ()
+
+    def test_memory_of_a_device(self) -> None:
+        assert checked("offload_v6e_256", more='[limits]\nhbm = "31.25GiB"').ok
+        (found,) = checked("offload_v6e_256", more='[limits]\nhbm = "8GiB"').found("peak-bytes")
+        peak = int(found.compiled.removesuffix(" B").replace(",", ""))
+        assert found.bytes == peak - 8 * 2**30
+        assert 9 * 2**30 < peak < 10 * 2**30
+
+    def test_patterns_that_match_nothing(self) -> None:
+        more = "[[parameters]]\nname = 'router'\nspec = []\n[[parameters]]\nname = '.*/head'\nspec = []"
+        found = checked("decoder_cpu_2x4", more=more).found("parameter-missing")
+        assert [one.subject for one in found] == ["router", ".*/head"]
+        assert "has none like it" in found[0].message
+        assert "an earlier pattern matches" in found[1].message
+
+
+def test_paths_of_parameters() -> None:
+    path_of = hlofast._check.path_of
+    assert path_of("state['layers']['w'][0]") == "state/layers/w/0"
+    assert path_of("args[0].params['a.b/c'].kernel") == "args/0/params/a.b/c/kernel"
+    assert path_of('p["q"]') == "p/q"
+    assert path_of("Arg_3.4") == "Arg_3/4"
+
+
+def test_results_are_values() -> None:
+    check = checked("decoder_cpu_2x4", layers=5)
+    again = pickle.loads(pickle.dumps(check))
+    assert again.comparisons == check.comparisons
+    assert len(check) == len(check.comparisons) == sum(check.counts().values())
+    assert [row["message"] for row in check.findings] == [one.message for one in check.found()]
+    with pytest.raises(ValueError, match="no comparison"):
+        check.found("colour")
+
+
+class TestDeclarations:
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("mesh = 3", "mesh is a table"),
+            ("[mesh]\naxes = 3", "mesh.axes maps names"),
+            ("[mesh]\naxes = { a = 0 }", "mesh.axes maps names"),
+            ("[mesh]\naxes = { a = true }", "mesh.axes maps names"),
+            ("[mesh]\naxes = { a = 9223372036854775807, b = 9223372036854775807 }", "mesh"),
+            ("[mesh]\naxes = { a = 2 }\nslices = 3", "slices"),
+            ("[mesh]\naxes = { a = 2 }\nbatch_axes = ['b']", "no axis 'b'"),
+            ("[model]\nlayers = 0", "model.layers is a whole number from 1 on"),
+            ("[model]\nwidth = 3", "model has no 'width'"),
+            ("[[parameters]]\nspec = []", "has no name"),
+            ("[[parameters]]\nname = '('\nspec = []", "no regular expression"),
+            ("[[parameters]]\nname = 'a'", "parameters[0].spec is a list"),
+            ("[[parameters]]\nname = 'a'\nspec = ['x']", "the mesh has no axis 'x'"),
+            ("[[parameters]]\nname = 'a'\nspec = [3]", "an entry is an axis"),
+            ("[[parameters]]\nname = 'a'\nspec = []\nshape = [0]", "shape is a list of sizes"),
+            ("[[kept]]\nname = 'a'", "either a shape or bytes"),
+            ("[[kept]]\nname = 'a'\nbytes = 1\nshape = 'f32[1]'", "either a shape or bytes"),
+            ("[[kept]]\nname = 'a'\nshape = 'f32'", "an array such as"),
+            ("[[kept]]\nname = 'a'\nshape = 'x9[1]'", "no element type 'x9'"),
+            ("[[kept]]\nname = 'a'\nbytes = 1\nplace = 'disk'", "one of device, host"),
+            ("[[kept]]\nname = 'a'\nbytes = 'much'", "kept[0].bytes"),
+            ("[predicted]\ncolour = 3", "predicted has no 'colour'"),
+            ("[predicted]\nflops = -1", "a number from 0 on"),
+            ("[limits]\nhbm = -1", "limits.hbm"),
+            ("colour = 3", "the file has no 'colour'"),
+            ("[mesh", "end of document"),
+            ("[mesh]\naxes = 3 4", "line 2"),
+        ],
+    )
+    def test_faults_are_named(self, text: str, reason: str) -> None:
+        with pytest.raises(ValueError, match=r"mesh\.toml: ") as error:
+            hlofast.Declaration.loads(text, source="mesh.toml")
+        assert reason in str(error.value)
+
+    def test_forms_of_a_spec(self) -> None:
+        text = "[mesh]\naxes = { a = 2, b = 2 }\n[[parameters]]\nname = 'w'\nspec = ['', ['a', 'b'], [], 'a']"
+        (parameter,) = hlofast.Declaration.loads(text).parameters
+        assert parameter.spec == ((), ("a", "b"), (), ("a",))
+
+    def test_sizes_of_values(self) -> None:
+        text = "[[kept]]\nname = 'a'\nshape = 's4[3,3]'\n[[kept]]\nname = 'b'\nbytes = '1KiB'\n[[kept]]\nname = 'c'\nshape = 'pred[]'"
+        kept = hlofast.Declaration.loads(text).kept
+        assert kept is not None
+        assert [value.layer_bytes for value in kept] == [9, 1024, 1]
+
+    @given(st.text(max_size=200))
+    def test_no_text_is_more_than_a_fault(self, text: str) -> None:
+        for read in (hlofast.Declaration.loads, hlofast.Expectations.loads):
+            with suppress(ValueError):
+                read(text)
+
+
+class TestExpectations:
+    @pytest.mark.parametrize(
+        ("expected", "holds"),
+        [
+            ({"collectives.any.ragged-all-to-all.max_count": 0}, True),
+            ({"collectives.any.ragged-all-to-all.min_count": 1}, False),
+            ({"collectives": {"model": {"all-reduce": {"min_bytes": 1}}}}, True),
+            ({"collectives.data.all-gather.exactly_bytes": 0}, True),
+            ({"collectives.model.any.max_wire_bytes": "1KiB"}, False),
+            ({"peak.max": "1GiB", "arguments.exactly": 13_401_124}, True),
+            ({"peak.max": "1MiB"}, False),
+            ({"host.exactly": 0, "flops.min": 1}, True),
+            ({"flops.max": 1.0}, False),
+            ({"lint.forbid": ["one-hot-matmul"]}, True),
+        ],
+    )
+    def test_limits(self, expected: dict[str, Any], holds: bool) -> None:
+        check = hlofast.check(
+            hlofast.Declaration.loads("[mesh]\naxes = { data = 2, model = 4 }"),
+            program("decoder_cpu_2x4"),
+            expected,
+        )
+        assert check.ok is holds
+        rows = [row for row in check.comparisons if row["code"] == "expectation"]
+        assert len(rows) == len(expected)
+
+    def test_sums_are_those_of_the_table(self) -> None:
+        mesh = hlofast.Mesh({"data": 2, "model": 4})
+        module = program("decoder_cpu_2x4")
+        rows = [
+            row
+            for row in module.collectives(mesh)
+            if row["axes"] == "model" and row["kind"] == "all-gather"
+        ]
+        total = sum(row["total_payload"] for row in rows)
+        count = sum(row["multiplicity"] for row in rows)
+        assert total > 0
+        declared = hlofast.Declaration(mesh=mesh)
+        for name, value in (("exactly_bytes", total), ("exactly_count", count)):
+            assert hlofast.check(
+                declared, module, {f"collectives.model.all-gather.{name}": value}
+            ).ok
+            found = hlofast.check(
+                declared, module, {f"collectives.model.all-gather.{name}": value + 1}
+            )
+            assert not found.ok
+
+    def test_forbidden_findings(self, train_step: Path) -> None:
+        module = hlofast.load(train_step)
+        codes = list(module.lint().counts())
+        assert codes
+        check = hlofast.check(hlofast.Declaration(), module, {"lint.forbid": ["any"]})
+        assert {one.subject for one in check.found("expectation")} == {
+            f"lint.{code}" for code in codes
+        }
+        assert all(one.instruction is not None for one in check.found("expectation"))
+
+    @pytest.mark.parametrize(
+        ("expected", "reason"),
+        [
+            ({"colour.max": 3}, "nothing is known of 'colour'"),
+            ({"peak": 3}, "peak is a table"),
+            ({"peak.most": 3}, "peak has min, max, exactly"),
+            ({"peak.max": "much"}, "peak.max"),
+            ({"flops.max": "16GiB"}, "flops.max is a number"),
+            ({"collectives.any.gather.max_bytes": 1}, "no kind of collective 'gather'"),
+            ({"collectives.any.any.bytes": 1}, "not 'bytes'"),
+            ({"lint.forbid": ["colour"]}, "no code 'colour'"),
+            ({"lint.forbid": "any"}, "a list"),
+            ({"peak": 1, "peak.max": 2}, "a value already"),
+        ],
+    )
+    def test_faults_are_named(self, expected: dict[str, Any], reason: str) -> None:
+        with pytest.raises(ValueError, match="the expectations: ") as error:
+            hlofast.Expectations(expected)
+        assert reason in str(error.value)
+
+
+class TestProgram:
+    @pytest.fixture
+    def declared(self, tmp_path: Path) -> Path:
+        path = tmp_path / "mesh.toml"
+        path.write_text(check_programs.toml("decoder_cpu_2x4"))
+        return path
+
+    def test_document_is_the_python_object(self, declared: Path) -> None:
+        (found,) = document("check", declared, SMALL)["modules"]
+        check = hlofast.check(declared, hlofast.load(SMALL))
+        assert found["counts"] == check.counts()
+        assert found["mesh"] == {"data": 2, "model": 4}
+        assert [one["message"] for one in found["comparisons"]] == [one.message for one in check]
+
+    def test_exit_codes(self, declared: Path, tmp_path: Path) -> None:
+        assert hlofast_command("check", declared, SMALL).returncode == 0
+        noted = hlofast_command("check", declared, SMALL, "--fail-on", "note")
+        assert noted.returncode == 1
+        declared.write_text(check_programs.toml("decoder_cpu_2x4", layers=7))
+        assert hlofast_command("check", declared, SMALL).returncode == 1
+        assert document("check", declared, SMALL)["failed"] is True
+        declared.write_text("[mesh")
+        broken = hlofast_command("check", declared, SMALL)
+        assert (broken.returncode, "end of document" in broken.stderr) == (3, True)
+        assert hlofast_command("check", tmp_path / "none.toml", SMALL).returncode == 3
+        assert hlofast_command("check", SMALL).returncode == 2
+
+    def test_for_people(self, declared: Path) -> None:
+        declared.write_text(check_programs.toml("decoder_cpu_2x4", layers=7))
+        done = hlofast_command("check", declared, SMALL)
+        assert "error: layer-loops" in done.stdout
+        assert "parameters are stacked, but no loop over them runs 7 times" in done.stdout
+        assert "all-reduce over model" in done.stdout
+        everything = hlofast_command("check", declared, SMALL, "--all")
+        assert "parameters/layers/query" in everything.stdout
+
+    def test_expectations_alone(self, tmp_path: Path) -> None:
+        limits = tmp_path / "limits.toml"
+        limits.write_text('peak.max = "1GiB"\nlint.forbid = ["one-hot-matmul"]\n')
+        assert hlofast_command("check", "--expect", limits, SMALL).returncode == 0
+        limits.write_text('peak.max = "1KiB"\n')
+        done = hlofast_command("check", "--expect", limits, SMALL)
+        assert done.returncode == 1
+        assert "error: expectation" in done.stdout
+
+
+class TestPytestPlugin:
+    def run(self, folder: Path, body: str) -> subprocess.CompletedProcess[str]:
+        (folder / "test_step.py").write_text(body)
+        loaded = bool(list(entry_points(group="pytest11", name="hlofast")))
+        plugin = [] if loaded else ["-p", "hlofast.pytest_plugin"]
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin]
+        place = str(Path(hlofast.__file__).parent.parent)
+        environment = os.environ | {"PYTHONPATH": place, "PYTEST_ADDOPTS": ""}
+        return subprocess.run(
+            [*command, str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=folder,
+            env=environment,
+        )
+
+    def test_what_holds_passes(self, tmp_path: Path) -> None:
+        (tmp_path / "mesh.toml").write_text(check_programs.toml("decoder_cpu_2x4"))
+        done = self.run(
+            tmp_path,
+            f"""
+import hlofast
+def test_limits(hlofast_check):
+    check = hlofast_check({str(SMALL)!r}, {{"peak.max": "1GiB", "lint.forbid": ["one-hot-matmul"]}})
+    assert check.ok
+def test_declaration(hlofast_check):
+    hlofast_check(hlofast.load({str(SMALL)!r}), declaration="mesh.toml")
+""",
+        )
+        assert "2 passed" in done.stdout
+
+    def test_what_does_not_hold_fails_with_the_findings(self, tmp_path: Path) -> None:
+        done = self.run(
+            tmp_path,
+            f"""
+def test_limits(hlofast_check):
+    hlofast_check({str(SMALL)!r}, {{"peak.max": "1KiB"}})
+""",
+        )
+        assert done.returncode == 1
+        assert "expectation: peak: declared at most 1,024" in done.stdout
+
+    def test_loading_it_loads_nothing_heavy(self) -> None:
+        code = "import sys, hlofast.pytest_plugin; print(json.dumps(sorted(sys.modules)))"
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", f"import json; {code}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONPATH": str(Path(hlofast.__file__).parent.parent)},
+        )
+        loaded = set(json.loads(done.stdout))
+        assert "hlofast.pytest_plugin" in loaded
+        assert not {"numpy", "hlofast._check", "hlofast._remat", "hlofast.devices"} & loaded
