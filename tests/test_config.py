@@ -405,7 +405,7 @@ FAULTS = {
     "no key": ("a: {'x': 1, 'y'}", 1, 16, "missing-colon", "expected ': ' after a key"),
     "same key": ("a: {'x': 1, 'x': 2}", 1, 13, "duplicate-key", "stands here twice"),
     "leading zero": ("a: 007", 1, 4, "invalid-number", "a leading zero"),
-    "long number": (f"a: {'9' * 5000}", 1, 4, "too-large", "an integer of 5,000 digits"),
+    "long number": (f"a: {'9' * 5000}", 1, 4, "too-large", "a number of 5,000 characters"),
     "two values": ("a: 1 2", 1, 5, "trailing-text", "the value ends here"),
     "bare words": ("a: some words", 1, 8, "trailing-text", "the value ends here"),
     "operator": ("a: +1", 1, 4, "invalid-value", "no value starts with '+'"),

@@ -374,9 +374,20 @@ class TestModifiers:
         effective = changed.select("neuron-trn2.48xlarge-8")
         assert effective.config["model.decoder.transformer.num_layers"] == 4
         assert notes(effective, "not-known") == [
-            "it is not known whether MyStack has num_layers, repeat: the values of "
-            "model.decoder.transformer are kept"
+            "it is not known whether MyStack has num_layers, whether MyStack has repeat: the "
+            "values are kept"
         ]
+
+    def test_fields_that_the_old_module_has_at_none(self, trainer: Config) -> None:
+        base = "mesh_rules[7][1].config_modifiers[1].modification"
+        changed = trainer.replace(
+            {f"{base}.peak_stochastic_depth_rate": 0.1, f"{base}.adapter": "a.b"}
+        )
+        effective = changed.select("neuron-trn2.48xlarge-8")
+        transformer = effective.config["model.decoder.transformer"]
+        assert "peak_stochastic_depth_rate" not in transformer  # None, as it was.
+        assert transformer["adapter"] == "a.b"  # The old class has no such field.
+        assert "layer, peak_stochastic_depth_rate have" in notes(effective, "dead-values")[0]
 
     def test_partition_specs(self, trainer: Config) -> None:
         effective = trainer.select("neuron-trn2.48xlarge-8")

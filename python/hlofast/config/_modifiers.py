@@ -12,7 +12,7 @@ from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     Modifier: TypeAlias = "Callable[[Config, Config, Report], Config]"
@@ -174,43 +174,54 @@ def _replaced(
         text = f"AXLearn fails here: the config has no module {target}"
         report.note("fails", modifier.path, text)
         return config
-    fields = _FIELDS.get(modification.class_name or "")
+    new, old = _fields_of(modification), _fields_of(found)
     merged: dict[str, Any] = {}
     dead, unknown = [], []
     for name, value in modification.items():
-        if name == "klass" or name not in found:
+        if name == "klass":
             merged[name] = value
-        else:
+        elif name in found:
             merged[name] = found[name]
             dead.append(name)
+        elif old is not None and name in old:
+            # The module has the field, at None, of which nothing is printed.
+            dead.append(name)
+        else:
+            merged[name] = value
+            if old is None:
+                unknown.append(f"whether {found.class_name} has {name}")
     for name, value in found.items():
-        if name in merged or name == "klass":
+        if name in merged:
             continue
-        if fields is None:
-            unknown.append(name)
-        elif name not in fields | _LAYER_FIELDS:
-            continue
-        merged[name] = value
+        if new is None:
+            unknown.append(f"whether {modification.class_name} has {name}")
+        if new is None or name in new:
+            merged[name] = value
     if dead:
-        count = sum(
-            len(list(modification[name].leaves())) if isinstance(modification[name], Config) else 1
-            for name in dead
-        )
+        count = sum(map(_count, (modification[name] for name in dead)))
         text = (
             f"{count} values that the modification gives for {', '.join(dead)} have no effect: "
             f"ModuleConfigModifier keeps what {target} had"
         )
-        report.note("dead-values", f"{modification.path}", text)
+        report.note("dead-values", modification.path, text)
     if unknown:
-        text = (
-            f"it is not known whether {modification.class_name} has {', '.join(unknown)}: the "
-            f"values of {target} are kept"
-        )
+        text = f"it is not known {', '.join(unknown)}: the values are kept"
         report.note("not-known", modification.path, text)
     return config.with_value(target, Config.of(**merged))
 
 
-def _flash_attentions(config: Config, modifier: Config, report: Report) -> Iterator[str]:
+def _fields_of(module: Config) -> frozenset[str] | None:
+    """The fields that a module's class has; None if they are not known."""
+    fields = _FIELDS.get(module.class_name or "")
+    return None if fields is None else fields | _LAYER_FIELDS
+
+
+def _count(value: Any) -> int:
+    """How many values a part has; one that is none is one."""
+    return sum(1 for _ in value.leaves()) if isinstance(value, Config) else 1
+
+
+def _flash_attentions(config: Config, modifier: Config, report: Report) -> list[str]:
     """The paths of all configs of FlashAttention."""
     found: list[str] = []
     for part in config.configs():
@@ -222,7 +233,7 @@ def _flash_attentions(config: Config, modifier: Config, report: Report) -> Itera
             report.note("not-known", part.path, text)
     if not found:
         report.note("no-effect", modifier.path, "the config has no FlashAttention to change")
-    yield from found
+    return found
 
 
 def _block_sizes(default: int) -> Modifier:

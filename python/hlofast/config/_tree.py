@@ -114,9 +114,7 @@ class Config(Mapping["Any", "Any"]):
     @property
     def is_sequence(self) -> bool:
         """Whether the keys are 0, 1, … in order, as those of a list or a tuple."""
-        return all(
-            type(key) is int and key == index for index, key in enumerate(self._children)
-        ) and bool(self._children)
+        return _is_sequence(self._children)
 
     def __getitem__(self, path: object) -> Any:
         found = self._find(path)
@@ -175,8 +173,9 @@ class Config(Mapping["Any", "Any"]):
     def line(self, path: object) -> int | None:
         """The line of the file where a value stands, or the first one of a part; from 1."""
         found = self._find(path)
-        lines = [leaf.line for _, leaf in found._entries()] if isinstance(found, Config) else []
-        return lines[0] if isinstance(found, Config) else found.line
+        if isinstance(found, Leaf):
+            return found.line
+        return next((leaf.line for _, leaf in found._entries()), None)
 
     def partition_spec(self, path: object) -> PartitionSpec | None:
         """The `PartitionSpec` at `path`, printed as one or as a tuple; None if there is none.
@@ -195,15 +194,7 @@ class Config(Mapping["Any", "Any"]):
 
     def to_python(self) -> Any:
         """Plain lists (keys 0, 1, …) and dictionaries of the values."""
-        plain = {
-            str(key) if isinstance(key, Attribute) else key: self._part(
-                (*self._keys, key), child
-            ).to_python()
-            if not isinstance(child, Leaf)
-            else _values.copied(child.value)
-            for key, child in self._children.items()
-        }
-        return list(plain.values()) if self.is_sequence else plain
+        return _plain(self._children)
 
     def to_text(self) -> str:
         """The text form: what was read, byte for byte, with the edits; paths are from here."""
@@ -373,6 +364,23 @@ def _collect(
             found.append(((*keys, key), child))
         else:
             _collect(child, (*keys, key), found)
+
+
+def _is_sequence(children: Children) -> bool:
+    numbered = enumerate(children)
+    return bool(children) and all(type(key) is int and key == at for at, key in numbered)
+
+
+def _plain(node: Children | Leaf) -> Any:
+    """The lists and dictionaries of `Config.to_python`."""
+    if isinstance(node, Leaf):
+        return _values.copied(node.value)
+    if _is_sequence(node):
+        return [_plain(child) for child in node.values()]
+    return {
+        str(key) if isinstance(key, Attribute) else key: _plain(child)
+        for key, child in node.items()
+    }
 
 
 def _has_attributes(children: Children) -> bool:

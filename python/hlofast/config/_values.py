@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_NESTED = 64
 """Containers inside each other in one value."""
 MOST_DIGITS = 4300
-"""Digits of an integer; Python itself reads no more of them by default."""
+"""Characters of a number; Python itself reads no longer integers by default."""
 
 UNCONSTRAINED = "UNCONSTRAINED"
 """The dimension of a `PartitionSpec` that the compiler decides."""
@@ -223,12 +223,10 @@ class Reader:
             return float(found[0])
         if len(whole) > 1 and whole.startswith("0"):
             raise Fault("invalid-number", "a number with a leading zero", found.start(), self.at)
-        if fraction is None and exponent is None:
-            if len(whole) > MOST_DIGITS:
-                message = f"an integer of {len(whole):,} digits; at most {MOST_DIGITS:,} are read"
-                raise Fault("too-large", message, found.start(), self.at)
-            return int(found[0])
-        return float(found[0])
+        if len(found[0]) > MOST_DIGITS:
+            message = f"a number of {len(found[0]):,} characters; at most {MOST_DIGITS:,} are read"
+            raise Fault("too-large", message, found.start(), self.at)
+        return int(found[0]) if fraction is None and exponent is None else float(found[0])
 
     def _string(self, start: int, *, is_bytes: bool) -> str | bytes:
         quote = self.text[self.at]
