@@ -120,7 +120,7 @@ def _entry(entry: str, offset: int) -> tuple[tuple[Key, ...], Leaf]:
         start = reader.at
         value = reader.value()
         if reader.at < len(entry):
-            raise Fault("trailing-text", "the value ends here", reader.at, len(entry))
+            raise Fault("trailing-text", "more text behind the value", reader.at, len(entry))
     except Fault as fault:
         raise Fault(fault.kind, fault.message, offset + fault.start, offset + fault.end) from None
     written = None if path == _paths.write(keys) else path

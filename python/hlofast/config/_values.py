@@ -23,6 +23,7 @@ UNCONSTRAINED = "UNCONSTRAINED"
 
 _NUMBER = re.compile(r"-?(?:(\d+)(\.\d+)?([eE][+-]?\d+)?|inf\b|nan\b)")
 _WORD = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_ATTRIBUTE = re.compile(r"\.[^\W\d]\w*")
 _MEMBER = re.compile(r"<([^\W\d][\w.]*)\.([^\W\d]\w*(?:\|[^\W\d]\w*)*): ")
 _BODY = {
     "'": re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*"),
@@ -371,9 +372,14 @@ class Reader:
             return self._partition_spec(start)
         if name in ("frozenset", "set") and self.peek() == "(":
             return self._set(frozenset if name == "frozenset" else set, start)
-        while self.peek() in ("(", "["):
-            self._balanced()
-        return Opaque(self.text[start : self.at])
+        while True:
+            attribute = _ATTRIBUTE.match(self.text, self.at)
+            if attribute:
+                self.at = attribute.end()
+            elif self.peek() in ("(", "["):
+                self._balanced()
+            else:
+                return Opaque(self.text[start : self.at])
 
     def _set(self, kind: type[set[Any]] | type[frozenset[Any]], start: int) -> Value:
         at = self.at
