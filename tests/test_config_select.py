@@ -1,5 +1,6 @@
 """Mesh rules: which one an instance selects, what its modifiers do, which mesh comes out."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -445,6 +446,16 @@ class TestModifiers:
         assert repr(trainer.select("tpu-v6e-16")).startswith(
             "<EffectiveConfig for tpu-v6e-16: rule 3, {'pipeline': 1,"
         )
+
+    def test_it_can_be_sent_around(self, trainer: Config) -> None:
+        effective = trainer.select("tpu-v6e-16-2")
+        again = pickle.loads(pickle.dumps(effective))
+        assert again.config == effective.config and again.mesh == effective.mesh
+        assert again.changes == effective.changes and again.instance == effective.instance
+        with pytest.raises(AttributeError):
+            again.rule = 3
+        with pytest.raises(AttributeError):
+            again.instance.devices = 3
 
     def test_chains_without_end_are_cut(self) -> None:
         chain = "axlearn.common.trainer_config_modifier.ChainConfigModifier"

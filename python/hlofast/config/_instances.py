@@ -6,9 +6,7 @@ a name counts differs by kind; each reading is given as the reason that people s
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
+from hlofast.config._values import Frozen
 
 _TPUS = {
     "v2": (None, 1, "cores, each of them a device"),
@@ -44,12 +42,14 @@ _NEURON_DEVICES = {"trn2": 64, "trn2n": 64}
 MOST_DEVICES = 1 << 40
 
 
-class Instance:
+class Instance(Frozen):
     """An instance name and what it says."""
 
-    __slots__ = ("device", "devices", "devices_per_host", "name", "readings", "slices", "why")
+    __slots__ = ("name", "why", "device", "devices", "slices", "devices_per_host", "readings")  # noqa: RUF023 - the order of the parameters
 
     name: str
+    why: str
+    """How the number of devices was found, or why not."""
     device: str | None
     """The device's name in `hlofast.devices`; None if it has no entry there, or is not known."""
     devices: int | None
@@ -60,30 +60,20 @@ class Instance:
     """How many devices a host has; None where the name does not say."""
     readings: tuple[tuple[int, str], ...]
     """Where the name may mean several things: the numbers of devices, and what each would mean."""
-    why: str
-    """How the number of devices was found, or why not."""
 
     def __init__(
         self,
         name: str,
         why: str,
-        *,
         device: str | None = None,
         devices: int | None = None,
         slices: int = 1,
         devices_per_host: int | None = None,
         readings: tuple[tuple[int, str], ...] = (),
     ) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "why", why)
-        object.__setattr__(self, "device", device)
-        object.__setattr__(self, "devices", devices)
-        object.__setattr__(self, "slices", slices)
-        object.__setattr__(self, "devices_per_host", devices_per_host)
-        object.__setattr__(self, "readings", readings)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("an Instance does not change")
+        fields = (name, why, device, devices, slices, devices_per_host, readings)
+        for field, value in zip(self.__slots__, fields, strict=True):
+            object.__setattr__(self, field, value)
 
     def __repr__(self) -> str:
         count = "unknown" if self.devices is None else f"{self.devices:,}"

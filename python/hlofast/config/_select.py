@@ -77,14 +77,17 @@ class EffectiveConfig:
     def accumulation_steps(self) -> int:
         """Into how many parts a step's batch is split, whose gradients are added up."""
         transformation = self.config.get("learner.forward_fn_transformation")
-        if isinstance(transformation, Config) and transformation.get("fn") in _ACCUMULATIONS:
-            steps = transformation.get("steps")
-            if type(steps) is int and steps > 0:
-                return steps
-        return 1
+        if not isinstance(transformation, Config):
+            return 1
+        steps = transformation.get("steps")
+        is_known = transformation.get("fn") == _modifiers.ACCUMULATION
+        return steps if is_known and type(steps) is int and steps > 0 else 1
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("an EffectiveConfig does not change")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, ({name: getattr(self, name) for name in EffectiveConfig.__slots__},)
 
     def __repr__(self) -> str:
         rule = "no rule" if self.rule is None else f"rule {self.rule}"
@@ -92,13 +95,14 @@ class EffectiveConfig:
         return f"<EffectiveConfig for {self.instance.name}: {rule}, {shape}>"
 
 
-_ACCUMULATIONS = (_modifiers.ACCUMULATION,)
+def _restored(fields: dict[str, Any]) -> EffectiveConfig:
+    return EffectiveConfig(**fields)
 
 
 class Rule:
     """A mesh rule of a config, as far as it can be read."""
 
-    __slots__ = ("config", "index", "pattern", "problem", "selector", "value")
+    __slots__ = ("index", "pattern", "problem", "selector", "value")
 
     def __init__(self, index: int, entry: Any) -> None:
         self.index = index

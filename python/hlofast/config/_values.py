@@ -110,7 +110,7 @@ def _dimension(given: str | tuple[str, ...] | list[str] | None) -> str | tuple[s
     raise TypeError(f"a dimension is None, an axis or a tuple of axes, not {given!r}")
 
 
-class _Frozen:
+class Frozen:
     """Equality and hash by the fields in `__slots__`, which never change."""
 
     __slots__ = ()
@@ -137,7 +137,7 @@ class _Frozen:
         return type(self), self._fields()
 
 
-class Enumeration(_Frozen):
+class Enumeration(Frozen):
     """A member of an enumeration: `<GMMBackend.TOKAMAX: 'TOKAMAX'>`."""
 
     __slots__ = ("class_name", "name", "value")
@@ -158,7 +158,7 @@ class Enumeration(_Frozen):
         return f"<{self.class_name}.{self.name}: {self.value!r}>"
 
 
-class Opaque(_Frozen):
+class Opaque(Frozen):
     """The `repr` of an object of some other class, kept as it is written."""
 
     __slots__ = ("text",)
