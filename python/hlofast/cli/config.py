@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, output
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, implied, inputs, output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ def _summary(config: Config) -> dict[str, Any]:
         "path": config.file,
         "klass": config.klass,
         "values": sum(1 for _ in config.leaves()),
+        "parameters": config.parameter_count(),
         "mesh_axis_names": names if isinstance(names, list) else [],
     }
 
@@ -191,6 +192,7 @@ def _selection(effective: EffectiveConfig) -> dict[str, Any]:
         "accumulation_steps": effective.accumulation_steps,
         "changes": effective.changes.to_pylist(),
         "notes": effective.notes.to_pylist(),
+        "implied": implied.document(effective),
     }
 
 
@@ -225,6 +227,8 @@ def _print(
     printer.heading(document["klass"] or document["path"])
     names = ", ".join(map(str, document["mesh_axis_names"]))
     facts = [("file", document["path"]), ("values", f"{document['values']:,}"), ("axes", names)]
+    if document["parameters"] is not None:
+        facts.append(("parameters", f"{document['parameters']:,}"))
     facts.append(("mesh rules", f"{len(document['rules'])}"))
     printer.facts(facts)
     if arguments.instance:
@@ -239,6 +243,9 @@ def _print_rules(printer: output.Printer, document: dict[str, Any], limit: int |
     selections = document["selections"]
     rows = [[cell(selection) for _, cell in COLUMNS] for selection in selections]
     printer.table("All rules", [heading for heading, _ in COLUMNS], rows, len(rows))
+    rows = [[row["rule"], row["instance"], *implied.cells(row)] for row in selections]
+    headings = ["rule", "instance", *implied.HEADINGS]
+    printer.table("What they imply, on one device", headings, rows, len(rows))
     rules = [
         [
             row["rule"],
@@ -258,6 +265,7 @@ def _print_rules(printer: output.Printer, document: dict[str, Any], limit: int |
         printer.line()
     for text, names in told.items():
         printer.paragraph("note: ", f"{text} ({output.names(names)})")
+    implied.tell(printer, selections)
 
 
 def _print_selection(
@@ -282,6 +290,7 @@ def _print_selection(
         printer.line()
     for note in selection["notes"]:
         printer.paragraph("note: ", note["text"])
+    implied.show(printer, selection["implied"], arguments.top or None)
 
 
 def _print_changes(

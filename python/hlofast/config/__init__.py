@@ -12,20 +12,31 @@
 
     effective.rule, effective.mesh, effective.changes, effective.notes, effective.config
 
+Both say what they imply, as far as the classes are modelled (`register_module` adds some):
+
+    cfg.parameter_count(), cfg.parameters(), cfg.flops()
+    effective.memory(), effective.traffic(), effective.verdict()
+
 Nothing in a config is ever evaluated.
 """
 
 from __future__ import annotations
 
+from hlofast.config._flops import StepFlops
 from hlofast.config._instances import Instance
+from hlofast.config._memory import StepMemory
+from hlofast.config._parts import Builder, register_module
 from hlofast.config._select import EffectiveConfig
 from hlofast.config._text import is_config, load, loads
+from hlofast.config._traffic import StepTraffic
 from hlofast.config._tree import Config
 from hlofast.config._values import UNCONSTRAINED, Enumeration, Opaque, PartitionSpec
+from hlofast.config._verdict import Verdict
 from hlofast.errors import ConfigError
 
 __all__ = [
     "UNCONSTRAINED",
+    "Builder",
     "Config",
     "ConfigError",
     "EffectiveConfig",
@@ -33,7 +44,12 @@ __all__ = [
     "Instance",
     "Opaque",
     "PartitionSpec",
+    "StepFlops",
+    "StepMemory",
+    "StepTraffic",
+    "Verdict",
     "is_config",
     "load",
     "loads",
+    "register_module",
 ]

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from hlofast._core import Mesh
+    from hlofast.config._flops import StepFlops
+    from hlofast.config._implied import Implied
     from hlofast.config._instances import Instance
+    from hlofast.config._memory import StepMemory
+    from hlofast.config._traffic import StepTraffic
+    from hlofast.config._verdict import Verdict
+    from hlofast.devices import Device
 
 MOST_EXAMPLES = 64
 """Instance names that are listed for one selector."""
@@ -82,6 +88,58 @@ class EffectiveConfig:
         steps = transformation.get("steps")
         is_known = transformation.get("fn") == _modifiers.ACCUMULATION
         return steps if is_known and type(steps) is int and steps > 0 else 1
+
+    def parameter_count(self) -> int | None:
+        """See `Config.parameter_count`."""
+        return self.config.parameter_count()
+
+    def parameters(self) -> Table:
+        """See `Config.parameters`; with what each device has of them on this mesh."""
+        from hlofast.config._parameters import parameter_table
+
+        return parameter_table(self._implied())
+
+    def unmodelled(self) -> Table:
+        """See `Config.unmodelled`."""
+        return self.config.unmodelled()
+
+    def memory(self) -> StepMemory:
+        """What one device holds of a training step; nothing is known without a mesh."""
+        from hlofast.config._memory import StepMemory
+
+        return StepMemory(self._implied())
+
+    def flops(self) -> StepFlops:
+        """Floating-point operations of a training step, on all devices together."""
+        from hlofast.config._flops import StepFlops
+
+        return StepFlops(self._implied())
+
+    def traffic(self) -> StepTraffic:
+        """What devices send each other in a training step; nothing is known without a mesh."""
+        from hlofast.config._traffic import StepTraffic
+
+        return StepTraffic(self._implied())
+
+    def verdict(self, device: str | Device | None = None) -> Verdict:
+        """Whether a step fits its devices, what binds, and how long it takes at best.
+
+        `device` is what `hlofast.devices.get` takes; without it the kind that the name of the
+        instance says. An `UnknownDeviceError` for a name that no device has.
+        """
+        from hlofast import devices
+        from hlofast.config._verdict import Verdict
+
+        kind = self.instance.device if device is None else device
+        found = None if kind is None else devices.get(kind)
+        return Verdict(self._implied(), found, self.devices)
+
+    def _implied(self) -> Implied:
+        from hlofast.config._implied import Implied
+
+        mesh = None if self.mesh is None else dict(self.mesh.shape)
+        slices = self.instance.slices
+        return Implied(self.config, mesh, steps=self.accumulation_steps, slices=slices)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("an EffectiveConfig does not change")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeAlias
 
+    from hlofast.config._flops import StepFlops
+    from hlofast.config._implied import Implied
     from hlofast.config._paths import Key
     from hlofast.config._select import EffectiveConfig
     from hlofast.config._values import Value
@@ -280,6 +282,46 @@ class Config(Mapping["Any", "Any"]):
         from hlofast.config._select import select_all
 
         return select_all(self, devices)
+
+    def parameter_count(self) -> int | None:
+        """Parameters of the model that a trainer's, or a model's, config describes.
+
+        None if a part of it is of a class that is not modelled: see `unmodelled`, and
+        `hlofast.config.register_module` for more classes. Modelled are the decoders of AXLearn.
+        """
+        from hlofast.config._parameters import parameter_count
+
+        return parameter_count(self._implied())
+
+    def parameters(self) -> Table:
+        """The parameters of the model, one row each.
+
+        Columns: `path` (in the model's state, as AXLearn names it; `*` is the number of a layer),
+        `module` (where its config stands), `class`, `shape` (with layers that are stacked),
+        `dtype`, `partition_spec`, `layers` (that it holds weights of), `copies` (arrays of this
+        kind), `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
+        (with the padding of uneven parts; -1 without a mesh, as `EffectiveConfig.parameters` has).
+        """
+        from hlofast.config._parameters import parameter_table
+
+        return parameter_table(self._implied())
+
+    def flops(self) -> StepFlops:
+        """Floating-point operations of a training step, as the config implies them."""
+        from hlofast.config._flops import StepFlops
+
+        return StepFlops(self._implied())
+
+    def unmodelled(self) -> Table:
+        """What of the model and the learner is not modelled: columns `path` and `why`."""
+        from hlofast.config._parameters import gap_table
+
+        return gap_table(self._implied())
+
+    def _implied(self) -> Implied:
+        from hlofast.config._implied import Implied
+
+        return Implied(self)
 
     def _entries(self) -> list[tuple[tuple[Key, ...], Leaf]]:
         """All leaves with their keys from here, in the order of the file."""

@@ -1,0 +1,198 @@
+"""What a config implies on a mesh: who holds and computes how much of what."""
+
+from __future__ import annotations
+
+from hlofast.config import _parts, _policies
+from hlofast.config._learner import learner_of
+from hlofast.config._policies import RECOMPUTED, UnknownPolicyError
+from hlofast.config._tree import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from hlofast.config._learner import Learner
+    from hlofast.config._parts import Parameter, Parts, Product, Value
+    from hlofast.config._policies import Policy
+
+_BATCH_SIZES = (
+    "input.input_dispatcher.global_logical_batch_size",
+    "input.batcher.global_batch_size",
+)
+
+
+class Batch:
+    """The tokens of a step and who has which: sequences, their length, the axes that cut them."""
+
+    __slots__ = ("axes", "is_placed", "length", "sequence_axes", "sequences")
+
+    def __init__(
+        self,
+        sequences: int | None,
+        length: int | None,
+        axes: tuple[str, ...],
+        sequence_axes: tuple[str, ...],
+        *,
+        is_placed: bool,
+    ) -> None:
+        self.is_placed = is_placed
+        """Whether the config says which axes cut it."""
+        self.sequences = sequences
+        self.length = length
+        self.axes = axes
+        self.sequence_axes = sequence_axes
+
+    @property
+    def tokens(self) -> int | None:
+        """Of one step; None if the config does not say."""
+        return (
+            None if self.sequences is None or self.length is None else self.sequences * self.length
+        )
+
+
+class Implied:
+    """A config with its model taken apart, on a mesh if there is one."""
+
+    __slots__ = (
+        "batch", "config", "fates", "gaps", "itemsize", "learner", "mesh", "parts", "policies",
+        "slices", "steps",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: Config,
+        mesh: Mapping[str, int] | None = None,
+        *,
+        steps: int = 1,
+        slices: int = 1,
+    ) -> None:
+        self.config = config
+        self.mesh: dict[str, int] = dict(mesh or {})
+        self.steps = steps
+        """Parts into which gradient accumulation splits a batch."""
+        self.slices = slices
+        self.parts: Parts = _parts.parts_of(config)
+        self.learner: Learner = learner_of(config)
+        dtype = str(config.get("train_dtype")).rpartition(".")[2]
+        self.itemsize: int = _parts.ITEM_SIZES.get(dtype, 4)
+        """Bytes of one number of activations and of weights as they are computed with."""
+        self.batch = _batch(config)
+        self.gaps: list[tuple[str, str]] = [
+            (gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in self.parts.gaps
+        ]
+        """Paths in the config, and why what stands there is not modelled."""
+        if self.batch.tokens is None:
+            why = "the config has no global batch size, or no length of sequences, that is a number"
+            self.gaps.append(("input", why))
+        elif not self.batch.is_placed:
+            self.gaps.append(("input", "the config does not say which mesh axes cut the batch"))
+        self.policies: dict[str, Policy | None] = {}
+        for path, unit in self.parts.units.items():
+            try:
+                self.policies[path] = _policies.policy_of(unit.spec)
+            except UnknownPolicyError as error:
+                self.policies[path] = None
+                self.gaps.append((f"{path}.remat_spec", str(error)))
+        self.fates: dict[str, str | None] = {
+            value.key: self.fate(value) for value in self.parts.values
+        }
+
+    def shards(self, axes: Iterable[str]) -> int:
+        """Into how many parts these axes cut a dimension."""
+        total = 1
+        for axis in axes:
+            total *= self.mesh.get(axis, 1)
+        return total
+
+    @property
+    def token_axes(self) -> tuple[str, ...]:
+        """The axes along which devices have different tokens."""
+        return self.batch.axes + self.batch.sequence_axes
+
+    def held(self, shape: tuple[int, ...], sharding: tuple[tuple[str, ...], ...]) -> int:
+        """Elements of an array that one device holds, with the padding of uneven parts."""
+        total = 1
+        for size, axes in zip(shape, sharding, strict=True):
+            total *= -(-size // self.shards(axes))
+        return total
+
+    def held_of(self, parameter: Parameter) -> int:
+        """Elements of all copies of a parameter on one device."""
+        return parameter.copies * self.held(parameter.shape, parameter.sharding)
+
+    def fate(self, value: Value) -> str | None:
+        """`saved`, `offloaded` or `recomputed`; None if the policy is not known."""
+        policy = _policies.KEEP_EVERYTHING if value.remat is None else self.policies[value.remat]
+        return None if policy is None else policy.fate(value)
+
+    def is_recomputed(self, product: Product) -> bool | None:
+        """Whether backward runs a product's forward pass again; None if that is not known."""
+        if product.remat is None or not product.is_needed:
+            return False
+        if self.policies[product.remat] is None:
+            return None
+        return not any(
+            all(self.fates.get(key) not in (RECOMPUTED, None) for key in keys)
+            for keys in product.kept_by
+        )
+
+    def rows(self, *, padded: bool = False) -> tuple[int, int]:
+        """Sequences of one device at a time, as a fraction; `padded` to whole ones."""
+        sequences, shards = self.batch.sequences or 0, self.shards(self.batch.axes) * self.steps
+        return (-(-sequences // shards), 1) if padded else (sequences, shards)
+
+    def activation_bytes(
+        self, features: tuple[tuple[int, tuple[str, ...]], ...], itemsize: int, *, padded: bool
+    ) -> int:
+        """Bytes that one device has of a value with so many numbers per token."""
+        count, parts = self.rows(padded=padded)
+        length = -(-(self.batch.length or 0) // self.shards(self.batch.sequence_axes))
+        each = self.held(tuple(size for size, _ in features), tuple(axes for _, axes in features))
+        return -(-count * length * each * itemsize // parts)
+
+
+def _batch(config: Config) -> Batch:
+    sequences = None
+    for path in _BATCH_SIZES:
+        found = config.get(path)
+        if type(found) is int and 0 < found <= _parts.LARGEST_SIZE:
+            sequences = found
+            break
+    length = config.get("input.source.max_sequence_length")
+    if type(length) is not int or not 0 < length <= _parts.LARGEST_SIZE:
+        length = None
+    axes = _token_axes(config)
+    placed = axes or ((), ())
+    return Batch(sequences, length, *placed, is_placed=axes is not None)
+
+
+def _token_axes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The axes that cut the batch, and those that cut sequences; None if the config has none."""
+    rules = config.get("input.input_partitioner.path_rank_to_partition")
+    if isinstance(rules, Config):
+        for key in rules:
+            # Token ids are what has two dimensions, wherever they lie.
+            if key == (None, 2):
+                try:
+                    spec = rules.partition_spec(key)
+                except TypeError:
+                    spec = None
+                if spec is not None:
+                    parts = [_axes(part) for part in spec.dimensions] + [(), ()]
+                    return parts[0], parts[1]
+    names = config.get("batch_axis_names")
+    if names is None:
+        return None
+    found = names.to_python() if isinstance(names, Config) else names
+    batch = _axes(found)
+    # AXLearn's name for the axis that cuts sequences.
+    return tuple(axis for axis in batch if axis != "seq"), tuple(a for a in batch if a == "seq")
+
+
+def _axes(part: Any) -> tuple[str, ...]:
+    if isinstance(part, str):
+        return (part,) if part != "UNCONSTRAINED" else ()
+    if isinstance(part, (list, tuple)):
+        return tuple(axis for axis in part if isinstance(axis, str))
+    return ()

@@ -1,0 +1,89 @@
+"""What an optimizer keeps for each parameter."""
+
+from __future__ import annotations
+
+from hlofast.config._tree import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_OPTIMIZERS = "axlearn.common.optimizers."
+_MOMENTS: dict[str, tuple[str, ...]] = {
+    "adam_optimizer": ("mu", "nu"),
+    "adamw_optimizer": ("mu", "nu"),
+    "adamw_decoupled_optimizer": ("mu", "nu"),
+    "lion_optimizer": ("mu",),
+    "add_decayed_weights": (),
+    "clip_by_block_rms": (),
+    "clip_by_global_norm": (),
+    "drop_norm_by_grad_norm_ema": (),
+    "drop_norm_by_grad_norm_stddev": (),
+    "scale": (),
+    "scale_by_schedule": (),
+    "scale_by_trust_ratio": (),
+    "scale_update_per_param": (),
+}
+"""By function of AXLearn the arrays it keeps that have the shape and spec of the parameters.
+
+Scalars (counts, norms) are left out. Of functions that are not here it is not known.
+"""
+_WRAPPERS = {
+    "chain": "args",
+    "named_chain": None,
+    "skip_and_clip_by_global_norm": "inner",
+}
+_MOST_NESTED = 20
+
+
+class Learner:
+    """What a learner keeps: names of arrays as large as the parameters, and what is not known."""
+
+    __slots__ = ("averages", "gaps", "moments")
+
+    def __init__(self) -> None:
+        self.moments: list[str] = []
+        """Of the optimizer."""
+        self.averages: list[str] = []
+        """Moving averages of the parameters."""
+        self.gaps: list[tuple[str, str]] = []
+        """Paths and why what stands there is not modelled."""
+
+
+def learner_of(config: Config) -> Learner:
+    """What the learner of a trainer's config keeps."""
+    learner = Learner()
+    node = config.get("learner")
+    if not isinstance(node, Config):
+        learner.gaps.append(("learner", "there is no learner"))
+        return learner
+    if node.klass != "axlearn.common.learner.Learner":
+        learner.gaps.append(("learner", f"the learner {node.klass} is not modelled"))
+        return learner
+    _collect(node.get("optimizer"), "learner.optimizer", learner, 0)
+    average = node.get("ema")
+    # Without a decay there is no average: the function then keeps nothing.
+    if isinstance(average, Config) and average.get("decay") is not None:
+        learner.averages.append("ema")
+    return learner
+
+
+def _collect(node: Any, path: str, learner: Learner, depth: int) -> None:
+    function = node.get("fn") if isinstance(node, Config) else None
+    name = function.removeprefix(_OPTIMIZERS) if isinstance(function, str) else None
+    if not isinstance(node, Config) or name is None or depth > _MOST_NESTED:
+        learner.gaps.append((path, "the optimizer is not modelled"))
+    elif name in _MOMENTS:
+        learner.moments += _MOMENTS[name]
+    elif name in _WRAPPERS:
+        key = _WRAPPERS[name]
+        inner = node if key is None else node.get(key)
+        parts = {key: inner} if isinstance(inner, Config) and "fn" in inner and key else inner
+        if not isinstance(parts, (Config, dict)):
+            learner.gaps.append((path, f"{name} has no {key}"))
+            return
+        for part_key, part in parts.items():
+            if part_key != "fn" and isinstance(part, Config):
+                _collect(part, part.path, learner, depth + 1)
+    else:
+        learner.gaps.append((path, f"the optimizer {function} is not modelled"))

@@ -1,0 +1,269 @@
+"""`StepMemory`: what one device holds of a training step, as a config implies it."""
+
+from __future__ import annotations
+
+from hlofast.config._peak import expected_peak, parameter_size
+from hlofast.config._policies import OFFLOADED, SAVED
+from hlofast.table import Table, column_of, text_column_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._implied import Implied
+
+_NOTABLE = 0.01
+_NOTABLE_BYTES = 1 << 26
+"""Part of a device's state, and bytes of it, from which on a parameter is pointed out."""
+
+
+class Term:
+    """One kind of thing that a device holds: `place` is `device` or `host`, `bytes` its size."""
+
+    __slots__ = ("bytes", "name", "place", "provenance", "text")
+
+    def __init__(self, name: str, place: str, size: int, provenance: str, text: str) -> None:
+        self.name = name
+        self.place = place
+        self.bytes = size
+        self.provenance = provenance
+        self.text = text
+
+
+class StepMemory:
+    """What one device holds of a training step, as the config implies it, in bytes.
+
+    All sizes are of one device, without tiles and alignment. Sizes of the state are exact: they
+    follow from shapes and specs. The others are modelled: gradients are held in the type of the
+    parameters, each layer's input and what its policy keeps until backward reaches it. A size is
+    None where something that it needs is not modelled (`gaps`).
+    """
+
+    __slots__ = ("_implied", "gaps", "terms")
+
+    gaps: tuple[tuple[str, str], ...]
+    """Paths in the config, and why what stands there is not modelled."""
+    terms: tuple[Term, ...]
+    """Parameters, optimizer state, gradients, layer inputs, saved, offloaded, padding."""
+
+    def __init__(self, implied: Implied) -> None:
+        self._implied = implied
+        self.terms = tuple(_terms(implied))
+        self.gaps = (*implied.gaps, *implied.learner.gaps)
+
+    def __getitem__(self, name: str) -> int | None:
+        """The bytes of the terms with this name, on device and host; a `KeyError` for others."""
+        found = [term.bytes for term in self.terms if term.name == name]
+        if not found:
+            raise KeyError(name)
+        return None if any(size < 0 for size in found) else sum(found)
+
+    def _sum(self, *names: str) -> int | None:
+        sizes = [self[name] for name in names]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
+    def state_bytes(self) -> int | None:
+        """Parameters, what the optimizer keeps for each, and moving averages."""
+        return self._sum("parameters", "optimizer state", "averages")
+
+    @property
+    def gradient_bytes(self) -> int | None:
+        """Gradients of all parameters, in the parameters' type."""
+        return self["gradients"]
+
+    @property
+    def layer_input_bytes(self) -> int | None:
+        """The inputs of all layers that are computed again in backward (the scan's carries)."""
+        return self["layer inputs"]
+
+    @property
+    def saved_bytes(self) -> int | None:
+        """What the policies keep in device memory."""
+        return self["saved"]
+
+    @property
+    def offloaded_bytes(self) -> int | None:
+        """What the policies move to host memory."""
+        return self["offloaded"]
+
+    @property
+    def hbm_lower_bound(self) -> int | None:
+        """All terms in device memory, together: state, gradients, layer inputs, saved, padding.
+
+        Gradients count in the parameters' type. Not in it: gathered weights, logits and whatever
+        else lives only for a short time.
+        """
+        sizes = [term.bytes for term in self.terms if term.place == "device"]
+        return None if any(size < 0 for size in sizes) else sum(sizes)
+
+    @property
+    def expected_terms(self) -> Table:
+        """What the peak consists of: columns term, bytes, is_needed; empty if it is not known.
+
+        What is not needed is there only where memory is not short.
+        """
+        rows = [] if self.hbm_lower_bound is None else expected_peak(self._implied, self)
+        return Table(
+            [
+                ("term", text_column_of([name for name, *_ in rows])),
+                ("bytes", column_of([size for _, size, _ in rows])),
+                ("is_needed", column_of([int(is_needed) for *_, is_needed in rows])),
+            ]
+        )
+
+    @property
+    def expected_peak_bytes(self) -> int | None:
+        """What XLA is expected to come down to where memory is short, modelled.
+
+        Other than `hbm_lower_bound` it counts what comes and goes, and gradients in the type that
+        is computed with, as XLA keeps them until the optimizer reads them: see `expected_terms`.
+        """
+        if self.hbm_lower_bound is None:
+            return None
+        terms = expected_peak(self._implied, self)
+        return sum(size for _, size, is_needed in terms if is_needed)
+
+    @property
+    def relaxed_peak_bytes(self) -> int | None:
+        """What XLA is expected to hold at the peak where memory is not short, modelled."""
+        if self.hbm_lower_bound is None:
+            return None
+        return sum(size for _, size, _ in expected_peak(self._implied, self))
+
+    @property
+    def host_bytes(self) -> int | None:
+        """All terms in host memory, per device."""
+        sizes = [term.bytes for term in self.terms if term.place == "host"]
+        return None if any(size < 0 for size in sizes) else sum(sizes)
+
+    @property
+    def binding_term(self) -> str | None:
+        """The name of what takes most device memory."""
+        known = [term for term in self.terms if term.place == "device" and term.bytes >= 0]
+        return max(known, key=lambda term: term.bytes).name if known else None
+
+    @property
+    def table(self) -> Table:
+        """Columns: term, place (device, host), bytes (-1: unknown), provenance, text."""
+        return Table(
+            [
+                ("term", text_column_of([term.name for term in self.terms])),
+                ("place", text_column_of([term.place for term in self.terms])),
+                ("bytes", column_of([term.bytes for term in self.terms])),
+                ("provenance", text_column_of([term.provenance for term in self.terms])),
+                ("text", text_column_of([term.text for term in self.terms])),
+            ]
+        )
+
+    @property
+    def replicated(self) -> Table:
+        """Large parameters that lie whole, or in larger parts than others, on every device.
+
+        Those that take a hundredth of the state or more, and at least 64 MiB, and are not divided
+        along an axis that divides most of the model. Columns: path, partition_spec (as it is),
+        axes (that do not divide it), elements (on one device), state_bytes (of it on one device),
+        bytes_saved (of state, if those axes divided it too).
+        """
+        return _replicated(self._implied)
+
+    def __repr__(self) -> str:
+        bound, host = self.hbm_lower_bound, self.host_bytes
+        shown = "unknown" if bound is None else f"{bound:,} bytes or more on a device"
+        return f"<StepMemory: {shown}, {'unknown' if host is None else f'{host:,}'} on its host>"
+
+
+def copies_of_parameters(implied: Implied) -> int:
+    """How many arrays as large as the parameters the state has, the parameters included."""
+    return 1 + len(implied.learner.moments) + len(implied.learner.averages)
+
+
+def _terms(implied: Implied) -> list[Term]:
+    parts, learner = implied.parts, implied.learner
+    parameters = sum(
+        implied.held_of(parameter) * parameter_size(parameter) for parameter in parts.parameters
+    )
+    is_known = not parts.gaps
+    is_placed = is_known and bool(implied.mesh)
+    moments, averages = len(learner.moments), len(learner.averages)
+    kept = ", ".join(learner.moments) or "nothing"
+    has_batch = is_placed and implied.batch.is_placed and implied.batch.tokens is not None
+    has_policy = has_batch and None not in implied.policies.values()
+    inputs, saved, offloaded = _activations(implied, padded=False)
+    whole = _activations(implied, padded=True)
+    device, host = whole[0] - inputs + whole[1] - saved, whole[2] - offloaded
+
+    def term(name: str, place: str, size: int, known: bool, provenance: str, text: str) -> Term:
+        return Term(name, place, size if known else -1, provenance if known else "unknown", text)
+
+    has_state = is_placed and not learner.gaps
+    text = f"the optimizer keeps {kept} of each parameter"
+    terms = [
+        term("parameters", "device", parameters, is_placed, "exact", "weights"),
+        term("optimizer state", "device", parameters * moments, has_state, "exact", text),
+        term("averages", "device", parameters * averages, has_state, "exact", "moving averages"),
+        term("gradients", "device", parameters, is_placed, "modelled", "of all weights"),
+        term("layer inputs", "device", inputs, has_batch, "modelled", "one for each layer"),
+        term("saved", "device", saved, has_policy, "modelled", "what policies keep"),
+        term("offloaded", "host", offloaded, has_policy, "modelled", "what policies offload"),
+        term("padding", "device", device, has_policy, "modelled", "of an uneven batch"),
+        term("padding", "host", host, has_policy, "modelled", "of an uneven batch"),
+    ]
+    return [each for each in terms if each.name != "padding" or each.bytes]
+
+
+def _activations(implied: Implied, *, padded: bool) -> tuple[int, int, int]:
+    """Bytes of layer inputs, saved and offloaded values on one device."""
+    if not implied.mesh or implied.batch.tokens is None:
+        return 0, 0, 0
+    inputs = sum(
+        unit.layers * implied.activation_bytes(((unit.width, ()),), implied.itemsize, padded=padded)
+        for unit in implied.parts.units.values()
+    )
+    sums = {SAVED: 0, OFFLOADED: 0}
+    for value in implied.parts.values:
+        fate = implied.fates[value.key]
+        if value.is_needed and fate in sums:
+            size = implied.activation_bytes(value.features, value.itemsize, padded=padded)
+            sums[fate] += value.layers * size
+    return inputs, sums[SAVED], sums[OFFLOADED]
+
+
+def _replicated(implied: Implied) -> Table:
+    parts = implied.parts
+    copies = copies_of_parameters(implied)
+    weight: dict[str, int] = {}
+    total = held = 0
+    for parameter in parts.parameters:
+        total += parameter.elements
+        held += implied.held_of(parameter)
+        for axis in parameter.axes:
+            if implied.mesh.get(axis, 1) > 1:
+                weight[axis] = weight.get(axis, 0) + parameter.elements
+    usual = [axis for axis, elements in weight.items() if 2 * elements > total]
+    rows = []
+    for parameter in parts.parameters:
+        missing = [axis for axis in usual if axis not in parameter.axes]
+        elements = implied.held_of(parameter)
+        size = elements * copies * parameter_size(parameter)
+        if not missing or elements < _NOTABLE * held or size < _NOTABLE_BYTES:
+            continue
+        rows.append((parameter, missing, elements, size))
+    rows.sort(key=lambda row: -row[3])
+    saved = [size - -(-size // implied.shards(missing)) for _, missing, _, size in rows]
+    return Table(
+        [
+            ("path", text_column_of([parameter.path for parameter, *_ in rows])),
+            ("partition_spec", text_column_of([spec_text(row[0].sharding) for row in rows])),
+            ("axes", text_column_of([",".join(missing) for _, missing, *_ in rows])),
+            ("elements", column_of([elements for *_, elements, _ in rows])),
+            ("state_bytes", column_of([size for *_, size in rows])),
+            ("bytes_saved", column_of(saved)),
+        ]
+    )
+
+
+def spec_text(sharding: tuple[tuple[str, ...], ...]) -> str:
+    """A sharding as configs write partition specs."""
+    words = [
+        "None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes) for axes in sharding
+    ]
+    return f"PartitionSpec({', '.join(words)}{',' if len(words) == 1 else ''})"

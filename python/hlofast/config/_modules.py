@@ -1,0 +1,429 @@
+"""What AXLearn's decoder modules consist of: parameters, products, values with their names.
+
+Paths and shapes of parameters are those of AXLearn's `*_init.txt` files, checkpoint names those
+that its layers give (`BaseLayer._remat_name`: the class, a dot, the name). What backward needs is
+what the transposes of the operations read.
+"""
+
+from __future__ import annotations
+
+from hlofast.config import _parts
+from hlofast.config._parts import UnmodelledError, checked_size
+from hlofast.config._tree import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from hlofast.config._parts import Builder, Module
+
+_COMMON = "axlearn.common."
+
+WITHOUT_PARAMETERS = frozenset(
+    _COMMON + name
+    for name in (
+        "attention.ALiBiAttentionLogitBiasLayer",
+        "attention.AttentionLogitBiasLayer",
+        "attention.CausalAttentionLogitBiasLayer",
+        "attention.FullAttentionLogitBiasLayer",
+        "attention.RoFormerSinusoidalPositionalEmbedding",
+        "attention.ScaleKey",
+        "attention.ScaleQuery",
+        "attention.SinusoidalPositionalEmbedding",
+        "attention._TransformerRepeat",
+        "attention_bias.CausalAttentionBias",
+        "attention_bias.SlidingWindowAttentionBias",
+        "causal_lm.AuxLossMetrics",
+        "causal_lm.CompositeLossMetrics",
+        "causal_lm.CrossEntropyLossMetrics",
+        "decoder.DecodingLayer",
+        "kv_cache.kv_cache.KVCache",
+        "layers.Dropout",
+        "layers.StochasticDepth",
+        "param_init.ConstantInitializer",
+        "param_init.DefaultInitializer",
+        "param_init.GaussianInitializer",
+        "param_init.WeightInitializer",
+    )
+)
+"""Classes that stand in configs of models and add nothing to what is counted here."""
+
+_LANES = 128
+_STRUCTURES = {"prenorm": ("norm",), "postnorm": ("norm",), "nonorm": ()} | {
+    "hybridnorm": ("prenorm", "postnorm")
+}
+"""By the structure of half a layer, the names of its norms."""
+
+
+def _axlearn(*names: str) -> Callable[[Module], Module]:
+    def register(function: Module) -> Module:
+        for name in names:
+            _parts.register_module(_COMMON + name, function)
+        return function
+
+    return register
+
+
+@_axlearn("causal_lm.Model")
+def _model(builder: Builder) -> None:
+    builder.child("decoder", settings={"dtype": builder.get("dtype")})
+
+
+@_axlearn("decoder.Decoder")
+def _decoder(builder: Builder) -> None:
+    width = builder.size("dim")
+    vocabulary = builder.size("vocab_size")
+    settings = {"vocabulary": vocabulary}
+    if "emb" not in builder.config:
+        raise UnmodelledError("emb is not set")
+    builder.child("emb", width=width, settings=settings)
+    builder.child("transformer", width=width)
+    builder.child("output_norm", width=width)
+    head = f"{builder.path}/emb/token_emb/weight"
+    if isinstance(builder.config.get("lm_head"), Config):
+        builder.child("lm_head", width=width, settings=settings)
+        head = f"{builder.path}/lm_head/weight"
+    logits = builder.sharding("logits_partition_spec") or ()
+    builder.head(head, width, vocabulary, logits[2] if len(logits) > 2 else ())
+
+
+@_axlearn("embedding.TransformerTextEmbeddings")
+def _embeddings(builder: Builder) -> None:
+    for key in ("token_emb", "type_emb", "pos_emb", "norm"):
+        builder.child(key)
+
+
+@_axlearn("layers.Embedding", "embedding.Embedding")
+def _embedding(builder: Builder) -> None:
+    rows = builder.size("num_embeddings", builder.settings.get("vocabulary"))
+    builder.parameter("weight", (rows, builder.size("dim", builder.width)), builder.sharding())
+
+
+@_axlearn("decoder.LmHead")
+def _head(builder: Builder) -> None:
+    shape = (builder.setting("vocabulary"), builder.width)
+    builder.parameter("weight", shape, builder.sharding())
+
+
+@_axlearn("layers.RMSNorm")
+def _rms_norm(builder: Builder) -> None:
+    builder.parameter("scale", (builder.width,), builder.sharding())
+
+
+@_axlearn("layers.LayerNorm")
+def _layer_norm(builder: Builder) -> None:
+    for name in ("scale", "bias"):
+        builder.parameter(name, (builder.width,), builder.sharding())
+
+
+@_axlearn("layers.LayerNormStateless", "layers.RMSNormStateless")
+def nothing(builder: Builder) -> None:
+    """A module that adds nothing."""
+    del builder
+
+
+@_axlearn("attention.RepeatedTransformerLayer")
+def _repeated(builder: Builder) -> None:
+    builder.child("layer", "repeat/layer", layers=builder.size("num_layers"), stacked=True)
+
+
+@_axlearn("attention.StackedTransformerLayer")
+def _stacked(builder: Builder) -> None:
+    layers = builder.size("num_layers")
+    layer = builder.config.get("layer")
+    if not isinstance(layer, Config):
+        raise UnmodelledError("layer is not set")
+    if layer.is_sequence:
+        if len(layer) != layers:
+            raise UnmodelledError(f"{len(layer)} layers where num_layers is {layers}")
+        for index, one in layer.items():
+            builder.enter(one, f"layer{index}")
+        return
+    builder.enter(layer, "layer*", layers=layers, numbered=True)
+
+
+@_axlearn("attention.TransformerLayer")
+def _layer(builder: Builder) -> None:
+    for key in ("self_attention", "cross_attention", "feed_forward"):
+        builder.child(key)
+
+
+def _norms(builder: Builder) -> str:
+    """Adds the norms of half a layer; returns its structure."""
+    structure = builder.get("structure", "prenorm")
+    if not isinstance(structure, str) or structure not in _STRUCTURES:
+        raise UnmodelledError(f"structure {structure!r} is not modelled")
+    norm = builder.config.get("norm")
+    for name in _STRUCTURES[structure]:
+        if not isinstance(norm, Config):
+            raise UnmodelledError("norm is not set")
+        builder.enter(norm, name)
+    builder.value("input", ((builder.width, ()),))
+    if "norm" in _STRUCTURES[structure] or "prenorm" in _STRUCTURES[structure]:
+        builder.value("normalised", ((builder.width, ()),))
+    return structure
+
+
+@_axlearn("attention.TransformerAttentionLayer")
+def _attention_layer(builder: Builder) -> None:
+    if builder.path.endswith("cross_attention"):
+        raise UnmodelledError("cross-attention is not modelled")
+    _norms(builder)
+    builder.child("attention")
+
+
+@_axlearn(
+    "attention.MultiheadAttention",
+    "attention.GroupedQueryAttention",
+    "flash_attention.layer.FlashAttention",
+)
+def _attention(builder: Builder) -> None:
+    heads = builder.size("num_heads")
+    hidden = builder.size("hidden_dim", builder.width)
+    if hidden % heads:
+        raise UnmodelledError(f"{heads} heads do not divide {hidden}")
+    depth = hidden // heads
+    owner = builder.config.class_name or ""
+    settings = {"heads": heads, "depth": depth}
+    builder.child("input_linear", "i_proj", owner=owner, settings=settings)
+    for key in ("query_scale", "key_scale"):
+        scale = builder.config.get(key)
+        if isinstance(scale, Config):
+            name = "scale_" + key.partition("_")[0]
+            _scale(builder, scale, name, depth)
+    output = builder.config.get("output_linear")
+    if not isinstance(output, Config):
+        raise UnmodelledError("output_linear is not set")
+    axes = _output_axes(output)
+    _mixed(builder, heads, depth, axes)
+    width = builder.size("output_dim", builder.width)
+    builder.enter(output, "o_proj", owner=owner, settings={**settings, "outputs": width})
+
+
+def _output_axes(output: Config) -> tuple[str, ...]:
+    """The axes that divide the heads, as the output projection has them."""
+    try:
+        spec = output.partition_spec("param_partition_spec")
+    except TypeError as error:
+        raise UnmodelledError(str(error)) from None
+    part = spec.dimensions[1] if spec is not None and len(spec) > 1 else None
+    return () if part is None else (part,) if isinstance(part, str) else tuple(part)
+
+
+def _mixed(builder: Builder, heads: int, depth: int, axes: tuple[str, ...]) -> None:
+    """Queries times keys, and probabilities times values."""
+    pairs = heads * depth
+    content = ((heads, axes), (depth, ()))
+    if builder.config.class_name == "FlashAttention":
+        # The kernel of TPUs gives what it keeps for backward this name; AXLearn's other kernels
+        # are not told apart here.
+        name = "tpu_attention.flash_residuals"
+        builder.value("content", content, name=name)
+        # Of each row of the softmax the sum and the maximum.
+        builder.value("statistics", ((heads, axes), (2, ())), name=name, itemsize=4)
+        # The backward kernels of TPUs take row sums as wide as a block, statistics as wide as a
+        # vector register.
+        block = builder.size("tpu_block_size", 512)
+        builder.scratch(((heads, axes), (block + 2 * _LANES, ())), 4)
+        kept = ((builder.key("content"), builder.key("statistics")),)
+        builder.product("attention", None, 2 * pairs, kept_by=kept, is_attention=True)
+        return
+    if builder.sequence is None:
+        raise UnmodelledError("the length of sequences is not known")
+    square = ((heads, axes), (builder.sequence, ()))
+    builder.value("logits", square, is_product=True, is_batched=True)
+    builder.value("probabilities", square)
+    name = f"{builder.config.class_name}.context"
+    builder.value("context", content, name=name, is_product=True, is_batched=True)
+    # The softmax runs backward from its results.
+    logits = ((builder.key("logits"),), (builder.key("probabilities"),))
+    builder.product("logits", None, pairs, kept_by=logits, is_attention=True)
+    context = ((builder.key("context"),),)
+    builder.product("context", None, pairs, kept_by=context, is_attention=True)
+
+
+def _scale(builder: Builder, config: Config, name: str, depth: int) -> None:
+    """The norm and the factors that queries or keys may have, for each head of this depth."""
+    if config.klass not in WITHOUT_PARAMETERS:
+        builder.gap("the class is not modelled", config)
+        return
+    norm = config.get("norm")
+    if isinstance(norm, Config):
+        builder.enter(norm, f"{name}/norm", width=depth)
+
+
+@_axlearn("attention.RoFormerQKVLinear")
+def _rotated(builder: Builder) -> None:
+    builder.child("input_linear", "i_proj")
+
+
+def _projections(builder: Builder, parts: list[tuple[str, int]]) -> None:
+    """Queries, keys and values: named values and what keeps the product."""
+    depth = builder.setting("depth")
+    axes = _output_axes(builder.config["layer"]) if "layer" in builder.config else ()
+    for name, heads in parts:
+        named = f"{builder.owner}.{name}"
+        builder.value(name, ((heads, axes), (depth, ())), name=named)
+
+
+def _groups(builder: Builder) -> int:
+    return builder.size("num_kv_heads", builder.setting("heads"))
+
+
+@_axlearn("attention.QKVLinear", "attention.GroupedQKVLinear")
+def _separate(builder: Builder) -> None:
+    heads, groups = builder.setting("heads"), builder.setting("heads")
+    if builder.config.class_name == "GroupedQKVLinear":
+        groups = _groups(builder)
+    parts = [("q_proj", heads), ("k_proj", groups), ("v_proj", groups)]
+    for name, count in parts:
+        kept = ((builder.key(name),), (builder.key(f"{name}/product"),))
+        settings = {"shape": (count,), "name": name, "kept_by": kept, "key": f"{name}/product"}
+        _input_linear(builder, name, settings)
+    _projections(builder, parts)
+
+
+@_axlearn("attention.FusedQKVLinear", "attention.FusedGroupedQKVLinear")
+def _fused(builder: Builder) -> None:
+    heads = groups = builder.setting("heads")
+    shape: tuple[int, ...] = (heads,)
+    leading: tuple[int, ...] = (3,)
+    if builder.config.class_name == "FusedGroupedQKVLinear":
+        groups = _groups(builder)
+        shape, leading = (heads + 2 * groups,), ()
+    parts = [("q_proj", heads), ("k_proj", groups), ("v_proj", groups)]
+    kept = (tuple(builder.key(name) for name, _ in parts), (builder.key("qkv_proj/product"),))
+    settings = {"shape": shape, "leading": leading, "name": "qkv_proj", "kept_by": kept}
+    _input_linear(builder, "qkv_proj", {**settings, "key": "qkv_proj/product"})
+    _projections(builder, parts)
+
+
+def _input_linear(builder: Builder, name: str, settings: dict[str, Any]) -> None:
+    """The projection `name` by the module `layer`, and its whole result."""
+    layer = builder.config.get("layer")
+    if not isinstance(layer, Config):
+        raise UnmodelledError("layer is not set")
+    builder.enter(layer, name, settings={**settings, "joint": builder.key("input")})
+    (heads,), leading = settings["shape"], settings.get("leading", ())
+    features = ((heads * (leading[0] if leading else 1), _output_axes(layer)),)
+    builder.value(
+        settings["key"],
+        (*features, (builder.setting("depth"), ())),
+        is_product=True,
+        is_whole=True,
+    )
+
+
+@_axlearn("attention.MultiheadInputLinear")
+def _multihead_input(builder: Builder) -> None:
+    heads, depth = builder.setting("shape"), builder.setting("depth")
+    shape = (builder.width, *heads, depth)
+    leading = builder.settings.get("leading", ())
+    spec = builder.sharding() or ()
+    weight = builder.parameter("weight", leading + shape, ((),) * len(leading) + spec)
+    if builder.flag("bias", True):
+        builder.parameter("bias", leading + shape[1:], ((),) * len(leading) + spec[1:])
+    total = heads[0] * depth * (leading[0] if leading else 1)
+    builder.product(
+        builder.setting("name"),
+        weight,
+        builder.width * total,
+        kept_by=builder.setting("kept_by"),
+        contracted=(len(leading),),
+        joint=builder.setting("joint"),
+    )
+
+
+@_axlearn("attention.MultiheadOutputLinear")
+def _multihead_output(builder: Builder) -> None:
+    width, heads, depth = (builder.setting(key) for key in ("outputs", "heads", "depth"))
+    spec = builder.sharding() or ()
+    weight = builder.parameter("weight", (width, heads, depth), spec)
+    if builder.flag("bias", True):
+        builder.parameter("bias", (width,), spec[:1])
+    kept = ((builder.key("output"),),)
+    multiplications = width * heads * depth
+    builder.product("o_proj", weight, multiplications, kept_by=kept, contracted=(1, 2))
+    name = f"{builder.owner}.o_proj"
+    # What the second half of a layer starts from is computed with it.
+    builder.value("output", ((width, ()),), name=name, is_product=True)
+
+
+def _hidden(builder: Builder) -> int:
+    """The inner width: a number, or a function of the width."""
+    given = builder.get("hidden_dim")
+    if not isinstance(given, Config):
+        return checked_size(given, "hidden_dim")
+    scale, function = given.get("scale"), str(given.get("fn"))
+    if not function.endswith("scale_fn") or not isinstance(scale, (int, float)):
+        raise UnmodelledError(f"hidden_dim by {function} is not modelled")
+    # Beyond any sensible size the product would be no number.
+    hidden = builder.width * min(max(float(scale), 0.0), float(_parts.LARGEST_SIZE))
+    multiple = given.get("round_up_to_multiples_of")
+    if multiple is None:
+        return checked_size(round(hidden), "hidden_dim")
+    multiple = checked_size(multiple, "round_up_to_multiples_of")
+    return checked_size(-int(-hidden // multiple) * multiple, "hidden_dim")
+
+
+@_axlearn("attention.TransformerFeedForwardLayer")
+def _feed_forward(builder: Builder) -> None:
+    owner = builder.config.class_name or ""
+    hidden = _hidden(builder)
+    structure = _norms(builder)
+    activation = builder.get("activation", "nn.relu")
+    gates = list(activation) if isinstance(activation, Config) else [None]
+    linear1, linear2 = builder.config.get("linear1"), builder.config.get("linear2")
+    if not isinstance(linear1, Config) or not isinstance(linear2, Config):
+        raise UnmodelledError("linear1 or linear2 is not set")
+    for index, gate in enumerate(gates):
+        name = "linear1" if gate is None else f"linear1_{index}"
+        settings = {"outputs": hidden, "name": f"linear1_{index}", "is_needed": True}
+        settings["joint"] = builder.key("input")
+        builder.enter(linear1, name, owner=owner, settings=settings)
+    builder.value("hidden", ((hidden, _last_axes(linear1)),))
+    # The last product goes into a sum, whose transpose reads nothing; a norm reads its input.
+    is_needed = structure in ("postnorm", "hybridnorm")
+    settings = {"outputs": builder.width, "name": "linear2", "is_needed": is_needed}
+    settings["joint"] = None
+    builder.enter(linear2, "linear2", width=hidden, owner=owner, settings=settings)
+
+
+def _last_axes(linear: Config) -> tuple[str, ...]:
+    """The axes that divide what a linear layer results in."""
+    for key, index in (("output_partition_spec", 2), ("param_partition_spec", 1)):
+        try:
+            spec = linear.partition_spec(key)
+        except TypeError as error:
+            raise UnmodelledError(str(error)) from None
+        if spec is not None and len(spec) > index:
+            part = spec.dimensions[index]
+            return () if part is None else (part,) if isinstance(part, str) else tuple(part)
+    return ()
+
+
+@_axlearn("layers.Linear")
+def _linear(builder: Builder) -> None:
+    outputs = builder.size("output_dim", builder.settings.get("outputs"))
+    spec = builder.sharding() or ()
+    weight = builder.parameter("weight", (builder.width, outputs), spec)
+    if builder.flag("bias", True):
+        builder.parameter("bias", (outputs,), spec[1:])
+    name, is_needed = builder.setting("name"), builder.setting("is_needed")
+    kept = ((builder.key("output"),),)
+    builder.product(
+        name,
+        weight,
+        builder.width * outputs,
+        kept_by=kept,
+        is_needed=is_needed,
+        joint=builder.setting("joint"),
+    )
+    builder.value(
+        "output",
+        ((outputs, _last_axes(builder.config)),),
+        name=f"{builder.owner}.{name}",
+        is_product=True,
+        is_needed=is_needed,
+    )

@@ -1,0 +1,539 @@
+"""What a model is made of: parameters, matrix products, values that backward needs.
+
+`Builder` collects them while it walks through a config. What a class of modules has is said by
+the function that is registered for it: see `register_module`; those of AXLearn are in
+`_modules.py`.
+"""
+
+from __future__ import annotations
+
+from hlofast.config._tree import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeAlias
+
+    Axes: TypeAlias = "tuple[str, ...]"
+    Spec: TypeAlias = "tuple[Axes, ...]"
+    Feature: TypeAlias = "tuple[int, Axes]"
+    Module: TypeAlias = "Callable[[Builder], None]"
+
+LARGEST_SIZE = 1 << 40
+"""No dimension of a model is larger; sizes stay far from what arithmetic makes slow."""
+MOST_PARTS = 20_000
+ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+"""Bytes of a number, by the last part of JAX's name of its type."""
+
+_registered: dict[str, Module] = {}
+
+
+class UnmodelledError(ValueError):
+    """A module is not modelled: what it needs is not in its config, or is not known here."""
+
+
+class Parameter:
+    """An array of weights. `copies` layers have one each if they are not stacked in one array.
+
+    `path` is where it lies in the model's state, `*` standing for the number of a layer;
+    `sharding` has for each dimension of `shape` the mesh axes that divide it.
+    """
+
+    __slots__ = (
+        "class_name", "copies", "dtype", "layers", "module", "path", "shape", "sharding", "stacked",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        path: str,
+        module: str,
+        class_name: str,
+        shape: tuple[int, ...],
+        sharding: Spec,
+        dtype: str,
+        layers: int,
+        copies: int,
+        stacked: int,
+    ) -> None:
+        self.stacked = stacked
+        """How many leading dimensions of `shape` count layers."""
+        self.path = path
+        self.module = module
+        self.class_name = class_name
+        self.shape = shape
+        self.sharding = sharding
+        self.dtype = dtype
+        self.layers = layers
+        """Layers whose weights it holds, with all its copies; 1 outside of layers."""
+        self.copies = copies
+
+    @property
+    def elements(self) -> int:
+        """Of all copies."""
+        total = self.copies
+        for size in self.shape:
+            total *= size
+        return total
+
+    @property
+    def axes(self) -> Axes:
+        """All mesh axes that divide it."""
+        return tuple(axis for axes in self.sharding for axis in axes)
+
+    def paths(self) -> Iterator[str]:
+        """The path of each copy."""
+        if "*" not in self.path:
+            yield self.path
+            return
+        for index in range(self.copies):
+            yield self.path.replace("*", str(index))
+
+
+class Product:
+    """A matrix product for each token, in each of `layers`.
+
+    `kept_by` names values that make a second forward pass of it unnecessary when all of them are
+    kept; `is_needed` says whether backward needs the result at all. `contracted` are the dimensions
+    of one layer's weights that the product sums over. Products of one `joint` have the same input,
+    whose gradient is one sum. Attention has no `parameter`.
+    """
+
+    __slots__ = (
+        "contracted", "is_attention", "is_needed", "joint", "kept_by", "layers",
+        "multiplications", "name", "parameter", "remat",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        parameter: str | None,
+        multiplications: int,
+        *,
+        layers: int,
+        remat: str | None,
+        kept_by: tuple[tuple[str, ...], ...],
+        is_needed: bool,
+        is_attention: bool,
+        contracted: tuple[int, ...],
+        joint: str,
+    ) -> None:
+        self.contracted = contracted
+        self.joint = joint
+        self.name = name
+        self.parameter = parameter
+        self.multiplications = multiplications
+        """Per token; of attention per pair of tokens."""
+        self.layers = layers
+        self.remat = remat
+        self.kept_by = kept_by
+        self.is_needed = is_needed
+        self.is_attention = is_attention
+
+
+class Value:
+    """A value of one layer that backward may need: `features` numbers for each token.
+
+    `name` is its checkpoint name, if it has one; `key` tells values of a layer apart.
+    """
+
+    __slots__ = (
+        "features", "is_batched", "is_needed", "is_product", "is_whole", "itemsize", "key",
+        "layers", "name", "remat",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: str,
+        name: str | None,
+        features: tuple[Feature, ...],
+        *,
+        itemsize: int,
+        layers: int,
+        remat: str | None,
+        is_product: bool,
+        is_needed: bool,
+        is_whole: bool,
+        is_batched: bool,
+    ) -> None:
+        self.key = key
+        self.name = name
+        self.features = features
+        self.itemsize = itemsize
+        self.layers = layers
+        self.remat = remat
+        self.is_product = is_product
+        self.is_needed = is_needed
+        self.is_batched = is_batched
+        """Of the result of a product: whether that has batch dimensions, as attention's have."""
+        self.is_whole = is_whole
+        """Whether it is needed only to make named values of, which are parts of it."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of one layer, on all devices that share it."""
+        total = self.itemsize
+        for size, _ in self.features:
+            total *= size
+        return total
+
+
+class Gap:
+    """A part of a config that is not modelled."""
+
+    __slots__ = ("klass", "path", "why")
+
+    def __init__(self, path: str, klass: str | None, why: str) -> None:
+        self.path = path
+        self.klass = klass
+        self.why = why
+
+    def __repr__(self) -> str:
+        return f"{self.path or 'the config'} ({self.klass or 'no klass'}): {self.why}"
+
+
+class Unit:
+    """A module that is computed again as a whole in backward, `layers` times, from its input.
+
+    `spec` is its `remat_spec`, `width` how many numbers per token its input has.
+    """
+
+    __slots__ = ("layers", "path", "spec", "width")
+
+    def __init__(self, path: str, spec: Config, layers: int, width: int) -> None:
+        self.path = path
+        self.spec = spec
+        self.layers = layers
+        self.width = width
+
+
+class Parts:
+    """What a model consists of."""
+
+    __slots__ = ("gaps", "head", "parameters", "products", "scratch", "units", "values", "visited")
+
+    def __init__(self) -> None:
+        self.parameters: list[Parameter] = []
+        self.products: list[Product] = []
+        self.values: list[Value] = []
+        self.scratch: list[tuple[tuple[Feature, ...], int]] = []
+        """What a layer's kernels take while they run: numbers per token and their bytes."""
+        self.units: dict[str, Unit] = {}
+        self.gaps: list[Gap] = []
+        self.head: Feature | None = None
+        """Size of the vocabulary, and the axes that divide the logits."""
+        self.visited: set[str] = set()
+
+
+class Builder:
+    """One module of a config, and where what it consists of is put.
+
+    `config` is the module's part of the config, `path` where its parameters lie in the model's
+    state, `width` the size of its input per token.
+    """
+
+    __slots__ = (
+        "_copies", "_layers", "_parts", "_remat", "_stack", "config", "itemsize", "owner", "path",
+        "sequence", "settings", "width",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: Config,
+        parts: Parts,
+        *,
+        path: str = "",
+        width: int = 0,
+        sequence: int | None = None,
+        itemsize: int = 2,
+        layers: int = 1,
+        copies: int = 1,
+        stack: tuple[int, ...] = (),
+        remat: str | None = None,
+        owner: str = "",
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self.config = config
+        self.path = path
+        self.width = width
+        self.sequence = sequence
+        """Tokens of a sequence; None if the config does not say."""
+        self.itemsize = itemsize
+        """Bytes of one number of activations."""
+        self.owner = owner
+        """Name of the class whose checkpoint names values have."""
+        self.settings = settings or {}
+        """What the enclosing module lays down."""
+        self._parts = parts
+        self._layers = layers
+        self._copies = copies
+        self._stack = stack
+        self._remat = remat
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value of the config; `default` where there is none, or None."""
+        found = self.config.get(key)
+        return default if found is None else found
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A positive integer of the config."""
+        return checked_size(self.get(key, default), key)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A truth value of the config."""
+        found = self.get(key, default)
+        if not isinstance(found, bool):
+            raise UnmodelledError(f"{key} is {found!r}, not True or False")
+        return found
+
+    def setting(self, key: str) -> Any:
+        """What the enclosing module lays down."""
+        if key not in self.settings:
+            raise UnmodelledError("a module of this class is not modelled in this place")
+        return self.settings[key]
+
+    def sharding(self, key: str = "param_partition_spec") -> Spec | None:
+        """A partition spec of the config: for each dimension the axes that divide it."""
+        try:
+            spec = self.config.partition_spec(key)
+        except TypeError as error:
+            raise UnmodelledError(str(error)) from None
+        if spec is None:
+            return None
+        return tuple(
+            () if part is None or part == "UNCONSTRAINED"
+            else (part,) if isinstance(part, str) else tuple(part)
+            for part in spec.dimensions
+        )  # fmt: skip
+
+    def parameter(self, name: str, shape: tuple[int, ...], sharding: Spec | None = None) -> str:
+        """Adds weights; `shape` and `sharding` are those of one layer. Returns their path."""
+        path = f"{self.path}/{name}" if self.path else name
+        divided = tuple(sharding or ())[: len(shape)]
+        divided += ((),) * (len(shape) - len(divided))
+        for size in shape:
+            checked_size(size, name)
+        self._parts.parameters.append(
+            Parameter(
+                path,
+                self.config.path,
+                self.config.class_name or "",
+                self._stack + shape,
+                ((),) * len(self._stack) + divided,
+                str(self.settings.get("dtype", "f32")),
+                self._layers,
+                self._copies,
+                len(self._stack),
+            )
+        )
+        self._bounded()
+        return path
+
+    def product(
+        self,
+        name: str,
+        parameter: str | None,
+        multiplications: int,
+        *,
+        kept_by: tuple[tuple[str, ...], ...] = (),
+        is_needed: bool = True,
+        is_attention: bool = False,
+        contracted: tuple[int, ...] = (0,),
+        joint: str | None = None,
+    ) -> None:
+        """Adds a matrix product of so many multiplications per token, or pair of tokens."""
+        self._parts.products.append(
+            Product(
+                name,
+                parameter,
+                multiplications,
+                layers=self._layers,
+                remat=self._remat,
+                kept_by=kept_by,
+                is_needed=is_needed,
+                is_attention=is_attention,
+                contracted=contracted,
+                joint=self.key(name) if joint is None else joint,
+            )
+        )
+        self._bounded()
+
+    def value(
+        self,
+        key: str,
+        features: tuple[Feature, ...],
+        *,
+        name: str | None = None,
+        itemsize: int | None = None,
+        is_product: bool = False,
+        is_needed: bool = True,
+        is_whole: bool = False,
+        is_batched: bool = False,
+    ) -> None:
+        """Adds a value that backward may need; `is_whole` if only parts of it are."""
+        self._parts.values.append(
+            Value(
+                f"{self.path}:{key}",
+                name,
+                features,
+                itemsize=self.itemsize if itemsize is None else itemsize,
+                layers=self._layers,
+                remat=self._remat,
+                is_product=is_product,
+                is_needed=is_needed,
+                is_whole=is_whole,
+                is_batched=is_batched,
+            )
+        )
+        self._bounded()
+
+    def key(self, name: str) -> str:
+        """How `kept_by` names a value of this module."""
+        return f"{self.path}:{name}"
+
+    def enter(
+        self,
+        config: Config,
+        name: str = "",
+        *,
+        width: int | None = None,
+        owner: str | None = None,
+        settings: dict[str, Any] | None = None,
+        layers: int = 1,
+        stacked: bool = False,
+        numbered: bool = False,
+    ) -> None:
+        """Lets the module `config` add what it has, below `name`.
+
+        `layers` of it, whose weights are stacked in one array, or `numbered`, each with its own.
+        """
+        path = "/".join(part for part in (self.path, name) if part)
+        width = self.width if width is None else width
+        remat, spec = self._remat, config.get("remat_spec")
+        if isinstance(spec, Config):
+            if remat is None:
+                remat = config.path
+                times = self._layers * layers
+                self._parts.units[remat] = Unit(remat, spec, times, width)
+            else:
+                self.gap("remat inside of what is computed again is not modelled", spec)
+        inner = Builder(
+            config,
+            self._parts,
+            path=path,
+            width=width,
+            sequence=self.sequence,
+            itemsize=self.itemsize,
+            layers=self._layers * layers,
+            copies=self._copies * (layers if numbered else 1),
+            stack=(*self._stack, layers) if stacked else self._stack,
+            remat=remat,
+            owner=self.owner if owner is None else owner,
+            settings={**self.settings, **(settings or {})},
+        )
+        _build(inner)
+
+    def child(self, key: str, name: str | None = None, **settings: Any) -> None:
+        """Lets the part `key` of the config add what it has; nothing if there is none."""
+        config = self.config.get(key)
+        if isinstance(config, Config):
+            self.enter(config, key if name is None else name, **settings)
+
+    def scratch(self, features: tuple[Feature, ...], itemsize: int) -> None:
+        """Adds numbers per token that a kernel takes while it runs."""
+        self._parts.scratch.append((features, itemsize))
+
+    def head(self, parameter: str, width: int, vocabulary: int, axes: Axes) -> None:
+        """Adds the product that makes logits, divided by `axes`, of the last layer's output."""
+        self.product("logits", parameter, width * vocabulary, contracted=(1,))
+        self._parts.head = (vocabulary, axes)
+
+    def gap(self, why: str, config: Config | None = None) -> None:
+        """Notes that a part is not modelled."""
+        part = self.config if config is None else config
+        self._parts.gaps.append(Gap(part.path, part.klass, why))
+        self._parts.visited.update(inner.path for inner in part.configs())
+
+    def _bounded(self) -> None:
+        parts = self._parts
+        if len(parts.parameters) + len(parts.products) + len(parts.values) > MOST_PARTS:
+            raise UnmodelledError(f"more than {MOST_PARTS:,} parts")
+
+
+def checked_size(value: object, name: str) -> int:
+    """`value` if it is a positive integer of sensible size."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UnmodelledError(f"{name} is not set" if value is None else f"{name} is {value!r}")
+    if not 0 < value <= LARGEST_SIZE:
+        raise UnmodelledError(f"{name} is {value:,}")
+    return value
+
+
+def register_module(klass: str, function: Module | None = None) -> Any:
+    """Lets `function` say what modules of `klass` consist of, in every config from now on.
+
+    `klass` is the name as configs print it, `"my.layers.Gate"`. The function gets a `Builder` and
+    adds parameters, products and values to it. Also a decorator:
+    `@hlofast.config.register_module("my.layers.Gate")`.
+    """
+    if function is None:
+
+        def register(function: Module) -> Module:
+            _registered[klass] = function
+            return function
+
+        return register
+    _registered[klass] = function
+    return function
+
+
+def registered(klass: str | None) -> Module | None:
+    """What says what modules of `klass` consist of."""
+    from hlofast.config import _modules
+
+    if klass in _modules.WITHOUT_PARAMETERS:
+        return _modules.nothing
+    return None if klass is None else _registered.get(klass)
+
+
+def parts_of(config: Config) -> Parts:
+    """What the model of a trainer's config, or a model's config itself, consists of."""
+    from hlofast.config import _modules
+
+    model = config.get("model")
+    trainer = config if isinstance(model, Config) else None
+    parts = Parts()
+    root = model if isinstance(model, Config) else config
+    dtype = "f32" if trainer is None else trainer.get("train_dtype")
+    sequence = None if trainer is None else trainer.get("input.source.max_sequence_length")
+    builder = Builder(
+        root,
+        parts,
+        sequence=sequence if type(sequence) is int and 0 < sequence <= LARGEST_SIZE else None,
+        itemsize=ITEM_SIZES.get(str(dtype).rpartition(".")[2], 4),
+    )
+    _build(builder)
+    for part in root.configs():
+        # Whatever has a class and was not looked at may have weights.
+        if part.klass is None or part.path in parts.visited:
+            continue
+        if part.klass not in _modules.WITHOUT_PARAMETERS:
+            builder.gap("the class is not modelled here", part)
+    return parts
+
+
+def _build(builder: Builder) -> None:
+    config = builder.config
+    parts = builder._parts
+    parts.visited.add(config.path)
+    function = registered(config.klass)
+    if function is None:
+        builder.gap("the class is not modelled")
+        return
+    lists: tuple[list[Any], ...] = (parts.parameters, parts.products, parts.values)
+    before = [len(some) for some in lists]
+    try:
+        function(builder)
+    except (ValueError, OverflowError) as fault:
+        for some, length in zip(lists, before, strict=True):
+            del some[length:]
+        builder.gap(str(fault))

@@ -1,0 +1,74 @@
+"""What XLA holds of a training step where it holds most."""
+
+from __future__ import annotations
+
+from hlofast.config._parts import ITEM_SIZES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._implied import Implied
+    from hlofast.config._memory import StepMemory
+    from hlofast.config._parts import Parameter
+
+WIDEST_VALUES = 3
+"""Values as wide as the widest of a layer that backward holds at a time."""
+FURTHER_MATRICES = 2
+"""Whole matrices besides one that XLA holds if there is room: gradients wait to be reduced."""
+
+
+def parameter_size(parameter: Parameter) -> int:
+    """Bytes of one number of a parameter."""
+    return ITEM_SIZES.get(parameter.dtype.rpartition(".")[2], 4)
+
+
+def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, bool]]:
+    """Terms of the memory of one device in backward, and whether XLA needs them in any case.
+
+    Read off programs that libtpu 0.0.42 compiled (`tests/fixtures/stand_ins`): the weights of all
+    layers are cast before the loop over layers and stay; their gradients are stacked in the type
+    that is computed with, those of the head are there already; one whole matrix is gathered; of the
+    widest values of a layer two are computed again while a gradient of that size arrives. Where
+    memory is not short there are gradients that wait to be reduced, the logits until the head's
+    gradient is computed, and what the kernels of attention take.
+    """
+    parts, size = implied.parts, implied.itemsize
+    layers = [each for each in parts.parameters if each.layers > 1]
+    multiplied = {each.parameter for each in parts.products if each.layers == 1}
+    heads = [each for each in parts.parameters if each.path in multiplied]
+    matrices, widest = [0], [0]
+    for parameter in layers:
+        others = [axis for axis in parameter.axes if axis not in implied.token_axes]
+        matrices.append(parameter.elements // parameter.layers // implied.shards(others) * size)
+    for value in parts.values:
+        if value.is_needed and not value.is_whole:
+            found = implied.activation_bytes(value.features, value.itemsize, padded=True)
+            widest.append(found)
+    padding = [
+        each.bytes for each in memory.terms if each.name == "padding" and each.place == "device"
+    ]
+    logits = 0
+    if parts.head is not None:
+        logits = implied.activation_bytes((parts.head,), 4, padded=True)
+    scratch = [
+        implied.activation_bytes(features, itemsize, padded=True)
+        for features, itemsize in parts.scratch
+    ]
+    terms = [
+        ("state", memory.state_bytes, True),
+        ("layer inputs", memory.layer_input_bytes, True),
+        ("saved", memory.saved_bytes, True),
+        ("padding", sum(padding), True),
+        ("sums of gradients", memory.gradient_bytes if implied.steps > 1 else 0, True),
+        (
+            "cast weights",
+            sum(implied.held_of(each) * size for each in layers if size < parameter_size(each)),
+            True,
+        ),
+        ("gradients", sum(implied.held_of(each) * size for each in layers + heads), True),
+        ("a whole matrix", max(matrices), True),
+        ("widest values", WIDEST_VALUES * max(widest), True),
+        ("further matrices", FURTHER_MATRICES * max(matrices), False),
+        ("kernels", max(scratch, default=0), False),
+        ("logits", logits, False),
+    ]
+    return [(name, found, is_needed) for name, found, is_needed in terms if found]

@@ -1,0 +1,122 @@
+"""What rematerialisation policies keep of the values of a layer."""
+
+from __future__ import annotations
+
+from hlofast.config._patterns import Pattern, PatternError
+from hlofast.config._tree import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._parts import Value
+
+SAVED, OFFLOADED, RECOMPUTED = "saved", "offloaded", "recomputed"
+
+_ATTENTION = ".*([qkvo]_proj|context)"
+_FUJI = "axlearn.experiments.text.gpt.fuji."
+_BY_NAMES = {
+    "axlearn.common.attention._save_and_offload_only_these_names_regex",
+    "axlearn.common.attention.save_and_offload_only_these_names_regex",
+    "axlearn.common.utils.save_and_offload_only_these_names_regex",
+}
+_JAX = ("jax._src.ad_checkpoint.", "jax.checkpoint_policies.", "jax.ad_checkpoint.")
+_DOTS = ("dots_saveable", "checkpoint_dots")
+_DOTS_WITHOUT_BATCH = (
+    "dots_with_no_batch_dims_saveable",
+    "checkpoint_dots_with_no_batch_dims",
+)
+
+
+class UnknownPolicyError(ValueError):
+    """A policy that is not modelled."""
+
+
+class Policy:
+    """What becomes of values: `fate(value)` is `saved`, `offloaded` or `recomputed`."""
+
+    __slots__ = ("_everything", "_has_batched", "_offloaded", "_products", "_saved", "text")
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        saved: str | None = None,
+        offloaded: str | None = None,
+        products: str | None = None,
+        has_batched: bool = True,
+        everything: bool = False,
+    ) -> None:
+        self.text = text
+        """The policy in words."""
+        self._saved = None if saved is None else Pattern(saved)
+        self._offloaded = None if offloaded is None else Pattern(offloaded)
+        self._products = products
+        self._has_batched = has_batched
+        self._everything = everything
+
+    def fate(self, value: Value) -> str:
+        """What becomes of `value`, if backward needs it."""
+        if self._everything:
+            # A whole is not kept beside its parts.
+            return RECOMPUTED if value.is_whole else SAVED
+        if value.is_product and self._products is not None:
+            return self._products if self._has_batched or not value.is_batched else RECOMPUTED
+        if value.name is not None:
+            # Names that may be saved come first, as in JAX's own policies.
+            if self._saved is not None and self._saved.fullmatch(value.name):
+                return SAVED
+            if self._offloaded is not None and self._offloaded.fullmatch(value.name):
+                return OFFLOADED
+        return RECOMPUTED
+
+
+KEEP_EVERYTHING = Policy("no rematerialisation", everything=True)
+
+
+def policy_of(spec: Config) -> Policy:
+    """The policy of a `remat_spec`; an `UnknownPolicyError` for one that is not modelled."""
+    found = spec.get("policy")
+    if found is None:
+        return Policy("nothing is kept")
+    if isinstance(found, str):
+        return _named(found)
+    function = found.get("fn") if isinstance(found, Config) else found
+    if not isinstance(found, Config) or str(function) not in _BY_NAMES:
+        raise UnknownPolicyError(f"the policy {function} is not modelled")
+    saved, offloaded = (
+        _pattern(found, f"names_which_can_be_{fate}") for fate in (SAVED, OFFLOADED)
+    )
+    words = [
+        f"{pattern} {fate}" for pattern, fate in ((saved, SAVED), (offloaded, OFFLOADED)) if pattern
+    ]
+    try:
+        return Policy(", ".join(words) or "nothing is kept", saved=saved, offloaded=offloaded)
+    except PatternError as error:
+        raise UnknownPolicyError(
+            f"the policy has a pattern that is not supported: {error}"
+        ) from None
+
+
+def _pattern(config: Config, key: str) -> str | None:
+    found = config.get(key)
+    if found is not None and not isinstance(found, str):
+        raise UnknownPolicyError(f"{key} is no regular expression")
+    return found
+
+
+def _named(name: str) -> Policy:
+    if name == f"{_FUJI}offload_dots_saveable_policy":
+        return Policy("results of all products offloaded", products=OFFLOADED)
+    if name == f"{_FUJI}offload_attention_proj_policy":
+        return Policy(f"{_ATTENTION} offloaded", offloaded=_ATTENTION)
+    prefix, _, last = name.rpartition(".")
+    if f"{prefix}." in _JAX:
+        if last == "nothing_saveable":
+            return Policy("nothing is kept")
+        if last == "everything_saveable":
+            return Policy("everything is kept", everything=True)
+        if last in _DOTS:
+            return Policy("results of all products saved", products=SAVED)
+        if last in _DOTS_WITHOUT_BATCH:
+            text = "results of products without batch dimensions saved"
+            return Policy(text, products=SAVED, has_batched=False)
+    raise UnknownPolicyError(f"the policy {name} is not modelled")

@@ -1,0 +1,205 @@
+"""`StepTraffic`: what devices send each other in a training step, as a config implies it."""
+
+from __future__ import annotations
+
+from hlofast.table import Table, column_of, text_column_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._implied import Implied
+    from hlofast.config._parts import Parameter, Product
+
+GATHER, REDUCE, SUM = "all-gather", "reduce-scatter", "all-reduce"
+
+
+class Transfer:
+    """One collective that recurs: `payload` bytes of the whole array, `count` times a step."""
+
+    __slots__ = ("axes", "count", "kind", "layers", "moved", "payload", "phase", "tensor")
+
+    def __init__(
+        self,
+        tensor: str,
+        moved: str,
+        kind: str,
+        axes: tuple[str, ...],
+        phase: str,
+        payload: int,
+        count: int,
+        layers: int,
+    ) -> None:
+        self.tensor = tensor
+        self.moved = moved
+        self.kind = kind
+        self.axes = axes
+        self.phase = phase
+        self.payload = payload
+        self.count = count
+        self.layers = layers
+
+
+class StepTraffic:
+    """Collectives of one step, as weights and activations are divided; sizes of one device.
+
+    Weights that are divided along an axis along which devices have different tokens are gathered
+    for forward and again for backward, in the type they are computed with; their gradients are
+    reduced. Weights divided along other axes need sums of activations. With gradient accumulation
+    all of it happens for each part of the batch. Modelled: a compiler may choose otherwise.
+    """
+
+    __slots__ = ("gaps", "transfers")
+
+    gaps: tuple[tuple[str, str], ...]
+    transfers: tuple[Transfer, ...]
+
+    def __init__(self, implied: Implied) -> None:
+        self.gaps = tuple(implied.gaps) + tuple(_unmodelled(implied))
+        self.transfers = tuple(_transfers(implied)) if implied.mesh else ()
+
+    def total(
+        self, kind: str | None = None, moved: str | None = None, axis: str | None = None
+    ) -> int:
+        """Payload bytes of a step.
+
+        Of one `kind`, of `weights`, `gradients` or `activations`, of those that go along `axis`.
+        """
+        return sum(
+            each.payload * each.count
+            for each in self.transfers
+            if kind in (None, each.kind)
+            and moved in (None, each.moved)
+            and (axis is None or axis in each.axes)
+        )
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Weights gathered in a step by one device: the payloads of all gathers."""
+        return self.total(GATHER, "weights")
+
+    @property
+    def gathered_bytes_per_layer(self) -> int:
+        """Of the largest layer, for one pass."""
+        sums: dict[int, int] = {}
+        for each in self.transfers:
+            if each.kind == GATHER and each.phase == "forward" and each.layers > 1:
+                sums[each.layers] = sums.get(each.layers, 0) + each.payload
+        return max(sums.values(), default=0)
+
+    @property
+    def table(self) -> Table:
+        """One row for each collective that recurs.
+
+        Columns: tensor, moved (weights, gradients, activations), kind, axes, phase, payload
+        (bytes of one), count (in a step), total_payload, provenance.
+        """
+        rows = self.transfers
+        return Table(
+            [
+                ("tensor", text_column_of([row.tensor for row in rows])),
+                ("moved", text_column_of([row.moved for row in rows])),
+                ("kind", text_column_of([row.kind for row in rows])),
+                ("axes", text_column_of([",".join(row.axes) for row in rows])),
+                ("phase", text_column_of([row.phase for row in rows])),
+                ("payload", column_of([row.payload for row in rows])),
+                ("count", column_of([row.count for row in rows])),
+                ("total_payload", column_of([row.payload * row.count for row in rows])),
+                ("provenance", text_column_of(["modelled"] * len(rows))),
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"<StepTraffic: {self.total():,} bytes a step, {self.gathered_bytes:,} gathered>"
+
+
+def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
+    gaps = []
+    for axis in implied.batch.sequence_axes:
+        if implied.mesh.get(axis, 1) > 1:
+            gaps.append(("mesh_shape", f"traffic along {axis!r} within attention is not modelled"))
+    if implied.mesh.get("pipeline", 1) > 1:
+        gaps.append(("mesh_shape", "traffic between pipeline stages is not modelled"))
+    return gaps
+
+
+def _transfers(implied: Implied) -> list[Transfer]:
+    products: dict[str, list[Product]] = {}
+    for product in implied.parts.products:
+        if product.parameter is not None:
+            products.setdefault(product.parameter, []).append(product)
+    found: list[Transfer] = []
+    for parameter in implied.parts.parameters:
+        found += _of_weights(implied, parameter, products.get(parameter.path, []))
+    found += _of_activations(implied)
+    return found
+
+
+def _cut(implied: Implied, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the axes that cut anything."""
+    return tuple(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
+
+
+def _of_weights(implied: Implied, parameter: Parameter, products: list[Product]) -> list[Transfer]:
+    tokens = _cut(implied, implied.token_axes)
+    along = tuple(axis for axis in _cut(implied, parameter.axes) if axis in tokens)
+    others = tuple(axis for axis in parameter.axes if axis not in along)
+    layers, steps = parameter.layers, implied.steps
+    payload = implied.itemsize * parameter.elements // layers // implied.shards(others)
+    found = []
+
+    def add(moved: str, kind: str, axes: tuple[str, ...], phase: str, size: int) -> None:
+        if axes:
+            found.append(
+                Transfer(parameter.path, moved, kind, axes, phase, size, layers * steps, layers)
+            )
+
+    if along:
+        add("weights", GATHER, along, "forward", payload)
+        if products:
+            # What is only looked up needs no weights in backward.
+            add("weights", GATHER, along, "backward", payload)
+    add("gradients", REDUCE, along, "backward", payload)
+    rest = tuple(axis for axis in tokens if axis not in along)
+    add("gradients", SUM, rest, "backward", payload // implied.shards(along))
+    return found
+
+
+def _of_activations(implied: Implied) -> list[Transfer]:
+    """Sums over axes that divide weights but not tokens."""
+    parameters = {parameter.path: parameter for parameter in implied.parts.parameters}
+    if implied.batch.tokens is None:
+        return []
+    found: list[Transfer] = []
+    joints: set[str] = set()
+
+    def add(product: Product, axes: tuple[str, ...], phase: str, width: int) -> None:
+        features = ((width, ()),)
+        payload = implied.activation_bytes(features, implied.itemsize, padded=True)
+        tensor = product.parameter or product.name
+        count = product.layers * implied.steps
+        layers = product.layers
+        found.append(Transfer(tensor, "activations", SUM, axes, phase, payload, count, layers))
+
+    for product in implied.parts.products:
+        parameter = parameters.get(product.parameter or "")
+        if parameter is None:
+            continue
+        stacked = parameter.stacked
+        inside: list[str] = []
+        outside: list[str] = []
+        width = results = 1
+        for index, axes in enumerate(parameter.sharding[stacked:]):
+            cut = [axis for axis in _cut(implied, axes) if axis not in implied.token_axes]
+            if index in product.contracted:
+                inside += cut
+                width *= parameter.shape[stacked + index]
+            else:
+                outside += cut
+                results *= parameter.shape[stacked + index]
+        if inside:
+            add(product, tuple(inside), "forward", results)
+            if implied.is_recomputed(product):
+                add(product, tuple(inside), "recomputed", results)
+        if outside and product.joint not in joints:
+            joints.add(product.joint)
+            add(product, tuple(outside), "backward", width)
+    return found

@@ -1,0 +1,186 @@
+"""`Verdict`: whether a step fits its devices, what binds, and how long it takes at best."""
+
+from __future__ import annotations
+
+from hlofast.config._flops import StepFlops
+from hlofast.config._memory import StepMemory
+from hlofast.config._traffic import StepTraffic
+from hlofast.devices import UnknownFigureError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hlofast.config._implied import Implied
+    from hlofast.devices import Device
+
+FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
+_TIGHT = 0.9
+"""Part of a device's memory above which a compiler has to save."""
+
+
+class Verdict:
+    """What to expect of a training step on devices of one kind.
+
+    `status` is `does not fit` if the expected peak exceeds the memory, `tight` if without any
+    shortage nine tenths of it would be taken, else `fits`; or `unknown`. Comes from
+    `EffectiveConfig.verdict`.
+    """
+
+    __slots__ = (
+        "binding_term", "capacity_bytes", "communication_seconds", "compute_seconds", "device",
+        "devices", "expected_peak_bytes", "gaps", "hbm_lower_bound", "host_bytes", "mfu",
+        "relaxed_peak_bytes", "sequences_per_device", "statements", "status", "step_seconds",
+    )  # fmt: skip
+
+    status: str
+    device: str | None
+    """The kind of device."""
+    devices: int | None
+    capacity_bytes: int | None
+    """Memory of one JAX device that a program may use."""
+    hbm_lower_bound: int | None
+    """`StepMemory.hbm_lower_bound`."""
+    expected_peak_bytes: int | None
+    """`StepMemory.expected_peak_bytes`."""
+    relaxed_peak_bytes: int | None
+    """`StepMemory.relaxed_peak_bytes`."""
+    binding_term: str | None
+    """What takes most of the memory."""
+    host_bytes: int | None
+    """Memory of the host that one device's offloaded values take."""
+    sequences_per_device: float | None
+    """At a time: of one part of the batch if gradients are accumulated."""
+    compute_seconds: float | None
+    """All operations, those that are computed again too, at the devices' peak."""
+    communication_seconds: float | None
+    """All collectives one after the other, at the devices' link bandwidths."""
+    step_seconds: float | None
+    """The longer of the two: a step in which one hides behind the other entirely."""
+    mfu: float | None
+    """Model FLOPs utilisation of that step."""
+    statements: tuple[str, ...]
+    """What is worth knowing, in sentences."""
+    gaps: tuple[tuple[str, str], ...]
+    """Paths in the config, and why what stands there is not modelled."""
+
+    def __init__(self, implied: Implied, device: Device | None, devices: int | None) -> None:
+        memory, flops, traffic = StepMemory(implied), StepFlops(implied), StepTraffic(implied)
+        self.gaps = tuple(dict.fromkeys([*memory.gaps, *flops.gaps, *traffic.gaps]))
+        self.device = None if device is None else device.name
+        self.devices = devices
+        self.capacity_bytes = None if device is None else _capacity(device)
+        self.hbm_lower_bound = memory.hbm_lower_bound
+        self.host_bytes = memory.host_bytes
+        self.binding_term = memory.binding_term
+        self.expected_peak_bytes = memory.expected_peak_bytes
+        self.relaxed_peak_bytes = memory.relaxed_peak_bytes
+        self.sequences_per_device = None
+        if implied.mesh and implied.batch.tokens is not None:
+            count, parts = implied.rows()
+            self.sequences_per_device = count / parts
+        self.status = self._status()
+        self._time(implied, flops, traffic, device)
+        self.statements = tuple(_statements(self, implied, memory))
+
+    @property
+    def excess_bytes(self) -> int | None:
+        """By how much the expected peak exceeds the memory; 0 if it does not."""
+        if self.expected_peak_bytes is None or self.capacity_bytes is None:
+            return None
+        return max(0, self.expected_peak_bytes - self.capacity_bytes)
+
+    def _status(self) -> str:
+        if self.expected_peak_bytes is None or self.capacity_bytes is None:
+            return UNKNOWN
+        if self.expected_peak_bytes > self.capacity_bytes:
+            return TOO_LARGE
+        relaxed = self.relaxed_peak_bytes or 0
+        return TIGHT if relaxed > _TIGHT * self.capacity_bytes else FITS
+
+    def _time(
+        self, implied: Implied, flops: StepFlops, traffic: StepTraffic, device: Device | None
+    ) -> None:
+        self.compute_seconds = self.communication_seconds = None
+        self.step_seconds = self.mfu = None
+        if device is None or self.devices is None or flops.executed is None:
+            return
+        try:
+            peak = device.per_jax_device("flops.bf16")
+        except UnknownFigureError:
+            return
+        self.compute_seconds = flops.executed / (self.devices * peak)
+        self.communication_seconds = _communication(implied, traffic, device)
+        self.step_seconds = max(self.compute_seconds, self.communication_seconds or 0.0)
+        if self.step_seconds > 0:
+            self.mfu = flops.mfu(self.step_seconds, self.devices, device)
+
+    def __repr__(self) -> str:
+        if self.expected_peak_bytes is None or self.capacity_bytes is None:
+            return f"<Verdict: {self.status}>"
+        sizes = f"{self.expected_peak_bytes:,} of {self.capacity_bytes:,} bytes"
+        return f"<Verdict: {self.status}, {sizes}, most for {self.binding_term}>"
+
+
+def _capacity(device: Device) -> int | None:
+    """Memory of one JAX device that programs may use, or all of it where that is not known."""
+    for figure in ("hbm_usable_bytes", "hbm_bytes"):
+        if figure in device and "jax_devices" in device:
+            return int(device.per_jax_device(figure))
+    return None
+
+
+def _communication(implied: Implied, traffic: StepTraffic, device: Device) -> float | None:
+    """Seconds of all collectives; None where a figure of the device is missing."""
+    total = 0.0
+    for each in traffic.transfers:
+        size = implied.shards(each.axes)
+        near, dimensions = _network(implied, each.axes, device)
+        try:
+            time = device.collective_time(each.kind, each.payload, size, near=near, axes=dimensions)
+        except UnknownFigureError:
+            return None
+        total += time.seconds * each.count
+    return total
+
+
+def _network(
+    implied: Implied, axes: tuple[str, ...], device: Device
+) -> tuple[int | None, int | None]:
+    """How many of a group share a slice or a host, and along how many dimensions of a torus."""
+    size, total = implied.shards(axes), implied.shards(implied.mesh)
+    topology = str(device.value("topology") or "")
+    block = total // implied.slices
+    if not topology.startswith("torus"):
+        block = int(device.value("chips_per_host") or total) * int(device.value("jax_devices") or 1)
+    # Devices are numbered with the last axis fastest; blocks of them are neighbours.
+    near, stride = 1, 1
+    for axis, extent in reversed(implied.mesh.items()):
+        if axis in axes:
+            near *= max(1, min(extent, block // stride))
+        stride *= extent
+    if not topology.startswith("torus"):
+        return (near if near < size else None), None
+    whole = int(topology[6]) if size >= block else 1
+    return (near if near < size else None), whole
+
+
+def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[str]:
+    found = []
+    for row in memory.replicated:
+        found.append(
+            f"{row['path']} is not divided along {row['axes']}: {row['state_bytes']:,} bytes of "
+            f"state on every device, {row['bytes_saved']:,} less if it were"
+        )
+    batch = implied.batch
+    if verdict.sequences_per_device is not None and batch.sequences is not None:
+        count, parts = implied.rows()
+        if count % parts:
+            size = sum(
+                term.bytes for term in memory.terms if term.name == "padding" and term.bytes > 0
+            )
+            found.append(
+                f"{batch.sequences:,} sequences do not divide by {parts:,} shards: devices pad to "
+                f"{-(-count // parts)} each, {size:,} bytes more"
+            )
+    for path, why in verdict.gaps:
+        found.append(f"not modelled: {path}: {why}")
+    return found
