@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from hlofast._collectives import Collectives
     from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
+    from hlofast._diff import Diff, diff
     from hlofast._jax import from_jax
     from hlofast._lint import Finding, Findings
     from hlofast._memory import Memory
@@ -86,6 +87,7 @@ __all__ = [
     "Declaration",
     "DeclaredParameter",
     "DeclaredValue",
+    "Diff",
     "DimensionLabels",
     "Expectations",
     "Finding",
@@ -121,6 +123,7 @@ __all__ = [
     "check",
     "config",
     "devices",
+    "diff",
     "element_types",
     "find_modules",
     "from_jax",
@@ -157,6 +160,10 @@ def __getattr__(name: str) -> object:
         from hlofast import _cost
 
         value = getattr(_cost, name)
+    elif name in {"Diff", "diff"}:
+        from hlofast import _diff
+
+        value = getattr(_diff, name)
     elif name == "Memory":
         from hlofast import _memory
 

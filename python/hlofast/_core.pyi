@@ -19,6 +19,9 @@ from hlofast._cost_data import StagesData as StagesData
 from hlofast._cost_data import _cost as _cost
 from hlofast._cost_data import _lint_codes as _lint_codes
 from hlofast._cost_data import _lint_options as _lint_options
+from hlofast._diff import Diff
+from hlofast._diff_data import DiffData as DiffData
+from hlofast._diff_data import _diff as _diff
 from hlofast._lint import Findings
 from hlofast._measurements import Measurements
 from hlofast._memory import Memory
@@ -167,6 +170,16 @@ class Module:
     def collectives(
         self, mesh: Mesh | None = None, *, rules: Rules | None = None
     ) -> Collectives: ...
+    def diff(
+        self,
+        other: Module,
+        *,
+        layouts: bool = True,
+        backend_config: bool = True,
+        schedule: bool = False,
+        mesh: Mesh | None = None,
+        rules: Rules | None = None,
+    ) -> Diff: ...
     def lint(
         self, mesh: Mesh | None = None, *, rules: Rules | None = None, **options: float
     ) -> Findings: ...

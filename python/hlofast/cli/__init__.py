@@ -25,6 +25,7 @@ VERBS = {
     "config": "a trainer config: its mesh rules, what it is on an instance, what differs",
     "check": "what was declared (mesh, shardings, policy, figures) beside what was compiled",
     "stages": "pipeline stages: sections, what stays and is sent, the boundary, micro-batches",
+    "diff": "what differs between two programs: changes, cost, memory, collectives",
     "show": "one instruction or computation in context: operands, users, source line",
     "fmt": "print modules as canonical HLO text",
 }

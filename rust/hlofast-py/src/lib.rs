@@ -8,6 +8,7 @@ mod columns;
 mod computation;
 mod cost;
 mod counted;
+mod diff;
 mod errors;
 mod held;
 mod html;
@@ -57,6 +58,8 @@ mod _core {
     use crate::computation::Computation;
     #[pymodule_export]
     use crate::cost::{_cost, CostData};
+    #[pymodule_export]
+    use crate::diff::{_diff, DiffData};
     #[pymodule_export]
     use crate::instruction::Instruction;
     #[pymodule_export]

@@ -338,6 +338,26 @@ impl Module {
         memory.call1((slf, rule, sizes, constants, space, schedule, device))
     }
 
+    /// What differs in `other`, whatever instructions are called there and in whatever order they
+    /// stand: what came, went and changed, and what that does to cost, memory and collectives.
+    /// Without `layouts` or `backend_config` those do not count; with `schedule` the order does,
+    /// where both modules are scheduled. `mesh` and `rules` as for `collectives`. See
+    /// `hlofast.Diff`.
+    #[pyo3(signature = (other, *, layouts=true, backend_config=true, schedule=false, mesh=None,
+        rules=None))]
+    fn diff<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, Self>,
+        layouts: bool,
+        backend_config: bool,
+        schedule: bool,
+        mesh: Option<&Bound<'py, PyAny>>,
+        rules: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let diff = slf.py().import("hlofast._diff")?.getattr("compare")?;
+        diff.call1((slf, other, layouts, backend_config, schedule, mesh, rules))
+    }
+
     /// The instruction table: one row per instruction, implied ones included.
     fn table<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let table = slf.py().import("hlofast.table")?.getattr("Table")?;

@@ -5,6 +5,7 @@
 
 pub mod comms;
 pub mod cost;
+pub mod diff;
 pub mod edit;
 pub mod error;
 pub mod graph;

@@ -22,9 +22,12 @@ use crate::ir::{CallRole, ComputationId, Flags, Layout, Module, Opcode, Row, Sha
 use crate::text::{Cursor, Span};
 use names::Names;
 pub(crate) use names::needs_percent;
+pub(crate) use order::row_order;
+pub(crate) use shape::shape_classes;
 use shape::{number, write_index_comment, write_shape};
 use std::collections::{HashMap, HashSet};
-use value::{Spacing, write_value, write_without_layouts};
+use value::write_without_layouts;
+pub(crate) use value::{Spacing, write_literal, write_value};
 
 /// XLA's two ways to write a module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,19 +134,19 @@ pub fn layout_to_text(layout: &Layout) -> Vec<u8> {
 }
 
 /// Attributes that `PrintOptions::metadata` governs, of instructions and of the header.
-fn is_metadata(key: &[u8]) -> bool {
+pub(crate) fn is_metadata(key: &[u8]) -> bool {
     matches!(key, b"metadata" | b"origin" | b"origin_recovery_table" | b"debug_attributes")
 }
 
 /// The keys met so far in a list of attributes; of doubled ones the first counts.
 #[derive(Default)]
-struct Seen<'a> {
+pub(crate) struct Seen<'a> {
     few: Vec<&'a [u8]>,
     many: HashSet<&'a [u8]>,
 }
 
 impl<'a> Seen<'a> {
-    fn is_new(&mut self, key: &'a [u8]) -> bool {
+    pub(crate) fn is_new(&mut self, key: &'a [u8]) -> bool {
         if self.few.contains(&key) {
             return false;
         }
@@ -315,7 +318,7 @@ impl<'a> Printer<'a> {
             }
         }
         self.out.extend_from_slice(b"{\n");
-        for row in order::row_order(self.module, id) {
+        for row in row_order(self.module, id) {
             if !(self.options.fold && names::is_tuple_path(self.module, row)) {
                 self.out.extend_from_slice(b"  ");
                 self.instruction(row);

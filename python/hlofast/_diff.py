@@ -1,0 +1,316 @@
+"""`Diff`: what differs between two modules, and what that does to cost, memory and collectives."""
+
+from __future__ import annotations
+
+from hlofast import _core
+from hlofast._cost import read_rules
+from hlofast.table import Table, column_of
+
+TYPE_CHECKING = False  # The command line compares modules; importing typing would slow its start.
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast._core import Mesh, Module
+    from hlofast._cost import Cost, Rules
+
+_SUMS = ("flops", "transcendentals", "bytes_accessed")
+_SENT = ("multiplicity", "total_payload", "total_wire_bytes")
+
+
+class Diff:
+    """What differs between two modules: `Module.diff(other)` or `hlofast.diff(before, after)`.
+
+    Instructions are matched by what they compute and what is computed from them; their names,
+    metadata, channel numbers and order do not count, nor does how often equal computations are
+    written. Attributes that say the same in other words (groups of devices and shardings as lists
+    or as rules) are equal.
+    """
+
+    __slots__ = (
+        "_causes",
+        "_changes",
+        "_costs",
+        "_data",
+        "_options",
+        "_pairs",
+        "_rules",
+        "after",
+        "before",
+        "mesh",
+    )
+
+    def __init__(
+        self,
+        before: Module,
+        after: Module,
+        options: tuple[bool, bool, bool],
+        mesh: Mesh | None,
+        rules: list[tuple[str, str]] | None,
+    ) -> None:
+        self.before = before
+        """The first module."""
+        self.after = after
+        """The second module."""
+        self.mesh = mesh
+        """The mesh that was given for the axes of collectives."""
+        layouts, backend_config, schedule = options
+        self._options = options
+        self._rules = rules
+        self._data = _core._diff(
+            before, after, layouts=layouts, backend_config=backend_config, schedule=schedule
+        )
+        self._changes: Table | None = None
+        self._causes: Table | None = None
+        self._pairs: Table | None = None
+        self._costs: tuple[Cost, Cost] | None = None
+
+    @property
+    def changes(self) -> Table:
+        """All differences: of the modules themselves, then what vanished, appeared, moved, changed.
+
+        Columns: `kind` (vanished, appeared, changed, or moved into or out of a called computation,
+        as when instructions are fused), `aspect` (of what changed: opcode, element_type,
+        dimensions, layout, memory_space, structure (of tuples), operands, constant,
+        parameter_number, trip_count, root, schedule, or the name of an attribute, also of the
+        header; empty for the others), `opcode`, `before` and `after` (what either module has:
+        values of attributes, shapes of what vanished or appeared, computations of what moved; cut
+        where they are long), `is_consequence` (uint8: 1 where another difference brought it about:
+        the shape of a result whose operand changed in the same way, an operand that came or went,
+        what a computation holds that came or went with its caller, the trip count of a loop),
+        `name_before`, `computation_before`, `instruction_before` (row number; -1 where the first
+        module has none), `name_after`, `computation_after`, `instruction_after`, `op_name`,
+        `source_file`, `source_line` (of the second module, where it has the instruction).
+        """
+        if self._changes is None:
+            self._changes = Table(self._data.changes(False))
+        return self._changes
+
+    @property
+    def causes(self) -> Table:
+        """The rows of `changes` that no other difference brought about."""
+        if self._causes is None:
+            self._causes = Table(self._data.changes(True))
+        return self._causes
+
+    @property
+    def pairs(self) -> Table:
+        """Which instruction is which: columns `instruction_before`, `instruction_after` (rows)."""
+        if self._pairs is None:
+            self._pairs = Table(self._data.pairs())
+        return self._pairs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no difference."""
+        return not len(self.changes)
+
+    @property
+    def compares_layouts(self) -> bool:
+        """Whether layouts were compared: not if that was not asked for or a module gives none."""
+        return self._data.compares_layouts
+
+    @property
+    def same_schedule(self) -> bool | None:
+        """Whether instructions stand in the same order; None unless both modules are scheduled."""
+        return self._data.same_schedule
+
+    def counts(self) -> dict[str, int]:
+        """How many causes there are by kind; of those that changed by aspect."""
+        counts: dict[str, int] = {}
+        columns = (self.causes._columns[name].tolist() for name in ("kind", "aspect"))
+        for kind, aspect in zip(*columns, strict=True):
+            name = f"{kind} {aspect}".rstrip()
+            counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    def totals(self) -> Table:
+        """What both modules take in one run.
+
+        Columns: `measure` (instructions, computations, flops, transcendentals, bytes_accessed,
+        live_peak (bytes), collectives, payload and wire_bytes (of all executions)), `before`,
+        `after`, `change` (their difference; all int64, with -1 and 0 where a figure is not known),
+        `is_known` (uint8), `is_lower_bound` (uint8: 1 where FLOPs are missing in either module,
+        see `Cost.mfu`), `provenance`: counts are exact, the others are modelled.
+        """
+        known: dict[str, tuple[int | None, int | None]] = {
+            "instructions": (self.before.instruction_count, self.after.instruction_count),
+            "computations": (len(self.before.computations), len(self.after.computations)),
+        }
+        costs = self._both_costs()
+        for name in _SUMS:
+            known[name] = (int(getattr(costs[0], name)), int(getattr(costs[1], name)))
+        known["live_peak"] = (_live_peak(self.before), _live_peak(self.after))
+        sent = (self._sent(self.before), self._sent(self.after))
+        known["collectives"] = (len(_distinct(sent[0])), len(_distinct(sent[1])))
+        for name, column in (("payload", "total_payload"), ("wire_bytes", "total_wire_bytes")):
+            known[name] = (_sum(sent[0], column), _sum(sent[1], column))
+        bound = any(cost._misses_flops() for cost in costs)
+        exact = ("instructions", "computations", "collectives")
+        rows = []
+        for name, (before, after) in known.items():
+            is_known = before is not None and after is not None
+            change = after - before if before is not None and after is not None else 0
+            provenance = "exact" if name in exact else "modelled" if is_known else "unknown"
+            is_bound = bound and name not in (*exact, "live_peak")
+            rows.append((name, before, after, change, is_known, is_bound, provenance))
+        names, befores, afters, changes, knowns, bounds, provenances = zip(*rows, strict=True)
+        return Table(
+            [
+                ("measure", _core.TextColumn(list(names))),
+                ("before", column_of([-1 if value is None else value for value in befores])),
+                ("after", column_of([-1 if value is None else value for value in afters])),
+                ("change", column_of(list(changes))),
+                ("is_known", column_of([int(value) for value in knowns], "B")),
+                ("is_lower_bound", column_of([int(value) for value in bounds], "B")),
+                ("provenance", _core.TextColumn(list(provenances))),
+            ]
+        )
+
+    def by(self, key: str, *, depth: int = 3) -> Table:
+        """FLOPs and bytes of both modules by `key`, one of those of `Cost.by`.
+
+        Columns: `key`, then `flops`, `transcendentals` and `bytes_accessed`, each with `_before`
+        and `_after`; those that differ most in bytes first. What only one module has counts as 0
+        in the other.
+        """
+        tables = [cost.by(key, depth=depth) for cost in self._both_costs()]
+        before, after = (_rows_by(table, [key], _cost_columns(table)) for table in tables)
+        return _side_by_side([key], list(_SUMS), before, after)
+
+    def opcodes(self) -> Table:
+        """Instructions by opcode: columns `opcode`, `instructions_before`, `instructions_after`.
+
+        Those that differ most stand first.
+        """
+        before, after = (_opcodes(module) for module in (self.before, self.after))
+        return _side_by_side(["opcode"], ["instructions"], before, after)
+
+    def collectives(self, by: str = "axes") -> Table:
+        """Collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
+
+        Columns: `kind`, `by`, then `executions`, `payload` and `wire_bytes` (of all executions),
+        each with `_before` and `_after`; those that differ most in wire bytes first. The axes are
+        those of `mesh`, otherwise of the mesh that each text speaks of.
+        """
+        keys = ["kind"] if by == "kind" else ["kind", by]
+        names = dict(zip(_SENT, ("executions", "payload", "wire_bytes"), strict=True))
+        before, after = (
+            _rows_by(self._sent(module), keys, {column: [column] for column in names})
+            for module in (self.before, self.after)
+        )
+        return _side_by_side(keys, list(names.values()), before, after)
+
+    def _sent(self, module: Module) -> Table:
+        cost = self._both_costs()[0 if module is self.before else 1]
+        return Table(cost._data.collectives(self.mesh).columns())
+
+    def _both_costs(self) -> tuple[Cost, Cost]:
+        if self._costs is None:
+            rules = self._rules
+            self._costs = (self.before.cost(rules=rules), self.after.cost(rules=rules))
+        return self._costs
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Diff, (self.before, self.after, self._options, self.mesh, self._rules)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts().items())
+        return f"<Diff of {self.before.name} and {self.after.name}: {counts or 'none'}>"
+
+
+def _live_peak(module: Module) -> int | None:
+    """The peak in bytes; None where it cannot be told."""
+    try:
+        return module.memory().live_peak
+    except ValueError:
+        return None
+
+
+def _opcodes(module: Module) -> dict[tuple[str, ...], list[int]]:
+    rows = module.summary(shapes=1)["opcodes"]
+    return {(row["opcode"],): [row["instructions"]] for row in rows}
+
+
+def _distinct(collectives: Table) -> set[Any]:
+    return set(collectives._columns["instruction"].tolist())
+
+
+def _sum(table: Table, column: str) -> int | None:
+    values = _numbers(table, column)
+    return None if any(value < 0 for value in values) else sum(values)
+
+
+def _numbers(table: Table, column: str) -> list[int]:
+    values: list[Any] = table._columns[column].tolist()
+    return values
+
+
+def _cost_columns(table: Table) -> dict[str, list[str]]:
+    """The columns that each sum is made of."""
+    bytes_ = [name for name in table.columns if name.endswith(("bytes_read", "bytes_written"))]
+    found = ["bytes_accessed"] if "bytes_accessed" in table.columns else bytes_
+    return {"flops": ["flops"], "transcendentals": ["transcendentals"], "bytes_accessed": found}
+
+
+def _rows_by(
+    table: Table, keys: list[str], sums: dict[str, list[str]]
+) -> dict[tuple[str, ...], list[int]]:
+    """By key the sums of columns; -1 where one of the figures is."""
+    rows: dict[tuple[str, ...], list[int]] = {}
+    places = zip(*(table._columns[key].tolist() for key in keys), strict=True)
+    columns = [[_numbers(table, name) for name in names] for names in sums.values()]
+    for index, place in enumerate(places):
+        row = rows.setdefault(tuple(str(part) for part in place), [0] * len(columns))
+        for number, values in enumerate(columns):
+            figures = [column[index] for column in values]
+            is_unknown = row[number] < 0 or any(figure < 0 for figure in figures)
+            row[number] = -1 if is_unknown else row[number] + sum(figures)
+    return rows
+
+
+def _side_by_side(
+    keys: list[str],
+    names: list[str],
+    before: dict[tuple[str, ...], list[int]],
+    after: dict[tuple[str, ...], list[int]],
+) -> Table:
+    """Sums of both modules by key; those whose last sum differs most first."""
+    nothing = [0] * len(names)
+    places = list(dict.fromkeys([*before, *after]))
+    rows = [(place, before.get(place, nothing), after.get(place, nothing)) for place in places]
+    rows.sort(key=lambda row: -abs(row[2][-1] - row[1][-1]))
+    columns: list[tuple[str, _core.Column | _core.TextColumn]] = []
+    for number, key in enumerate(keys):
+        columns.append((key, _core.TextColumn([place[number] for place, _, _ in rows])))
+    for number, name in enumerate(names):
+        columns.append((f"{name}_before", column_of([row[number] for _, row, _ in rows])))
+        columns.append((f"{name}_after", column_of([row[number] for _, _, row in rows])))
+    return Table(columns)
+
+
+def compare(
+    before: Module,
+    after: Module,
+    layouts: bool,
+    backend_config: bool,
+    schedule: bool,
+    mesh: Mesh | None,
+    rules: Rules | None,
+) -> Diff:
+    """`Module.diff`."""
+    read = None if rules is None else read_rules(rules)
+    return Diff(before, after, (layouts, backend_config, schedule), mesh, read)
+
+
+def diff(
+    before: Module,
+    after: Module,
+    *,
+    layouts: bool = True,
+    backend_config: bool = True,
+    schedule: bool = False,
+    mesh: Mesh | None = None,
+    rules: Rules | None = None,
+) -> Diff:
+    """What differs between two modules: `before.diff(after)`, with the arguments of that."""
+    return compare(before, after, layouts, backend_config, schedule, mesh, rules)

@@ -1,0 +1,112 @@
+//! What stands below and above each row, as hashes.
+
+use super::side::{Level, NONE, Side, callees};
+use crate::ir::ComputationId;
+
+/// Hashes of the rows of one module at one level.
+pub(super) struct Digests {
+    /// Of a row and all it is computed from.
+    pub(super) below: Vec<u64>,
+    /// Of all that is computed from a row, within its computation; not of the row itself. Rows
+    /// from which the root is computed have one each, since operand numbers lead to one row.
+    pub(super) above: Vec<u64>,
+    /// Of a row and those no more than two edges away.
+    pub(super) near: Vec<u64>,
+    /// Of each computation: its root and all its rows, in any order.
+    pub(super) computations: Vec<u64>,
+}
+
+impl Digests {
+    pub(super) fn new(side: &Side<'_>, level: Level) -> Self {
+        let count = side.module.row_count();
+        let mut digests = Self {
+            below: vec![0; count],
+            above: vec![0; count],
+            near: Vec::new(),
+            computations: vec![0; side.module.computations().len()],
+        };
+        digests.look_down(side, level);
+        digests.look_up(side, level);
+        let labels = side.labels(level);
+        digests.near = around(side, labels, &around(side, labels, labels));
+        digests
+    }
+
+    fn look_down(&mut self, side: &Side<'_>, level: Level) {
+        // What computations contain tells rows apart only where attributes do, too.
+        let with_callees = level == Level::Exact;
+        for ComputationId(id) in side.module.computation_post_order() {
+            let mut sum = 0u64;
+            for row in side.rows(id) {
+                let mut hash = side.mixer.start(3);
+                hash.word(side.label(level, *row));
+                for operand in side.operands(*row) {
+                    hash.word(self.below.get(*operand as usize).copied().unwrap_or_default());
+                }
+                if with_callees {
+                    for (role, callee) in callees(side.module, *row) {
+                        hash.bytes(role.as_bytes());
+                        let callee = self.computations.get(callee as usize);
+                        hash.word(callee.copied().unwrap_or_default());
+                    }
+                }
+                let digest = hash.finish();
+                sum = sum.wrapping_add(digest);
+                if let Some(slot) = self.below.get_mut(*row as usize) {
+                    *slot = digest;
+                }
+            }
+            let root = side.module.computation(ComputationId(id)).root;
+            let mut hash = side.mixer.start(4);
+            hash.word(self.below.get(root as usize).copied().unwrap_or_default());
+            hash.word(sum);
+            if let Some(slot) = self.computations.get_mut(id as usize) {
+                *slot = hash.finish();
+            }
+        }
+    }
+
+    fn look_up(&mut self, side: &Side<'_>, level: Level) {
+        for computation in side.module.computations() {
+            if let Some(slot) = self.above.get_mut(computation.root as usize) {
+                *slot = side.mixer.start(13).finish();
+            }
+        }
+        for row in side.order.iter().rev() {
+            let above = self.above.get(*row as usize).copied().unwrap_or_default();
+            let mut own = side.mixer.start(5);
+            own.word(side.label(level, *row));
+            own.word(above);
+            for (index, operand) in side.operands(*row).iter().enumerate() {
+                let mut hash = own;
+                hash.word(index as u64);
+                if let Some(slot) = self.above.get_mut(*operand as usize) {
+                    // A sum, since users have no order.
+                    *slot = slot.wrapping_add(hash.finish());
+                }
+            }
+        }
+    }
+}
+
+/// The hash of each row with those of its operands and users in `known`.
+fn around(side: &Side<'_>, labels: &[u64], known: &[u64]) -> Vec<u64> {
+    let of = |row: u32| known.get(row as usize).copied().unwrap_or_default();
+    let mut around = Vec::with_capacity(labels.len());
+    for (row, label) in labels.iter().enumerate() {
+        let row = row as u32;
+        let mut hash = side.mixer.start(6);
+        hash.word(*label);
+        side.operands(row).iter().for_each(|operand| hash.word(of(*operand)));
+        hash.word(u64::from(NONE));
+        let users = side.uses(row).iter().map(|(user, index)| {
+            let mut use_ = side.mixer.start(7);
+            use_.word(of(*user));
+            use_.word(u64::from(*index));
+            use_.finish()
+        });
+        hash.word(users.fold(u64::from(side.is_root(row)), u64::wrapping_add));
+        around.push(hash.finish());
+    }
+    around
+}

@@ -1,0 +1,93 @@
+//! Values of attributes that are spelled in several ways.
+
+use crate::ir::Opcode;
+use crate::ir::decode::{
+    AttributeValue, LeafSharding, Placement, ReplicaGroups, Sharding, SubgroupKind, decode,
+};
+
+/// Tells values that mean the same from others. Devices are listed one by one, so there is a
+/// limit to how many; beyond it only the spelling tells.
+pub(super) struct Meaning {
+    devices_left: u64,
+}
+
+impl Default for Meaning {
+    fn default() -> Self {
+        Self { devices_left: 1 << 24 }
+    }
+}
+
+impl Meaning {
+    /// Whether two values of attribute `key` say the same in different words: groups of devices
+    /// and shardings as lists or as a rule, with mesh axes or without.
+    pub(super) fn is_same(&mut self, key: &[u8], a: &[u8], b: &[u8]) -> bool {
+        if !matches!(key, b"replica_groups" | b"sharding") {
+            return false;
+        }
+        let read = |value| decode(key, Opcode::AllReduce, value).ok();
+        match (read(a), read(b)) {
+            (Some(AttributeValue::ReplicaGroups(a)), Some(AttributeValue::ReplicaGroups(b))) => {
+                self.same_groups(&a, &b)
+            }
+            (Some(AttributeValue::Sharding(a)), Some(AttributeValue::Sharding(b))) => {
+                self.same_sharding(&a, &b)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether so many devices may be listed, on either side.
+    fn affords(&mut self, devices: Option<u64>) -> Option<usize> {
+        let devices = devices?;
+        self.devices_left = self.devices_left.checked_sub(devices)?;
+        usize::try_from(devices).ok()
+    }
+
+    fn same_groups(&mut self, a: &ReplicaGroups<'_>, b: &ReplicaGroups<'_>) -> bool {
+        let count = |groups: &ReplicaGroups<'_>| {
+            groups.group_count()?.max(1).checked_mul(groups.group_size().unwrap_or(1).max(1))
+        };
+        let Some(limit) = self.affords(count(a).max(count(b))) else { return false };
+        let lists = (a.expand(limit), b.expand(limit));
+        lists.0.is_some() && lists.0 == lists.1
+    }
+
+    fn same_sharding(&mut self, a: &Sharding<'_>, b: &Sharding<'_>) -> bool {
+        let (x, y) = (a.leaves(), b.leaves());
+        let same_form = matches!(a, Sharding::Single(_)) == matches!(b, Sharding::Single(_));
+        same_form && x.len() == y.len() && x.iter().zip(y).all(|(x, y)| self.same_leaf(x, y))
+    }
+
+    fn same_leaf(&mut self, a: &LeafSharding<'_>, b: &LeafSharding<'_>) -> bool {
+        if a.group != b.group {
+            return false;
+        }
+        if a.placement == b.placement || a.is_replicated() && b.is_replicated() {
+            return true;
+        }
+        let (tiles, others) = (a.tile_dimensions(), b.tile_dimensions());
+        if tiles.is_none() || tiles != others || subgroups(a) != subgroups(b) {
+            return false;
+        }
+        let count = a.device_count();
+        if count != b.device_count() {
+            return false;
+        }
+        let Some(limit) = self.affords(count) else { return false };
+        let devices = (a.devices(limit), b.devices(limit));
+        devices.0.is_some() && devices.0 == devices.1
+    }
+}
+
+/// What the trailing dimensions of a grid mean, where they do not mean copies.
+fn subgroups(leaf: &LeafSharding<'_>) -> Option<Vec<SubgroupKind>> {
+    match &leaf.placement {
+        Placement::Tiled(tiles) => Some(
+            tiles.subgroups.iter().copied().filter(|k| *k != SubgroupKind::Replicated).collect(),
+        ),
+        Placement::Named(named) if named.manual.is_empty() && named.unreduced.is_none() => {
+            Some(Vec::new())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,171 @@
+"""`hlofast diff`: differences for people, as JSON and as exit codes."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from renamed import renamed
+from test_cli import TWO_MODULES, document, hlofast_command
+from test_diff import PROGRAM, REPLACED, changed
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "before.txt"
+    path.write_text(PROGRAM)
+    return path
+
+
+def planted(folder: Path, what: str) -> Path:
+    path = folder / "after.txt"
+    path.write_text(renamed(hlofast.loads(changed(REPLACED[what][0]))))
+    return path
+
+
+def only(*arguments: str | Path) -> Any:
+    (pair,) = document("diff", *arguments)["pairs"]
+    return pair
+
+
+def test_document_is_the_python_object(program: Path, tmp_path: Path) -> None:
+    other = planted(tmp_path, "removed collective")
+    pair = only(program, other)
+    diff = hlofast.load(program).diff(hlofast.load(other))
+    assert pair["counts"] == diff.counts() == {"vanished": 1}
+    assert not pair["is_empty"]
+    assert pair["compares_layouts"]
+    assert [row["is_consequence"] for row in pair["changes"]] == [
+        bool(row["is_consequence"]) for row in diff.changes
+    ]
+    totals = {row["measure"]: row["change"] for row in pair["totals"]}
+    assert totals == {row["measure"]: row["change"] for row in diff.totals()}
+    (collective,) = pair["collectives_by_axes"]
+    assert (collective["executions_before"], collective["executions_after"]) == (1, 0)
+
+
+def test_exit_codes(program: Path, tmp_path: Path) -> None:
+    same = tmp_path / "same.txt"
+    same.write_text(renamed(hlofast.load(program)))
+    assert hlofast_command("diff", program, same).returncode == 0
+    assert hlofast_command("diff", program, planted(tmp_path, "swapped operands")).returncode == 1
+    assert hlofast_command("diff", program, tmp_path / "missing.txt").returncode == 3
+    assert hlofast_command("diff", program).returncode == 2
+    assert hlofast_command("diff", "--hosts", "2", program, same).returncode == 2
+    assert hlofast_command("diff", "--module", "no such", program, same).returncode == 2
+    layout = planted(tmp_path, "changed layout")
+    assert hlofast_command("diff", program, layout).returncode == 1
+    assert hlofast_command("diff", "--no-layouts", program, layout).returncode == 0
+    config = planted(tmp_path, "changed backend config")
+    assert hlofast_command("diff", "--no-backend-config", program, config).returncode == 0
+
+
+def test_for_people(program: Path, tmp_path: Path) -> None:
+    done = hlofast_command(
+        "diff", "--mesh", "data=2,model=2", program, planted(tmp_path, "other replica groups")
+    )
+    assert done.returncode == 1
+    for shown in (
+        "step → renamed",
+        "1 changed replica_groups",
+        "replica_groups",
+        "{{0,1},{2,3}}",
+        "{{0,2},{1,3}}",
+        "Collectives by axes",
+        "all-reduce",
+        "model",
+        "data",
+    ):
+        assert shown in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_consequences_are_shown_on_demand(program: Path, tmp_path: Path) -> None:
+    other = planted(tmp_path, "changed dimension")
+    short = hlofast_command("diff", program, other).stdout
+    assert "2 changes" in short
+    assert "Changes (" not in short
+    shown = hlofast_command("diff", "--all", program, other).stdout
+    assert shown.count("dimensions  ") == short.count("dimensions  ") + 2
+
+
+def test_trip_counts_are_always_shown(program: Path, tmp_path: Path) -> None:
+    shown = hlofast_command("diff", program, planted(tmp_path, "changed trip count")).stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert [line[0] for line in lines if line[:1] in (["constant"], ["trip_count"])] == [
+        "constant",
+        "trip_count",
+    ]
+
+
+def test_the_order_counts_on_demand(train_step: Path, tmp_path: Path) -> None:
+    other = tmp_path / "shuffled.txt"
+    other.write_text(renamed(hlofast.load(train_step), seed=1))
+    done = hlofast_command("diff", train_step, other)
+    assert done.returncode == 0
+    assert "the order of instructions, which differs" in done.stdout
+    assert hlofast_command("diff", "--schedule", train_step, other).returncode == 1
+
+
+def test_several_modules_are_paired_by_name(tmp_path: Path) -> None:
+    page, other = tmp_path / "page.txt", tmp_path / "other.txt"
+    page.write_text(TWO_MODULES)
+    first, second = (part for part in TWO_MODULES.split("HloModule ")[1:])
+    other.write_text(
+        f"HloModule {second.replace('exponential', 'sine')}\nHloModule {first}\nHloModule third\n\nENTRY e {{\n  ROOT p = f32[] parameter(0)\n}}\n"
+    )
+    printed = document("diff", page, other)
+    pairs = {pair["before"]["name"]: pair for pair in printed["pairs"]}
+    assert pairs["first"]["is_empty"]
+    assert pairs["second"]["counts"] == {"changed opcode": 1}
+    assert [module["name"] for module in printed["only_after"]] == ["third"]
+    assert printed["only_before"] == []
+    assert hlofast_command("diff", "--module", "first", page, other).returncode == 0
+
+
+def test_two_configs_are_compared_as_configs(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    a.write_text("model.dim: 64\nmodel.klass: 'axlearn.common.causal_lm.Model'\nname: 'trainer'\n")
+    b.write_text(a.read_text().replace("64", "128"))
+    done = hlofast_command("diff", a, b)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == hlofast_command("config", a, "--diff", b).stdout
+    assert "model.dim" in done.stdout
+    assert hlofast_command("diff", a, a).returncode == 0
+    assert '"hlofast.config"' in hlofast_command("diff", "--json", a, b).stdout
+
+
+def test_names_cannot_steer_a_terminal(program: Path, tmp_path: Path) -> None:
+    other = tmp_path / "after.txt"
+    other.write_text(PROGRAM.replace('"widen"', '"\\033[31mwide"'))
+    done = hlofast_command("diff", program, other)
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+
+
+def test_what_cannot_be_read_stands_in_the_document(program: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.txt"
+    broken.write_text(PROGRAM[:900])
+    printed = document("diff", program, broken)
+    assert [error["path"] for error in printed["errors"]] == [str(broken)]
+    assert [module["name"] for module in printed["only_before"]] == ["step"]
+    done = hlofast_command("diff", program, broken)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+def test_loads_neither_numpy_nor_json(program: Path, tmp_path: Path) -> None:
+    import sys
+
+    other = planted(tmp_path, "changed constant")
+    code = (
+        "import sys\nfrom hlofast.__main__ import main\n"
+        f"try: main(['diff', {str(program)!r}, {str(other)!r}])\nexcept SystemExit: pass\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    assert not {"numpy", "json", "typing", "dataclasses"} & set(done.stderr.split())
