@@ -357,6 +357,28 @@ class TestMemory:
         )
         assert without.memory().saved_bytes == 3 * 128 * 2 * rest
 
+    def test_activations(self) -> None:
+        policy = decoder_configs.names(r".*linear1_0", r".*[qk]_proj")
+        memory = on(decoder(policy=policy), data=2).memory()
+        rows = {row["name"]: row for row in memory.activations if row["name"]}
+        fates = {name.partition(".")[2]: row["fate"] for name, row in rows.items()}
+        assert fates == {
+            "q_proj": "offloaded",
+            "k_proj": "offloaded",
+            "v_proj": "recomputed",
+            "flash_residuals": "recomputed",
+            "o_proj": "recomputed",
+            "linear1_0": "saved",
+            "linear1_1": "recomputed",
+            "linear2": "recomputed",
+        }
+        query = rows["FlashAttention.q_proj"]
+        assert query["bytes"] == 256 * 64 * 2 and query["total_bytes"] == 3 * query["bytes"]
+        kept = memory.activations["total_bytes"].sum()
+        assert kept == memory.saved_bytes + memory.offloaded_bytes
+        nowhere = hlofast.config.loads(decoder().to_text()).with_value("mesh_shape", None)
+        assert set(nowhere.select("x").memory().activations["bytes"]) == {-1}
+
     def test_no_rematerialisation(self) -> None:
         config = decoder().without(f"{LAYER}.remat_spec")
         memory = on(config, fsdp=4).memory()
@@ -538,6 +560,12 @@ class TestTraffic:
             ("decoder/lm_head/weight", "backward"),
         ]
 
+    def test_axes_that_are_none(self) -> None:
+        config = decoder(table=("rows", None))
+        why = on(config, fsdp=2).memory().gaps[0][1]
+        assert why == "'rows' in its partition spec is no axis of the mesh"
+        assert on(config, fsdp=2).memory().state_bytes is not None
+
     def test_what_is_not_modelled(self) -> None:
         whys = [why for _, why in on(decoder(), seq=2).traffic().gaps]
         assert any("seq" in why for why in whys)
@@ -598,6 +626,12 @@ class TestVerdict:
         assert verdict.mfu == flops.mfu(verdict.step_seconds, 1024, chip)
         # Measured steps take longer than the ideal one.
         assert verdict.step_seconds < 4.9
+
+    def test_layer_inputs_along_the_model_axis(self) -> None:
+        effective = on(decoder(), data=2, model=4)
+        size = effective.memory().layer_input_bytes
+        text = f"{3 * size // 4:,} bytes less if the sequence were"
+        assert any(text in statement for statement in effective.verdict("tpu-v5e").statements)
 
     def test_other_devices(self, large: Config) -> None:
         effective = large.select("tpu-v5litepod-256-4")

@@ -15,11 +15,11 @@ HEADINGS = ("state", "bound", "peak", "of", "host", "verdict", "most for", "step
 
 def document(effective: EffectiveConfig) -> dict[str, Any]:
     """The JSON form of what a config implies on an instance; None for what is not known."""
-    verdict, memory = effective.verdict(), effective.memory()
-    flops, traffic = effective.flops(), effective.traffic()
+    verdict = effective.verdict()
+    memory, flops, traffic = verdict.memory, verdict.flops, verdict.traffic
     terms = [row | {"bytes": output.known(row["bytes"])} for row in memory.table]
     return {
-        "parameters": effective.parameter_count(),
+        "parameters": flops.parameters,
         "status": verdict.status,
         "binding_term": verdict.binding_term,
         "capacity_bytes": verdict.capacity_bytes,

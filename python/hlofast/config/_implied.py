@@ -87,6 +87,14 @@ class Implied:
             self.gaps.append(("input", why))
         elif not self.batch.is_placed:
             self.gaps.append(("input", "the config does not say which mesh axes cut the batch"))
+        if self.mesh:
+            named = {
+                axis: parameter for parameter in self.parts.parameters for axis in parameter.axes
+            }
+            for axis, parameter in named.items():
+                if axis not in self.mesh:
+                    why = f"{axis!r} in its partition spec is no axis of the mesh"
+                    self.gaps.append((parameter.module, why))
         self.policies: dict[str, Policy | None] = {}
         for path, unit in self.parts.units.items():
             try:

@@ -155,6 +155,41 @@ class StepMemory:
         )
 
     @property
+    def activations(self) -> Table:
+        """What layers compute that backward may need, and what becomes of it.
+
+        Columns: module (path in the model's state), value, name (the checkpoint name, or None),
+        fate (saved, offloaded, recomputed; None where the policy is not modelled), is_needed (by
+        backward), layers, bytes (of one layer on one device; -1 without mesh or batch),
+        total_bytes (that are kept, of all layers).
+        """
+        implied = self._implied
+        rows = implied.parts.values
+        has_batch = implied.mesh and implied.batch.is_placed and implied.batch.tokens is not None
+        sizes = [
+            implied.activation_bytes(row.features, row.itemsize, padded=False) if has_batch else -1
+            for row in rows
+        ]
+        kept = [
+            row.layers * size
+            if row.is_needed and size > 0 and implied.fates[row.key] in (SAVED, OFFLOADED)
+            else 0
+            for row, size in zip(rows, sizes, strict=True)
+        ]
+        return Table(
+            [
+                ("module", text_column_of([row.key.rpartition(":")[0] for row in rows])),
+                ("value", text_column_of([row.key.rpartition(":")[2] for row in rows])),
+                ("name", text_column_of([row.name for row in rows])),
+                ("fate", text_column_of([implied.fates[row.key] for row in rows])),
+                ("is_needed", column_of([int(row.is_needed) for row in rows])),
+                ("layers", column_of([row.layers for row in rows])),
+                ("bytes", column_of(sizes)),
+                ("total_bytes", column_of(kept)),
+            ]
+        )
+
+    @property
     def replicated(self) -> Table:
         """Large parameters that lie whole, or in larger parts than others, on every device.
 

@@ -59,7 +59,7 @@ _STRUCTURES = {"prenorm": ("norm",), "postnorm": ("norm",), "nonorm": ()} | {
 def _axlearn(*names: str) -> Callable[[Module], Module]:
     def register(function: Module) -> Module:
         for name in names:
-            _parts.register_module(_COMMON + name, function)
+            _parts.register_module(_COMMON + name)(function)
         return function
 
     return register

@@ -11,7 +11,7 @@ from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     Axes: TypeAlias = "tuple[str, ...]"
@@ -79,14 +79,6 @@ class Parameter:
     def axes(self) -> Axes:
         """All mesh axes that divide it."""
         return tuple(axis for axes in self.sharding for axis in axes)
-
-    def paths(self) -> Iterator[str]:
-        """The path of each copy."""
-        if "*" not in self.path:
-            yield self.path
-            return
-        for index in range(self.copies):
-            yield self.path.replace("*", str(index))
 
 
 class Product:
@@ -168,14 +160,6 @@ class Value:
         self.is_whole = is_whole
         """Whether it is needed only to make named values of, which are parts of it."""
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Of one layer, on all devices that share it."""
-        total = self.itemsize
-        for size, _ in self.features:
-            total *= size
-        return total
-
 
 class Gap:
     """A part of a config that is not modelled."""
@@ -186,9 +170,6 @@ class Gap:
         self.path = path
         self.klass = klass
         self.why = why
-
-    def __repr__(self) -> str:
-        return f"{self.path or 'the config'} ({self.klass or 'no klass'}): {self.why}"
 
 
 class Unit:
@@ -468,22 +449,23 @@ def checked_size(value: object, name: str) -> int:
     return value
 
 
-def register_module(klass: str, function: Module | None = None) -> Any:
-    """Lets `function` say what modules of `klass` consist of, in every config from now on.
+def register_module(klass: str) -> Callable[[Module], Module]:
+    """Lets the decorated function say what modules of `klass` consist of, in every config.
 
-    `klass` is the name as configs print it, `"my.layers.Gate"`. The function gets a `Builder` and
-    adds parameters, products and values to it. Also a decorator:
-    `@hlofast.config.register_module("my.layers.Gate")`.
+    `klass` is the name as configs print it. The function gets a `Builder` and adds parameters,
+    products and values to it; a `ValueError` from it says why a module is not modelled:
+
+        @hlofast.config.register_module("my.layers.Gate")
+        def gate(builder):
+            weight = builder.parameter("weight", (builder.width, 8))
+            builder.product("gate", weight, 8 * builder.width)
     """
-    if function is None:
 
-        def register(function: Module) -> Module:
-            _registered[klass] = function
-            return function
+    def register(function: Module) -> Module:
+        _registered[klass] = function
+        return function
 
-        return register
-    _registered[klass] = function
-    return function
+    return register
 
 
 def registered(klass: str | None) -> Module | None:

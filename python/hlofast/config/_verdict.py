@@ -27,11 +27,15 @@ class Verdict:
 
     __slots__ = (
         "binding_term", "capacity_bytes", "communication_seconds", "compute_seconds", "device",
-        "devices", "expected_peak_bytes", "gaps", "hbm_lower_bound", "host_bytes", "mfu",
-        "relaxed_peak_bytes", "sequences_per_device", "statements", "status", "step_seconds",
+        "devices", "expected_peak_bytes", "flops", "gaps", "hbm_lower_bound", "host_bytes",
+        "memory", "mfu", "relaxed_peak_bytes", "sequences_per_device", "statements", "status",
+        "step_seconds", "traffic",
     )  # fmt: skip
 
     status: str
+    memory: StepMemory
+    flops: StepFlops
+    traffic: StepTraffic
     device: str | None
     """The kind of device."""
     devices: int | None
@@ -63,7 +67,8 @@ class Verdict:
     """Paths in the config, and why what stands there is not modelled."""
 
     def __init__(self, implied: Implied, device: Device | None, devices: int | None) -> None:
-        memory, flops, traffic = StepMemory(implied), StepFlops(implied), StepTraffic(implied)
+        self.memory = memory = StepMemory(implied)
+        self.flops, self.traffic = flops, traffic = StepFlops(implied), StepTraffic(implied)
         self.gaps = tuple(dict.fromkeys([*memory.gaps, *flops.gaps, *traffic.gaps]))
         self.device = None if device is None else device.name
         self.devices = devices
@@ -181,6 +186,15 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
                 f"{batch.sequences:,} sequences do not divide by {parts:,} shards: devices pad to "
                 f"{-(-count // parts)} each, {size:,} bytes more"
             )
+    inputs = memory.layer_input_bytes
+    idle = [
+        axis for axis, size in implied.mesh.items() if size > 1 and axis not in implied.token_axes
+    ]
+    if inputs and idle:
+        found.append(
+            f"layer inputs are not divided along {','.join(idle)}: "
+            f"{inputs - inputs // implied.shards(idle):,} bytes less if the sequence were"
+        )
     for path, why in verdict.gaps:
         found.append(f"not modelled: {path}: {why}")
     return found
