@@ -257,14 +257,15 @@ def _print_rules(printer: output.Printer, document: dict[str, Any], limit: int |
     ]
     headings = ["rule", "selector", "mesh shape", "modifiers"]
     printer.table("As written", headings, rules[:limit], len(rules))
-    told: dict[str, list[str]] = {}
+    told: dict[str, dict[str, None]] = {}
     for selection in selections:
         for note in selection["notes"]:
-            told.setdefault(note["text"], []).append(selection["instance"])
+            # A name that may mean several numbers of devices stands there several times.
+            told.setdefault(note["text"], {})[selection["instance"]] = None
     if told:
         printer.line()
     for text, names in told.items():
-        printer.paragraph("note: ", f"{text} ({output.names(names)})")
+        printer.paragraph("note: ", f"{text} ({output.names(list(names))})")
     implied.tell(printer, selections)
 
 
