@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import hlofast
 from conftest import FIXTURES, Seeds
 from hlofast.config import Builder, Config, EffectiveConfig, StepMemory
+from test_cli import document, hlofast_command
 
 _spec = importlib.util.spec_from_file_location("decoder_configs", FIXTURES / "decoder_configs.py")
 assert _spec is not None and _spec.loader is not None
@@ -641,6 +643,64 @@ class TestVerdict:
         with pytest.raises(hlofast.devices.UnknownDeviceError):
             effective.verdict("tpu-v99")
         assert on(decoder(), fsdp=2).verdict().status == "unknown"
+
+
+class TestCommand:
+    """`hlofast config` shows what is implied."""
+
+    PATH = FIXTURES / "configs" / "decoder_70b.txt"
+
+    def test_json_is_the_python_objects(self, large: Config) -> None:
+        (printed,) = document("config", self.PATH, "--instance", "tpu-v6e-256-8")["configs"]
+        effective = large.select("tpu-v6e-256-8")
+        implied = printed["selections"][0]["implied"]
+        verdict, memory, flops = effective.verdict(), effective.memory(), effective.flops()
+        assert printed["parameters"] == implied["parameters"] == 68_989_231_104
+        assert implied["status"] == verdict.status == "fits"
+        assert implied["state_bytes"] == memory.state_bytes
+        assert implied["hbm_lower_bound"] == memory.hbm_lower_bound
+        assert implied["expected_peak_bytes"] == memory.expected_peak_bytes
+        assert implied["relaxed_peak_bytes"] == memory.relaxed_peak_bytes
+        assert implied["memory"] == memory.table.to_pylist()
+        assert implied["replicated"] == memory.replicated.to_pylist()
+        assert implied["flops"]["executed"] == flops.executed
+        assert implied["traffic"] == effective.traffic().table.to_pylist()
+        assert implied["step_seconds"] == verdict.step_seconds and implied["mfu"] == verdict.mfu
+        assert implied["sequences_per_device"] == 0.5
+        assert implied["statements"] == list(verdict.statements)
+
+    def test_one_instance_for_people(self) -> None:
+        done = hlofast_command("config", self.PATH, "--instance", "tpu-v5litepod-256-4")
+        assert done.returncode == 0 and done.stderr == ""
+        for shown in (
+            "parameters  68,989,231,104",
+            "verdict        does not fit, by ",
+            "state          9,666,920,448 B",
+            "host memory    49,660,559,360 B",
+            "gathered       273,804,165,120 B",
+            "note: decoder/emb/token_emb/weight is not divided along fsdp: 3,221,225,472 bytes",
+        ):
+            assert shown in done.stdout, shown
+
+    def test_all_rules_for_people(self) -> None:
+        done = hlofast_command("config", self.PATH)
+        lines = done.stdout.splitlines()
+        start = lines.index("What they imply, on one device")
+        assert lines[start + 1].split()[:6] == ["rule", "instance", "state", "bound", "peak", "of"]
+        row = next(line for line in lines[start:] if "tpu-v5litepod-256-4" in line)
+        assert "17.00 GiB" in row and "15.75 GiB" in row and "does not fit" in row
+        assert any("1,024 sequences do not divide by 2,048 shards" in line for line in lines)
+
+    def test_what_is_not_known(self, tmp_path: Path) -> None:
+        path = tmp_path / "other.txt"
+        path.write_text(decoder().with_value(f"{LAYER}.klass", "my.Layer").to_text())
+        (printed,) = document("config", path, "--instance", "tpu-v5e-8")["configs"]
+        implied = printed["selections"][0]["implied"]
+        assert printed["parameters"] is None and implied["status"] == "unknown"
+        assert implied["unmodelled"][0]["path"] == LAYER
+        assert {row["bytes"] for row in implied["memory"]} == {None}
+        done = hlofast_command("config", path, "--instance", "tpu-v5e-8")
+        assert f"note: not modelled: {LAYER}: my.Layer" in done.stdout
 
 
 class TestHostile:

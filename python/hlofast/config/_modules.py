@@ -50,8 +50,12 @@ WITHOUT_PARAMETERS = frozenset(
 """Classes that stand in configs of models and add nothing to what is counted here."""
 
 _LANES = 128
-_STRUCTURES = {"prenorm": ("norm",), "postnorm": ("norm",), "nonorm": ()} | {
-    "hybridnorm": ("prenorm", "postnorm")
+"""Width of a vector register of a TPU."""
+_STRUCTURES: dict[str, tuple[str, ...]] = {
+    "prenorm": ("norm",),
+    "postnorm": ("norm",),
+    "hybridnorm": ("prenorm", "postnorm"),
+    "nonorm": (),
 }
 """By the structure of half a layer, the names of its norms."""
 
@@ -160,7 +164,7 @@ def _norms(builder: Builder) -> str:
             raise UnmodelledError("norm is not set")
         builder.enter(norm, name)
     builder.value("input", ((builder.width, ()),))
-    if "norm" in _STRUCTURES[structure] or "prenorm" in _STRUCTURES[structure]:
+    if structure in ("prenorm", "hybridnorm"):
         builder.value("normalised", ((builder.width, ()),))
     return structure
 
@@ -259,7 +263,7 @@ def _rotated(builder: Builder) -> None:
 
 
 def _projections(builder: Builder, parts: list[tuple[str, int]]) -> None:
-    """Queries, keys and values: named values and what keeps the product."""
+    """Queries, keys and values, which have names."""
     depth = builder.setting("depth")
     axes = _output_axes(builder.config["layer"]) if "layer" in builder.config else ()
     for name, heads in parts:

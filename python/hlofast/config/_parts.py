@@ -300,7 +300,7 @@ class Builder:
                 self.config.class_name or "",
                 self._stack + shape,
                 ((),) * len(self._stack) + divided,
-                str(self.settings.get("dtype", "f32")),
+                str(self.settings.get("dtype") or "float32"),
                 self._layers,
                 self._copies,
                 len(self._stack),
@@ -485,7 +485,7 @@ def parts_of(config: Config) -> Parts:
     trainer = config if isinstance(model, Config) else None
     parts = Parts()
     root = model if isinstance(model, Config) else config
-    dtype = "f32" if trainer is None else trainer.get("train_dtype")
+    dtype = None if trainer is None else trainer.get("train_dtype")
     sequence = None if trainer is None else trainer.get("input.source.max_sequence_length")
     builder = Builder(
         root,
