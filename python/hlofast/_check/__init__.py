@@ -10,7 +10,7 @@ from __future__ import annotations
 from os import PathLike
 
 from hlofast._check.axes import collective_axes, device_count, unexplained
-from hlofast._check.comparison import AGREES, CODES, ERROR, SEVERITIES, Comparison, table
+from hlofast._check.comparison import AGREES, CODES, ERROR, NOTE, SEVERITIES, Comparison, table
 from hlofast._check.declaration import (
     Declaration,
     DeclaredParameter,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._core import Module
+    from hlofast.config import EffectiveConfig
     from hlofast.table import Table
 
 __all__ = [
@@ -45,7 +46,15 @@ __all__ = [
     "path_of",
 ]
 
+
+def _gaps(program: Program) -> Iterator[Comparison]:
+    """What the declaration leaves open."""
+    for place, why in program.declaration.gaps:
+        yield Comparison("not-declared", NOTE, place, "not known", "not compared", why)
+
+
 _COMPARISONS = (
+    _gaps,
     device_count,
     collective_axes,
     shardings,
@@ -146,18 +155,24 @@ class Check:
 
 
 def check(
-    declaration: Declaration | str | PathLike[str],
+    declaration: Declaration | EffectiveConfig | str | PathLike[str],
     module: Module,
     expected: Expectations | Mapping[str, Any] | str | PathLike[str] | None = None,
 ) -> Check:
     """Compare what was declared with what was compiled.
 
-    `declaration` is a `Declaration` or the path of one in TOML; `expected` are demands besides:
+    `declaration` is a `Declaration`, the path of one in TOML, or an AXLearn config on an instance
+    (`hlofast.config.load(path).select(instance)`); `expected` are demands besides:
     `Expectations`, a mapping of the same form or the path of a TOML file. An `OSError` or a
-    `ValueError` for files that cannot be read.
+    `ValueError` for files that cannot be read; a `ValueError` or an `OverflowError` for a module
+    whose memory cannot be analysed.
     """
-    if not isinstance(declaration, Declaration):
+    if isinstance(declaration, str | PathLike):
         declaration = Declaration.load(declaration)
+    elif not isinstance(declaration, Declaration):
+        from hlofast._check.axlearn import declaration_of
+
+        declaration = declaration_of(declaration)
     if isinstance(expected, str | PathLike):
         expected = Expectations.load(expected)
     elif expected is not None and not isinstance(expected, Expectations):

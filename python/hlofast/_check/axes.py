@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
-from hlofast._check.loops import layer_loops
+from hlofast._check.loops import is_in_layers
 from hlofast._check.program import Program, plural
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def device_count(program: Program) -> Iterator[Comparison]:
 
 def collective_axes(program: Program) -> Iterator[Comparison]:
     """Along which axes each collective goes: sums by kind and axes, and those along none."""
-    if program.mesh is None:
+    if program.declaration.mesh is None:
         return
     odd = {row["instruction"]: row["reason"] for row in program.collectives.mismatches}
     sums: dict[tuple[str, str], dict[str, Any]] = {}
@@ -63,16 +63,25 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
             )
             continue
         key = (row["kind"], row["axes"] or "no other device")
-        found = sums.setdefault(key, {"rows": set(), "bytes": 0, "first": row["instruction"]})
+        found = sums.setdefault(
+            key, {"rows": set(), "bytes": 0, "first": row["instruction"], "is_in_layers": False}
+        )
         found["rows"].add(row["instruction"])
+        found["is_in_layers"] |= is_in_layers(program, row)
         found["bytes"] += max(row["total_payload"], 0)
     for (kind, axes), found in sums.items():
         count = plural(len(found["rows"]), "collective")
         is_part = ":(" in axes
-        part = ", along a part of an axis: is the mesh the one that was compiled for?"
+        part = ", along a part of an axis"
+        severity = AGREES
+        if is_part:
+            # A compiler moves what it likes between layers; in them it follows the program.
+            is_grave = found["is_in_layers"] or program.declaration.layers is None
+            severity = WARNING if is_grave else NOTE
+            part += ": is the mesh the one that was compiled for?" if is_grave else ""
         yield Comparison(
             "collective-axes",
-            WARNING if is_part else AGREES,
+            severity,
             f"{kind} over {axes}",
             "whole axes" if is_part else axes,
             axes,
@@ -99,7 +108,6 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         for axes in parameter.spec
         for axis in program.split(axes)
     }
-    counts = {loop["trip_count"] for loop in layer_loops(program)}
     odd = {row["instruction"] for row in program.collectives.mismatches}
     sums: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in program.collectives:
@@ -112,17 +120,16 @@ def unexplained(program: Program) -> Iterator[Comparison]:
             asked = of_weights | batch
         if axes <= asked:
             continue
-        is_in_layers = row["trip_count"] in counts or row["peeled_from"] >= 0
+        where = "in every layer" if is_in_layers(program, row) else "outside the layers"
         scope = row["op_name"] or row["tensor"] or row["name"]
-        key = (row["kind"], row["axes"], row["moved"], row["phase"], str(is_in_layers), scope)
+        key = (row["kind"], row["axes"], row["moved"], row["phase"], where, scope)
         found = sums.setdefault(key, {"bytes": 0, "row": row, "rows": set()})
         found["bytes"] += max(row["total_wire_bytes"], 0)
         found["rows"].add(row["instruction"])
-    for (kind, axes_text, moved, phase, is_in_layers, scope), found in sums.items():
-        where = "in every layer" if is_in_layers == "True" else "outside the layers"
+    for (kind, axes_text, moved, phase, where, scope), found in sums.items():
         yield Comparison(
             "unexplained-collective",
-            WARNING if is_in_layers == "True" else NOTE,
+            WARNING if where == "in every layer" else NOTE,
             f"{kind} over {axes_text}",
             "no such exchange",
             f"{found['bytes']:,} wire B of {moved} in {phase}",

@@ -16,6 +16,7 @@ SEVERITIES = (ERROR, WARNING, NOTE, AGREES)
 """From what must not be to what is as declared."""
 
 CODES = {
+    "not-declared": "what the declaration leaves open, which is not compared",
     "device-count": "devices of the mesh and of the program",
     "collective-axes": "groups of devices that follow no axes of the mesh",
     "parameter-sharding": "how a parameter is split",

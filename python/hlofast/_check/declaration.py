@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from hlofast._check.toml import read_file, read_size, read_tables
 from hlofast._core import Mesh
-from hlofast._remat import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ class Prediction:
     """Who says so."""
     provenance: str = "modelled"
     """How it is known: one of `hlofast.provenances`."""
-    is_lower_bound: bool = False
-    """Whether there may be more."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +99,8 @@ class Declaration:
     """Bytes that one device has."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
     """By name: one of `PREDICTIONS`."""
+    gaps: tuple[tuple[str, str], ...] = ()
+    """What is not declared though it should be: where, and why."""
 
     def parameter(self, path: str) -> DeclaredParameter | None:
         """What is declared of the parameter at `path`."""
@@ -109,23 +109,13 @@ class Declaration:
     @staticmethod
     def load(path: str | PathLike[str]) -> Declaration:
         """The declaration in a TOML file; an `OSError`, or a `ValueError` that says why not."""
-        import os
-        from pathlib import Path
-
-        text = Path(path).read_text(encoding="utf-8")
-        return Declaration.loads(text, source=os.fspath(path))
+        text, source = read_file(path)
+        return Declaration.loads(text, source=source)
 
     @staticmethod
     def loads(text: str, *, source: str = "the declaration") -> Declaration:
         """The declaration that TOML `text` makes; a `ValueError` that says what is wrong."""
-        import tomllib
-
-        try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{source}: {error}") from None
-        except RecursionError:
-            raise ValueError(f"{source}: nested too deeply") from None
+        tables = read_tables(text, source)
         try:
             return _Reader(tables).declaration(source)
         except ValueError as error:
@@ -137,7 +127,8 @@ PREDICTIONS = {
     "offloaded_bytes": "bytes kept in host memory from forward to backward",
     "gathered_bytes": "bytes of weights gathered in a step",
     "flops": "FLOPs of matrix products in a step",
-    "peak_bytes": "bytes at the peak",
+    "peak_bytes": "bytes at the peak, or fewer",
+    "expected_peak_bytes": "bytes at the peak, more or less",
 }
 """The figures that may be predicted, all of them per device."""
 
@@ -164,7 +155,7 @@ class _Reader:
             batch_axes=batch_axes,
             parameters=parameters,
             kept=kept,
-            carry_bytes=None if carry is None else _bytes(carry, "model.carry_bytes"),
+            carry_bytes=None if carry is None else read_size(carry, "model.carry_bytes"),
             layers=_positive(model, "layers", "model"),
             accumulation_steps=_positive(model, "accumulation_steps", "model"),
             compute_type=_text(model, "compute_type", "model"),
@@ -238,14 +229,14 @@ class _Reader:
             if where not in PLACES:
                 raise ValueError(f"{place}.place is one of {', '.join(PLACES)}, not {where!r}")
             if "bytes" in row:
-                size = _bytes(row["bytes"], f"{place}.bytes")
+                size = read_size(row["bytes"], f"{place}.bytes")
             else:
                 size = shape_bytes(_text(row, "shape", place) or "", f"{place}.shape")
             yield DeclaredValue(name, size, where)
 
     def available(self) -> int | None:
         table = self.table("limits", ("hbm",))
-        return _bytes(table["hbm"], "limits.hbm") if "hbm" in table else None
+        return read_size(table["hbm"], "limits.hbm") if "hbm" in table else None
 
     def predictions(self, source: str) -> dict[str, Prediction]:
         table = self.table("predicted", PREDICTIONS)
@@ -254,8 +245,8 @@ class _Reader:
             is_work = name == "flops"
             if is_work and not (isinstance(value, int | float) and 0 <= value < 2**127):
                 raise ValueError("predicted.flops is a number from 0 on")
-            number = int(value) if is_work else _bytes(value, f"predicted.{name}")
-            found[name] = Prediction(number, source, is_lower_bound=name == "peak_bytes")
+            number = int(value) if is_work else read_size(value, f"predicted.{name}")
+            found[name] = Prediction(number, source)
         return found
 
 
@@ -325,12 +316,3 @@ def _dimension(entry: object, axes: set[str], place: str) -> tuple[str, ...]:
     if unknown:
         raise ValueError(f"{place}.spec: the mesh has no axis {unknown[0]!r}")
     return split
-
-
-def _bytes(value: object, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{place} is a number of bytes, such as 16GiB")
-    try:
-        return read_bytes(value)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None

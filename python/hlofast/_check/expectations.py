@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hlofast._check.comparison import AGREES, ERROR, Comparison
 from hlofast._check.program import Program
-from hlofast._remat import read_bytes
+from hlofast._check.toml import read_file, read_size, read_tables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,24 +76,13 @@ class Expectations:
     @staticmethod
     def load(path: str | PathLike[str]) -> Expectations:
         """Those of a TOML file; an `OSError`, or a `ValueError` that says what is wrong."""
-        import os
-        from pathlib import Path
-
-        text = Path(path).read_text(encoding="utf-8")
-        return Expectations.loads(text, source=os.fspath(path))
+        text, source = read_file(path)
+        return Expectations.loads(text, source=source)
 
     @staticmethod
     def loads(text: str, *, source: str = "the expectations") -> Expectations:
         """Those of a TOML text; a `ValueError` that says what is wrong."""
-        import tomllib
-
-        try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{source}: {error}") from None
-        except RecursionError:
-            raise ValueError(f"{source}: nested too deeply") from None
-        return Expectations(tables, source=source)
+        return Expectations(read_tables(text, source), source=source)
 
     def _read(self, tables: dict[str, Any]) -> None:
         limits: list[Limit] = []
@@ -103,7 +92,7 @@ class Expectations:
             elif key == "collectives":
                 limits += _of_collectives(table)
             elif key in BYTES or key in COUNTS:
-                read = _bytes if key in BYTES else _count
+                read = read_size if key in BYTES else _count
                 for limit, value in _items(table, key):
                     if limit not in LIMITS:
                         raise ValueError(f"{key} has {', '.join(LIMITS)}, not {limit!r}")
@@ -179,7 +168,7 @@ def _of_collectives(table: object) -> Iterator[Limit]:
                 if limit not in LIMITS or figure not in OF_COLLECTIVES:
                     known = ", ".join(f"max_{figure}" for figure in OF_COLLECTIVES)
                     raise ValueError(f"{place} has {known} and the like, not {name!r}")
-                read = _count if figure == "count" else _bytes
+                read = _count if figure == "count" else read_size
                 number = read(value, f"{place}.{name}")
                 path = ("collectives", axes, kind, figure)
                 yield Limit(f"{place}.{figure}", path, limit, number)
@@ -192,15 +181,6 @@ def _check_kind(kind: str) -> None:
     ).split()
     if kind != ANY and kind not in known:
         raise ValueError(f"no kind of collective {kind!r}; one of {', '.join(known)}, {ANY}")
-
-
-def _bytes(value: object, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{place} is a number of bytes, such as 16GiB")
-    try:
-        return read_bytes(value)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
 
 
 def _count(value: object, place: str) -> int:

@@ -12,14 +12,19 @@ from hlofast._check.program import Program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from typing import TypeVar
 
     from hlofast._check.declaration import DeclaredValue
+
+    _Sized = TypeVar("_Sized", DeclaredValue, "KeptValue")
 
 SMALL = 1 << 20
 """Bytes of all layers together up to which a value that nobody declares is no finding."""
 MOST_TOGETHER = 3
-"""How many declared values a compiler is taken to keep in one array."""
+"""How many declared values a compiler is taken to keep in one array, or arrays for one."""
+MOST_NEAR = 16
+"""How many values are tried for that."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,9 @@ def crossing(program: Program) -> list[KeptValue] | None:
 
 
 def _sizes(shape: str) -> tuple[int, ...]:
+    """Of an array; none of a tuple."""
+    if shape.startswith("("):
+        return ()
     inside = shape.partition("[")[2].partition("]")[0]
     parts = inside.split(",")
     return tuple(int(part) for part in parts) if all(map(str.isdecimal, parts)) else ()
@@ -123,12 +131,19 @@ def kept_values(program: Program) -> Iterator[Comparison]:
         left.remove(match)
         yield _agrees(value.name, match, layers)
     for one in list(left):
-        together = _together(one, missing)
+        together = _adding_up(missing, one.place, one.layer_bytes)
         if together:
             left.remove(one)
             for value in together:
                 missing.remove(value)
             yield _agrees(", ".join(value.name for value in together), one, layers)
+    for value in list(missing):
+        parts = _adding_up(left, value.place, value.layer_bytes)
+        if parts:
+            missing.remove(value)
+            for one in parts:
+                left.remove(one)
+            yield _agrees(value.name, parts[0], layers, *parts[1:])
     elsewhere = {"device": "host", "host": "device"}
     # Without a loop sizes are all there is to go by, and compilers widen and merge.
     gravity = ERROR if layer_loops(program) else WARNING
@@ -187,25 +202,27 @@ def _is(one: KeptValue, value: DeclaredValue) -> bool:
     return one.place == value.place and one.layer_bytes == value.layer_bytes
 
 
-def _together(one: KeptValue, missing: list[DeclaredValue]) -> tuple[DeclaredValue, ...]:
-    """Declared values that `one` may hold together."""
-    near = [value for value in missing if value.place == one.place][:16]
+def _adding_up(found: Iterable[_Sized], place: str, size: int) -> tuple[_Sized, ...]:
+    """A few of those in one memory that take `size` bytes in a layer together."""
+    near = [one for one in found if one.place == place][:MOST_NEAR]
     for count in range(2, MOST_TOGETHER + 1):
-        for values in itertools.combinations(near, count):
-            if sum(value.layer_bytes for value in values) == one.layer_bytes:
-                return values
+        for some in itertools.combinations(near, count):
+            if sum(one.layer_bytes for one in some) == size:
+                return some
     return ()
 
 
-def _agrees(name: str, one: KeptValue, layers: int) -> Comparison:
+def _agrees(name: str, one: KeptValue, layers: int, *others: KeptValue) -> Comparison:
+    size = sum(each.layer_bytes for each in (one, *others))
+    shapes = " and ".join(each.shape for each in (one, *others))
     return Comparison(
         "kept-values",
         AGREES,
         name,
-        f"{one.layer_bytes:,} B per layer in {one.place} memory",
-        one.shape if one.count == 1 else f"{one.count:,} times {one.shape}",
-        f"{one.layer_bytes * layers:,} B of all layers",
-        one.layer_bytes * layers,
+        f"{size:,} B per layer in {one.place} memory",
+        shapes if one.count == 1 else f"{one.count:,} times {shapes}",
+        f"{size * layers:,} B of all layers",
+        size * layers,
         one.row,
         "modelled",
     )

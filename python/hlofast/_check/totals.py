@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
-from hlofast._check.loops import layer_loops
+from hlofast._check.loops import is_in_layers, layer_loops
 from hlofast._check.parameters import declared_bytes
 from hlofast._check.program import Program, percent
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 NEAR = 0.01
 """Relative difference up to which predicted and compiled work are taken to be the same."""
+
+
+NEAR_PEAK = 0.1
+"""The same of the expected peak, most of which is the compiler's choice."""
 
 
 def state_bytes(program: Program) -> Iterator[Comparison]:
@@ -72,16 +76,20 @@ def gathered_bytes(program: Program) -> Iterator[Comparison]:
     predicted = program.declaration.predictions.get("gathered_bytes")
     if predicted is None:
         return
-    counts = {loop["trip_count"] for loop in layer_loops(program)}
+    has_loops = bool(layer_loops(program))
     compiled = 0
     for row in program.collectives:
-        is_of_layers = not counts or row["trip_count"] in counts or row["peeled_from"] >= 0
-        if row["kind"] == "all-gather" and row["moved"] == "weight" and is_of_layers:
+        is_weight = row["kind"] == "all-gather" and row["moved"] == "weight"
+        if is_weight and (not has_loops or is_in_layers(program, row)):
             compiled += max(row["total_payload"], 0)
-    yield _exactly("gathered-bytes", "weights of layers", predicted, compiled)
+    times = (program.declaration.layers or 1) * (program.declaration.accumulation_steps or 1)
+    more = f"; {compiled // times:,} B in a layer, forward and backward" if has_loops else ""
+    yield _exactly("gathered-bytes", "weights of layers", predicted, compiled, more)
 
 
-def _exactly(code: str, subject: str, predicted: Prediction, compiled: int) -> Comparison:
+def _exactly(
+    code: str, subject: str, predicted: Prediction, compiled: int, remark: str = ""
+) -> Comparison:
     more = compiled - predicted.value
     if not more:
         severity, message = AGREES, f"as {predicted.source} says"
@@ -98,7 +106,7 @@ def _exactly(code: str, subject: str, predicted: Prediction, compiled: int) -> C
         subject,
         f"{predicted.value:,} B",
         f"{compiled:,} B",
-        message,
+        message + remark,
         abs(more),
     )
 
@@ -135,7 +143,8 @@ def peak(program: Program) -> Iterator[Comparison]:
     """The peak against what there is, and against the predicted bound."""
     declaration = program.declaration
     predicted = declaration.predictions.get("peak_bytes")
-    if predicted is None and declaration.available is None:
+    expected = declaration.predictions.get("expected_peak_bytes")
+    if (predicted, expected, declaration.available) == (None, None, None):
         return
     if not program.is_partitioned:
         return
@@ -158,17 +167,28 @@ def peak(program: Program) -> Iterator[Comparison]:
         )
     if predicted is not None:
         over = predicted.value - compiled
-        bound = "at least " if predicted.is_lower_bound else ""
-        is_same = over <= 0 if predicted.is_lower_bound else not over
-        share = percent(predicted.value, compiled)
         yield Comparison(
             "peak-bytes",
-            AGREES if is_same else WARNING,
-            "predicted peak",
-            f"{bound}{predicted.value:,} B",
+            AGREES if over <= 0 else WARNING,
+            "bound of the peak",
+            f"at least {predicted.value:,} B",
             f"{compiled:,} B",
-            f"{predicted.source} says {share} of it, {how}",
+            f"{predicted.source} says {percent(predicted.value, compiled)} of it, {how}",
             max(over, 0),
+            None,
+            "modelled",
+        )
+    if expected is not None:
+        off = compiled - expected.value
+        is_near = abs(off) <= NEAR_PEAK * compiled
+        yield Comparison(
+            "peak-bytes",
+            AGREES if is_near else NOTE,
+            "expected peak",
+            f"about {expected.value:,} B",
+            f"{compiled:,} B",
+            f"{expected.source} says {percent(expected.value, compiled)} of it, {how}",
+            None if is_near else abs(off),
             None,
             "modelled",
         )

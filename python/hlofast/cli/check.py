@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._check import Check, Comparison, Declaration, Expectations
+    from hlofast.config import EffectiveConfig
 
 EXAMPLES = """\
 examples:
   hlofast check mesh.toml module_0042.jit_train_step.after_optimizations.txt
   hlofast check --expect limits.toml step.txt                     demands alone
+  hlofast check fuji-70B.txt step.txt --instance tpu-v6e-256-4     an AXLearn golden config
   hlofast check mesh.toml step.txt --fail-on warning
   hlofast check --json mesh.toml step.txt | jq '.modules[].comparisons[] | [.severity, .code]'
 
-CONFIG is a TOML description of what the program is meant to be; what it leaves out is not compared:
+CONFIG is an AXLearn golden config, of which --instance selects a mesh rule, or a TOML description
+of what the program is meant to be; what is left out is not compared:
 
   [mesh]
   axes = { data = 4, fsdp = 64, model = 4 }      # in order, the last one fastest
@@ -42,17 +45,26 @@ CONFIG is a TOML description of what the program is meant to be; what it leaves 
 flops.max = 2e15, lint.forbid = ["missed-reduce-scatter"]. Exit code 1 if anything is an error.
 """
 VERSION = 1
+SAMPLE = 1 << 16
+"""Bytes of a file that show what it is."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "config", nargs="?", metavar="CONFIG", help="what was declared: a TOML description"
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="what was declared: a TOML description or a golden config",
     )
     inputs.add_files(parser, several=False)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     output.add_top(parser)
+    parser.add_argument("--instance", metavar="NAME", help="the instance, of a golden config")
+    parser.add_argument(
+        "--devices", type=output.natural, metavar="N", help="how many, where its name does not say"
+    )
     parser.add_argument("--expect", metavar="FILE.toml", help="limits that the program must keep")
     parser.add_argument(
         "--fail-on",
@@ -82,7 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
     severities = hlofast.Check.SEVERITIES
     grave = severities[: severities.index(arguments.fail_on) + 1]
     for found in reader:
-        check = hlofast.check(declaration, found.module, expected)
+        try:
+            check = hlofast.check(declaration, found.module, expected)
+        except (ValueError, OverflowError) as error:
+            reader.failed(found.path, error)
+            continue
         failed |= any(one.severity in grave for one in check.found())
         document = found.describe() | _describe(check)
         documents.append(document)
@@ -94,7 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
     return reader.exit_code() or (FINDINGS if failed else 0)
 
 
-def _read(arguments: argparse.Namespace) -> tuple[Declaration, Expectations | None] | int:
+def _read(
+    arguments: argparse.Namespace,
+) -> tuple[Declaration | EffectiveConfig, Expectations | None] | int:
     """What was declared and what is expected; the exit code, with a reason said, without them."""
     import hlofast
 
@@ -106,18 +124,35 @@ def _read(arguments: argparse.Namespace) -> tuple[Declaration, Expectations | No
     except OSError as error:
         inputs.complain(f"{error.filename}: {error.strerror or error}")
         return UNREADABLE
-    except ValueError as error:
+    except UsageError as error:
+        inputs.complain(f"{arguments.config}: {error}")
+        return USAGE
+    except (ValueError, hlofast.ParseError) as error:
         inputs.complain(str(error))
         return UNREADABLE
     return declaration, expected
 
 
-def _declaration(arguments: argparse.Namespace) -> Declaration:
+def _declaration(arguments: argparse.Namespace) -> Declaration | EffectiveConfig:
     import hlofast
+    from hlofast import config
 
-    if arguments.config is None:
+    path = arguments.config
+    if path is None:
         return hlofast.Declaration()
-    return hlofast.Declaration.load(arguments.config)
+    with open(path, "rb") as file:
+        start = file.read(SAMPLE)
+    if path.endswith(".toml") or not config.is_config(start):
+        if arguments.instance is not None:
+            raise UsageError("--instance goes with a golden config, which this is not")
+        return hlofast.Declaration.load(path)
+    if arguments.instance is None:
+        raise UsageError("a golden config needs --instance, which selects its mesh rule")
+    return config.load(path).select(arguments.instance, arguments.devices)
+
+
+class UsageError(ValueError):
+    """Arguments that do not go together."""
 
 
 def _describe(check: Check) -> dict[str, Any]:

@@ -399,11 +399,7 @@ def _print(
         _print_pieces(printer, document["pieces"], limit)
     if document["alpa"] is not None:
         _print_alpa(printer, document["alpa"])
-    if document["notes"]:
-        printer.line()
-        for note in document["notes"]:
-            printer.paragraph("note: ", note["text"])
-    printer.line()
+    printer.notes(document["notes"])
 
 
 def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:

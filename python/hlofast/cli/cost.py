@@ -258,11 +258,7 @@ def _print(
     _print_unknown(printer, document, arguments.top or None)
     if document["explain"] is not None:
         _print_explanation(printer, document)
-    if document["notes"]:
-        printer.line()
-        for note in document["notes"]:
-            printer.paragraph("note: ", note["text"])
-    printer.line()
+    printer.notes(document["notes"])
 
 
 def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:

@@ -189,6 +189,14 @@ class Printer:
                 value = value[: room - 1] + "…"
             self.stream.write(f"{label}{GAP}{value}\n")
 
+    def notes(self, notes: Sequence[dict[str, Any]]) -> None:
+        """What to keep in mind, below everything else."""
+        if notes:
+            self.line()
+            for note in notes:
+                self.paragraph("note: ", note["text"])
+        self.line()
+
     def unknown_products(self, products: Sequence[dict[str, Any]]) -> None:
         """Name the matrix products whose size is not known, which no sum holds."""
         if products:

@@ -307,11 +307,7 @@ def _print(printer: output.Printer, document: dict[str, Any], limit: int | None)
     _print_recomputed(printer, document["recomputed"], limit)
     if document["plan"] is not None:
         _print_plan(printer, document["plan"], limit)
-    if document["notes"]:
-        printer.line()
-        for note in document["notes"]:
-            printer.paragraph("note: ", note["text"])
-    printer.line()
+    printer.notes(document["notes"])
 
 
 def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:

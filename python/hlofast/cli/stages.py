@@ -281,11 +281,7 @@ def _print(printer: output.Printer, document: dict[str, Any], limit: int | None)
     ]
     columns = ["operation", "meshes", "shape", "B", "section", "in the entry"]
     printer.table("Reductions over meshes", columns, reductions[:limit], len(reductions))
-    if document["notes"]:
-        printer.line()
-        for note in document["notes"]:
-            printer.paragraph("note: ", note["text"])
-    printer.line()
+    printer.notes(document["notes"])
 
 
 def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:

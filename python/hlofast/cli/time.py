@@ -274,11 +274,7 @@ def _print(
         printer.line()
         names = output.names(document["loops_of_unknown_trip_count"])
         printer.paragraph("unknown: ", f"trip counts of {names}, counted once")
-    if document["notes"]:
-        printer.line()
-        for note in document["notes"]:
-            printer.paragraph("note: ", note["text"])
-    printer.line()
+    printer.notes(document["notes"])
 
 
 def _print_collectives(

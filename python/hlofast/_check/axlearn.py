@@ -1,0 +1,100 @@
+"""The declaration that an AXLearn config makes on an instance."""
+
+from __future__ import annotations
+
+import re
+
+from hlofast._check.declaration import (
+    Declaration,
+    DeclaredParameter,
+    DeclaredValue,
+    Prediction,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast.config import EffectiveConfig
+    from hlofast.config._implied import Implied
+
+_PLACES = {"saved": "device", "offloaded": "host"}
+
+
+def declaration_of(effective: EffectiveConfig) -> Declaration:
+    """What `effective` declares: mesh, splits, policy, loops, and what it implies.
+
+    What its model has that is not modelled is left out, so it is not compared.
+    """
+    implied = effective._implied()
+    rule = "no rule" if effective.rule is None else f"rule {effective.rule}"
+    source = f"the config on {effective.instance.name} ({rule})"
+    units = list(implied.parts.units.values())
+    layers = {unit.layers for unit in units}
+    has_batch = bool(implied.mesh) and implied.batch.tokens is not None
+    carry = None
+    if has_batch and len(units) == 1:
+        carry = implied.activation_bytes(((units[0].width, ()),), implied.itemsize, padded=True)
+    is_policy_known = has_batch and None not in implied.policies.values() and len(layers) == 1
+    return Declaration(
+        source=source,
+        mesh=effective.mesh,
+        batch_axes=implied.token_axes,
+        parameters=tuple(_parameters(implied)),
+        kept=tuple(_kept(implied)) if is_policy_known else None,
+        carry_bytes=carry,
+        layers=layers.pop() if len(layers) == 1 else None,
+        accumulation_steps=effective.accumulation_steps,
+        available=effective.verdict().capacity_bytes,
+        predictions=_predictions(effective, source),
+        gaps=_gaps(effective),
+    )
+
+
+def _gaps(effective: EffectiveConfig) -> tuple[tuple[str, str], ...]:
+    """What is not modelled, and what about the rule and its mesh is not as it should be."""
+    kinds = ("selector", "no-rule", "not-modelled", "fails", "not-known", "devices", "mesh")
+    notes = [
+        (row["path"] or row["kind"], row["text"]) for row in effective.notes if row["kind"] in kinds
+    ]
+    gaps = [*notes, *effective.verdict().gaps]
+    return tuple(dict.fromkeys(gaps))
+
+
+def _parameters(implied: Implied) -> Iterator[DeclaredParameter]:
+    """The weights, and whatever the learner keeps under the same paths."""
+    for parameter in implied.parts.parameters:
+        path = "[^/]+".join(map(re.escape, parameter.path.split("*")))
+        yield DeclaredParameter(f"(.*/)?{path}", parameter.sharding, parameter.shape)
+
+
+def _kept(implied: Implied) -> Iterator[DeclaredValue]:
+    for value in implied.parts.values:
+        place = _PLACES.get(implied.fates[value.key] or "")
+        if place is not None and value.is_needed:
+            size = implied.activation_bytes(value.features, value.itemsize, padded=True)
+            yield DeclaredValue(value.name or value.key, size, place)
+
+
+def _predictions(effective: EffectiveConfig, source: str) -> dict[str, Prediction]:
+    memory, traffic, flops = effective.memory(), effective.traffic(), effective.flops()
+    found: dict[str, Prediction] = {}
+
+    def add(name: str, value: int | None, provenance: str = "modelled") -> None:
+        if value is not None:
+            found[name] = Prediction(value, source, provenance)
+
+    if effective.mesh is None:
+        return found
+    add("state_bytes", memory.state_bytes, "exact")
+    add("offloaded_bytes", memory.offloaded_bytes)
+    if not traffic.gaps:
+        of_layers = [each for each in traffic.transfers if each.layers > 1]
+        weights = [each for each in of_layers if each.moved == "weights"]
+        add("gathered_bytes", sum(each.payload * each.count for each in weights))
+    if None not in (flops.matmul, flops.recomputed_matmul) and effective.devices:
+        total = (flops.matmul or 0) + (flops.recomputed_matmul or 0)
+        add("flops", total // effective.devices)
+    add("peak_bytes", memory.hbm_lower_bound)
+    add("expected_peak_bytes", memory.expected_peak_bytes)
+    return found

@@ -1,0 +1,175 @@
+"""`hlofast.check` of AXLearn configs: against programs that stand in for them on their meshes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES, Seeds
+from test_cli import document, hlofast_command
+
+STAND_INS = FIXTURES / "stand_ins"
+RECORDS: dict[str, dict[str, Any]] = json.loads((STAND_INS / "stand_ins.json").read_text())
+COMPILED = {name: record for name, record in RECORDS.items() if "refused" not in record}
+MEANT = [name for name, record in COMPILED.items() if record["mistake"] is None]
+
+
+def config_of(name: str) -> Path:
+    return FIXTURES / "configs" / f"{RECORDS[name]['config']}.txt"
+
+
+def dump_of(name: str) -> Path:
+    return STAND_INS / f"{name}.txt.xz"
+
+
+@pytest.fixture(scope="module")
+def checks() -> dict[str, hlofast.Check]:
+    """All of them, each compared once."""
+    return {
+        name: hlofast.check(
+            hlofast.config.load(config_of(name)).select(record["instance"]),
+            hlofast.load(dump_of(name)),
+        )
+        for name, record in COMPILED.items()
+    }
+
+
+def rows(check: hlofast.Check, code: str) -> list[dict[str, Any]]:
+    return [row for row in check.comparisons if row["code"] == code]
+
+
+def errors(check: hlofast.Check) -> list[tuple[str, str]]:
+    return [(one.code, one.subject) for one in check.found() if one.severity == "error"]
+
+
+@pytest.mark.parametrize("name", MEANT)
+class TestWhatWasMeant:
+    def test_nothing_is_wrong(self, checks: dict[str, hlofast.Check], name: str) -> None:
+        assert errors(checks[name]) == []
+        assert checks[name].ok
+
+    def test_state_is_the_arguments_but_for_batch_and_padding(
+        self, checks: dict[str, hlofast.Check], name: str
+    ) -> None:
+        (row,) = rows(checks[name], "state-bytes")
+        assert row["severity"] == "agrees"
+        assert row["declared"] == row["compiled"]
+        state = int(row["compiled"].removesuffix(" B").replace(",", ""))
+        arguments = RECORDS[name]["memory_analysis"]["argument_size_in_bytes"]
+        batch = sum(
+            one.bytes for one in checks[name].found("parameter-undeclared") if one.bytes is not None
+        )
+        assert 0 <= arguments - state - batch <= 2048
+
+    def test_offloaded_bytes_are_those_of_the_compiler(
+        self, checks: dict[str, hlofast.Check], name: str
+    ) -> None:
+        (row,) = rows(checks[name], "offloaded-bytes")
+        assert row["severity"] == "agrees"
+        host = RECORDS[name]["memory_analysis"]["host_temp_size_in_bytes"]
+        assert row["compiled"] == f"{host:,} B"
+
+    def test_every_collective_goes_along_named_axes(
+        self, checks: dict[str, hlofast.Check], name: str
+    ) -> None:
+        found = rows(checks[name], "collective-axes")
+        assert found
+        assert {row["severity"] for row in found} <= {"agrees", "note"}
+        axes = set(RECORDS[name]["mesh"])
+        for row in found:
+            named = row["subject"].partition(" over ")[2].split("×")
+            assert {part.partition(":")[0] for part in named} <= axes | {"no other device"}
+
+    def test_every_weight_is_split_as_declared(
+        self, checks: dict[str, hlofast.Check], name: str
+    ) -> None:
+        found = rows(checks[name], "parameter-sharding")
+        # Ten weights, and two moments of each.
+        assert len(found) == 30
+        assert {row["severity"] for row in found} == {"agrees"}
+        assert rows(checks[name], "parameter-missing") == []
+
+    def test_what_the_policy_keeps_crosses(
+        self, checks: dict[str, hlofast.Check], name: str
+    ) -> None:
+        found = rows(checks[name], "kept-values")
+        assert found
+        assert {row["severity"] for row in found} == {"agrees"}
+
+    def test_layers_and_micro_batches(self, checks: dict[str, hlofast.Check], name: str) -> None:
+        for code in ("layer-loops", "accumulation-steps"):
+            found = rows(checks[name], code)
+            assert found
+            assert {row["severity"] for row in found} == {"agrees"}
+
+    def test_no_exchange_of_the_layers_is_unexplained(
+        self, checks: dict[str, hlofast.Check], name: str
+    ) -> None:
+        assert {one.severity for one in checks[name].found("unexplained-collective")} <= {"note"}
+
+
+class TestPlantedMistakes:
+    def test_a_name_that_the_policy_does_not_match(self, checks: dict[str, hlofast.Check]) -> None:
+        check = checks["small_misnamed"]
+        (found,) = [one for one in check.found("kept-values") if one.severity == "error"]
+        assert found.subject == "FlashAttention.q_proj"
+        assert "is the name the one that the program gives?" in found.message
+        (host,) = check.found("offloaded-bytes")
+        # Of eight layers the queries of four heads of 128, of four sequences of 1024 tokens.
+        assert found.bytes == host.bytes == 8 * 2 * 4 * 1024 * 4 * 128
+
+    def test_a_replicated_table(self, checks: dict[str, hlofast.Check]) -> None:
+        check = checks["small_replicated_table"]
+        found = check.found("parameter-sharding")
+        assert [one.subject.rpartition("decoder/")[2] for one in found] == [
+            "emb/token_emb/weight"
+        ] * 3
+        assert {one.compiled for one in found} == {"replicated"}
+        whole = 4 * 8192 * 1024
+        assert [one.bytes for one in found] == [whole - whole // 8] * 3
+        (state,) = check.found("state-bytes")
+        assert state.bytes == 3 * (whole - whole // 8)
+
+
+class TestProgram:
+    def test_golden_configs_take_an_instance(self) -> None:
+        config, dump = config_of("small"), dump_of("small")
+        instance = ("--instance", RECORDS["small"]["instance"])
+        (found,) = document("check", config, dump, *instance)["modules"]
+        assert found["mesh"] == RECORDS["small"]["mesh"]
+        assert found["counts"]["error"] == 0
+        assert hlofast_command("check", config, dump, *instance).returncode == 0
+        wrong = hlofast_command("check", config, dump_of("small_misnamed"), *instance)
+        assert wrong.returncode == 1
+        assert "subject:  FlashAttention.q_proj" in wrong.stdout
+
+    def test_wrong_usage(self, tmp_path: Path) -> None:
+        config, dump = config_of("small"), dump_of("small")
+        without = hlofast_command("check", config, dump)
+        assert (without.returncode, "--instance" in without.stderr) == (2, True)
+        mesh = tmp_path / "mesh.toml"
+        mesh.write_text("[mesh]\naxes = { data = 2 }")
+        other = hlofast_command("check", mesh, dump, "--instance", "tpu-v5litepod-16")
+        assert other.returncode == 2
+
+    def test_an_instance_that_no_rule_matches(self) -> None:
+        done = hlofast_command(
+            "check", config_of("small"), dump_of("small"), "--instance", "abacus-7"
+        )
+        assert "no rule matches 'abacus-7'" in done.stdout
+        assert "error" not in done.stdout.partition("compared")[2].partition("\n")[0]
+
+
+def test_the_seed_against_a_program_of_its_shapes(seeds: Seeds) -> None:
+    """The golden config of the reference and the program that stands in for it."""
+    effective = hlofast.config.load(seeds.path("004")).select("tpu-v6e-256-4")
+    check = hlofast.check(effective, hlofast.load(dump_of("v6e_256_4")))
+    assert errors(check) == []
+    figures = {
+        row["code"]: row["compiled"] for row in check.comparisons if row["severity"] == "agrees"
+    }
+    assert figures["state-bytes"] == "9,666,920,448 B"
+    assert figures["offloaded-bytes"] == "12,079,595,520 B"
+    assert figures["gathered-bytes"] == "273,804,165,120 B"
