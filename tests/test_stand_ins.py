@@ -84,12 +84,16 @@ class TestCompiled:
         rows = effective(name).parameters()
         assert compiled == dict(zip(rows["path"], rows["bytes_per_device"].tolist()))
 
-    def test_it_was_expected_to_fit(self, name: str) -> None:
+    @pytest.mark.filterwarnings("ignore:some arrays have no layout")
+    def test_peak(self, name: str) -> None:
         verdict = effective(name).verdict()
         assert verdict.status in ("fits", "tight")
-        peak = RECORDS[name]["memory_analysis"]["peak_memory_in_bytes"]
+        # The compiler's own peak takes the larger of device and host memory for the heap.
+        peak = module(name).memory().live_peak
+        analysis = RECORDS[name]["memory_analysis"]
+        assert peak <= 1.001 * analysis["peak_memory_in_bytes"]
         assert verdict.expected_peak_bytes is not None and verdict.relaxed_peak_bytes is not None
-        assert 0.95 * verdict.expected_peak_bytes < peak < 1.1 * verdict.relaxed_peak_bytes
+        assert 0.95 * verdict.expected_peak_bytes < peak < 1.05 * verdict.relaxed_peak_bytes
 
     def test_gathers(self, name: str) -> None:
         expected = {
@@ -128,9 +132,7 @@ def test_refusals(name: str) -> None:
 
 
 def test_what_makes_it_fit() -> None:
-    whole = effective("v5e_256_4")
-    tables = hlofast.config.load(FIXTURES / "configs" / "decoder_70b_sharded_tables.txt")
-    divided = tables.select("tpu-v5litepod-256-4")
+    whole, divided = effective("v5e_256_4"), effective("v5e_256_4_sharded_tables")
     assert (whole.verdict().status, divided.verdict().status) == ("does not fit", "fits")
     saved = sum(row["bytes_saved"] for row in whole.memory().replicated)
     before, after = whole.memory().state_bytes, divided.memory().state_bytes
@@ -139,11 +141,11 @@ def test_what_makes_it_fit() -> None:
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("name", [name for name in FAITHFUL if name != "small"])
+@pytest.mark.parametrize(
+    "name", [name for name in FAITHFUL if RECORDS[name]["config"] == "decoder_70b"]
+)
 def test_the_seed_implies_the_same(name: str, seeds: Seeds) -> None:
     ours = effective(name)
-    if RECORDS[name]["config"] != "decoder_70b":
-        pytest.skip("the seed has other tables")
     theirs = hlofast.config.load(seeds.path("004")).select(RECORDS[name]["instance"])
     assert theirs.parameters() == ours.parameters()
     assert theirs.memory().table == ours.memory().table
