@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--devices",
-        type=_positive,
+        type=inputs.count,
         metavar="N",
         help="how many devices, where names of instances do not say",
     )
@@ -54,13 +54,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", action="store_true", help="print the config on the instance")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     output.add_top(parser)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -281,7 +274,9 @@ def _print_selection(
     if selection["device"]:
         devices += f" ({selection['device']})"
     facts = [("rule", rule), ("devices", devices), ("mesh", _mesh(selection))]
-    if selection["accumulation_steps"] > 1:
+    if selection["accumulation_steps"] is None:
+        facts.append(("accumulation", "unknown"))
+    elif selection["accumulation_steps"] > 1:
         steps = f"{selection['accumulation_steps']} parts of a batch, one after the other"
         facts.append(("accumulation", steps))
     printer.facts(facts)

@@ -42,6 +42,7 @@ def document(effective: EffectiveConfig) -> dict[str, Any]:
             "recomputed": flops.recomputed,
             "executed": flops.executed,
         },
+        "gathered_bytes": traffic.gathered_bytes,
         "traffic": traffic.table.to_pylist(),
         "compute_seconds": verdict.compute_seconds,
         "communication_seconds": verdict.communication_seconds,
@@ -101,7 +102,7 @@ def show(printer: output.Printer, implied: dict[str, Any], limit: int | None) ->
             ("host memory", _bytes(implied["host_bytes"])),
             ("sequences", _sequences(implied["sequences_per_device"])),
             ("operations", _operations(flops)),
-            ("gathered", _bytes(_gathered(implied["traffic"]))),
+            ("gathered", _bytes(implied["gathered_bytes"])),
             ("ideal step", f"{step}, MFU {_percent(implied['mfu'])}" if step else ""),
         ]
     )
@@ -121,11 +122,6 @@ def show(printer: output.Printer, implied: dict[str, Any], limit: int | None) ->
         printer.line()
     for text in implied["statements"]:
         printer.paragraph("note: ", text)
-
-
-def _gathered(traffic: list[dict[str, Any]]) -> int | None:
-    sizes = [row["total_payload"] for row in traffic if row["kind"] == "all-gather"]
-    return sum(sizes) if sizes else None
 
 
 def _bytes(size: int | None) -> str:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from hlofast import Module
 
 
+_MOST_DIGITS = 12
+"""Of a number of devices: those of any machine, and nothing that arithmetic makes slow."""
+
+
 def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
     """The arguments that say what to read."""
     parser.add_argument(
@@ -132,6 +136,16 @@ class Reader(Failures):
                 self.failed(name, found.error)
             elif found.module is not None:
                 yield Found(found.module, name, found.line, found.label)
+
+
+def count(text: str) -> int:
+    """How many devices an argument says there are."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    if not is_number or not int(text):
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"{text!r} is no number of devices")
+    return int(text)
 
 
 def read(path: str) -> bytes:

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="or that of this device")
     parser.add_argument(
         "--devices",
-        type=_count,
+        type=inputs.count,
         default=1,
         metavar="N",
         help="devices that share the stage evenly (default 1)",
@@ -48,13 +48,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="largest share of the forward FLOPs that a cheaper cut may move (default 0.5)",
     )
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
 
 
 def _share(text: str) -> float:

@@ -28,7 +28,9 @@ class StepFlops:
     matmul: int | None
     """Products with weights, forward and backward."""
     attention: int | None
-    """Attention, forward and backward, each token with those before it."""
+    """Attention, forward and backward, each token with those before it.
+
+    None where a mask is not modelled."""
     full_attention: int | None
     """The same with all pairs."""
     recomputed_matmul: int | None
@@ -44,7 +46,10 @@ class StepFlops:
 
     def __init__(self, implied: Implied) -> None:
         parts, batch = implied.parts, implied.batch
-        self.gaps = tuple(implied.gaps)
+        masks = implied.masks
+        learner = implied.learner
+        frozen = learner.gaps if learner.is_partial else []
+        self.gaps = (*implied.gaps, *masks, *frozen)
         is_known = not parts.gaps
         self.parameters = (
             sum(parameter.elements for parameter in parts.parameters) if is_known else None
@@ -65,13 +70,13 @@ class StepFlops:
             rows.append((product, forward, -1 if again is None else forward if again else 0))
             sums[product.is_attention, False] += 3 * forward
             sums[product.is_attention, True] += forward if again else 0
-        has_batch = is_known and self.tokens is not None
+        has_batch = is_known and self.tokens is not None and not learner.is_partial
         has_policy = has_batch and is_policy_known
         self.matmul = sums[False, False] if has_batch else None
-        self.attention = sums[True, False] if has_batch else None
+        self.attention = sums[True, False] if has_batch and not masks else None
         self.full_attention = 2 * sums[True, False] if has_batch else None
         self.recomputed_matmul = sums[False, True] if has_policy else None
-        self.recomputed_attention = sums[True, True] if has_policy else None
+        self.recomputed_attention = sums[True, True] if has_policy and not masks else None
         self.table = Table(
             [
                 (

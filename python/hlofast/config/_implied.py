@@ -55,8 +55,8 @@ class Implied:
     """A config with its model taken apart, on a mesh if there is one."""
 
     __slots__ = (
-        "batch", "config", "fates", "gaps", "itemsize", "learner", "mesh", "parts", "policies",
-        "slices", "steps",
+        "batch", "config", "fates", "gaps", "has_activations", "itemsize", "learner", "masks",
+        "mesh", "parts", "policies", "slices", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -64,24 +64,35 @@ class Implied:
         config: Config,
         mesh: Mapping[str, int] | None = None,
         *,
-        steps: int = 1,
+        steps: int | None = 1,
         slices: int = 1,
     ) -> None:
         self.config = config
         self.mesh: dict[str, int] = dict(mesh or {})
-        self.steps = steps
+        self.steps = steps or 1
         """Parts into which gradient accumulation splits a batch."""
         self.slices = slices
         self.parts: Parts = _parts.parts_of(config)
         self.learner: Learner = learner_of(config)
-        dtype = str(config.get("train_dtype")).rpartition(".")[2]
-        self.itemsize: int = _parts.ITEM_SIZES.get(dtype, 4)
+        itemsize = _parts.compute_size(config)
+        self.itemsize: int = itemsize or _parts.ITEM_SIZES[_parts.DEFAULT_DTYPE]
         """Bytes of one number of activations and of weights as they are computed with."""
         self.batch = _batch(config)
         self.gaps: list[tuple[str, str]] = [
             (gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in self.parts.gaps
         ]
         """Paths in the config, and why what stands there is not modelled."""
+        self.masks: list[tuple[str, str]] = [
+            (mask.path, f"{mask.klass}: {mask.why}") for mask in self.parts.masks
+        ]
+        """The same of masks, which only attention's operations need."""
+        if itemsize is None:
+            why = f"the type {config.get('train_dtype')!r} is not modelled"
+            self.gaps.append(("train_dtype", why))
+        has_parts = self._has_parts(steps)
+        has_batch = self.batch.tokens is not None and self.batch.is_placed
+        self.has_activations = bool(self.mesh) and has_batch and has_parts and itemsize is not None
+        """Whether it is known how many bytes a value of a layer takes on a device."""
         if self.batch.tokens is None:
             why = "the config has no global batch size, or no length of sequences, that is a number"
             self.gaps.append(("input", why))
@@ -106,12 +117,32 @@ class Implied:
             value.key: self.fate(value) for value in self.parts.values
         }
 
+    def _has_parts(self, steps: int | None) -> bool:
+        """Whether gradient accumulation splits the batch, and it is known how."""
+        path = "learner.forward_fn_transformation"
+        if steps is None:
+            self.gaps.append((path, "into how many parts it splits a batch is not known"))
+            return False
+        sequences = self.batch.sequences or 0
+        if sequences % steps:
+            why = f"AXLearn fails here: {steps:,} parts do not divide {sequences:,} sequences"
+            self.gaps.append((f"{path}.steps", why))
+            return False
+        return True
+
     def shards(self, axes: Iterable[str]) -> int:
         """Into how many parts these axes cut a dimension."""
         total = 1
         for axis in axes:
             total *= self.mesh.get(axis, 1)
         return total
+
+    @property
+    def idle_axes(self) -> tuple[str, ...]:
+        """The axes along which devices have the same weights and the same tokens."""
+        used = {axis for parameter in self.parts.parameters for axis in parameter.axes}
+        used.update(self.token_axes)
+        return tuple(axis for axis, size in self.mesh.items() if size > 1 and axis not in used)
 
     @property
     def token_axes(self) -> tuple[str, ...]:

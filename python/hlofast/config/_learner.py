@@ -39,13 +39,15 @@ _MOST_NESTED = 20
 class Learner:
     """What a learner keeps: names of arrays as large as the parameters, and what is not known."""
 
-    __slots__ = ("averages", "gaps", "moments")
+    __slots__ = ("averages", "gaps", "is_partial", "moments")
 
     def __init__(self) -> None:
         self.moments: list[str] = []
         """Of the optimizer."""
         self.averages: list[str] = []
         """Moving averages of the parameters."""
+        self.is_partial = False
+        """Whether some parameters may have no gradients, and nothing that an optimizer keeps."""
         self.gaps: list[tuple[str, str]] = []
         """Paths and why what stands there is not modelled."""
 
@@ -60,6 +62,10 @@ def learner_of(config: Config) -> Learner:
     if node.klass != "axlearn.common.learner.Learner":
         learner.gaps.append(("learner", f"the learner {node.klass} is not modelled"))
         return learner
+    if node.get("update_rules") is not None:
+        learner.is_partial = True
+        why = "which parameters update_rules leave without gradients is not modelled"
+        learner.gaps.append(("learner.update_rules", why))
     _collect(node.get("optimizer"), "learner.optimizer", learner, 0)
     average = node.get("ema")
     # Without a decay there is no average: the function then keeps nothing.

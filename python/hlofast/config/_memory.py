@@ -165,9 +165,10 @@ class StepMemory:
         """
         implied = self._implied
         rows = implied.parts.values
-        has_batch = implied.mesh and implied.batch.is_placed and implied.batch.tokens is not None
         sizes = [
-            implied.activation_bytes(row.features, row.itemsize, padded=False) if has_batch else -1
+            implied.activation_bytes(row.features, row.itemsize, padded=False)
+            if implied.has_activations
+            else -1
             for row in rows
         ]
         kept = [
@@ -220,7 +221,7 @@ def _terms(implied: Implied) -> list[Term]:
     is_placed = is_known and bool(implied.mesh)
     moments, averages = len(learner.moments), len(learner.averages)
     kept = ", ".join(learner.moments) or "nothing"
-    has_batch = is_placed and implied.batch.is_placed and implied.batch.tokens is not None
+    has_batch = is_known and implied.has_activations
     has_policy = has_batch and None not in implied.policies.values()
     inputs, saved, offloaded = _activations(implied, padded=False)
     whole = _activations(implied, padded=True)
@@ -229,13 +230,14 @@ def _terms(implied: Implied) -> list[Term]:
     def term(name: str, place: str, size: int, known: bool, provenance: str, text: str) -> Term:
         return Term(name, place, size if known else -1, provenance if known else "unknown", text)
 
+    has_gradients = is_placed and not learner.is_partial
     has_state = is_placed and not learner.gaps
     text = f"the optimizer keeps {kept} of each parameter"
     terms = [
         term("parameters", "device", parameters, is_placed, "exact", "weights"),
         term("optimizer state", "device", parameters * moments, has_state, "exact", text),
         term("averages", "device", parameters * averages, has_state, "exact", "moving averages"),
-        term("gradients", "device", parameters, is_placed, "modelled", "of all weights"),
+        term("gradients", "device", parameters, has_gradients, "modelled", "of all weights"),
         term("layer inputs", "device", inputs, has_batch, "modelled", "one for each layer"),
         term("saved", "device", saved, has_policy, "modelled", "what policies keep"),
         term("offloaded", "host", offloaded, has_policy, "modelled", "what policies offload"),

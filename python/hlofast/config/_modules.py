@@ -49,6 +49,15 @@ WITHOUT_PARAMETERS = frozenset(
 )
 """Classes that stand in configs of models and add nothing to what is counted here."""
 
+_CAUSAL = frozenset(
+    (
+        "ALiBiAttentionLogitBiasLayer",
+        "CausalAttentionBias",
+        "CausalAttentionLogitBiasLayer",
+        "causal_mask",
+    )
+)
+"""Masks by which each token is mixed with itself and all before it."""
 _LANES = 128
 """Width of a vector register of a TPU."""
 _STRUCTURES: dict[str, tuple[str, ...]] = {
@@ -71,18 +80,20 @@ def _axlearn(*names: str) -> Callable[[Module], Module]:
 
 @_axlearn("causal_lm.Model")
 def _model(builder: Builder) -> None:
-    builder.child("decoder", settings={"dtype": builder.get("dtype")})
+    builder.child("decoder")
 
 
 @_axlearn("decoder.Decoder")
 def _decoder(builder: Builder) -> None:
     width = builder.size("dim")
     vocabulary = builder.size("vocab_size")
+    mask = builder.config.get("attention_mask")
+    masks = {"mask": mask.class_name if isinstance(mask, Config) else mask}
     settings = {"vocabulary": vocabulary}
     if "emb" not in builder.config:
         raise UnmodelledError("emb is not set")
     builder.child("emb", width=width, settings=settings)
-    builder.child("transformer", width=width)
+    builder.child("transformer", width=width, settings=masks)
     builder.child("output_norm", width=width)
     head = f"{builder.path}/emb/token_emb/weight"
     if isinstance(builder.config.get("lm_head"), Config):
@@ -200,6 +211,7 @@ def _attention(builder: Builder) -> None:
     if not isinstance(output, Config):
         raise UnmodelledError("output_linear is not set")
     axes = _output_axes(output)
+    _mask(builder)
     _mixed(builder, heads, depth, axes)
     width = builder.size("output_dim", builder.width)
     builder.enter(output, "o_proj", owner=owner, settings={**settings, "outputs": width})
@@ -213,6 +225,21 @@ def _output_axes(output: Config) -> tuple[str, ...]:
         raise UnmodelledError(str(error)) from None
     part = spec.dimensions[1] if spec is not None and len(spec) > 1 else None
     return () if part is None else (part,) if isinstance(part, str) else tuple(part)
+
+
+def _mask(builder: Builder) -> None:
+    """Notes it if tokens are not mixed with those before them, and only with those."""
+    mask = builder.config.get("mask")
+    if isinstance(mask, Config):
+        mask = mask.klass or mask.get("fn")
+    if mask is None and builder.get("causal") is not True:
+        # Where the layer has no mask of its own the decoder makes one for all.
+        mask = builder.settings.get("mask")
+        if mask is None:
+            builder.unknown_mask("the config has no mask")
+            return
+    if mask is not None and str(mask).rpartition(".")[2] not in _CAUSAL:
+        builder.unknown_mask(f"the mask {mask} is not modelled")
 
 
 def _mixed(builder: Builder, heads: int, depth: int, axes: tuple[str, ...]) -> None:

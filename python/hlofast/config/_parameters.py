@@ -54,7 +54,7 @@ def parameter_table(implied: Implied) -> Table:
 
 def gap_table(implied: Implied) -> Table:
     """See `Config.unmodelled`."""
-    gaps = list(dict.fromkeys([*implied.gaps, *implied.learner.gaps]))
+    gaps = list(dict.fromkeys([*implied.gaps, *implied.masks, *implied.learner.gaps]))
     return Table(
         [
             ("path", text_column_of([path for path, _ in gaps])),

@@ -24,6 +24,8 @@ LARGEST_SIZE = 1 << 40
 MOST_PARTS = 20_000
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 """Bytes of a number, by the last part of JAX's name of its type."""
+DEFAULT_DTYPE = "float32"
+"""The type that AXLearn's layers and trainers take where a config gives none."""
 
 _registered: dict[str, Module] = {}
 
@@ -190,7 +192,9 @@ class Unit:
 class Parts:
     """What a model consists of."""
 
-    __slots__ = ("gaps", "head", "parameters", "products", "scratch", "units", "values", "visited")
+    __slots__ = (
+        "gaps", "head", "masks", "parameters", "products", "scratch", "units", "values", "visited",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.parameters: list[Parameter] = []
@@ -200,6 +204,8 @@ class Parts:
         """What a layer's kernels take while they run: numbers per token and their bytes."""
         self.units: dict[str, Unit] = {}
         self.gaps: list[Gap] = []
+        self.masks: list[Gap] = []
+        """Attentions of which it is not known which pairs of tokens they compute."""
         self.head: Feature | None = None
         """Size of the vocabulary, and the axes that divide the logits."""
         self.visited: set[str] = set()
@@ -289,10 +295,11 @@ class Builder:
     def parameter(self, name: str, shape: tuple[int, ...], sharding: Spec | None = None) -> str:
         """Adds weights; `shape` and `sharding` are those of one layer. Returns their path."""
         path = f"{self.path}/{name}" if self.path else name
-        divided = tuple(sharding or ())[: len(shape)]
-        divided += ((),) * (len(shape) - len(divided))
+        divided = _checked_sharding(tuple(sharding or ()), len(shape), name)
         for size in shape:
             checked_size(size, name)
+        dtype = str(self.settings.get("dtype") or DEFAULT_DTYPE)
+        item_size(dtype, "dtype")
         self._parts.parameters.append(
             Parameter(
                 path,
@@ -300,7 +307,7 @@ class Builder:
                 self.config.class_name or "",
                 self._stack + shape,
                 ((),) * len(self._stack) + divided,
-                str(self.settings.get("dtype") or "float32"),
+                dtype,
                 self._layers,
                 self._copies,
                 len(self._stack),
@@ -434,6 +441,10 @@ class Builder:
         self._parts.gaps.append(Gap(part.path, part.klass, why))
         self._parts.visited.update(inner.path for inner in part.configs())
 
+    def unknown_mask(self, why: str) -> None:
+        """Notes that it is not known which pairs of tokens an attention computes."""
+        self._parts.masks.append(Gap(self.config.path, self.config.klass, why))
+
     def _bounded(self) -> None:
         parts = self._parts
         if len(parts.parameters) + len(parts.products) + len(parts.values) > MOST_PARTS:
@@ -447,6 +458,26 @@ def checked_size(value: object, name: str) -> int:
     if not 0 < value <= LARGEST_SIZE:
         raise UnmodelledError(f"{name} is {value:,}")
     return value
+
+
+def item_size(dtype: object, name: str) -> int:
+    """Bytes of a number of the type that configs print as `dtype`; `name` is the field's."""
+    size = ITEM_SIZES.get(dtype.rpartition(".")[2]) if isinstance(dtype, str) else None
+    if size is None:
+        raise UnmodelledError(f"{name} {dtype!r} is not modelled")
+    return size
+
+
+def _checked_sharding(sharding: Spec, rank: int, name: str) -> Spec:
+    """`sharding` for all dimensions of an array of this rank, as JAX accepts it."""
+    if any(sharding[rank:]):
+        raise UnmodelledError(f"{name} has {rank} dimensions, its spec {len(sharding)}")
+    divided = sharding[:rank] + ((),) * (rank - len(sharding))
+    axes = [axis for part in divided for axis in part]
+    for axis in axes:
+        if axes.count(axis) > 1:
+            raise UnmodelledError(f"the spec of {name} has {axis!r} more than once")
+    return divided
 
 
 def register_module(klass: str) -> Callable[[Module], Module]:
@@ -477,6 +508,15 @@ def registered(klass: str | None) -> Module | None:
     return None if klass is None else _registered.get(klass)
 
 
+def compute_size(config: Config) -> int | None:
+    """Bytes of a number of the type that a trainer computes with; None if it is not modelled."""
+    found = config.get("train_dtype")
+    try:
+        return item_size(DEFAULT_DTYPE if found is None else found, "train_dtype")
+    except UnmodelledError:
+        return None
+
+
 def parts_of(config: Config) -> Parts:
     """What the model of a trainer's config, or a model's config itself, consists of."""
     from hlofast.config import _modules
@@ -485,13 +525,12 @@ def parts_of(config: Config) -> Parts:
     trainer = config if isinstance(model, Config) else None
     parts = Parts()
     root = model if isinstance(model, Config) else config
-    dtype = None if trainer is None else trainer.get("train_dtype")
     sequence = None if trainer is None else trainer.get("input.source.max_sequence_length")
     builder = Builder(
         root,
         parts,
         sequence=sequence if type(sequence) is int and 0 < sequence <= LARGEST_SIZE else None,
-        itemsize=ITEM_SIZES.get(str(dtype).rpartition(".")[2], 4),
+        itemsize=compute_size(config) or ITEM_SIZES[DEFAULT_DTYPE],
     )
     _build(builder)
     for part in root.configs():
@@ -511,6 +550,10 @@ def _build(builder: Builder) -> None:
     if function is None:
         builder.gap("the class is not modelled")
         return
+    dtype = config.get("dtype")
+    if dtype is not None:
+        # Layers inside have the same type unless they give their own.
+        builder.settings = {**builder.settings, "dtype": dtype}
     lists: tuple[list[Any], ...] = (parts.parameters, parts.products, parts.values)
     before = [len(some) for some in lists]
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast.config._parts import ITEM_SIZES
+from hlofast.config._parts import item_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ FURTHER_MATRICES = 2
 
 def parameter_size(parameter: Parameter) -> int:
     """Bytes of one number of a parameter."""
-    return ITEM_SIZES.get(parameter.dtype.rpartition(".")[2], 4)
+    return item_size(parameter.dtype, parameter.path)
 
 
 def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, bool]]:

@@ -80,14 +80,19 @@ class EffectiveConfig:
             object.__setattr__(self, name, value)
 
     @property
-    def accumulation_steps(self) -> int:
-        """Into how many parts a step's batch is split, whose gradients are added up."""
+    def accumulation_steps(self) -> int | None:
+        """Into how many parts a step's batch is split, whose gradients are added up.
+
+        None if the learner transforms its function in a way that is not modelled.
+        """
         transformation = self.config.get("learner.forward_fn_transformation")
-        if not isinstance(transformation, Config):
+        if transformation is None:
             return 1
+        if not isinstance(transformation, Config):
+            return None
         steps = transformation.get("steps")
         is_known = transformation.get("fn") == _modifiers.ACCUMULATION
-        return steps if is_known and type(steps) is int and steps > 0 else 1
+        return steps if is_known and type(steps) is int and steps > 0 else None
 
     def parameter_count(self) -> int | None:
         """See `Config.parameter_count`."""
@@ -100,8 +105,10 @@ class EffectiveConfig:
         return parameter_table(self._implied())
 
     def unmodelled(self) -> Table:
-        """See `Config.unmodelled`."""
-        return self.config.unmodelled()
+        """See `Config.unmodelled`; with what does not go with the mesh."""
+        from hlofast.config._parameters import gap_table
+
+        return gap_table(self._implied())
 
     def memory(self) -> StepMemory:
         """What one device holds of a training step; nothing is known without a mesh."""
@@ -124,6 +131,7 @@ class EffectiveConfig:
     def verdict(self, device: str | Device | None = None) -> Verdict:
         """Whether a step fits its devices, what binds, and how long it takes at best.
 
+        The status is `unknown` if a modifier is not modelled, or AXLearn would stop at it.
         `device` is what `hlofast.devices.get` takes; without it the kind that the name of the
         instance says. An `UnknownDeviceError` for a name that no device has.
         """
@@ -132,7 +140,13 @@ class EffectiveConfig:
 
         kind = self.instance.device if device is None else device
         found = None if kind is None else devices.get(kind)
-        return Verdict(self._implied(), found, self.devices)
+        # What the rule does is not known then, nor whether its figures are those of a step.
+        problems = tuple(
+            (row["path"] or "", row["text"])
+            for row in self.notes
+            if row["kind"] in ("not-modelled", "fails")
+        )
+        return Verdict(self._implied(), found, self.devices, problems)
 
     def _implied(self) -> Implied:
         from hlofast.config._implied import Implied

@@ -44,25 +44,29 @@ class StepTraffic:
     Weights that are divided along an axis along which devices have different tokens are gathered
     for forward and again for backward, in the type they are computed with; their gradients are
     reduced. Weights divided along other axes need sums of activations. With gradient accumulation
-    all of it happens for each part of the batch. Modelled: a compiler may choose otherwise.
+    all of it happens for each part of the batch. Modelled: a compiler may choose otherwise. Where
+    something is not modelled (`gaps`) `transfers` are those of the rest, and totals are None.
     """
 
-    __slots__ = ("gaps", "transfers")
+    __slots__ = ("_is_known", "gaps", "transfers")
 
     gaps: tuple[tuple[str, str], ...]
     transfers: tuple[Transfer, ...]
 
     def __init__(self, implied: Implied) -> None:
         self.gaps = tuple(implied.gaps) + tuple(_unmodelled(implied))
+        self._is_known = bool(implied.mesh) and not implied.gaps
         self.transfers = tuple(_transfers(implied)) if implied.mesh else ()
 
     def total(
         self, kind: str | None = None, moved: str | None = None, axis: str | None = None
-    ) -> int:
-        """Payload bytes of a step.
+    ) -> int | None:
+        """Payload bytes of a step; None if they are not known.
 
         Of one `kind`, of `weights`, `gradients` or `activations`, of those that go along `axis`.
         """
+        if not self._is_known or (moved in (None, "activations") and self.gaps):
+            return None
         return sum(
             each.payload * each.count
             for each in self.transfers
@@ -72,13 +76,15 @@ class StepTraffic:
         )
 
     @property
-    def gathered_bytes(self) -> int:
+    def gathered_bytes(self) -> int | None:
         """Weights gathered in a step by one device: the payloads of all gathers."""
         return self.total(GATHER, "weights")
 
     @property
-    def gathered_bytes_per_layer(self) -> int:
+    def gathered_bytes_per_layer(self) -> int | None:
         """Of the largest layer, for one pass."""
+        if not self._is_known:
+            return None
         sums: dict[int, int] = {}
         for each in self.transfers:
             if each.kind == GATHER and each.phase == "forward" and each.layers > 1:
@@ -108,7 +114,11 @@ class StepTraffic:
         )
 
     def __repr__(self) -> str:
-        return f"<StepTraffic: {self.total():,} bytes a step, {self.gathered_bytes:,} gathered>"
+        total, gathered = (
+            "unknown" if size is None else f"{size:,} bytes"
+            for size in (self.total(), self.gathered_bytes)
+        )
+        return f"<StepTraffic: {total} a step, {gathered} gathered>"
 
 
 def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
@@ -116,8 +126,6 @@ def _unmodelled(implied: Implied) -> list[tuple[str, str]]:
     for axis in implied.batch.sequence_axes:
         if implied.mesh.get(axis, 1) > 1:
             gaps.append(("mesh_shape", f"traffic along {axis!r} within attention is not modelled"))
-    if implied.mesh.get("pipeline", 1) > 1:
-        gaps.append(("mesh_shape", "traffic between pipeline stages is not modelled"))
     return gaps
 
 

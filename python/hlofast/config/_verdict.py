@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
+_HALF = 2
+"""Bytes of the largest numbers that devices multiply at the peak for bfloat16."""
 _TIGHT = 0.9
 """Part of a device's memory above which a compiler has to save."""
 
@@ -54,11 +56,17 @@ class Verdict:
     sequences_per_device: float | None
     """At a time: of one part of the batch if gradients are accumulated."""
     compute_seconds: float | None
-    """All operations, those that are computed again too, at the devices' peak."""
+    """All operations of the busiest device, those that are computed again too, at its peak.
+
+    The peak is that for bfloat16, so that None stands where larger numbers are multiplied."""
     communication_seconds: float | None
-    """All collectives one after the other, at the devices' link bandwidths."""
+    """All collectives one after the other, at the devices' link bandwidths.
+
+    None where traffic is not modelled or a bandwidth is not known."""
     step_seconds: float | None
-    """The longer of the two: a step in which one hides behind the other entirely."""
+    """The longer of the two: a step in which one hides behind the other entirely.
+
+    Where `communication_seconds` is None it is `compute_seconds`, and `statements` say so."""
     mfu: float | None
     """Model FLOPs utilisation of that step."""
     statements: tuple[str, ...]
@@ -66,10 +74,16 @@ class Verdict:
     gaps: tuple[tuple[str, str], ...]
     """Paths in the config, and why what stands there is not modelled."""
 
-    def __init__(self, implied: Implied, device: Device | None, devices: int | None) -> None:
+    def __init__(
+        self,
+        implied: Implied,
+        device: Device | None,
+        devices: int | None,
+        problems: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.memory = memory = StepMemory(implied)
         self.flops, self.traffic = flops, traffic = StepFlops(implied), StepTraffic(implied)
-        self.gaps = tuple(dict.fromkeys([*memory.gaps, *flops.gaps, *traffic.gaps]))
+        self.gaps = tuple(dict.fromkeys([*problems, *memory.gaps, *flops.gaps, *traffic.gaps]))
         self.device = None if device is None else device.name
         self.devices = devices
         self.capacity_bytes = None if device is None else _capacity(device)
@@ -82,7 +96,7 @@ class Verdict:
         if implied.mesh and implied.batch.tokens is not None:
             count, parts = implied.rows()
             self.sequences_per_device = count / parts
-        self.status = self._status()
+        self.status = UNKNOWN if problems else self._status()
         self._time(implied, flops, traffic, device)
         self.statements = tuple(_statements(self, implied, memory))
 
@@ -108,18 +122,29 @@ class Verdict:
         self.step_seconds = self.mfu = None
         if device is None or self.devices is None or flops.executed is None:
             return
+        if implied.itemsize > _HALF:
+            return
         try:
             peak = device.per_jax_device("flops.bf16")
         except UnknownFigureError:
             return
-        self.compute_seconds = flops.executed / (self.devices * peak)
-        self.communication_seconds = _communication(implied, traffic, device)
+        # All devices wait for the one with most sequences; some may do the same work.
+        busy, parts = implied.rows()
+        uneven = -(-busy // parts) * parts / busy
+        repeated = implied.shards(implied.idle_axes)
+        self.compute_seconds = flops.executed * uneven * repeated / (self.devices * peak)
+        if not traffic.gaps:
+            self.communication_seconds = _communication(implied, traffic, device)
         self.step_seconds = max(self.compute_seconds, self.communication_seconds or 0.0)
         if self.step_seconds > 0:
             self.mfu = flops.mfu(self.step_seconds, self.devices, device)
 
     def __repr__(self) -> str:
-        if self.expected_peak_bytes is None or self.capacity_bytes is None:
+        if (
+            self.status == UNKNOWN
+            or self.expected_peak_bytes is None
+            or self.capacity_bytes is None
+        ):
             return f"<Verdict: {self.status}>"
         sizes = f"{self.expected_peak_bytes:,} of {self.capacity_bytes:,} bytes"
         return f"<Verdict: {self.status}, {sizes}, most for {self.binding_term}>"
@@ -176,7 +201,7 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
             f"state on every device, {row['bytes_saved']:,} less if it were"
         )
     batch = implied.batch
-    if verdict.sequences_per_device is not None and batch.sequences is not None:
+    if implied.has_activations and batch.sequences is not None:
         count, parts = implied.rows()
         if count % parts:
             size = sum(
@@ -187,14 +212,27 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
                 f"{-(-count // parts)} each, {size:,} bytes more"
             )
     inputs = memory.layer_input_bytes
-    idle = [
-        axis for axis, size in implied.mesh.items() if size > 1 and axis not in implied.token_axes
+    idle = implied.idle_axes
+    whole = [
+        axis
+        for axis, size in implied.mesh.items()
+        if size > 1 and axis not in implied.token_axes and axis not in idle
     ]
-    if inputs and idle:
+    if inputs and whole:
         found.append(
-            f"layer inputs are not divided along {','.join(idle)}: "
-            f"{inputs - inputs // implied.shards(idle):,} bytes less if the sequence were"
+            f"layer inputs are not divided along {','.join(whole)}: "
+            f"{inputs - inputs // implied.shards(whole):,} bytes less if the sequence were"
         )
-    for path, why in verdict.gaps:
+    if idle and not implied.parts.gaps:
+        found.append(
+            f"{','.join(idle)} of the mesh divides neither weights nor tokens: "
+            f"each {implied.shards(idle):,} devices do the same work"
+        )
+    if verdict.compute_seconds is not None and verdict.communication_seconds is None:
+        found.append("the time of collectives is not known: the step is that of operations alone")
+    if verdict.flops.executed is not None and implied.itemsize > _HALF:
+        found.append(f"no time for numbers of {implied.itemsize} bytes: peaks are for bfloat16")
+    told = dict.fromkeys([*memory.gaps, *verdict.flops.gaps, *verdict.traffic.gaps])
+    for path, why in told:
         found.append(f"not modelled: {path}: {why}")
     return found
