@@ -42,8 +42,9 @@ def check_wheel(path: Path) -> list[str]:
     faults += [
         f"{name}: should not be in the wheel" for name in names if not name.startswith(allowed)
     ]
-    if "hlofast=hlofast.__main__:main" not in entry_points.replace(" ", ""):
-        faults.append(f"entry points: {entry_points!r}")
+    for entry in ("hlofast=hlofast.__main__:main", "hlofast=hlofast.pytest_plugin"):
+        if entry not in entry_points.replace(" ", ""):
+            faults.append(f"entry points: {entry_points!r}, without {entry}")
     hard = [r for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r]
     if [requirement.split(">")[0].strip() for requirement in hard] != ["numpy"]:
         faults.append(f"hard dependencies: {hard}, only numpy is allowed")

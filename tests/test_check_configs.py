@@ -132,6 +132,18 @@ class TestPlantedMistakes:
         (state,) = check.found("state-bytes")
         assert state.bytes == 3 * (whole - whole // 8)
 
+    def test_constraints_that_were_dropped(self, checks: dict[str, hlofast.Check]) -> None:
+        """The batch is cut along data alone, so activations are split over the devices of fsdp."""
+        check = checks["small_unconstrained"]
+        found = [one for one in check.found("unexplained-collective") if one.severity == "warning"]
+        assert {one.subject for one in found} == {"all-reduce over fsdp"}
+        assert all("in every layer" in one.message for one in found)
+        assert found[0].bytes is not None
+        assert found[0].bytes > 2**30
+        codes = {code for code, _ in errors(check)}
+        # Weights stay where they are, activations are summed; more is kept on every device.
+        assert codes == {"kept-values", "offloaded-bytes", "gathered-bytes"}
+
 
 class TestProgram:
     def test_golden_configs_take_an_instance(self) -> None:

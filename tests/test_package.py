@@ -38,6 +38,11 @@ def test_numpy_is_the_only_hard_dependency() -> None:
     assert [requirement.split(">")[0].strip() for requirement in hard] == ["numpy"]
 
 
+def test_pytest_finds_the_fixture() -> None:
+    (found,) = importlib.metadata.entry_points(group="pytest11", name="hlofast")
+    assert found.load().hlofast_check
+
+
 def test_every_public_name_exists() -> None:
     for name in hlofast.__all__:
         assert getattr(hlofast, name) is not None

@@ -80,13 +80,13 @@ def _predictions(effective: EffectiveConfig, source: str) -> dict[str, Predictio
     memory, traffic, flops = effective.memory(), effective.traffic(), effective.flops()
     found: dict[str, Prediction] = {}
 
-    def add(name: str, value: int | None, provenance: str = "modelled") -> None:
+    def add(name: str, value: int | None) -> None:
         if value is not None:
-            found[name] = Prediction(value, source, provenance)
+            found[name] = Prediction(value, source)
 
     if effective.mesh is None:
         return found
-    add("state_bytes", memory.state_bytes, "exact")
+    add("state_bytes", memory.state_bytes)
     add("offloaded_bytes", memory.offloaded_bytes)
     if not traffic.gaps:
         of_layers = [each for each in traffic.transfers if each.layers > 1]

@@ -65,8 +65,6 @@ class Prediction:
     """Per device; of a step where it counts work."""
     source: str
     """Who says so."""
-    provenance: str = "modelled"
-    """How it is known: one of `hlofast.provenances`."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,6 @@ class Declaration:
     """How often the loop over layers runs."""
     accumulation_steps: int | None = None
     """Micro-batches per step."""
-    compute_type: str | None = None
-    """Element type of weights where they are multiplied, such as `bf16`."""
     available: int | None = None
     """Bytes that one device has."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
@@ -144,7 +140,7 @@ class _Reader:
 
     def declaration(self, source: str) -> Declaration:
         mesh, batch_axes = self.mesh()
-        model = self.table("model", ("layers", "accumulation_steps", "compute_type", "carry_bytes"))
+        model = self.table("model", ("layers", "accumulation_steps", "carry_bytes"))
         names = set() if mesh is None else set(mesh.axis_names)
         parameters = tuple(self.parameters(names))
         kept = tuple(self.kept()) if "kept" in self.tables else None
@@ -158,7 +154,6 @@ class _Reader:
             carry_bytes=None if carry is None else read_size(carry, "model.carry_bytes"),
             layers=_positive(model, "layers", "model"),
             accumulation_steps=_positive(model, "accumulation_steps", "model"),
-            compute_type=_text(model, "compute_type", "model"),
             available=self.available(),
             predictions=self.predictions(source),
         )

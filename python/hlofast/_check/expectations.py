@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ANY = "any"
 LIMITS = ("min", "max", "exactly")
 BYTES = {
-    "peak": "bytes at the peak, as XLA counts them on TPU, else of live ranges",
+    "peak": "bytes at the peak in the main memory of a device",
     "arguments": "bytes of the arguments, as XLA counts them",
     "host": "bytes of host memory",
 }
@@ -248,12 +248,9 @@ def _figure(program: Program, path: tuple[str, ...]) -> tuple[int, int | None]:
         return sum(row["flops"] for row in program.module.matmuls()), None
     if path[0] == "host":
         return program.memory("host").live_peak, None
-    memory = program.memory()
     if path[0] == "arguments":
-        return memory.xla["argument_size_in_bytes"], None
-    is_xla = memory.backend == "tpu" and program.module.is_scheduled
-    at = memory.at
-    return memory.xla_peak if is_xla else memory.live_peak, None if at is None else at.row
+        return program.memory().xla["argument_size_in_bytes"], None
+    return program.peak[:2]
 
 
 def _sum(program: Program, axes: str, kind: str, figure: str) -> tuple[int, int | None]:

@@ -58,21 +58,19 @@ def crossing(program: Program) -> list[KeptValue] | None:
     found = []
     for place, space in (("device", "hbm"), ("host", "host")):
         memory = program.memory(space)
-        try:
-            live = memory.live_at(forward)
-        except ValueError:
+        step = memory._data.step_of(forward)
+        if step is None:
             return None
-        end = max(row["first_step"] for row in live) if len(live) else 0
         last: dict[int, int] = {}
         for row in memory.values():
             last[row["buffer"]] = max(last.get(row["buffer"], 0), row["last_step"])
         seen = set()
-        for row in live:
+        for row in memory.live_at(forward):
             sizes = _sizes(row["shape"])
             is_stack = len(sizes) > 1 and sizes[0] == layers and row["opcode"] != "parameter"
             if not is_stack or not row["bytes"] or sizes in weights or row["buffer"] in seen:
                 continue
-            if last[row["buffer"]] <= end:
+            if last[row["buffer"]] <= step:
                 continue
             seen.add(row["buffer"])
             text = row["shape"].partition("{")[0]

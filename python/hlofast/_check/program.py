@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from hlofast import Collectives, Memory, Mesh, Module, Remat
     from hlofast._core import Instruction, Sharding
 
-SMALL_PIECE = 1 << 16
-"""Bytes up to which a value kept from forward to backward is no finding."""
-
 
 @dataclass(frozen=True)
 class Parameter:
@@ -103,6 +100,20 @@ class Program:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self.module.memory(space=space)
+
+    @cached_property
+    def peak(self) -> tuple[int, int | None, str]:
+        """Bytes at the peak in a device's main memory, the row that runs then, how it is counted.
+
+        As XLA counts a scheduled program for TPUs. Its figure takes the largest heap of any memory
+        space, though: where that is the host's, what is alive in main memory counts.
+        """
+        memory = self.memory()
+        at = None if memory.at is None else memory.at.row
+        is_xla = memory.backend == "tpu" and self.module.is_scheduled
+        if is_xla and memory.xla["heap_memory_space"] == 0:
+            return memory.xla_peak, at, "as XLA counts it"
+        return memory.live_peak, at, "live ranges, modelled"
 
     @cached_property
     def loops(self) -> list[dict[str, Any]]:

@@ -148,10 +148,7 @@ def peak(program: Program) -> Iterator[Comparison]:
         return
     if not program.is_partitioned:
         return
-    memory = program.memory()
-    is_xla = memory.backend == "tpu" and program.module.is_scheduled
-    compiled = memory.xla_peak if is_xla else memory.live_peak
-    how = "as XLA counts it" if is_xla else "live ranges, modelled"
+    compiled, row, how = program.peak
     if declaration.available is not None:
         more = compiled - declaration.available
         yield Comparison(
@@ -162,7 +159,7 @@ def peak(program: Program) -> Iterator[Comparison]:
             f"{compiled:,} B",
             f"{more:,} B too much, {how}" if more > 0 else f"{-more:,} B are left, {how}",
             max(more, 0),
-            None,
+            row,
             "modelled",
         )
     if predicted is not None:
@@ -175,7 +172,7 @@ def peak(program: Program) -> Iterator[Comparison]:
             f"{compiled:,} B",
             f"{predicted.source} says {percent(predicted.value, compiled)} of it, {how}",
             max(over, 0),
-            None,
+            row,
             "modelled",
         )
     if expected is not None:
@@ -189,6 +186,6 @@ def peak(program: Program) -> Iterator[Comparison]:
             f"{compiled:,} B",
             f"{expected.source} says {percent(expected.value, compiled)} of it, {how}",
             None if is_near else abs(off),
-            None,
+            row,
             "modelled",
         )
