@@ -49,7 +49,7 @@ impl StagesData {
 
     fn section_name(&self, section: Option<u32>) -> Vec<u8> {
         let section = section.and_then(|id| self.found.sections.get(id as usize));
-        section.map(|section| section.name.clone().into_bytes()).unwrap_or_default()
+        section.map(|section| section.bounds.name.clone().into_bytes()).unwrap_or_default()
     }
 
     /// Where rows come from, as columns.
@@ -118,10 +118,10 @@ impl StagesData {
     fn sections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let each = || self.found.sections.iter();
         let table = TableBuilder::new(py);
-        table.texts("section", each().map(|section| section.name.clone().into_bytes()))?;
-        table.texts("phase", each().map(|section| section.phase.as_str().into()))?;
-        table.rows("start", each().map(|section| section.start))?;
-        table.numbers("end", each().map(|section| row_or_none(section.end)))?;
+        table.texts("section", each().map(|section| section.bounds.name.clone().into_bytes()))?;
+        table.texts("phase", each().map(|section| section.bounds.phase.as_str().into()))?;
+        table.rows("start", each().map(|section| section.bounds.start))?;
+        table.numbers("end", each().map(|section| row_or_none(section.bounds.end)))?;
         table.numbers("instructions", each().map(|section| section.instructions as i64))?;
         table.numbers("products", each().map(|section| number(Some(section.products))))?;
         table.numbers("product_flops", each().map(|section| narrow(section.product_flops)))?;
@@ -200,7 +200,7 @@ impl StagesData {
     fn boundary<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(boundary) = &self.found.boundary else { return Ok(None) };
         let dict = PyDict::new(py);
-        dict.set_item("section", &self.found.sections[boundary.section as usize].name)?;
+        dict.set_item("section", &self.found.sections[boundary.section as usize].bounds.name)?;
         dict.set_item("received", self.values(py, &boundary.received)?)?;
         dict.set_item("received_bytes", boundary.received_bytes)?;
         dict.set_item("inputs", self.values(py, &boundary.inputs)?)?;

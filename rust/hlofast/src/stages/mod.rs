@@ -17,7 +17,7 @@ use crate::comms::{CrossMeshReduction, cross_mesh_reduction, is_cross_mesh_reduc
 use crate::cost::Cost;
 use crate::cost::matmul::contraction;
 use crate::graph::markers::{Reached, markers, name_and_mark, through_calls};
-use crate::graph::{Attribution, Phase, source_of};
+use crate::graph::{self, Attribution, Phase, source_of};
 use crate::ir::decode::marker_sizes;
 use crate::ir::{ElementType, Module, Opcode, Row, ShapeId};
 use crate::remat::{Residual, ResidualKind, residuals};
@@ -60,14 +60,8 @@ pub struct Marker {
 /// A section between two markers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// What both markers call it.
-    pub name: String,
-    /// Forward, backward or optimizer.
-    pub phase: Phase,
-    /// The entry's row that is, or calls, its first marker.
-    pub start: Row,
-    /// The same for its last.
-    pub end: Option<Row>,
+    /// Its name, phase and markers.
+    pub bounds: graph::Section,
     /// Instructions of the entry.
     pub instructions: u64,
     /// Matrix products and convolutions, those it calls too.
@@ -295,10 +289,7 @@ fn sections(elements: &Elements<'_>, costs: &RowCosts) -> Vec<Section> {
         .sections
         .iter()
         .map(|section| Section {
-            name: section.name.clone(),
-            phase: section.phase,
-            start: section.start,
-            end: section.end,
+            bounds: section.clone(),
             instructions: 0,
             products: 0,
             product_flops: 0,
