@@ -445,7 +445,7 @@ def test_function_and_pickle() -> None:
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
-    """Small instructions, each of which uses earlier ones; the result holds what none uses."""
+    """Small instructions, each of which uses earlier ones; others than the result may be dead."""
     count = draw(st.integers(1, 40))
     lines = ["  v0 = f32[4] parameter(0)"]
     unused = {0}
@@ -455,6 +455,8 @@ def programs(draw: st.DrawFn) -> str:
         used = [draw(st.integers(0, number - 1)) for _ in range(operands)]
         lines.append(f"  v{number} = f32[4] {opcode}({', '.join(f'v{one}' for one in used)})")
         unused = (unused | {number}) - set(used)
+    if draw(st.booleans()):
+        unused = {count}
     shape = ", ".join(["f32[4]"] * len(unused))
     results = ", ".join(f"v{one}" for one in sorted(unused))
     lines.append(f"  ROOT r = ({shape}) tuple({results})")

@@ -1,5 +1,6 @@
 //! What stands below and above each row, as hashes.
 
+use super::hash::Mixer;
 use super::side::{Level, NONE, Side, callees};
 use crate::ir::ComputationId;
 
@@ -25,21 +26,45 @@ impl Digests {
             near: Vec::new(),
             computations: vec![0; side.module.computations().len()],
         };
-        digests.look_down(side, level);
-        digests.look_up(side, level);
+        // What computations contain tells rows apart only where attributes do, too.
+        digests.look_down(side, side.labels(level), level == Level::Exact);
+        digests.look_up(side, side.labels(level));
         let labels = side.labels(level);
         digests.near = around(side, labels, &around(side, labels, labels));
         digests
     }
 
-    fn look_down(&mut self, side: &Side<'_>, level: Level) {
-        // What computations contain tells rows apart only where attributes do, too.
-        let with_callees = level == Level::Exact;
+    /// Of a row with all that is below and all that is above it.
+    pub(super) fn both(&self, mixer: Mixer, row: u32) -> u64 {
+        let of = |column: &[u64]| column.get(row as usize).copied().unwrap_or_default();
+        let mut hash = mixer.start(8);
+        hash.word(of(&self.below));
+        hash.word(of(&self.above));
+        hash.finish()
+    }
+
+    /// The same, of what is above and below of all that is below and above: tells dead code
+    /// apart that is there several times.
+    pub(super) fn refined(&self, side: &Side<'_>) -> Vec<u64> {
+        let rows = 0..self.below.len() as u32;
+        let labels: Vec<u64> = rows.clone().map(|row| self.both(side.mixer, row)).collect();
+        let mut digests = Self {
+            below: vec![0; labels.len()],
+            above: vec![0; labels.len()],
+            near: Vec::new(),
+            computations: vec![0; self.computations.len()],
+        };
+        digests.look_down(side, &labels, false);
+        digests.look_up(side, &labels);
+        rows.map(|row| digests.both(side.mixer, row)).collect()
+    }
+
+    fn look_down(&mut self, side: &Side<'_>, labels: &[u64], with_callees: bool) {
         for ComputationId(id) in side.module.computation_post_order() {
             let mut sum = 0u64;
             for row in side.rows(id) {
                 let mut hash = side.mixer.start(3);
-                hash.word(side.label(level, *row));
+                hash.word(labels.get(*row as usize).copied().unwrap_or_default());
                 for operand in side.operands(*row) {
                     hash.word(self.below.get(*operand as usize).copied().unwrap_or_default());
                 }
@@ -66,7 +91,7 @@ impl Digests {
         }
     }
 
-    fn look_up(&mut self, side: &Side<'_>, level: Level) {
+    fn look_up(&mut self, side: &Side<'_>, labels: &[u64]) {
         for computation in side.module.computations() {
             if let Some(slot) = self.above.get_mut(computation.root as usize) {
                 *slot = side.mixer.start(13).finish();
@@ -75,7 +100,7 @@ impl Digests {
         for row in side.order.iter().rev() {
             let above = self.above.get(*row as usize).copied().unwrap_or_default();
             let mut own = side.mixer.start(5);
-            own.word(side.label(level, *row));
+            own.word(labels.get(*row as usize).copied().unwrap_or_default());
             own.word(above);
             for (index, operand) in side.operands(*row).iter().enumerate() {
                 let mut hash = own;

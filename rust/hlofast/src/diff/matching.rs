@@ -37,6 +37,7 @@ pub(super) struct Matcher<'a> {
     pub(super) computations_to_a: Vec<u32>,
     /// By level; the first always there.
     digests: [Option<(Digests, Digests)>; 3],
+    refined: Option<(Vec<u64>, Vec<u64>)>,
     queue: VecDeque<(u32, u32)>,
     pairs_found: usize,
     /// How many more operands may be looked at to tell whether an instruction replaces another:
@@ -53,6 +54,7 @@ impl<'a> Matcher<'a> {
             computations_to_b: vec![NONE; a.module.computations().len()],
             computations_to_a: vec![NONE; b.module.computations().len()],
             digests: [Some(digests), None, None],
+            refined: None,
             queue: VecDeque::new(),
             pairs_found: 0,
             looks: std::cell::Cell::new((1 << 20) + 16 * a.module.columns().operands.len()),
@@ -208,15 +210,12 @@ impl<'a> Matcher<'a> {
         };
         let of = |column: &[u64], row: u32| column.get(row as usize).copied().unwrap_or_default();
         let mixer = self.a.mixer;
-        let both = |digests: &Digests, row: u32| {
-            let mut hash = mixer.start(8);
-            hash.word(of(&digests.below, row));
-            hash.word(of(&digests.above, row));
-            hash.finish()
-        };
-        let mut found = self.unique(open, |row| both(&da, row), |row| both(&db, row));
-        if !open.is_done() {
-            found |= self.interchangeable(open, |row| both(&da, row), |row| both(&db, row));
+        let mut found = self.unique(open, |row| da.both(mixer, row), |row| db.both(mixer, row));
+        if !open.is_done() && level == Level::Exact {
+            let refined = self.refined.take();
+            let refined = refined.unwrap_or_else(|| (da.refined(&self.a), db.refined(&self.b)));
+            found |= self.interchangeable(open, &refined.0, &refined.1);
+            self.refined = Some(refined);
         }
         if !open.is_done() {
             let key = |digests: &Digests, row| of(&digests.below, row);
@@ -276,12 +275,9 @@ impl<'a> Matcher<'a> {
     /// Pairs rows that nothing tells apart but where their operands are: dead code that is there
     /// several times. Some pairs settle others, so rows whose operands have found partners
     /// meanwhile wait for the next round.
-    fn interchangeable(
-        &mut self,
-        open: &mut Open,
-        key_a: impl Fn(u32) -> u64,
-        key_b: impl Fn(u32) -> u64,
-    ) -> bool {
+    fn interchangeable(&mut self, open: &mut Open, of_a: &[u64], of_b: &[u64]) -> bool {
+        let key_a = |row: u32| of_a.get(row as usize).copied().unwrap_or_default();
+        let key_b = |row: u32| of_b.get(row as usize).copied().unwrap_or_default();
         let mut found = false;
         for _ in 0..DEAD_ROUNDS {
             let keys_a: Vec<u64> =
