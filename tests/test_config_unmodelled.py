@@ -130,6 +130,35 @@ class TestSpecs:
         assert on(config, fsdp=2).memory().state_bytes is None
 
 
+class TestSizes:
+    def test_heads_of_keys_that_do_not_divide(self) -> None:
+        for groups in (3, 16):
+            config = decoder(heads=8, kv_heads=groups)
+            assert config.parameter_count() is None
+            text = f"{groups} heads of keys and values do not divide 8 heads"
+            assert config.unmodelled().row(0)["why"].endswith(text)
+
+    def test_rows_of_other_embeddings(self) -> None:
+        path = "model.decoder.emb.pos_emb"
+        table = {"klass": "axlearn.common.layers.Embedding"}
+        assert decoder().with_value(path, table).parameter_count() is None
+        config = decoder().with_value(path, {**table, "num_embeddings": 32})
+        count = decoder().parameter_count()
+        assert count is not None and config.parameter_count() == count + 32 * 64
+
+    def test_functions_that_only_sound_alike(self) -> None:
+        config = decoder(hidden={"fn": "my.common.scale_fn", "scale": 4})
+        assert config.parameter_count() is None
+        assert "my.common.scale_fn is not modelled" in config.unmodelled().row(0)["why"]
+
+    def test_axes_of_the_batch_that_are_none(self) -> None:
+        config = decoder().without("input.input_partitioner")
+        verdict = on(config.with_value("batch_axis_names", ["replica"]), fsdp=2).verdict("tpu-v5e")
+        assert verdict.status == "unknown" and verdict.sequences_per_device is None
+        assert ("input", "'replica', which cuts the batch, is no axis") in verdict.gaps
+        assert verdict.step_seconds is None
+
+
 class TestTime:
     def test_half_of_the_devices_pad(self) -> None:
         full, half = (on(decoder(batch=16), fsdp=size).verdict("tpu-v5e") for size in (16, 32))

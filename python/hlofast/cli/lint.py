@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-share",
-        type=_share,
+        type=share,
         default=OPTIONS["min_share"],
         metavar="X",
         help="least share of the collectives' bytes or the matrix products' FLOPs at stake"
@@ -68,14 +68,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-replicated-share",
-        type=_share,
+        type=share,
         default=OPTIONS["min_replicated_share"],
         metavar="X",
         help="least share of the parameters' bytes that sharding saves (default %(default)s)",
     )
     parser.add_argument(
         "--overlap-flops-per-byte",
-        type=_share,
+        type=share,
         default=OPTIONS["overlap_flops_per_byte"],
         metavar="X",
         help="FLOPs between start and end, for each byte sent, that count as overlap"
@@ -84,7 +84,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
 
 
-def _share(text: str) -> float:
+def share(text: str) -> float:
+    """The share in an argument."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError(text)

@@ -44,13 +44,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--most-moved",
-        type=_share,
+        type=share,
         metavar="X",
         help="largest share of the forward FLOPs that a cheaper cut may move (default 0.5)",
     )
 
 
-def _share(text: str) -> float:
+def share(text: str) -> float:
+    """The share in an argument."""
     value = float(text)
     if not 0 <= value <= 1:
         raise ValueError(text)

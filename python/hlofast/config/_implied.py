@@ -91,7 +91,8 @@ class Implied:
             self.gaps.append(("train_dtype", why))
         has_parts = self._has_parts(steps)
         has_batch = self.batch.tokens is not None and self.batch.is_placed
-        self.has_activations = bool(self.mesh) and has_batch and has_parts and itemsize is not None
+        has_axes = bool(self.mesh) and all(axis in self.mesh for axis in self.token_axes)
+        self.has_activations = has_axes and has_batch and has_parts and itemsize is not None
         """Whether it is known how many bytes a value of a layer takes on a device."""
         if self.batch.tokens is None:
             why = "the config has no global batch size, or no length of sequences, that is a number"
@@ -106,6 +107,9 @@ class Implied:
                 if axis not in self.mesh:
                     why = f"{axis!r} in its partition spec is no axis of the mesh"
                     self.gaps.append((parameter.module, why))
+            for axis in self.token_axes:
+                if axis not in self.mesh:
+                    self.gaps.append(("input", f"{axis!r}, which cuts the batch, is no axis"))
         self.policies: dict[str, Policy | None] = {}
         for path, unit in self.parts.units.items():
             try:

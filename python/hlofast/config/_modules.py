@@ -105,13 +105,15 @@ def _decoder(builder: Builder) -> None:
 
 @_axlearn("embedding.TransformerTextEmbeddings")
 def _embeddings(builder: Builder) -> None:
-    for key in ("token_emb", "type_emb", "pos_emb", "norm"):
+    # Only tokens are as many as the vocabulary has; the others say themselves.
+    builder.child("token_emb", settings={"rows": builder.setting("vocabulary")})
+    for key in ("type_emb", "pos_emb", "norm"):
         builder.child(key)
 
 
 @_axlearn("layers.Embedding", "embedding.Embedding")
 def _embedding(builder: Builder) -> None:
-    rows = builder.size("num_embeddings", builder.settings.get("vocabulary"))
+    rows = builder.size("num_embeddings", builder.settings.get("rows"))
     builder.parameter("weight", (rows, builder.size("dim", builder.width)), builder.sharding())
 
 
@@ -299,7 +301,11 @@ def _projections(builder: Builder, parts: list[tuple[str, int]]) -> None:
 
 
 def _groups(builder: Builder) -> int:
-    return builder.size("num_kv_heads", builder.setting("heads"))
+    heads = builder.setting("heads")
+    groups = builder.size("num_kv_heads", heads)
+    if heads % groups:
+        raise UnmodelledError(f"{groups} heads of keys and values do not divide {heads} heads")
+    return groups
 
 
 @_axlearn("attention.QKVLinear", "attention.GroupedQKVLinear")
@@ -387,7 +393,8 @@ def _hidden(builder: Builder) -> int:
     if not isinstance(given, Config):
         return checked_size(given, "hidden_dim")
     scale, function = given.get("scale"), str(given.get("fn"))
-    if not function.endswith("scale_fn") or not isinstance(scale, (int, float)):
+    is_scale = function.startswith("axlearn.") and function.endswith(".scale_fn")
+    if not is_scale or not isinstance(scale, (int, float)):
         raise UnmodelledError(f"hidden_dim by {function} is not modelled")
     # Beyond any sensible size the product would be no number.
     hidden = builder.width * min(max(float(scale), 0.0), float(_parts.LARGEST_SIZE))

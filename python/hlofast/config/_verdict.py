@@ -93,7 +93,7 @@ class Verdict:
         self.expected_peak_bytes = memory.expected_peak_bytes
         self.relaxed_peak_bytes = memory.relaxed_peak_bytes
         self.sequences_per_device = None
-        if implied.mesh and implied.batch.tokens is not None:
+        if implied.has_activations:
             count, parts = implied.rows()
             self.sequences_per_device = count / parts
         self.status = UNKNOWN if problems else self._status()
@@ -122,7 +122,7 @@ class Verdict:
         self.step_seconds = self.mfu = None
         if device is None or self.devices is None or flops.executed is None:
             return
-        if implied.itemsize > _HALF:
+        if implied.itemsize > _HALF or not implied.has_activations:
             return
         try:
             peak = device.per_jax_device("flops.bf16")
