@@ -170,6 +170,23 @@ class TestPlantedMistakes:
         assert codes == {"collective-axes", "device-count"}
         assert "for one slice of several give slices=4" in check.found("collective-axes")[0].message
 
+    @pytest.mark.parametrize(("sizes", "severity"), [((2, 4), None), ((4, 4), "error")])
+    def test_devices_that_only_groups_tell(
+        self, sizes: tuple[int, int], severity: str | None
+    ) -> None:
+        """Programs of older versions do not say how many partitions there are."""
+        module = hlofast.loads(
+            "HloModule m, is_scheduled=true\n"
+            "sum { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT z = f32[] add(x, y) }\n"
+            "ENTRY e { p = f32[8] parameter(0)\n q = f32[8] all-reduce(p), channel_id=1, "
+            "replica_groups={{0,1,2,3},{4,5,6,7}}, use_global_device_ids=true, to_apply=sum\n"
+            "ROOT r = f32[8] all-reduce(q), channel_id=2, replica_groups={{0,4},{1,5},{2,6},{3,7}},"
+            " use_global_device_ids=true, to_apply=sum }\n"
+        )
+        mesh = hlofast.Mesh(dict(zip(("data", "model"), sizes, strict=True)))
+        found = hlofast.check(hlofast.Declaration(mesh=mesh), module).found("device-count")
+        assert [one.severity for one in found] == ([severity] if severity else [])
+
     def test_another_number_of_devices(self) -> None:
         check = checked("decoder_cpu_2x4", axes={"data": 4, "model": 4})
         (found,) = check.found("device-count")
@@ -330,6 +347,36 @@ class TestExpectations:
         assert check.ok is holds
         rows = [row for row in check.comparisons if row["code"] == "expectation"]
         assert len(rows) == len(expected)
+
+    def test_axes_that_the_mesh_has_not(self) -> None:
+        """A limit of an axis that is misspelled would always hold."""
+        expected = {"collectives.modle+data.all-reduce.max_bytes": 1 << 60}
+        mesh = hlofast.Declaration.loads("[mesh]\naxes = { data = 2, model = 4 }")
+        for declared in (mesh, hlofast.Declaration()):
+            (found,) = hlofast.check(declared, program("decoder_cpu_2x4"), expected).found()
+            assert (found.severity, found.compiled) == ("error", "no such axis")
+        part = {"collectives.model:(2)2.all-reduce.max_bytes": 1 << 60}
+        assert hlofast.check(mesh, program("decoder_cpu_2x4"), part).ok
+
+    @pytest.mark.parametrize(
+        ("limit", "severity"), [("max", "warning"), ("exactly", "error"), ("min", None)]
+    )
+    def test_what_runs_nobody_knows_how_often(self, limit: str, severity: str | None) -> None:
+        """A loop whose trip count the text does not tell."""
+        module = hlofast.loads(
+            "HloModule m, num_partitions=2\n"
+            "body { b = f32[8] parameter(0)\n ROOT r = f32[8] all-reduce(b), channel_id=1, "
+            "replica_groups={{0,1}}, use_global_device_ids=true, to_apply=sum }\n"
+            "sum { x = f32[] parameter(0)\n y = f32[] parameter(1)\n ROOT z = f32[] add(x, y) }\n"
+            "condition { c = f32[8] parameter(0)\n ROOT d = pred[] custom-call(c), "
+            'custom_call_target="unknown" }\n'
+            "ENTRY e { p = f32[8] parameter(0)\n ROOT w = f32[8] while(p), condition=condition, "
+            "body=body }\n"
+        )
+        expected = {f"collectives.any.all-reduce.{limit}_bytes": {"min": 32}.get(limit, 1000)}
+        found = hlofast.check(hlofast.Declaration(), module, expected).found("expectation")
+        assert [one.severity for one in found] == ([severity] if severity else [])
+        assert severity != "warning" or "not known to hold: 1 instruction" in found[0].message
 
     def test_sums_are_those_of_the_table(self) -> None:
         mesh = hlofast.Mesh({"data": 2, "model": 4})

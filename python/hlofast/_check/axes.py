@@ -24,6 +24,10 @@ def device_count(program: Program) -> Iterator[Comparison]:
         return
     module = program.module
     compiled = module.num_partitions * module.replica_count
+    groups = module.mesh()
+    if "num_partitions" not in module.header and groups is not None:
+        # Older programs say it by the groups of their collectives alone.
+        compiled = max(compiled, groups.device_count)
     slices = mesh.slices or 1
     # A program for several slices is that of one, and says nothing of the others.
     is_same = mesh.device_count in (compiled, compiled * slices)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hlofast._check.comparison import AGREES, ERROR, Comparison
-from hlofast._check.program import Program
+from hlofast._check.comparison import AGREES, ERROR, WARNING, Comparison
+from hlofast._check.program import Program, plural
 from hlofast._check.toml import read_file, read_size, read_tables
 
 TYPE_CHECKING = False
@@ -56,7 +56,9 @@ class Expectations:
 
     A figure has `min`, `max` and `exactly`; those of collectives `min_`, `max_` and `exactly_`
     before `count`, `bytes` (payload) and `wire_bytes`, all of them of a step and one device.
-    Collectives are named by axes (`data+fsdp` for both together, `any`) and kind (`any`).
+    Collectives are named by axes (`data+fsdp` for both together, `any`) and kind (`any`); an axis
+    that the mesh has not is an error. What cannot be told, for want of a size or a trip count, is
+    a warning where it would otherwise hold.
     """
 
     __slots__ = ("forbidden", "limits", "source")
@@ -192,7 +194,19 @@ def _count(value: object, place: str) -> int:
 def expectations(program: Program, expected: Expectations) -> Iterator[Comparison]:
     """Each limit, and each forbidden finding."""
     for limit in expected.limits:
-        compiled, row = _figure(program, limit.path)
+        unknown = _unknown_axes(program, limit)
+        if unknown:
+            known = ", ".join(program.axis_sizes) or "none"
+            yield Comparison(
+                "expectation",
+                ERROR,
+                limit.subject,
+                f"an axis {unknown[0]!r}",
+                "no such axis",
+                f"the axes of the mesh are: {known}",
+            )
+            continue
+        compiled, row, doubts = _figure(program, limit.path)
         holds: Callable[[int, int], bool] = {
             "min": int.__ge__,
             "max": int.__le__,
@@ -202,17 +216,22 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
         is_met = holds(compiled, limit.value)
         off = abs(compiled - limit.value)
         more = "more" if compiled > limit.value else "less"
+        is_open = is_met and doubts > 0 and limit.limit != "min"
         is_bytes = limit.path[-1] in ("bytes", "wire_bytes", *BYTES)
         yield Comparison(
             "expectation",
-            AGREES if is_met else ERROR,
+            WARNING if is_open else AGREES if is_met else ERROR,
             limit.subject,
             f"{words}{limit.value:,}",
-            f"{compiled:,}",
-            "as expected" if is_met else f"{off:,} {more} than {expected.source} allow",
+            f"at least {compiled:,}" if doubts else f"{compiled:,}",
+            f"not known to hold: {plural(doubts, 'instruction')} of unknown size or trip count"
+            if is_open
+            else "as expected"
+            if is_met
+            else f"{off:,} {more} than {expected.source} allow",
             off if is_bytes and not is_met else None,
             row,
-            "modelled" if limit.path[0] in BYTES else "exact",
+            "modelled" if limit.path[0] in BYTES else "unknown" if doubts else "exact",
         )
     if expected.forbidden:
         findings = program.module.lint(program.mesh)
@@ -240,26 +259,45 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
             )
 
 
-def _figure(program: Program, path: tuple[str, ...]) -> tuple[int, int | None]:
-    """The figure of the program at `path`, and a row that shows it."""
+def _axes(text: str) -> set[str]:
+    return set(text.replace("×", "+").split("+"))
+
+
+def _unknown_axes(program: Program, limit: Limit) -> list[str]:
+    """The axes that a limit of collectives names and the mesh has not."""
+    if limit.path[0] != "collectives" or limit.path[1] == ANY:
+        return []
+    # A part of an axis stands with a colon behind the axis.
+    names = _axes(limit.path[1])
+    return sorted(name for name in names if name.partition(":")[0] not in program.axis_sizes)
+
+
+def _figure(program: Program, path: tuple[str, ...]) -> tuple[int, int | None, int]:
+    """The figure of the program at `path`, a row that shows it, and how many rows have none."""
     if path[0] == "collectives":
         return _sum(program, *path[1:])
     if path[0] == "flops":
-        return sum(row["flops"] for row in program.module.matmuls()), None
+        flops = [row["flops"] for row in program.module.matmuls()]
+        unknown = program.module.cost()._data.unknown_products().tolist()
+        return sum(max(number, 0) for number in flops), None, len(unknown)
     if path[0] == "host":
-        return program.memory("host").live_peak, None
+        return program.memory("host").live_peak, None, 0
     if path[0] == "arguments":
-        return program.memory().xla["argument_size_in_bytes"], None
-    return program.peak[:2]
+        return program.memory().xla["argument_size_in_bytes"], None, 0
+    return *program.peak[:2], 0
 
 
-def _sum(program: Program, axes: str, kind: str, figure: str) -> tuple[int, int | None]:
+def _sum(program: Program, axes: str, kind: str, figure: str) -> tuple[int, int | None, int]:
     column = {"count": "multiplicity", "bytes": "total_payload", "wire_bytes": "total_wire_bytes"}
-    wanted = set(axes.replace("×", "+").split("+"))
-    total, first = 0, None
+    wanted = _axes(axes)
+    total, first, doubts = 0, None, 0
     for row in program.collectives:
-        is_axes = axes == ANY or set(row["axes"].split("×")) == wanted
-        if is_axes and kind in (ANY, row["kind"]) and row[column[figure]] > 0:
-            total += row[column[figure]]
+        is_axes = axes == ANY or _axes(row["axes"]) == wanted
+        if not is_axes or kind not in (ANY, row["kind"]):
+            continue
+        value = row[column[figure]]
+        doubts += bool(value < 0 or row["is_lower_bound"])
+        if value > 0:
+            total += value
             first = row["instruction"] if first is None else first
-    return total, first
+    return total, first, doubts
