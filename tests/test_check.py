@@ -248,6 +248,40 @@ class TestPlantedMistakes:
         assert "an earlier pattern matches" in found[1].message
 
 
+def test_before_the_partitioner() -> None:
+    """Shapes are those of all devices then: what one will have follows from the shardings."""
+    text = """
+[mesh]
+axes = { a = 2, b = 4 }
+[[parameters]]
+name = "left"
+spec = ["a", "b"]
+[predicted]
+flops = {flops}
+offloaded_bytes = 7
+gathered_bytes = 7
+peak_bytes = 7
+"""
+    hlo = """HloModule m
+
+ENTRY e {
+  x = f32[64,32] parameter(0), sharding={devices=[2,4]<=[8]}, metadata={op_name="left"}
+  y = f32[32,16] parameter(1), sharding={replicated}, metadata={op_name="right"}
+  ROOT d = f32[64,16] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={devices=[2,1,4]<=[8] last_tile_dim_replicate}
+}
+"""
+    flops = 2 * 64 * 32 * 16 // 8
+    module = hlofast.loads(hlo)
+    assert module.summary()["status"] == "annotated"
+    check = hlofast.check(hlofast.Declaration.loads(text.replace("{flops}", str(flops))), module)
+    rows = {row["code"]: row for row in check.comparisons}
+    assert rows["parameter-sharding"]["severity"] == "agrees"
+    assert rows["state-bytes"]["compiled"] == f"{64 * 32 * 4 // 8:,} B"
+    assert rows["flops"]["severity"] == rows["state-bytes"]["severity"] == "agrees"
+    assert not {"offloaded-bytes", "gathered-bytes", "peak-bytes"} & set(rows)
+    assert check.ok
+
+
 def test_paths_of_parameters() -> None:
     path_of = hlofast._check.path_of
     assert path_of("state['layers']['w'][0]") == "state/layers/w/0"

@@ -40,10 +40,12 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
         source = "the declared splits of what the program takes"
     else:
         value, source = predicted.value, predicted.source
-    arguments = program.memory().xla["argument_size_in_bytes"]
-    rest = arguments - compiled
     more = compiled - value
-    beside = f"; arguments of {arguments:,} B have {rest:,} B of batch and padding besides"
+    beside = ""
+    if program.is_partitioned:
+        arguments = program.memory().xla["argument_size_in_bytes"]
+        rest = arguments - compiled
+        beside = f"; arguments of {arguments:,} B have {rest:,} B of batch and padding besides"
     if not more:
         severity, message = AGREES, f"as {source} says{beside}"
     elif more > 0:
@@ -64,7 +66,7 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
 def offloaded_bytes(program: Program) -> Iterator[Comparison]:
     """What is kept in host memory besides parameters."""
     predicted = program.declaration.predictions.get("offloaded_bytes")
-    if predicted is None:
+    if predicted is None or not program.is_partitioned:
         return
     memory = program.memory("host")
     held = sum(row["bytes"] for row in memory.live if row["class"] == "parameter")
@@ -74,7 +76,7 @@ def offloaded_bytes(program: Program) -> Iterator[Comparison]:
 def gathered_bytes(program: Program) -> Iterator[Comparison]:
     """The weights gathered in a step: those of the layers, or all where there is no such loop."""
     predicted = program.declaration.predictions.get("gathered_bytes")
-    if predicted is None:
+    if predicted is None or not program.is_partitioned:
         return
     has_loops = bool(layer_loops(program))
     compiled = 0
@@ -117,8 +119,11 @@ def flops(program: Program) -> Iterator[Comparison]:
     if predicted is None:
         return
     rows = program.module.matmuls().to_pylist()
-    compiled = sum(row["flops"] for row in rows)
-    again = sum(row["flops"] for row in rows if row["phase"] == "recompute")
+    # Before it is partitioned a program computes what all devices do.
+    mesh = program.declaration.mesh
+    devices = 1 if program.is_partitioned or mesh is None else mesh.device_count
+    compiled = sum(row["flops"] for row in rows) // devices
+    again = sum(row["flops"] for row in rows if row["phase"] == "recompute") // devices
     unknown = program.module.cost()._data.unknown_products().tolist()
     is_near = abs(compiled - predicted.value) <= NEAR * predicted.value
     message = f"{percent(compiled, predicted.value)} of what {predicted.source} says"
