@@ -1,7 +1,7 @@
 """Static, offline performance and memory debugger for XLA training steps.
 
 `load(path)` and `loads(text)` read one module, `find_modules(text)` all modules of a page or log,
-`from_jax(compiled)` what JAX lowered or compiled.
+`from_jax(compiled)` what JAX lowered or compiled, `scan(folder)` everything in dump directories.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from hlofast._lint import Finding, Findings
     from hlofast._memory import Memory
     from hlofast._remat import Remat
+    from hlofast._scan import Scan, scan
     from hlofast._stages import Stages
     from hlofast._time import Time
     from hlofast.table import Table
@@ -107,6 +108,7 @@ __all__ = [
     "Prediction",
     "Remat",
     "ReplicaGroups",
+    "Scan",
     "Shape",
     "Sharding",
     "SliceDimension",
@@ -133,6 +135,7 @@ __all__ = [
     "phases",
     "provenances",
     "register_custom_call",
+    "scan",
     "unregister_custom_call",
 ]
 
@@ -188,6 +191,10 @@ def __getattr__(name: str) -> object:
         from hlofast import _remat
 
         value = _remat.Remat
+    elif name in {"Scan", "scan"}:
+        from hlofast import _scan
+
+        value = getattr(_scan, name)
     elif name == "Stages":
         from hlofast import _stages
 

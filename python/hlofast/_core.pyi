@@ -41,6 +41,13 @@ from hlofast._records import PaddingDimension as PaddingDimension
 from hlofast._records import SliceDimension as SliceDimension
 from hlofast._records import WindowDimension as WindowDimension
 from hlofast._remat import Remat
+from hlofast._scan_data import ScanData as ScanData
+from hlofast._scan_data import ScanPart as ScanPart
+from hlofast._scan_data import ScanTable as ScanTable
+from hlofast._scan_data import SurveyData as SurveyData
+from hlofast._scan_data import _concatenated as _concatenated
+from hlofast._scan_data import _scan_words as _scan_words
+from hlofast._scan_data import _survey as _survey
 from hlofast._stages import Stages
 from hlofast._time import Time
 from hlofast._time_data import TimeData as TimeData
@@ -63,6 +70,7 @@ phases: tuple[str, ...]
 provenances: tuple[str, ...]
 element_types: tuple[str, ...]
 error_kinds: tuple[str, ...]
+_version: str
 opcodes: tuple[str, ...]
 
 def load(

@@ -27,6 +27,7 @@ VERBS = {
     "stages": "pipeline stages: sections, what stays and is sent, the boundary, micro-batches",
     "diff": "what differs between two programs: changes, cost, memory, collectives",
     "show": "one instruction or computation in context: operands, users, source line",
+    "scan": "everything in dump directories: programs, or a dataset of all modules",
     "fmt": "print modules as canonical HLO text",
 }
 

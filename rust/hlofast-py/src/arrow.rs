@@ -3,6 +3,7 @@
 
 use crate::column::Column;
 use crate::text_column::TextColumn;
+use hlofast::table::{Columns, Values};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -308,21 +309,85 @@ fn texts(name: CString, column: &TextColumn) -> Field {
     field
 }
 
+/// Which of `values` are there, as a bitmap, and how many are not.
+fn validity(values: impl Iterator<Item = bool>) -> (Vec<u8>, i64) {
+    let (mut bits, mut missing) = (Vec::new(), 0);
+    for (index, is_there) in values.enumerate() {
+        if index % 8 == 0 {
+            bits.push(0);
+        }
+        match bits.last_mut() {
+            Some(byte) if is_there => *byte |= 1 << (index % 8),
+            _ => missing += 1,
+        }
+    }
+    (bits, missing)
+}
+
+/// A column of `owner`; what is unknown or absent becomes null.
+fn nullable(owner: &Arc<Columns>, name: &str, values: &Values) -> PyResult<Field> {
+    let name = CString::new(name).map_err(|_| PyValueError::new_err("NUL in a column name"))?;
+    let shared = |data: *const c_void| (Some(Arc::clone(owner) as Owner), data);
+    let (format, data, (bits, null_count)) = match values {
+        Values::Rows(rows) => (c"I", shared(rows.as_ptr().cast()), (Vec::new(), 0)),
+        Values::Numbers(numbers) => {
+            let known = validity(numbers.iter().map(|value| *value >= 0));
+            (c"l", shared(numbers.as_ptr().cast()), known)
+        }
+        Values::Reals(reals) => {
+            let known = validity(reals.iter().map(|value| !value.is_nan()));
+            (c"g", shared(reals.as_ptr().cast()), known)
+        }
+        Values::Flags(flags) => {
+            let (bits, _) = validity(flags.iter().map(|flag| *flag != 0));
+            (c"b", owned(bits), (Vec::new(), 0))
+        }
+        texts @ (Values::Texts(_) | Values::Runs(_)) => {
+            let all = || texts.texts().into_iter().flatten();
+            let (bits, null_count) = validity(all().map(|text| !text.is_empty()));
+            let mut field = strings(name, texts.len(), all());
+            if null_count > 0 {
+                (field.null_count, field.buffers[0]) = (null_count, owned(bits));
+            }
+            return Ok(field);
+        }
+    };
+    let valid = if null_count > 0 { owned(bits) } else { (None, std::ptr::null()) };
+    let (length, buffers) = (values.len(), vec![valid, data]);
+    let (children, dictionary) = (Vec::new(), None);
+    Ok(Field { name, format, length, null_count, buffers, children, dictionary })
+}
+
+/// The columns of a core table as one struct; what is unknown or absent becomes null.
+fn nullable_table(columns: &Arc<Columns>) -> PyResult<Field> {
+    let fields = columns.iter().map(|(name, values)| nullable(columns, name, values));
+    Ok(structure(fields.collect::<PyResult<_>>()?, columns.len()))
+}
+
+fn structure(children: Vec<Field>, length: usize) -> Field {
+    Field {
+        name: CString::default(),
+        format: c"+s",
+        length,
+        null_count: 0,
+        buffers: vec![(None, std::ptr::null())],
+        children,
+        dictionary: None,
+    }
+}
+
+/// A capsule `arrow_array_stream` of the one batch that `columns` are.
+pub fn stream_of<'py>(py: Python<'py>, columns: &Arc<Columns>) -> PyResult<Bound<'py, PyCapsule>> {
+    stream(py, py.detach(|| nullable_table(columns))?)
+}
+
 fn table(columns: &[(String, Bound<'_, PyAny>)], length: usize) -> PyResult<Field> {
     let fields: Vec<Field> =
         columns.iter().map(|(name, column)| field(name, column)).collect::<PyResult<_>>()?;
     if fields.iter().any(|field| field.length != length) {
         return Err(PyValueError::new_err("a table's columns have one length"));
     }
-    Ok(Field {
-        name: CString::default(),
-        format: c"+s",
-        length,
-        null_count: 0,
-        buffers: vec![(None, std::ptr::null())],
-        children: fields,
-        dictionary: None,
-    })
+    Ok(structure(fields, length))
 }
 
 /// A capsule `arrow_array_stream` of one record batch.
@@ -332,7 +397,11 @@ pub fn _arrow_stream<'py>(
     columns: Vec<(String, Bound<'py, PyAny>)>,
     length: usize,
 ) -> PyResult<Bound<'py, PyCapsule>> {
-    let parts = Box::new(StreamParts { table: table(&columns, length)?, is_taken: false });
+    stream(py, table(&columns, length)?)
+}
+
+fn stream(py: Python<'_>, table: Field) -> PyResult<Bound<'_, PyCapsule>> {
+    let parts = Box::new(StreamParts { table, is_taken: false });
     let stream = ArrowArrayStream {
         get_schema: Some(stream_schema),
         get_next: Some(stream_next),

@@ -4,21 +4,22 @@ use crate::collectives::CollectivesData;
 use crate::column::Column;
 use crate::counted::Counted;
 use crate::held::text;
-use crate::matmuls::Fact;
 use crate::mesh::Mesh;
 use crate::module::Module;
 use crate::remat::RematData;
-use crate::scopes::ScopeTexts;
 use crate::stages::StagesData;
+use crate::table_builder::to_list;
 use crate::text_column::TextColumn;
-use crate::uncertain::{uncertain_executions, unknown_products};
 use hlofast::Provenance;
 use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind, custom_call_target};
 use hlofast::cost::explain::explain;
-use hlofast::cost::{self, Backend, Executions, GroupKey, Options, PhaseExecutions, Totals};
+use hlofast::cost::{
+    self, Backend, GroupKey, Options, Totals, uncertain_executions, unknown_products,
+};
 use hlofast::graph::{Phase, Rules};
 use hlofast::ir::{ComputationId, Opcode, Row};
 use hlofast::remat::report;
+use hlofast::table::{self, ScopeTexts, narrow};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -111,11 +112,6 @@ fn overridden(stated: Stated) -> cost::Override {
         reason: "stated by the caller",
     };
     (row, call)
-}
-
-/// A sum as a 64-bit number; what is beyond stands as the largest there is.
-fn narrow(value: i128) -> i64 {
-    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Columns for `hlofast.table.Table`, by name.
@@ -460,23 +456,11 @@ impl CostData {
     /// The matrix products and convolutions, and how often each is executed.
     fn matmuls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (held, cost) = (&self.counted.held, &self.counted.cost);
-        let attribution = py.detach(|| self.counted.attribution());
-        let (executions, uncertain, scopes) = py.detach(|| {
-            let executions = Executions::new(&held.core, cost, attribution);
+        let columns = py.detach(|| {
             let uncertain = uncertain_executions(&held.core, cost);
-            (executions, uncertain, ScopeTexts::new(&held.core, &attribution.scopes))
+            table::matmuls(&held.core, cost, self.counted.attribution(), &uncertain)
         });
-        let facts = |row| {
-            let is_uncertain = uncertain[held.core.computation_of(row).0 as usize] > 0;
-            let fact = |entry: PhaseExecutions| Fact {
-                multiplicity: entry.count.unwrap_or(-1),
-                is_lower_bound: is_uncertain || entry.count.is_none(),
-                phase: entry.phase,
-                scope: scopes.text(entry.scope),
-            };
-            executions.of(row).into_iter().map(fact).collect()
-        };
-        crate::matmuls::matmuls(py, held, facts)
+        to_list(py, columns)
     }
 
     /// The collectives, how often each is executed, and where on a mesh it goes.

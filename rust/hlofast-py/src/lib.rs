@@ -16,7 +16,6 @@ mod instruction;
 mod lint;
 mod literal;
 mod loading;
-mod matmuls;
 mod memory;
 mod mesh;
 mod metadata;
@@ -26,7 +25,7 @@ mod plan;
 mod query;
 mod records;
 mod remat;
-mod scopes;
+mod scan;
 mod sequence;
 mod shape;
 mod sharding;
@@ -36,7 +35,6 @@ mod table;
 mod table_builder;
 mod text_column;
 mod time;
-mod uncertain;
 mod values;
 
 use pyo3::prelude::*;
@@ -85,6 +83,10 @@ mod _core {
     #[pymodule_export]
     use crate::remat::RematData;
     #[pymodule_export]
+    use crate::scan::{
+        _concatenated, _scan_words, _survey, ScanData, ScanPart, ScanTable, SurveyData,
+    };
+    #[pymodule_export]
     use crate::sequence::{
         ComputationIterator, ComputationSequence, InstructionIterator, InstructionSequence,
     };
@@ -117,6 +119,7 @@ mod _core {
         module.add("phases", PyTuple::new(py, Phase::ALL.map(Phase::as_str))?)?;
         module.add("provenances", PyTuple::new(py, Provenance::ALL.map(Provenance::as_str))?)?;
         module.add("call_roles", PyTuple::new(py, roles)?)?;
+        module.add("_version", env!("CARGO_PKG_VERSION"))?;
         module.add("error_kinds", PyTuple::new(py, crate::errors::kinds())?)
     }
 }

@@ -4,15 +4,14 @@
 use crate::column::Column;
 use crate::held::Held;
 use crate::module::Module;
-use crate::scopes::ScopeTexts;
-use crate::shape::shape_text;
+use crate::table_builder::to_list;
 use crate::text_column::TextColumn;
 use hlofast::ir::Row;
-use hlofast::ir::decode::unescape;
 use hlofast::memory::{
-    Classes, Constants, FileRow, LiveValue, Memory, MemoryError, Options, Order, Rule, Sizes,
-    Space, Tables, memory, read_file, xla_account,
+    Constants, FileRow, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, memory,
+    read_file, xla_account,
 };
+use hlofast::table::{self, index_text};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -125,7 +124,7 @@ pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResul
     let name = |row: &FileRow| row.row.map_or(&b""[..], |row| core.instruction_name(row)).into();
     texts("name", rows.iter().map(name).collect())?;
     let index = |row: &FileRow| match row.row {
-        Some(_) => index_text(&row.path),
+        Some(_) => index_text(&row.path).into_bytes().into(),
         None => Box::default(),
     };
     texts("index", rows.iter().map(index).collect())?;
@@ -139,11 +138,6 @@ pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResul
     numbers("is_at_peak", |row| i64::from(row.is_at_peak))?;
     numbers("values", |row| row.values)?;
     Ok((file.kind.as_str(), list, file.total_bytes, file.peak_step, file.peak_bytes))
-}
-
-fn index_text(path: &[u32]) -> Box<[u8]> {
-    let path: Vec<String> = path.iter().map(u32::to_string).collect();
-    format!("{{{}}}", path.join(",")).into_bytes().into()
 }
 
 #[pymethods]
@@ -221,93 +215,13 @@ impl MemoryData {
     fn live<'py>(&self, py: Python<'py>, step: Option<u32>) -> PyResult<Bound<'py, PyList>> {
         let Counted { held, memory } = &*self.counted;
         let core = &held.core;
-        let (values, classes, phases) = py.detach(|| {
+        let columns = py.detach(|| {
             let values = match step {
                 Some(step) => memory.live_at(core, step),
                 None => memory.all_values(core),
             };
-            let rows = core.row_count();
-            let phases = &held.attribution().phase[..rows];
-            let classes = Classes::new(core, memory, phases);
-            let classes: Vec<&'static str> =
-                values.iter().map(|value| classes.of(value).as_str()).collect();
-            let described = |value: &LiveValue| memory.described_by(core, value.row).0 as usize;
-            let phases: Vec<&'static str> =
-                values.iter().map(|value| phases[described(value)].as_str()).collect();
-            (values, classes, phases)
+            table::buffers(core, memory, held.attribution(), &values)
         });
-        columns(py, &self.counted, &values, &classes, &phases)
+        to_list(py, columns)
     }
-}
-
-/// Name and column of every fact of `values`.
-fn columns<'py>(
-    py: Python<'py>,
-    counted: &Counted,
-    values: &[LiveValue],
-    classes: &[&str],
-    phases: &[&str],
-) -> PyResult<Bound<'py, PyList>> {
-    let Counted { held, memory } = counted;
-    let core = &held.core;
-    let list = PyList::empty(py);
-    let texts = |name: &str, texts: Texts| -> PyResult<()> {
-        list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))
-    };
-    let numbers = |name: &str, of: fn(&LiveValue) -> i64| -> PyResult<()> {
-        let column = Column::of::<i64>(values.iter().map(of).collect());
-        list.append((name, Bound::new(py, column)?))
-    };
-    let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().into()).collect();
-    let rows: Vec<u32> = values.iter().map(|value| value.row.0).collect();
-    list.append(("instruction", Bound::new(py, Column::of(rows))?))?;
-    let name = |value: &LiveValue| core.instruction_name(value.row).into();
-    texts("name", values.iter().map(name).collect())?;
-    texts("index", values.iter().map(|value| index_text(&value.path)).collect())?;
-    let opcode = |value: &LiveValue| core.opcode_text(value.row).into();
-    texts("opcode", values.iter().map(opcode).collect())?;
-    let mut left = core.text().len().saturating_mul(8).saturating_add(1 << 20);
-    let shape = |value: &LiveValue| {
-        let text = shape_text(held, value.shape, left.max(256));
-        left = left.saturating_sub(text.len());
-        text.into_bytes().into()
-    };
-    texts("shape", values.iter().map(shape).collect())?;
-    numbers("bytes", |value| value.bytes)?;
-    numbers("memory_space", |value| value.memory_space)?;
-    numbers("first_step", |value| i64::from(value.first_step))?;
-    numbers("last_step", |value| i64::from(value.last_step))?;
-    numbers("byte_steps", |value| {
-        let steps = i64::from(value.last_step) - i64::from(value.first_step) + 1;
-        value.bytes.saturating_mul(steps.max(0))
-    })?;
-    numbers("buffer", |value| i64::from(value.buffer))?;
-    texts("class", words(classes))?;
-    texts("phase", words(phases))?;
-    // What a loop carries has no name of its own: that of the loop stands for it.
-    let row_of = |value: &LiveValue| memory.described_by(core, value.row).0 as usize;
-    let attribution = held.attribution();
-    let scopes = ScopeTexts::new(core, &attribution.scopes);
-    let scope = |value: &LiveValue| {
-        let scope = attribution.scope.get(row_of(value)).copied().unwrap_or(0);
-        scopes.text(scope).into()
-    };
-    texts("scope", values.iter().map(scope).collect())?;
-    let metadata = core.metadata_columns();
-    let op_name = |value: &LiveValue| {
-        let name = usize::try_from(metadata.op_name[row_of(value)]).ok();
-        let span = name.and_then(|name| metadata.op_names.get(name));
-        let raw = span.map_or(&b""[..], |span| core.bytes(*span));
-        unescape(raw).map_or_else(|_| raw.into(), |name| name.into_owned().into_boxed_slice())
-    };
-    texts("op_name", values.iter().map(op_name).collect())?;
-    let file = |value: &LiveValue| {
-        let file = usize::try_from(metadata.source_file[row_of(value)]).ok();
-        file.and_then(|file| metadata.source_files.get(file)).cloned().unwrap_or_default()
-    };
-    texts("source_file", values.iter().map(file).collect())?;
-    let line = |value: &LiveValue| i64::from(metadata.source_line[row_of(value)]);
-    let lines = Column::of::<i64>(values.iter().map(line).collect());
-    list.append(("source_line", Bound::new(py, lines)?))?;
-    Ok(list)
 }

@@ -31,20 +31,9 @@ impl Shape {
     }
 }
 
-/// Where a shape's whole text ends: inferred shapes share parts, and their text may be longer than
-/// any memory.
-const LONGEST: usize = 1 << 24;
-
 /// The canonical text of a shape; beyond about `limit` characters it is cut and ends in `...`.
 pub fn shape_text(held: &Held, id: ShapeId, limit: usize) -> String {
-    let limit = limit.min(LONGEST);
-    let bytes = print::shape_to_text_within(held.core.shapes(), id, limit);
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    if text.len() > limit {
-        text.truncate(text.floor_char_boundary(limit));
-        text.push_str("...");
-    }
-    text
+    hlofast::table::shape_text(&held.core, id, limit)
 }
 
 #[pymethods]

@@ -32,7 +32,7 @@ pub struct TimeData {
 }
 
 /// A device by name, backend, topology, figures and peaks.
-type DeviceParts = (String, String, Option<String>, Vec<(String, f64)>, Vec<(String, f64)>);
+pub type DeviceParts = (String, String, Option<String>, Vec<(String, f64)>, Vec<(String, f64)>);
 
 /// Models the time of `module` on a device.
 #[pyfunction]
@@ -108,7 +108,8 @@ impl TimeData {
     }
 }
 
-fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
+/// The core's device.
+pub fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
     let mut device = Device { name, is_tpu: backend == "tpu", peaks, ..Device::default() };
     device.topology = topology.and_then(|word| Topology::from_word(&word));
     for (figure, value) in &figures {

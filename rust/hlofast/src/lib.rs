@@ -1,11 +1,12 @@
 //! hlofast reads XLA HLO text dumps into a frozen, column-oriented module and analyses them.
 //!
 //! Start at [`parse()`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
-//! Python and reads no files; the bindings crate hands it bytes.
+//! Python; the bindings crate hands it bytes. Only [`dump`] reads files.
 
 pub mod comms;
 pub mod cost;
 pub mod diff;
+pub mod dump;
 pub mod edit;
 pub mod error;
 pub mod graph;
@@ -20,6 +21,7 @@ pub mod remat;
 pub mod stages;
 mod strict;
 pub mod summary;
+pub mod table;
 pub mod text;
 pub mod time;
 

@@ -15,6 +15,7 @@ pub mod matmul;
 mod rules;
 pub(crate) mod size;
 mod traffic;
+mod uncertain;
 mod xla;
 mod xla_fusion;
 mod xla_operands;
@@ -25,6 +26,7 @@ pub use facts::Facts;
 pub use groups::{Executions, Group, GroupKey, PhaseExecutions, flops_by_phase, group};
 pub use size::{Backend, ShapeCost, device_sizes, shape_costs};
 pub use traffic::SpaceBytes;
+pub use uncertain::{uncertain_executions, unknown_products};
 
 use crate::Provenance;
 use crate::graph::trip_count::TripCount;

@@ -59,24 +59,43 @@ impl Compression {
 pub fn decompress(bytes: &[u8], max_bytes: Option<u64>) -> Result<Option<Vec<u8>>> {
     let Some(format) = Compression::of(bytes) else { return Ok(None) };
     let limit = max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
-    let output = match format {
-        Compression::Gzip => drain(flate2::bufread::MultiGzDecoder::new(bytes), limit),
+    let output = decoder(format, bytes).map_err(Stop::Broken);
+    let output = output.and_then(|decoder| drain(decoder, limit));
+    output.map(Some).map_err(|stop| explain(format, limit, stop))
+}
+
+/// The first `most` bytes of what `bytes`, the beginning of compressed input, hold; fewer if they
+/// cannot be decompressed that far.
+pub fn decompress_head(bytes: &[u8], most: usize) -> Vec<u8> {
+    let mut head = Vec::with_capacity(most);
+    let decoder = Compression::of(bytes).and_then(|format| decoder(format, bytes).ok());
+    if let Some(mut decoder) = decoder {
+        let mut piece = [0u8; 512];
+        while head.len() < most {
+            match decoder.read(&mut piece) {
+                Ok(count) if count > 0 => head.extend_from_slice(&piece[..count]),
+                _ => break,
+            }
+        }
+        head.truncate(most);
+    }
+    head
+}
+
+fn decoder(format: Compression, bytes: &[u8]) -> io::Result<Box<dyn Read + '_>> {
+    Ok(match format {
+        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
         Compression::Xz => {
             let flags = liblzma::stream::CONCATENATED;
-            liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, flags)
-                .map_err(|error| Stop::Broken(error.into()))
-                .map(|stream| liblzma::bufread::XzDecoder::new_stream(bytes, stream))
-                .and_then(|decoder| drain(decoder, limit))
+            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, flags)?;
+            Box::new(liblzma::bufread::XzDecoder::new_stream(bytes, stream))
         }
-        Compression::Zstd => zstd::stream::read::Decoder::with_buffer(bytes)
-            .and_then(|mut decoder| {
-                decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-                Ok(decoder)
-            })
-            .map_err(Stop::Broken)
-            .and_then(|decoder| drain(decoder, limit)),
-    };
-    output.map(Some).map_err(|stop| explain(format, limit, stop))
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
+    })
 }
 
 enum Stop {

@@ -14,7 +14,7 @@ mod source;
 mod span;
 
 pub use cursor::{Cursor, is_identifier_byte, is_identifier_start};
-pub use decompress::{Compression, DEFAULT_MAX_BYTES, decompress};
+pub use decompress::{Compression, DEFAULT_MAX_BYTES, decompress, decompress_head};
 pub use excerpt::{ErrorPlace, render};
 pub use find::{Cleaned, Found, find_modules, starts_with_module};
 pub use foreign::explain as explain_no_module;

@@ -2,8 +2,8 @@
 //! would take room that grows with the square of its length: only what rows carry becomes text,
 //! and a text has a greatest length.
 
-use hlofast::graph::ScopeTree;
-use hlofast::ir::Module;
+use crate::graph::ScopeTree;
+use crate::ir::Module;
 
 /// The greatest length of a scope's text in bytes, the ellipsis not counted.
 pub const SCOPE_BYTES: usize = 4096;
@@ -18,6 +18,7 @@ pub struct ScopeTexts<'a> {
 }
 
 impl<'a> ScopeTexts<'a> {
+    /// Of the `scopes` of `module`.
     pub fn new(module: &'a Module, scopes: &'a ScopeTree) -> Self {
         let mut shown: Vec<u32> = Vec::with_capacity(scopes.len());
         let mut lengths: Vec<usize> = Vec::with_capacity(scopes.len());

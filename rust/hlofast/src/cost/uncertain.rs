@@ -1,9 +1,9 @@
 //! What the sums of a cost leave open: loops of unknown trip count, and products of unknown size.
 
-use hlofast::cost::Cost;
-use hlofast::cost::custom_call::{CustomCallKind, custom_call_cost};
-use hlofast::cost::matmul::contraction;
-use hlofast::ir::{Module, Opcode, Row};
+use super::Cost;
+use super::custom_call::{CustomCallKind, custom_call_cost};
+use super::matmul::contraction;
+use crate::ir::{Module, Opcode, Row};
 
 /// By computation: executions, of those that the totals count, inside loops of unknown trip
 /// count, which count once.

@@ -1,0 +1,450 @@
+"""`hlofast.scan`: everything in dump directories as tables."""
+
+from __future__ import annotations
+
+import os
+
+from hlofast import _core
+from hlofast._scan import formats
+from hlofast._scan.progress import Progress
+from hlofast.table import Table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from os import PathLike
+    from typing import Any
+
+    from hlofast._core import Mesh, ScanData, ScanPart, ScanTable, SurveyData
+    from hlofast._scan.dataset import Dataset
+    from hlofast.devices import Device
+
+_TABLES, KINDS, STAGES = _core._scan_words()
+TABLES = tuple(name for name in _TABLES if name != "files")
+"""The tables that can be asked for; `files` is always there."""
+DEFAULT_TABLES = tuple(name for name in TABLES if name != "instructions")
+"""Those there are unless others are asked for."""
+MAX_BYTES = 1 << 30
+"""Larger files are not read."""
+MAX_SECONDS = 300.0
+"""Longer than this nobody waits for one file."""
+BATCH_BYTES = 32 << 20
+"""Text, or rows, that go into one part of a dataset."""
+MEMORY = 128 << 20
+"""Bytes that files under way and their rows take, about; a larger file is read alone."""
+_PATIENCE = 0.05
+_SETTLED = 2.0
+
+
+class Scan:
+    """What a scan found: in memory, or where it was written.
+
+    `scan["modules"]` is a `Table`; `to_arrow`, `to_pandas` and `to_polars` give one table to those
+    libraries, `to_duckdb` all of them to a connection. In tables what is unknown is -1, NaN or
+    empty as everywhere in hlofast; elsewhere it is null.
+    """
+
+    def __init__(self, survey: SurveyData, path: str | None, format: str | None) -> None:  # noqa: A002
+        self.path = path
+        """The dataset; None if the rows are in memory."""
+        self.counts = {"read": 0, "failed": 0, "skipped": 0, "unchanged": 0}
+        """Files by what became of them; their sum is the number of files."""
+        self.failures: list[dict[str, Any]] = []
+        """The rows in `files` of those that failed, at most a thousand."""
+        self.unknown_targets: list[str] = []
+        """Chips that dumps name and that the device table has not."""
+        self.is_started_over = False
+        """Whether earlier rows were given up, since they were made with other options."""
+        self._survey = survey
+        self._format = format
+        self._parts: dict[str, list[ScanTable]] = {}
+        self._tables: dict[str, Table] = {}
+
+    @property
+    def files(self) -> Table:
+        """Every file, what it is and what became of it.
+
+        Columns: path, program, status (read, failed or skipped), reason, line and column (where
+        reading failed), kind, stage, step, pipeline, after_pass, before_pass, timestamp
+        (microseconds since 1970), module_id, module_name, changelist, host, bytes, text_bytes
+        (decompressed), modules, digest (XXH3 of the bytes, 128 bits).
+        """
+        return self["files"]
+
+    @property
+    def programs(self) -> Table:
+        """The compilations that the files belong to, each with the figures of its last stage.
+
+        Columns: program, module_name, module_id, host, timestamp, changelist, files, bytes,
+        module_files, memory_files, canonical (the file that stands for it), before, after, partner
+        (the program with the other half of a compilation). In memory also, of the canonical
+        module: status, instructions, flops, bytes_read, bytes_written, collectives, wire_bytes,
+        live_peak, xla_peak, device, step_seconds, fingerprint.
+        """
+        return self["programs"]
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have rows."""
+        if self.path is None:
+            return ("programs", *self._parts)
+        prefix = "table="
+        names = (name for name in os.listdir(self.path) if name.startswith(prefix))
+        return tuple(sorted(name[len(prefix) :] for name in names))
+
+    def __getitem__(self, name: str) -> Table:
+        """A table; without rows it has no columns. A KeyError for other names."""
+        if name != "programs" and name not in _TABLES:
+            raise KeyError(name)
+        if name not in self._tables:
+            self._tables[name] = self._programs() if name == "programs" else self._table(name)
+        return self._tables[name]
+
+    def _table(self, name: str) -> Table:
+        if self.path is not None:
+            return Table(_from_arrow(self.to_arrow(name)))
+        rows = self._rows(name)
+        return Table(() if rows is None else rows.columns())
+
+    def _rows(self, name: str) -> ScanTable | None:
+        parts = self._parts.get(name)
+        return _core._concatenated(parts) if parts else None
+
+    def _programs(self) -> Table:
+        columns = self._survey.programs().columns()
+        if self.path is not None:
+            return Table(columns)
+        modules = self["modules"]
+        names = dict(columns)
+        places: dict[str, int] = {}
+        if "path" in modules:
+            for row, path in enumerate(modules._columns["path"].tolist()):
+                places.setdefault(path or "", row)
+            rows = [places.get(path or "", -1) for path in names["canonical"].tolist()]
+            columns += [(name, _taken(modules._columns[name], rows)) for name in _FIGURES]
+        return Table(columns)
+
+    def to_arrow(self, table: str) -> Any:
+        """A table as `pyarrow.Table`."""
+        from importlib import import_module
+
+        arrow = import_module("pyarrow")
+        if self.path is not None:
+            return self._stored(table)
+        if table == "programs":
+            return arrow.table(self.programs)
+        rows = self._rows(table)
+        return arrow.table({}) if rows is None else arrow.table(rows)
+
+    def _stored(self, table: str) -> Any:
+        from importlib import import_module
+
+        folder = os.path.join(self.path or "", f"table={table}")
+        if not os.path.isdir(folder) or not any(n[0] != "." for n in os.listdir(folder)):
+            return import_module("pyarrow").table({})
+        kind = {"jsonl": "json"}.get(self._format or "", self._format)
+        return import_module("pyarrow.dataset").dataset(folder, format=kind).to_table()
+
+    def to_pandas(self, table: str) -> Any:
+        """A table as `pandas.DataFrame`."""
+        return self.to_arrow(table).to_pandas()
+
+    def to_polars(self, table: str) -> Any:
+        """A table as `polars.DataFrame`."""
+        from importlib import import_module
+
+        return import_module("polars").from_arrow(self.to_arrow(table))
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """A duckdb connection with all tables under their names."""
+        from importlib import import_module
+
+        connection = import_module("duckdb").connect() if connection is None else connection
+        for table in self.tables:
+            connection.register(table, self.to_arrow(table))
+        return connection
+
+    def _take(self, part: ScanPart) -> None:
+        """Count what is in `part`."""
+        self.counts["unchanged"] += len(part.unchanged())
+        if "files" not in part.tables():
+            return
+        files = Table(part.table("files").columns())
+        statuses = files._columns["status"].tolist()
+        for row, status in enumerate(statuses):
+            self.counts[status or "skipped"] += 1
+            if status == "failed" and len(self.failures) < 1000:
+                self.failures.append(files.row(row))
+
+    def _keep(self, part: ScanPart) -> None:
+        for table in part.tables():
+            self._parts.setdefault(table, []).append(part.table(table))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if count)
+        place = "" if self.path is None else f" in {self.path}"
+        return f"<Scan of {sum(self.counts.values()):,} files: {counts}{place}>"
+
+
+_FIGURES = (
+    "status",
+    "instructions",
+    "flops",
+    "bytes_read",
+    "bytes_written",
+    "collectives",
+    "wire_bytes",
+    "live_peak",
+    "xla_peak",
+    "device",
+    "step_seconds",
+    "fingerprint",
+)
+
+
+def _taken(
+    column: _core.Column | _core.TextColumn, rows: list[int]
+) -> _core.Column | _core.TextColumn:
+    """The values of `rows`; of row -1 what says that there is none."""
+    from hlofast.table import column_of
+
+    values = column.tolist()
+    if isinstance(column, _core.TextColumn):
+        return _core.TextColumn([values[row] or "" if row >= 0 else "" for row in rows])
+    missing = float("nan") if any(isinstance(value, float) for value in values) else -1
+    return column_of([values[row] if row >= 0 else missing for row in rows])
+
+
+def _from_arrow(table: Any) -> Iterator[tuple[str, _core.Column | _core.TextColumn]]:
+    """The columns of a stored table in the form of hlofast's."""
+    from hlofast.table import column_of
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values = column.to_pylist()
+        kind = str(column.type)
+        if "string" in kind or kind == "null":
+            yield name, _core.TextColumn(["" if value is None else value for value in values])
+        else:
+            missing = float("nan") if kind in ("double", "float") else -1
+            yield name, column_of([missing if value is None else value for value in values])
+
+
+def scan(
+    paths: str | PathLike[str] | Iterable[str | PathLike[str]],
+    out: str | PathLike[str] | None = None,
+    *,
+    format: str = "parquet",  # noqa: A002 - the word for it
+    tables: Iterable[str] | None = None,
+    device: str | Device | None = "auto",
+    mesh: Mesh | str | Mapping[str, int] | None = None,
+    workers: int | None = None,
+    max_bytes: int = MAX_BYTES,
+    max_text_bytes: int = MAX_BYTES,
+    max_seconds: float | None = MAX_SECONDS,
+    batch_bytes: int = BATCH_BYTES,
+    progress: bool = False,
+) -> Scan:
+    """Read everything below `paths` on several threads and make tables of it.
+
+    `paths` are files and folders. With `out` the rows go into a dataset: a folder
+    `table=NAME` per table with files of `format` (parquet, which needs pyarrow; jsonl; csv). A
+    dataset made with the same options is brought up to date: only files that are new or whose bytes
+    changed are read again, the rows of those that are gone go. Without `out` all rows stay in
+    memory.
+
+    `tables` are some of modules, computations, instructions, collectives, matmuls, buffers (alive
+    at the peak), remat and lint; without it all but instructions. `device` is the chip to time
+    modules for, "auto" the one that a dump names, None for no times; `mesh` that of all modules
+    instead of the one each speaks of. `workers` are threads, one per processor if None.
+
+    No file stops the others: one of more than `max_bytes`, with more than `max_text_bytes` in it or
+    that takes longer than `max_seconds` fails, with its reason. `progress` shows a bar on standard
+    error if that is a terminal.
+
+    A `ValueError` for options that cannot be and for an `out` that is something else.
+    """
+    return Scanner(
+        paths,
+        out,
+        format=format,
+        tables=tables,
+        device=device,
+        mesh=mesh,
+        workers=workers,
+        max_bytes=max_bytes,
+        max_text_bytes=max_text_bytes,
+        max_seconds=max_seconds,
+        batch_bytes=batch_bytes,
+        progress=progress,
+    ).run()
+
+
+class Scanner:
+    """The options of a scan; each `run` makes one."""
+
+    def __init__(
+        self,
+        paths: str | PathLike[str] | Iterable[str | PathLike[str]],
+        out: str | PathLike[str] | None,
+        *,
+        format: str,  # noqa: A002
+        tables: Iterable[str] | None,
+        device: str | Device | None,
+        mesh: Mesh | str | Mapping[str, int] | None,
+        workers: int | None,
+        max_bytes: int,
+        max_text_bytes: int,
+        max_seconds: float | None,
+        batch_bytes: int,
+        progress: bool,
+    ) -> None:
+        several = [paths] if isinstance(paths, str | os.PathLike) else paths
+        self.paths = [os.fspath(path) for path in several]
+        self.out = None if out is None else os.fspath(out)
+        if self.out is not None:
+            formats.check(format)
+        self.format = format
+        self.tables = list(DEFAULT_TABLES if tables is None else dict.fromkeys(tables))
+        for name in self.tables:
+            if name not in TABLES:
+                raise ValueError(f"no table {name!r}; those there are: {', '.join(TABLES)}")
+        self.device = device
+        if device is not None and device != "auto":
+            from hlofast import devices
+
+            devices.get(device)
+        if isinstance(mesh, str):
+            mesh = _core.Mesh.parse(mesh)
+        elif mesh is not None and not isinstance(mesh, _core.Mesh):
+            mesh = _core.Mesh(mesh)
+        self.mesh = mesh
+        self.workers = _processors() if workers is None else workers
+        if self.workers < 1:
+            raise ValueError("workers is at least 1")
+        self.max_bytes = max_bytes
+        self.max_text_bytes = max_text_bytes
+        self.max_seconds = max_seconds
+        self.batch_bytes = max(batch_bytes, 1)
+        self.progress = progress
+        self.stamps: dict[str, tuple[int, int]] = {}
+        """Sizes and times of files that need not be opened again (while following a job)."""
+
+    def run(self, each: Any = None) -> Scan:
+        """Scan. `each` is called with every part, instead of keeping or writing it."""
+        # First the dataset: if it lies below the paths, every scan sees it.
+        dataset = self._dataset()
+        try:
+            return self._run(_core._survey(self.paths), dataset, each)
+        finally:
+            if dataset is not None:
+                dataset.close()
+
+    def _dataset(self) -> Dataset | None:
+        if self.out is None:
+            return None
+        from hlofast._scan.dataset import Dataset
+
+        chip = self.device if isinstance(self.device, str | None) else repr(self.device._parts())
+        options = {
+            "hlofast": _core._version,
+            "tables": self.tables,
+            "device": chip,
+            "mesh": None if self.mesh is None else str(self.mesh),
+            "max_bytes": self.max_bytes,
+            "max_text_bytes": self.max_text_bytes,
+            "max_seconds": self.max_seconds,
+        }
+        return Dataset(self.out, self.format, options)
+
+    def _run(self, survey: SurveyData, dataset: Dataset | None, each: Any) -> Scan:
+        scan = Scan(survey, self.out, self.format if self.out is not None else None)
+        known: dict[str, str] = {}
+        if dataset is not None:
+            scan.is_started_over = dataset.is_started_over
+            known = dataset.known()
+            dataset.forget(known.keys() - set(survey.paths()))
+        chips, places = self._devices(survey, scan)
+        data = survey.scan(
+            tables=self.tables,
+            chips=chips,
+            devices=places,
+            mesh=self.mesh,
+            known=known,
+            stamps=self.stamps,
+            workers=self.workers,
+            memory=MEMORY,
+            max_bytes=self.max_bytes,
+            max_text_bytes=self.max_text_bytes,
+            max_seconds=self.max_seconds,
+            batch_bytes=self.batch_bytes,
+        )
+        take = each or (scan._keep if dataset is None else dataset.add)
+        bar = Progress(len(survey), survey.bytes, is_wanted=self.progress)
+        try:
+            for part in _parts(data, bar):
+                scan._take(part)
+                take(part)
+        except KeyboardInterrupt:
+            # What is done is kept, so that the next scan goes on from here.
+            if dataset is not None:
+                dataset.add(data.stop())
+                dataset.put_programs(survey.programs())
+            raise
+        finally:
+            data.stop()
+            bar.close()
+        if dataset is not None:
+            dataset.put_programs(survey.programs())
+        return scan
+
+    def trust(self, scan: Scan, begin: float) -> None:
+        """Take files that `scan` has seen as unchanged while their size and time are.
+
+        What was written shortly before the scan began, at `begin` in seconds since 1970, may have
+        been written again since without another time.
+        """
+        latest = int((begin - _SETTLED) * 1e9)
+        stamps = scan._survey.stamps()
+        self.stamps = {path: stamp for path, stamp in stamps if 0 < stamp[1] < latest}
+
+    def _devices(self, survey: SurveyData, scan: Scan) -> tuple[list[Any], list[int | None]]:
+        """The chips to time for, and for each program the number of its chip."""
+        targets = survey.targets()
+        if self.device is None:
+            return [], []
+        if self.device != "auto":
+            from hlofast import devices
+
+            return [devices.get(self.device)._parts()], [0] * len(targets)
+        words = sorted({target for target in targets if target is not None})
+        if not words:
+            return [], []
+        from hlofast import devices
+
+        chips: list[Any] = []
+        numbers: dict[str, int] = {}
+        for word in words:
+            try:
+                chip = devices.get(word)
+            except devices.UnknownDeviceError:
+                scan.unknown_targets.append(word)
+                continue
+            numbers[word] = len(chips)
+            chips.append(chip._parts())
+        return chips, [None if target is None else numbers.get(target) for target in targets]
+
+
+def _processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _parts(data: ScanData, bar: Progress) -> Iterator[ScanPart]:
+    """The parts of a scan as they come; an interrupt is seen in between."""
+    while not data.is_done:
+        part = data.next(_PATIENCE)
+        bar.show(*data.progress())
+        if part is not None:
+            yield part

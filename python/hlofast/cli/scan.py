@@ -1,0 +1,198 @@
+"""Everything in dump directories: programs on the screen, or all modules as a dataset."""
+
+from __future__ import annotations
+
+import sys
+
+from hlofast import _scan
+from hlofast.cli import UNREADABLE, USAGE, inputs, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from hlofast._scan import Scan, Scanner
+
+EXAMPLES = """\
+examples:
+  hlofast scan dumps/                              programs, files, what could not be read
+  hlofast scan dumps/ -o tables                    a Parquet dataset; again: what is new
+  hlofast scan dumps/ -o tables --format jsonl     the same without pyarrow
+  hlofast scan dumps/ -o - | jq 'select(.table == "modules") | .flops'
+  hlofast scan dumps/ -o tables --watch            follow a running job
+
+A dataset has a folder table=NAME per table and a manifest. A scan that was interrupted goes on
+where it was; files that are new or changed are read, by their bytes. Nothing that cannot be read
+stops the rest: it is a row of the table `files`, with its reason.
+"""
+VERSION = 1
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("paths", nargs="+", metavar="DIR", help="folders and files to read")
+    parser.add_argument(
+        "-o", "--out", metavar="OUT", help='the dataset\'s folder; "-" is JSON lines on stdout'
+    )
+    parser.add_argument("--format", choices=_scan.formats.FORMATS, default="parquet")
+    parser.add_argument(
+        "--tables",
+        metavar="NAME,...",
+        help=f"some of {', '.join(_scan.TABLES)} (default: all but instructions)",
+    )
+    parser.add_argument(
+        "--device", default="auto", metavar="NAME", help="time modules for it (default: the dump's)"
+    )
+    parser.add_argument("--mesh", metavar="NAME=SIZE,...", help="the mesh of all modules")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: processors)")
+    parser.add_argument("--max-bytes", type=output.natural, default=_scan.MAX_BYTES, metavar="N")
+    parser.add_argument("--max-seconds", type=float, default=_scan.MAX_SECONDS, metavar="S")
+    parser.add_argument(
+        "--batch-bytes",
+        type=output.natural,
+        default=_scan.BATCH_BYTES,
+        metavar="N",
+        help="text that goes into one part of the dataset",
+    )
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=5.0,
+        metavar="SECONDS",
+        help="scan again and again, with so many seconds in between (default 5)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    output.add_top(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Scan once, or until interrupted."""
+    to_stdout = arguments.out == "-"
+    if to_stdout and arguments.json:
+        inputs.complain("-o - already prints JSON, a row per line")
+        return USAGE
+    if arguments.watch is not None and (arguments.out is None or to_stdout):
+        inputs.complain("--watch needs a dataset: -o OUT")
+        return USAGE
+    try:
+        scanner = _scanner(arguments, None if to_stdout else arguments.out)
+        if to_stdout:
+            found = scanner.run(_write)
+            return UNREADABLE if found.counts["failed"] else 0
+        if arguments.watch is not None:
+            return _watch(scanner, arguments)
+        found = scanner.run()
+    except (KeyError, ValueError) as error:
+        inputs.complain(str(error.args[0]) if isinstance(error, KeyError) else str(error))
+        return USAGE
+    except OSError as error:
+        inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
+        return UNREADABLE
+    document = _document(found)
+    if arguments.json:
+        output.print_json("scan", VERSION, document)
+    else:
+        _print(output.Printer(), document, arguments.top or None)
+    return UNREADABLE if found.counts["failed"] else 0
+
+
+def _scanner(arguments: argparse.Namespace, out: str | None) -> Scanner:
+    tables = None if arguments.tables is None else arguments.tables.split(",")
+    if tables is None and arguments.out is None:
+        tables = ["modules"]
+    return _scan.Scanner(
+        arguments.paths,
+        out,
+        format=arguments.format,
+        tables=tables,
+        device=None if arguments.device == "none" else arguments.device,
+        mesh=arguments.mesh,
+        workers=arguments.workers,
+        max_bytes=arguments.max_bytes,
+        max_text_bytes=arguments.max_bytes,
+        max_seconds=arguments.max_seconds,
+        batch_bytes=arguments.batch_bytes,
+        progress=True,
+    )
+
+
+def _write(part: Any) -> None:
+    """The rows of a part as JSON lines."""
+    for name in part.tables():
+        sys.stdout.buffer.write(part.table(name).json_lines(name))
+    sys.stdout.buffer.flush()
+
+
+def _watch(scanner: Scanner, arguments: argparse.Namespace) -> int:
+    """Scan until interrupted; say what changed."""
+    import time
+
+    while True:
+        begin = time.time()
+        found = scanner.run()
+        scanner.trust(found, begin)
+        if any(count for name, count in found.counts.items() if name != "unchanged"):
+            sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {_counts(found.counts)}\n")
+        time.sleep(arguments.watch)
+
+
+def _document(found: Scan) -> dict[str, Any]:
+    programs = []
+    for row in found.programs:
+        known = {name: _known(value) for name, value in row.items()}
+        programs.append(known)
+    return {
+        "path": found.path,
+        "counts": found.counts,
+        "programs": programs,
+        "failures": [
+            {name: _known(row[name]) for name in ("path", "reason", "line", "column")}
+            for row in found.failures
+        ],
+        "unknown_targets": found.unknown_targets,
+        "is_started_over": found.is_started_over,
+    }
+
+
+def _known(value: Any) -> Any:
+    """None for what a table has for something unknown."""
+    return None if value in ("", -1) or value != value else value
+
+
+def _counts(counts: dict[str, int]) -> str:
+    words = [f"{count:,} {name}" for name, count in counts.items() if count]
+    return f"{output.counted(sum(counts.values()), 'file')}: {', '.join(words) or 'none'}"
+
+
+def _print(printer: output.Printer, document: dict[str, Any], limit: int | None) -> None:
+    programs = document["programs"]
+    printer.heading(_counts(document["counts"]))
+    if document["path"] is not None:
+        printer.facts([("dataset", document["path"])])
+    if document["is_started_over"]:
+        printer.paragraph("note: ", "made anew, as earlier rows were made with other options")
+    has_figures = bool(programs) and "flops" in programs[0]
+    columns = ["program", "host", "files", "stage"]
+    if has_figures:
+        columns = ["program", "host", "files", "status", "FLOP", "wire B", "live peak B", "device"]
+    rows = []
+    for row in programs[:limit]:
+        cells: list[object] = [row["program"], row["host"], row["files"]]
+        if has_figures:
+            cells += [row["status"], row["flops"], row["wire_bytes"], row["live_peak"]]
+            cells.append(row["device"])
+        else:
+            cells.append("after" if row["after"] else "before" if row["before"] else None)
+        rows.append(cells)
+    printer.table("Programs", columns, rows, len(programs))
+    failures = document["failures"]
+    shown = [
+        [f"{row['path']}{f', line {line}' if (line := row['line']) else ''}", row["reason"]]
+        for row in failures[:limit]
+    ]
+    printer.table("Not read", ["file", "reason"], shown, len(failures))
+    for target in document["unknown_targets"]:
+        printer.paragraph("note: ", f"no device {target!r}, which a dump names: no times for it")

@@ -1,0 +1,416 @@
+//! `SurveyData` and `ScanData`: dump directories, which `hlofast._scan` makes into datasets.
+
+use crate::arrow::stream_of;
+use crate::mesh::Mesh;
+use crate::table_builder::to_list;
+use crate::time::{DeviceParts, device_of};
+use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
+use hlofast::dump::{
+    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Stage, Survey, TableKind, Tables,
+    file_rows, program_rows, read,
+};
+use hlofast::table::{Columns, csv, json_lines};
+use hlofast::time::Device;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule, PyList, PyTuple};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The files below some paths, and the programs they belong to.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct SurveyData {
+    survey: Arc<Survey>,
+}
+
+/// Looks at everything below `paths`.
+#[pyfunction]
+pub fn _survey(py: Python<'_>, paths: Vec<PathBuf>) -> SurveyData {
+    SurveyData { survey: Arc::new(py.detach(|| Survey::new(&paths))) }
+}
+
+/// The tables of a scan, then kinds of files and stages of modules.
+#[pyfunction]
+pub fn _scan_words(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    let tables: Vec<&str> = TableKind::ALL.iter().map(|table| table.as_str()).collect();
+    let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+    let stages: Vec<&str> = Stage::ALL.iter().map(|stage| stage.as_str()).collect();
+    PyTuple::new(py, [tables, kinds, stages])
+}
+
+#[pymethods]
+impl SurveyData {
+    fn __len__(&self) -> usize {
+        self.survey.found.len()
+    }
+
+    /// Bytes of all files.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.survey.found.iter().map(|found| found.bytes).sum()
+    }
+
+    /// The paths of all files.
+    fn paths(&self) -> Vec<String> {
+        self.survey.found.iter().map(|found| found.text()).collect()
+    }
+
+    /// The size of every file and when it was written, in nanoseconds since 1970, by path.
+    fn stamps(&self) -> Vec<(String, (u64, u64))> {
+        let found = self.survey.found.iter();
+        found.map(|found| (found.text(), (found.bytes, found.modified))).collect()
+    }
+
+    /// The table of programs.
+    fn programs(&self, py: Python<'_>) -> ScanTable {
+        ScanTable { columns: Arc::new(py.detach(|| program_rows(&self.survey))) }
+    }
+
+    /// By program: what its files say about the chip it is for; None where they say nothing.
+    fn targets(&self, py: Python<'_>) -> Vec<Option<String>> {
+        py.detach(|| self.survey.targets())
+    }
+
+    /// Begins to read the files. `devices` has, by program, a position in `chips`; `known` what is
+    /// known of files that have been done, by path, and `stamps` their sizes and times as far as those
+    /// say that nothing has changed.
+    #[pyo3(signature = (*, tables, chips, devices, mesh, known, stamps, workers, memory, max_bytes, max_text_bytes, max_seconds, batch_bytes))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn scan(
+        &self,
+        tables: Vec<String>,
+        chips: Vec<DeviceParts>,
+        devices: Vec<Option<usize>>,
+        mesh: Option<&Bound<'_, Mesh>>,
+        known: HashMap<String, String>,
+        stamps: HashMap<String, (u64, u64)>,
+        workers: usize,
+        memory: u64,
+        max_bytes: u64,
+        max_text_bytes: u64,
+        max_seconds: Option<f64>,
+        batch_bytes: u64,
+    ) -> PyResult<ScanData> {
+        let mut wanted = Tables::FILES;
+        for name in &tables {
+            let table = TableKind::ALL.iter().find(|table| table.as_str() == name);
+            let unknown = || PyValueError::new_err(format!("no table {name:?}"));
+            wanted = wanted.with(*table.ok_or_else(unknown)?);
+        }
+        let time = match max_seconds {
+            None => None,
+            Some(seconds) => Some(
+                Duration::try_from_secs_f64(seconds)
+                    .map_err(|error| PyValueError::new_err(format!("max_seconds: {error}")))?,
+            ),
+        };
+        let mesh = mesh.map(|mesh| mesh.get().core.clone());
+        let force_scalar = std::env::var_os("HLOFAST_FORCE_SCALAR").is_some_and(|v| v == "1");
+        let options = ReadOptions {
+            analysis: AnalysisOptions { tables: wanted, mesh },
+            max_bytes,
+            max_text_bytes,
+            max_seconds: time,
+            force_scalar,
+        };
+        let chips = chips.into_iter().map(device_of).collect();
+        let survey = Arc::clone(&self.survey);
+        let files = Files { survey, options, chips, devices, known, stamps };
+        let files = Arc::new(files);
+        // Between analyses a file is stopped in good order; only then its thread is given up.
+        let time = time.map(|time| time.saturating_mul(2) + Duration::from_secs(1));
+        let limits = Limits { threads: workers, memory, time };
+        let bulk = Bulk::new(Arc::clone(&files), limits);
+        let run = Run { bulk, part: Part::default(), is_done: false, files: 0, bytes: 0 };
+        Ok(ScanData { files, batch_bytes, run: Mutex::new(run) })
+    }
+}
+
+/// The files of a survey, to be read.
+struct Files {
+    survey: Arc<Survey>,
+    options: ReadOptions,
+    chips: Vec<Device>,
+    devices: Vec<Option<usize>>,
+    known: HashMap<String, String>,
+    stamps: HashMap<String, (u64, u64)>,
+}
+
+impl Files {
+    fn device(&self, file: u32) -> Option<&Device> {
+        let program = *self.survey.programs.of_file.get(file as usize)?;
+        self.chips.get((*self.devices.get(program as usize)?)?)
+    }
+
+    /// What tells whether a file has to be done again.
+    fn state(&self, outcome: &Outcome) -> String {
+        match outcome.digest {
+            Some(digest) => self.state_of(outcome.file, &digest),
+            None => format!("{}: {}", outcome.status.as_str(), outcome.reason),
+        }
+    }
+
+    fn state_of(&self, file: u32, digest: &[u8; 16]) -> String {
+        let device = self.device(file).map_or("", |device| device.name.as_str());
+        let beside = self.survey.buffer_assignment(file).map_or(0, |found| found.bytes);
+        format!("{}@{device}+{beside}", hlofast::dump::hexadecimal(digest))
+    }
+}
+
+impl Work for Files {
+    type Result = Outcome;
+
+    fn len(&self) -> usize {
+        self.survey.found.len()
+    }
+
+    fn cost(&self, job: usize) -> u64 {
+        let Some(found) = self.survey.found.get(job) else { return 0 };
+        // Text, columns and results; compressed text grows first.
+        let is_packed = hlofast::dump::name::without_compression(&found.name) != found.name;
+        let factor = if is_packed { 24 } else { 3 };
+        match self.survey.kinds.get(job) {
+            Some(Kind::Module | Kind::Fragment | Kind::Log) => {
+                found.bytes.min(self.options.max_bytes).saturating_mul(factor)
+            }
+            _ => 1 << 14,
+        }
+    }
+
+    fn weight(&self, result: &Outcome) -> u64 {
+        result.heap_bytes()
+    }
+
+    fn run(&self, job: usize) -> Outcome {
+        let file = job as u32;
+        let found = self.survey.found.get(job);
+        let known = found.and_then(|found| self.known.get(&found.text()));
+        let is_stamped =
+            |found: &Found| self.stamps.get(&found.text()) == Some(&(found.bytes, found.modified));
+        if known.is_some() && !self.stamps.is_empty() && found.is_some_and(is_stamped) {
+            return Outcome { file, is_unchanged: true, ..Outcome::default() };
+        }
+        let is_known =
+            |digest: &[u8; 16]| known.is_some_and(|known| *known == self.state_of(file, digest));
+        let mut outcome = read(&self.survey, file, &self.options, self.device(file), is_known);
+        outcome.is_unchanged = known.is_some_and(|known| *known == self.state(&outcome));
+        outcome
+    }
+
+    fn broken(&self, job: usize, message: &str) -> Outcome {
+        let kind = self.survey.kinds.get(job).copied().unwrap_or_default();
+        Outcome::broken(job as u32, kind, message)
+    }
+
+    fn overdue(&self, job: usize, _limit: Duration) -> Outcome {
+        let kind = self.survey.kinds.get(job).copied().unwrap_or_default();
+        let cap = self.options.max_seconds.unwrap_or_default();
+        Outcome::overdue(job as u32, kind, cap, "given up")
+    }
+}
+
+/// Results that have not been handed out.
+#[derive(Default)]
+struct Part {
+    outcomes: Vec<Outcome>,
+    states: Vec<(String, String)>,
+    unchanged: Vec<String>,
+    tables: Vec<(TableKind, Columns)>,
+    text_bytes: u64,
+    heap_bytes: u64,
+}
+
+struct Run {
+    bulk: Bulk<Files>,
+    part: Part,
+    is_done: bool,
+    files: u64,
+    bytes: u64,
+}
+
+/// A scan under way.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct ScanData {
+    files: Arc<Files>,
+    batch_bytes: u64,
+    run: Mutex<Run>,
+}
+
+impl Run {
+    /// Takes results until a part is full or time is up; whether it is full.
+    fn fill(&mut self, files: &Files, batch_bytes: u64, patience: Duration) -> bool {
+        let until = std::time::Instant::now() + patience;
+        loop {
+            let rest = until.saturating_duration_since(std::time::Instant::now());
+            match self.bulk.next(rest) {
+                Next::Result(outcome) => self.take(files, outcome),
+                Next::Pending => return false,
+                Next::End => {
+                    self.is_done = true;
+                    return true;
+                }
+            }
+            // Rows may take more room than the text they come from.
+            if self.part.text_bytes.max(self.part.heap_bytes) >= batch_bytes {
+                return true;
+            }
+        }
+    }
+
+    /// What was taken so far, as a part.
+    fn hand_out(&mut self, files: &Files) -> ScanPart {
+        let Part { outcomes, states, unchanged, mut tables, .. } = std::mem::take(&mut self.part);
+        if !outcomes.is_empty() {
+            tables.insert(0, (TableKind::Files, file_rows(&files.survey, &outcomes)));
+        }
+        tables.sort_by_key(|(kind, _)| *kind);
+        let tables = tables.into_iter().map(|(kind, columns)| (kind, Arc::new(columns))).collect();
+        ScanPart { states, unchanged, tables }
+    }
+
+    fn take(&mut self, files: &Files, mut outcome: Outcome) {
+        let found = &files.survey.found[outcome.file as usize];
+        self.files += 1;
+        self.bytes += found.bytes;
+        let part = &mut self.part;
+        if outcome.is_unchanged {
+            part.unchanged.push(found.text());
+            return;
+        }
+        part.states.push((found.text(), files.state(&outcome)));
+        part.text_bytes += outcome.text_bytes;
+        part.heap_bytes += outcome.heap_bytes();
+        for (kind, columns) in outcome.tables.drain(..) {
+            match part.tables.iter_mut().find(|(own, _)| *own == kind) {
+                Some((_, all)) => all.append(columns),
+                None => part.tables.push((kind, columns)),
+            }
+        }
+        part.outcomes.push(outcome);
+    }
+}
+
+#[pymethods]
+impl ScanData {
+    /// The next part; None if it is not ready after `seconds`, or if there is none (`is_done`).
+    fn next(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<ScanPart>> {
+        let patience = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        py.detach(|| {
+            let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+            if run.is_done || !run.fill(&self.files, self.batch_bytes, patience) {
+                return Ok(None);
+            }
+            Ok(Some(run.hand_out(&self.files)))
+        })
+    }
+
+    /// What is ready although the part is not full, as a part; the scan is over then.
+    fn stop(&self, py: Python<'_>) -> ScanPart {
+        py.detach(|| {
+            let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+            run.bulk.cancel();
+            run.is_done = true;
+            run.hand_out(&self.files)
+        })
+    }
+
+    /// Whether all parts were handed out.
+    #[getter]
+    fn is_done(&self) -> bool {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner).is_done
+    }
+
+    /// Files and bytes of files that are done.
+    fn progress(&self) -> (u64, u64) {
+        let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        (run.files, run.bytes)
+    }
+}
+
+/// Some files with the rows of their modules.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct ScanPart {
+    states: Vec<(String, String)>,
+    unchanged: Vec<String>,
+    tables: Vec<(TableKind, Arc<Columns>)>,
+}
+
+#[pymethods]
+impl ScanPart {
+    /// The files, each with what tells whether it has to be done again.
+    fn states(&self) -> Vec<(String, String)> {
+        self.states.clone()
+    }
+
+    /// Files that are as they were; their rows are not here.
+    fn unchanged(&self) -> Vec<String> {
+        self.unchanged.clone()
+    }
+
+    /// The names of the tables that have rows.
+    fn tables(&self) -> Vec<&'static str> {
+        self.tables.iter().map(|(kind, _)| kind.as_str()).collect()
+    }
+
+    /// The rows of one table.
+    fn table(&self, name: &str) -> PyResult<ScanTable> {
+        let found = self.tables.iter().find(|(kind, _)| kind.as_str() == name);
+        let columns = found.map(|(_, columns)| Arc::clone(columns));
+        let columns = columns.ok_or_else(|| PyRuntimeError::new_err("no such table"))?;
+        Ok(ScanTable { columns })
+    }
+}
+
+/// Rows of one table.
+#[pyclass(frozen, module = "hlofast._core")]
+pub struct ScanTable {
+    columns: Arc<Columns>,
+}
+
+/// The rows of several tables of one kind as one table.
+#[pyfunction]
+pub fn _concatenated(parts: Vec<Bound<'_, ScanTable>>) -> ScanTable {
+    let mut columns = Columns::default();
+    for part in parts {
+        columns.append(Columns::clone(&part.get().columns));
+    }
+    ScanTable { columns: Arc::new(columns) }
+}
+
+#[pymethods]
+impl ScanTable {
+    fn __len__(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Names and columns, as `hlofast.table.Table` takes them.
+    fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        to_list(py, Columns::clone(&self.columns))
+    }
+
+    /// One JSON object per line; with `label` each has a key `table` of that value.
+    #[pyo3(signature = (label=None))]
+    fn json_lines<'py>(&self, py: Python<'py>, label: Option<&str>) -> Bound<'py, PyBytes> {
+        let text = py.detach(|| json_lines(&self.columns, label));
+        PyBytes::new(py, &text)
+    }
+
+    /// Comma-separated values.
+    fn csv<'py>(&self, py: Python<'py>, header: bool) -> Bound<'py, PyBytes> {
+        let text = py.detach(|| csv(&self.columns, header));
+        PyBytes::new(py, &text)
+    }
+
+    /// The rows as a stream of one record batch; what is unknown or absent is null.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        drop(requested_schema);
+        stream_of(py, &self.columns)
+    }
+}

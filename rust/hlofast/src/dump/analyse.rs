@@ -1,0 +1,262 @@
+//! The tables of one module.
+
+use super::kind::words;
+use crate::Provenance;
+use crate::comms::{Mesh, collectives, derive_mesh};
+use crate::cost::{self, Facts, cost, uncertain_executions};
+use crate::graph::{AttributionOptions, attribution};
+use crate::ir::{Module, Opcode};
+use crate::lint;
+use crate::memory::{self, memory, xla_account};
+use crate::print::{FingerprintOptions, fingerprint};
+use crate::remat::report;
+use crate::summary::{self, summarise};
+use crate::table::{self, Columns, Sent, narrow};
+use crate::time::{self, Device, time};
+use std::sync::Arc;
+use std::time::Instant;
+
+words! {
+    /// The tables of a scan.
+    TableKind {
+        /// Every file and what became of it.
+        #[default]
+        Files = "files",
+        /// Modules with their totals.
+        Modules = "modules",
+        /// Computations.
+        Computations = "computations",
+        /// Instructions.
+        Instructions = "instructions",
+        /// Collectives, by phase.
+        Collectives = "collectives",
+        /// Matrix products, by phase.
+        Matmuls = "matmuls",
+        /// What is alive at the peak.
+        Buffers = "buffers",
+        /// What is computed again, and what is kept instead.
+        Remat = "remat",
+        /// Findings.
+        Lint = "lint",
+    }
+}
+
+/// Which tables are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tables(u16);
+
+impl Tables {
+    /// Files, and nothing of modules.
+    pub const FILES: Tables = Tables(1);
+
+    /// With `table`.
+    #[must_use]
+    pub fn with(self, table: TableKind) -> Self {
+        Self(self.0 | 1 << table as u16)
+    }
+
+    /// Whether `table` is wanted.
+    pub fn has(self, table: TableKind) -> bool {
+        self.0 & 1 << table as u16 != 0
+    }
+}
+
+/// How modules are analysed.
+#[derive(Clone, Debug)]
+pub struct AnalysisOptions {
+    /// What is wanted.
+    pub tables: Tables,
+    /// The mesh of all modules; None = the one that each speaks of.
+    pub mesh: Option<Mesh>,
+}
+
+/// The file and the program that a module belongs to.
+#[derive(Clone, Debug, Default)]
+pub struct Place<'a> {
+    /// The file, as people call it.
+    pub path: &'a str,
+    /// Its program.
+    pub program: &'a str,
+    /// The line where it begins, from 1.
+    pub line: u64,
+    /// The name that a log announces it by.
+    pub label: &'a str,
+    /// How far its compilation was; empty if the name does not say.
+    pub stage: &'a str,
+    /// Number of the pass.
+    pub step: Option<u32>,
+    /// The pass before.
+    pub after: &'a str,
+    /// XLA's buffer assignment of the module.
+    pub buffer_assignment: Option<&'a [u8]>,
+    /// The chip that it was compiled for.
+    pub device: Option<&'a Device>,
+}
+
+/// The time was up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfTime {
+    /// What was to come next.
+    pub before: &'static str,
+}
+
+/// The wanted tables of `module`. Between two analyses it is seen whether `deadline` is over.
+pub fn analyse(
+    module: &Module,
+    place: &Place<'_>,
+    options: &AnalysisOptions,
+    deadline: Option<Instant>,
+) -> Result<Vec<(TableKind, Columns)>, OutOfTime> {
+    let in_time = |before: &'static str| match deadline {
+        Some(deadline) if Instant::now() >= deadline => Err(OutOfTime { before }),
+        _ => Ok(()),
+    };
+    let wants = |table: TableKind| options.tables.has(table);
+    in_time("costs")?;
+    let facts = Facts::of_module(module);
+    let counted = cost(module, &facts, &cost::Options::default());
+    let uncertain = uncertain_executions(module, &counted);
+    in_time("phases and scopes")?;
+    let attribution = attribution(module, &AttributionOptions::default());
+    in_time("collectives")?;
+    let found = Arc::new(collectives(module, &counted, &attribution));
+    let mesh = options.mesh.clone().or_else(|| derive_mesh(module).map(|derived| derived.mesh));
+    let sent = Sent::new(module, Arc::clone(&found), &attribution, &uncertain, mesh.as_ref());
+    in_time("memory")?;
+    let in_memory = memory(module, &memory::Options::default());
+    let account = xla_account(module, None);
+    let summary = summarise(module, &summary::Options { shapes: 0 });
+    let lead = |columns: Columns| {
+        let mut lead = Columns::default();
+        lead.same("path", place.path.as_bytes(), columns.len());
+        lead.same("program", place.program.as_bytes(), columns.len());
+        lead.same("module", module.name(), columns.len());
+        lead.before(columns)
+    };
+    let mut tables: Vec<(TableKind, Columns)> = Vec::new();
+    let mut add = |kind: TableKind, columns: Columns| {
+        if !columns.is_empty() {
+            tables.push((kind, lead(columns)));
+        }
+    };
+    if wants(TableKind::Modules) {
+        in_time("time")?;
+        let timed = place.device.map(|device| {
+            let options =
+                time::Options { device: device.clone(), mesh: mesh.clone(), ..Default::default() };
+            time(module, &counted, &found, &options)
+        });
+        let mut row = Columns::default();
+        let one = std::iter::once::<i64>;
+        let text = |text: &str| std::iter::once(text.to_owned());
+        row.numbers("line", one(place.line as i64));
+        row.texts("label", text(place.label));
+        row.texts("stage", text(place.stage));
+        row.numbers("step", one(place.step.map_or(-1, i64::from)));
+        row.texts("after_pass", text(place.after));
+        row.texts("status", text(summary.status.value.as_str()));
+        let backend = summary.backend.as_ref().map_or("", |backend| backend.value.as_str());
+        row.texts("backend", text(backend));
+        row.flags("is_scheduled", std::iter::once(module.is_scheduled()));
+        row.numbers("num_partitions", one(module.num_partitions().unwrap_or(-1)));
+        row.numbers("replica_count", one(module.replica_count().unwrap_or(-1)));
+        row.numbers("text_bytes", one(module.text().len() as i64));
+        row.numbers("instructions", one(summary.instructions as i64));
+        row.numbers("computations", one(summary.computations.len() as i64));
+        let digest = fingerprint(module, &FingerprintOptions::default());
+        row.texts("fingerprint", text(&hexadecimal(&digest)));
+        let totals = &counted.totals;
+        row.numbers("flops", one(narrow(totals.flops)));
+        row.numbers("transcendentals", one(narrow(totals.transcendentals)));
+        row.numbers("bytes_read", one(narrow(totals.bytes_read)));
+        row.numbers("bytes_written", one(narrow(totals.bytes_written)));
+        let is_open = uncertain.iter().any(|runs| *runs > 0);
+        row.flags("is_lower_bound", std::iter::once(is_open));
+        let is_unpriced = |row: &crate::ir::Row| {
+            counted.provenance[row.0 as usize] == Provenance::Unknown
+                && module.opcode(*row) == Opcode::CustomCall
+        };
+        row.numbers("unknown_calls", one(module.rows().filter(is_unpriced).count() as i64));
+        row.numbers("collectives", one(found.collectives.len() as i64));
+        let (payload, wire, unknown) = moved(&sent);
+        row.numbers("payload", one(payload));
+        row.numbers("wire_bytes", one(wire));
+        row.numbers("unknown_collectives", one(unknown));
+        row.texts("mesh", text(&mesh.as_ref().map(Mesh::to_text).unwrap_or_default()));
+        let peak = in_memory.as_ref().map_or(-1, |memory| memory.peak.bytes);
+        row.numbers("live_peak", one(peak));
+        let of = |get: fn(&memory::XlaAccount) -> i64| account.as_ref().map_or(-1, get);
+        row.numbers("xla_peak", one(of(|account| account.peak)));
+        row.numbers("argument_bytes", one(of(|account| account.device.argument)));
+        row.numbers("output_bytes", one(of(|account| account.device.output)));
+        row.numbers("alias_bytes", one(of(|account| account.device.alias)));
+        let allocated = place.buffer_assignment.map(|text| memory::read_file(module, text));
+        let total = allocated.as_ref().and_then(|file| file.as_ref().ok()?.total_bytes);
+        row.numbers("allocated_bytes", one(total.unwrap_or(-1)));
+        let refused = in_memory.as_ref().err().or(account.as_ref().err());
+        row.texts("memory_error", text(&refused.map(ToString::to_string).unwrap_or_default()));
+        row.texts("device", text(place.device.map_or("", |device| device.name.as_str())));
+        let step = timed.as_ref().map(|timed| &timed.simulation.step);
+        let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);
+        row.reals("step_seconds", std::iter::once(seconds(|step| step.seconds)));
+        row.reals("compute_seconds", std::iter::once(seconds(|step| step.compute)));
+        row.reals("memory_seconds", std::iter::once(seconds(|step| step.memory)));
+        row.reals("exposed_seconds", std::iter::once(seconds(|step| step.exposed.iter().sum())));
+        let missing = timed.as_ref().map(|timed| timed.rows.unknown_figures.join(" "));
+        row.texts("unknown_figures", text(&missing.unwrap_or_default()));
+        add(TableKind::Modules, row);
+    }
+    if wants(TableKind::Computations) {
+        add(TableKind::Computations, table::computations(module, &counted, &summary));
+    }
+    if wants(TableKind::Instructions) {
+        add(TableKind::Instructions, table::instructions(module, &counted, &attribution));
+    }
+    if wants(TableKind::Collectives) {
+        add(TableKind::Collectives, sent.columns(module));
+    }
+    if wants(TableKind::Matmuls) {
+        add(TableKind::Matmuls, table::matmuls(module, &counted, &attribution, &uncertain));
+    }
+    if wants(TableKind::Buffers)
+        && let Ok(memory) = &in_memory
+    {
+        let values = memory.live_at(module, memory.peak.step);
+        add(TableKind::Buffers, table::buffers(module, memory, &attribution, &values));
+    }
+    if wants(TableKind::Remat) {
+        in_time("rematerialisation")?;
+        let report = report(module, &counted, &attribution, &found);
+        add(TableKind::Remat, table::remat(module, &counted, &report));
+    }
+    if wants(TableKind::Lint) {
+        in_time("findings")?;
+        let options = lint::Options::default();
+        let found =
+            lint::lint(module, &counted, &attribution, &found, mesh.as_ref(), &options).findings;
+        add(TableKind::Lint, table::findings(module, &found));
+    }
+    in_time("the end")?;
+    Ok(tables)
+}
+
+/// Payload and wire bytes of all executions that are known, and how many entries are not.
+fn moved(sent: &Sent) -> (i64, i64, i64) {
+    let mut sums = (0i64, 0i64, 0i64);
+    for entry in sent.entries() {
+        let (payload, wire) = sent.totals(entry);
+        sums.0 = sums.0.saturating_add(payload.max(0));
+        sums.1 = sums.1.saturating_add(wire.max(0));
+        sums.2 += i64::from(payload < 0 || wire < 0);
+    }
+    sums
+}
+
+/// The digits of some bytes.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

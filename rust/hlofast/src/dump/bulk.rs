@@ -1,0 +1,339 @@
+//! Many jobs on several threads: results in the order of the jobs, within a memory budget, one bad
+//! job never in the way of the others.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How far results may be ahead of the oldest one that is not ready.
+const WINDOW: usize = 256;
+
+/// Stack of a worker; deep texts take more, which the parser sees to.
+const STACK: usize = 8 << 20;
+
+/// What is to be done, and with how much.
+pub trait Work: Send + Sync + 'static {
+    /// What a job gives.
+    type Result: Send;
+
+    /// Number of jobs.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory that a job takes while it is done, about.
+    fn cost(&self, job: usize) -> u64;
+
+    /// Bytes of memory that a result takes, about.
+    fn weight(&self, result: &Self::Result) -> u64;
+
+    /// Does a job.
+    fn run(&self, job: usize) -> Self::Result;
+
+    /// The result of a job that panicked.
+    fn broken(&self, job: usize, message: &str) -> Self::Result;
+
+    /// The result of a job that was given up, since it took longer than `limit`.
+    fn overdue(&self, job: usize, limit: Duration) -> Self::Result;
+}
+
+/// How many threads, how much memory, how much time for a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Threads; at least one.
+    pub threads: usize,
+    /// Bytes of memory for jobs under way and results not yet taken. A job that takes more is done
+    /// by itself.
+    pub memory: u64,
+    /// After this time a job is given up. Its thread is left to itself and replaced.
+    pub time: Option<Duration>,
+}
+
+/// What [`Bulk::next`] gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    /// The result of the next job.
+    Result(T),
+    /// It is not ready.
+    Pending,
+    /// All results were taken.
+    End,
+}
+
+/// Jobs under way. Dropping it stops what has not begun.
+pub struct Bulk<W: Work> {
+    shared: Arc<Shared<W>>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+struct Shared<W: Work> {
+    work: Arc<W>,
+    limits: Limits,
+    state: Mutex<State<W::Result>>,
+    changed: Condvar,
+}
+
+struct State<R> {
+    /// The next job to begin.
+    next: usize,
+    /// The next result to be taken.
+    taken: usize,
+    /// Bytes of jobs under way and of results.
+    memory: u64,
+    running: BTreeMap<usize, Instant>,
+    ready: BTreeMap<usize, (R, u64)>,
+    is_cancelled: bool,
+}
+
+impl<W: Work> Shared<W> {
+    fn state(&self) -> MutexGuard<'_, State<W::Result>> {
+        // Nothing panics while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a job that may begin.
+    fn take(&self) -> Option<usize> {
+        let mut state = self.state();
+        loop {
+            if state.is_cancelled || state.next >= self.work.len() {
+                return None;
+            }
+            let job = state.next;
+            let cost = self.work.cost(job);
+            let fits = state.memory == 0 || state.memory.saturating_add(cost) <= self.limits.memory;
+            // The oldest job always may begin: nothing that waits for it can end before.
+            if job < state.taken + WINDOW && (fits || job == state.taken) {
+                state.next += 1;
+                state.memory = state.memory.saturating_add(cost);
+                state.running.insert(job, Instant::now());
+                return Some(job);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Puts a result where it will be taken; false if the job was given up meanwhile.
+    fn put(&self, job: usize, result: W::Result) -> bool {
+        let weight = self.work.weight(&result);
+        let mut state = self.state();
+        if state.running.remove(&job).is_none() {
+            return false;
+        }
+        state.memory = state.memory.saturating_sub(self.work.cost(job)).saturating_add(weight);
+        state.ready.insert(job, (result, weight));
+        self.changed.notify_all();
+        true
+    }
+
+    fn labour(&self) {
+        while let Some(job) = self.take() {
+            let done = catch_unwind(AssertUnwindSafe(|| self.work.run(job)));
+            let result = done.unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                self.work.broken(job, text.unwrap_or("unknown"))
+            });
+            if !self.put(job, result) {
+                return;
+            }
+        }
+    }
+}
+
+impl<W: Work> Bulk<W> {
+    /// Begins.
+    pub fn new(work: Arc<W>, limits: Limits) -> Self {
+        let state = State {
+            next: 0,
+            taken: 0,
+            memory: 0,
+            running: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            is_cancelled: false,
+        };
+        let count = limits.threads.clamp(1, work.len().max(1));
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        let shared = Arc::new(Shared { work, limits, state, changed });
+        let mut bulk = Self { shared, threads: Vec::new() };
+        for _ in 0..count {
+            bulk.hire();
+        }
+        bulk
+    }
+
+    fn hire(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let builder = thread::Builder::new().name("hlofast".to_owned()).stack_size(STACK);
+        // Without another thread the work goes on with those there are.
+        self.threads.extend(builder.spawn(move || shared.labour()));
+    }
+
+    /// The result of the next job, in the order of the jobs; waits at most `patience`.
+    pub fn next(&mut self, patience: Duration) -> Next<W::Result> {
+        let until = Instant::now() + patience;
+        loop {
+            let shared = Arc::clone(&self.shared);
+            let mut state = shared.state();
+            let taken = state.taken;
+            if let Some((result, weight)) = state.ready.remove(&taken) {
+                state.taken += 1;
+                state.memory = state.memory.saturating_sub(weight);
+                shared.changed.notify_all();
+                return Next::Result(result);
+            }
+            if taken >= shared.work.len() {
+                return Next::End;
+            }
+            let now = Instant::now();
+            let overdue = shared.limits.time.and_then(|limit| {
+                let late = |(_, began): &(&usize, &Instant)| now.duration_since(**began) > limit;
+                Some((*state.running.iter().find(late)?.0, limit))
+            });
+            if let Some((job, limit)) = overdue {
+                drop(state);
+                // Outside the lock, since the job may end just now: then its result stands.
+                shared.put(job, shared.work.overdue(job, limit));
+                self.hire();
+                continue;
+            }
+            let Some(rest) = until.checked_duration_since(now).filter(|rest| !rest.is_zero())
+            else {
+                return Next::Pending;
+            };
+            let rest = shared.limits.time.map_or(rest, |_| rest.min(Duration::from_millis(20)));
+            let waited = shared.changed.wait_timeout(state, rest);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Begins no further job.
+    pub fn cancel(&self) {
+        self.shared.state().is_cancelled = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl<W: Work> Drop for Bulk<W> {
+    fn drop(&mut self) {
+        self.cancel();
+        let given_up = |thread: &thread::JoinHandle<()>| !thread.is_finished();
+        if self.shared.limits.time.is_none() {
+            for thread in self.threads.drain(..).filter(given_up) {
+                // A panic has been caught before.
+                drop(thread.join());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Numbers {
+        count: usize,
+        cost: u64,
+        run: fn(usize) -> usize,
+    }
+
+    impl Work for Numbers {
+        type Result = Result<usize, String>;
+
+        fn len(&self) -> usize {
+            self.count
+        }
+
+        fn cost(&self, _job: usize) -> u64 {
+            self.cost
+        }
+
+        fn weight(&self, _result: &Self::Result) -> u64 {
+            1
+        }
+
+        fn run(&self, job: usize) -> Self::Result {
+            Ok((self.run)(job))
+        }
+
+        fn broken(&self, job: usize, message: &str) -> Self::Result {
+            Err(format!("{job} broken: {message}"))
+        }
+
+        fn overdue(&self, job: usize, _limit: Duration) -> Self::Result {
+            Err(format!("{job} overdue"))
+        }
+    }
+
+    fn all(work: Numbers, limits: Limits) -> Vec<Result<usize, String>> {
+        let mut bulk = Bulk::new(Arc::new(work), limits);
+        let mut results = Vec::new();
+        loop {
+            match bulk.next(Duration::from_millis(5)) {
+                Next::Result(result) => results.push(result),
+                Next::Pending => {}
+                Next::End => return results,
+            }
+        }
+    }
+
+    const LIMITS: Limits = Limits { threads: 4, memory: 1 << 20, time: None };
+
+    #[test]
+    fn results_come_in_the_order_of_the_jobs() {
+        let run = |job: usize| {
+            thread::sleep(Duration::from_micros(if job % 7 == 0 { 300 } else { 10 }));
+            job
+        };
+        for (threads, cost) in [(1, 1), (4, 1), (4, 1 << 19), (4, 1 << 30)] {
+            let limits = Limits { threads, ..LIMITS };
+            let found = all(Numbers { count: 600, cost, run }, limits);
+            assert_eq!(found, (0..600).map(Ok).collect::<Vec<_>>(), "{threads} threads, {cost}");
+        }
+        assert_eq!(all(Numbers { count: 0, cost: 1, run }, LIMITS), []);
+    }
+
+    #[test]
+    fn a_panic_is_a_result() {
+        let run = |job: usize| if job == 3 { panic!("no {job}") } else { job };
+        let found = all(Numbers { count: 6, cost: 1, run }, LIMITS);
+        assert_eq!(found[3], Err("3 broken: no 3".to_owned()));
+        assert_eq!(found.iter().filter(|result| result.is_ok()).count(), 5);
+    }
+
+    #[test]
+    fn a_job_that_hangs_is_given_up_and_its_thread_replaced() {
+        let run = |job: usize| {
+            if job % 4 == 1 {
+                thread::sleep(Duration::from_millis(1500));
+            }
+            job
+        };
+        let limits = Limits { threads: 2, time: Some(Duration::from_millis(100)), ..LIMITS };
+        let found = all(Numbers { count: 8, cost: 1, run }, limits);
+        for (job, result) in found.into_iter().enumerate() {
+            let expected = if job % 4 == 1 { Err(format!("{job} overdue")) } else { Ok(job) };
+            assert_eq!(result, expected);
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+        static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        let run = |job: usize| {
+            MOST.fetch_max(UNDER_WAY.fetch_add(1, SeqCst) + 1, SeqCst);
+            thread::sleep(Duration::from_millis(1));
+            UNDER_WAY.fetch_sub(1, SeqCst);
+            job
+        };
+        let limits = Limits { threads: 8, memory: 3 << 10, time: None };
+        assert_eq!(all(Numbers { count: 40, cost: 1 << 10, run }, limits).len(), 40);
+        assert!(MOST.load(SeqCst) <= 3, "{MOST:?}");
+    }
+}

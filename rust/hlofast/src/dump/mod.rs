@@ -1,0 +1,25 @@
+//! Dump directories: what `--xla_dump_to` and its relatives leave behind.
+//!
+//! [`name`] says what a file is by its name, [`sniff`] by its first bytes; [`walk`] finds the files,
+//! [`group`] makes programs of them.
+
+mod analyse;
+pub mod bulk;
+pub mod group;
+mod host;
+mod kind;
+pub mod name;
+mod read;
+pub mod sniff;
+mod suffix;
+mod survey;
+mod target;
+pub mod walk;
+
+pub use analyse::{AnalysisOptions, OutOfTime, Place, TableKind, Tables, analyse, hexadecimal};
+pub use group::{Program, Programs, programs};
+pub use kind::{Kind, Stage, Status};
+pub use name::FileName;
+pub use read::{Outcome, ReadOptions, file_rows, program_rows, read};
+pub use survey::{Survey, head};
+pub use walk::{Found, Trouble, walk};

@@ -1,0 +1,401 @@
+//! One file: read, taken apart and analysed, or the reason why not.
+
+use super::analyse::{AnalysisOptions, Place, TableKind, analyse, hexadecimal};
+use super::group::{Program, label_key};
+use super::kind::{Kind, Status};
+use super::name::{self, FileName};
+use super::sniff::{Content, HEAD, sniff};
+use super::survey::{Survey, head};
+use super::walk::{Trouble, reason};
+use crate::error::ParseError;
+use crate::ir::Module;
+use crate::table::Columns;
+use crate::text::{
+    ErrorPlace, FoundModule, OpenOptions, Source, modules, starts_with_module, unpack,
+};
+use crate::time::Device;
+use crate::{Options, parse};
+use memchr::memmem;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// How files are read.
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    /// How modules are analysed.
+    pub analysis: AnalysisOptions,
+    /// Larger files are not read.
+    pub max_bytes: u64,
+    /// What decompression may give.
+    pub max_text_bytes: u64,
+    /// Time for one file.
+    pub max_seconds: Option<Duration>,
+    /// Use the portable scanning kernels even where faster ones exist (tests).
+    pub force_scalar: bool,
+}
+
+/// What became of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Its number in the survey.
+    pub file: u32,
+    /// Read, failed or skipped.
+    pub status: Status,
+    /// What it is, where reading showed more than the name.
+    pub kind: Kind,
+    /// Why it failed or was skipped; empty if it was read.
+    pub reason: String,
+    /// Where reading failed, from 1.
+    pub place: Option<(u64, u64)>,
+    /// Of the file's bytes; None if it was not read to the end.
+    pub digest: Option<[u8; 16]>,
+    /// Modules read.
+    pub modules: u32,
+    /// Bytes of text, after decompression.
+    pub text_bytes: u64,
+    /// Whether it is as it was when its rows were made; then it has none here.
+    pub is_unchanged: bool,
+    /// The rows of its modules.
+    pub tables: Vec<(TableKind, Columns)>,
+}
+
+impl Outcome {
+    /// Bytes that the rows take, about.
+    pub fn heap_bytes(&self) -> u64 {
+        let rows: usize = self.tables.iter().map(|(_, columns)| columns.heap_bytes()).sum();
+        rows as u64 + 512
+    }
+
+    fn failed(mut self, reason: impl Into<String>) -> Self {
+        (self.status, self.reason) = (Status::Failed, reason.into());
+        self
+    }
+
+    fn skipped(mut self, reason: impl Into<String>) -> Self {
+        (self.status, self.reason) = (Status::Skipped, reason.into());
+        self
+    }
+
+    fn fault(self, source: &Source, error: &ParseError) -> Self {
+        let place = ErrorPlace::new(source, error);
+        let has_place = !place.excerpt.is_empty();
+        let mut failed = self.failed(error.message());
+        failed.place = has_place.then_some((place.line, place.column));
+        failed
+    }
+
+    /// For a file that took longer than it may, at `stage`.
+    pub fn overdue(file: u32, kind: Kind, limit: Duration, stage: &str) -> Self {
+        let reason = format!("not done within {} s (the time cap): {stage}", limit.as_secs_f64());
+        Self { file, kind, ..Self::default() }.failed(reason)
+    }
+
+    /// For a file whose analysis came to an unforeseen end.
+    pub fn broken(file: u32, kind: Kind, message: &str) -> Self {
+        Self { file, kind, ..Self::default() }.failed(format!("internal error: {message}"))
+    }
+}
+
+/// Reads the file with this number. `is_known` tells whether a file with these bytes has been done
+/// before; then it is only hashed.
+pub fn read(
+    survey: &Survey,
+    file: u32,
+    options: &ReadOptions,
+    device: Option<&Device>,
+    is_known: impl Fn(&[u8; 16]) -> bool,
+) -> Outcome {
+    let found = &survey.found[file as usize];
+    let kind = survey.kinds[file as usize];
+    let mut outcome = Outcome { file, kind, ..Outcome::default() };
+    match &found.trouble {
+        Some(Trouble::Failed(reason)) => return outcome.failed(reason),
+        Some(Trouble::Skipped(reason)) => return outcome.skipped(reason),
+        None => {}
+    }
+    if let Some(why) = not_to_read(kind) {
+        // The name is not believed where the bytes are those of a module.
+        let content = match head(&found.path) {
+            Ok(head) => sniff(&head),
+            Err(error) => return outcome.failed(reason(&error)),
+        };
+        match content {
+            Content::Hlo => outcome.kind = Kind::Module,
+            // A log may speak of other things first.
+            Content::Text if kind == Kind::Other => {}
+            content if kind == Kind::Other => {
+                return outcome.skipped(format!("not HLO: {}", content.describe()));
+            }
+            _ => return outcome.skipped(why),
+        }
+    }
+    if found.bytes > options.max_bytes {
+        let cap = options.max_bytes;
+        return outcome.failed(format!("{} bytes, more than {cap} (the size cap)", found.bytes));
+    }
+    let bytes = match read_within(&found.path, options.max_bytes) {
+        Ok(bytes) => bytes,
+        Err(error) => return outcome.failed(reason(&error)),
+    };
+    let digest = xxh3_128(&bytes).to_be_bytes();
+    outcome.digest = Some(digest);
+    if is_known(&digest) {
+        outcome.status = Status::Read;
+        return outcome;
+    }
+    let deadline = options.max_seconds.and_then(|limit| Instant::now().checked_add(limit));
+    let path = found.text();
+    let context = Context { survey, options, device, path: &path, deadline };
+    context.content(outcome, bytes)
+}
+
+/// Why files of this kind are not read.
+fn not_to_read(kind: Kind) -> Option<&'static str> {
+    if kind == Kind::Other { Some("not HLO") } else { kind.why_skipped() }
+}
+
+/// The bytes of a file; more than `limit` are an error, since it may grow while it is read.
+fn read_within(path: &std::path::Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let expected = file.metadata()?.len().min(limit);
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(expected as usize + 1)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::other(format!("more than {limit} bytes (the size cap)")));
+    }
+    Ok(bytes)
+}
+
+struct Context<'a> {
+    survey: &'a Survey,
+    options: &'a ReadOptions,
+    device: Option<&'a Device>,
+    path: &'a str,
+    deadline: Option<Instant>,
+}
+
+impl Context<'_> {
+    fn content(&self, mut outcome: Outcome, bytes: Vec<u8>) -> Outcome {
+        if bytes.is_empty() {
+            return outcome.failed("the file is empty");
+        }
+        let open =
+            OpenOptions { path: Some(self.path), max_bytes: Some(self.options.max_text_bytes) };
+        let shared: crate::text::SharedBytes = Arc::new(bytes);
+        let head = (*shared).as_ref().get(..HEAD).unwrap_or((*shared).as_ref());
+        match sniff(head) {
+            Content::Proto => return self.proto(outcome, (*shared).as_ref()),
+            Content::Archive => return outcome.failed("an archive, not HLO"),
+            Content::Binary(what) => return outcome.failed(format!("{what}, not HLO")),
+            _ => {}
+        }
+        let source = match unpack(Arc::clone(&shared), &open) {
+            Ok(source) => source,
+            Err(error) => {
+                // Compressed protobufs are no text either.
+                let unpacked = crate::text::decompress((*shared).as_ref(), open.max_bytes);
+                return match unpacked {
+                    Ok(Some(inside)) if sniff(&inside) == Content::Proto => {
+                        self.proto(outcome, &inside)
+                    }
+                    _ if outcome.kind == Kind::Other => outcome.skipped("not HLO: other text"),
+                    _ => outcome.fault(&Source::new(shared), &error),
+                };
+            }
+        };
+        if outcome.kind == Kind::Other {
+            if memmem::find(source.bytes(), b"HloModule ").is_none() {
+                return outcome.skipped("not HLO: other text");
+            }
+            outcome.kind = Kind::Log;
+        }
+        outcome.text_bytes = source.bytes().len() as u64;
+        self.text(outcome, &source)
+    }
+
+    /// A serialised module.
+    fn proto(&self, outcome: Outcome, _bytes: &[u8]) -> Outcome {
+        outcome.skipped("binary HLO, not read yet")
+    }
+
+    fn text(&self, mut outcome: Outcome, source: &Source) -> Outcome {
+        if source.bytes().trim_ascii().is_empty() {
+            return outcome.failed("the file is empty");
+        }
+        let reading = Options { force_scalar: self.options.force_scalar, ..Options::default() };
+        // The usual file is one module, which need not be searched for.
+        if starts_with_module(source.bytes()) {
+            if let Ok(module) = parse(source.clone(), &reading) {
+                return self.module(outcome, &module, 1, None);
+            }
+        }
+        let found = match modules(source) {
+            Ok(found) => found,
+            Err(error) => return outcome.fault(source, &error),
+        };
+        let several = found.len() > 1 || found.iter().any(|module| module.label.is_some());
+        if several && outcome.kind != Kind::Fragment {
+            outcome.kind = Kind::Log;
+        }
+        let mut faults = 0u32;
+        for FoundModule { source, label } in found {
+            match parse(source.clone(), &reading) {
+                Ok(module) => {
+                    let line = source.lines_before() + 1;
+                    outcome = self.module(outcome, &module, line, label.as_deref());
+                }
+                Err(error) => {
+                    faults += 1;
+                    if faults == 1 {
+                        outcome = outcome.fault(&source, &error);
+                    }
+                }
+            }
+        }
+        if faults > 1 {
+            outcome.reason = format!("{} ({faults} modules unreadable)", outcome.reason);
+        }
+        outcome
+    }
+
+    /// XLA's buffer assignment of the module in a file; none if it cannot be read.
+    fn buffer_assignment(&self, file: u32) -> Option<Vec<u8>> {
+        let found = self.survey.buffer_assignment(file)?;
+        let bytes = read_within(&found.path, self.options.max_bytes).ok()?;
+        match crate::text::decompress(&bytes, Some(self.options.max_text_bytes)) {
+            Ok(Some(text)) => Some(text),
+            Ok(None) => Some(bytes),
+            Err(_) => None,
+        }
+    }
+
+    /// Adds the rows of a module.
+    fn module(
+        &self,
+        mut outcome: Outcome,
+        module: &Module,
+        line: u64,
+        label: Option<&str>,
+    ) -> Outcome {
+        let own = self.survey.name(outcome.file);
+        let announced = label.map(name::parse);
+        let name: &FileName<'_> = announced.as_ref().unwrap_or(&own);
+        let folder = &self.survey.found[outcome.file as usize].folder;
+        let program = match label {
+            Some(label) => label_key(folder, label),
+            None => self.survey.program_of(outcome.file).map_or("", |p| p.key.as_str()).to_owned(),
+        };
+        let beside = self.buffer_assignment(outcome.file);
+        let place = Place {
+            buffer_assignment: beside.as_deref(),
+            path: self.path,
+            program: &program,
+            line,
+            label: label.unwrap_or_default(),
+            stage: name.stage.map_or("", |stage| stage.as_str()),
+            step: name.step,
+            after: name.after,
+            device: self.device,
+        };
+        outcome.modules += 1;
+        match analyse(module, &place, &self.options.analysis, self.deadline) {
+            Ok(tables) => {
+                for (kind, columns) in tables {
+                    match outcome.tables.iter_mut().find(|(own, _)| *own == kind) {
+                        Some((_, all)) => all.append(columns),
+                        None => outcome.tables.push((kind, columns)),
+                    }
+                }
+                if outcome.status == Status::Skipped {
+                    outcome.status = Status::Read;
+                }
+                outcome
+            }
+            Err(stop) => {
+                let limit = self.options.max_seconds.unwrap_or_default();
+                let stage = format!("stopped before {}", stop.before);
+                let overdue = Outcome::overdue(outcome.file, outcome.kind, limit, &stage);
+                let (digest, text_bytes) = (outcome.digest, outcome.text_bytes);
+                Outcome { digest, text_bytes, ..overdue }
+            }
+        }
+    }
+}
+
+/// The `files` table of some outcomes.
+pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
+    let each = || outcomes.iter();
+    let found = |outcome: &Outcome| &survey.found[outcome.file as usize];
+    let name = |outcome: &Outcome| name::parse(&found(outcome).name);
+    let program = |outcome: &Outcome| survey.program_of(outcome.file);
+    let number = |value: Option<u64>| crate::table::number(value);
+    let mut table = Columns::default();
+    table.texts("path", each().map(|outcome| found(outcome).text()));
+    table.texts("program", each().map(|o| program(o).map_or("", |p| p.key.as_str())));
+    table.texts("status", each().map(|outcome| outcome.status.as_str()));
+    table.texts("reason", each().map(|outcome| &outcome.reason));
+    table.numbers("line", each().map(|outcome| outcome.place.map_or(-1, |place| place.0 as i64)));
+    let column = |outcome: &Outcome| outcome.place.map_or(-1, |place| place.1 as i64);
+    table.numbers("column", each().map(column));
+    table.texts("kind", each().map(|outcome| outcome.kind.as_str()));
+    table.texts("stage", each().map(|outcome| name(outcome).stage.map_or("", |s| s.as_str())));
+    table.numbers("step", each().map(|outcome| name(outcome).step.map_or(-1, i64::from)));
+    let pipeline = |outcome: &Outcome| name(outcome).pipeline.to_owned();
+    table.texts("pipeline", each().map(pipeline));
+    table.texts("after_pass", each().map(|outcome| name(outcome).after.to_owned()));
+    table.texts("before_pass", each().map(|outcome| name(outcome).before.to_owned()));
+    table.numbers("timestamp", each().map(|outcome| number(name(outcome).timestamp)));
+    table.numbers("module_id", each().map(|outcome| number(name(outcome).module_id)));
+    let module_name = |o: &Outcome| program(o).map_or("", |program| &program.module_name);
+    table.texts("module_name", each().map(module_name));
+    table.numbers("changelist", each().map(|outcome| number(name(outcome).changelist)));
+    table.texts("host", each().map(|o| program(o).map_or("", |program| &program.host)));
+    table.numbers("bytes", each().map(|outcome| found(outcome).bytes as i64));
+    let text_bytes = |o: &Outcome| if o.modules > 0 { o.text_bytes as i64 } else { -1 };
+    table.numbers("text_bytes", each().map(text_bytes));
+    table.numbers("modules", each().map(|outcome| i64::from(outcome.modules)));
+    let digest = |o: &Outcome| o.digest.map(|digest| hexadecimal(&digest)).unwrap_or_default();
+    table.texts("digest", each().map(digest));
+    table
+}
+
+/// The table of programs of a survey.
+pub fn program_rows(survey: &Survey) -> Columns {
+    let each = || survey.programs.list.iter();
+    let number = |value: Option<u64>| crate::table::number(value);
+    let path = |file: Option<u32>| {
+        file.and_then(|file| survey.found.get(file as usize)).map_or(String::new(), |f| f.text())
+    };
+    let kinds = |program: &Program, kind: Kind| {
+        let is_kind = |file: &&u32| survey.kinds.get(**file as usize) == Some(&kind);
+        program.files.iter().filter(is_kind).count() as i64
+    };
+    let bytes = |program: &Program| {
+        let sizes = program.files.iter().filter_map(|file| survey.found.get(*file as usize));
+        sizes.map(|found| found.bytes as i64).sum::<i64>()
+    };
+    let mut table = Columns::default();
+    table.texts("program", each().map(|program| &program.key));
+    table.texts("module_name", each().map(|program| &program.module_name));
+    table.numbers("module_id", each().map(|program| number(program.module_id)));
+    table.texts("host", each().map(|program| &program.host));
+    table.numbers("timestamp", each().map(|program| number(program.timestamp)));
+    table.numbers("changelist", each().map(|program| number(program.changelist)));
+    table.numbers("files", each().map(|program| program.files.len() as i64));
+    table.numbers("bytes", each().map(bytes));
+    table.numbers("module_files", each().map(|program| kinds(program, Kind::Module)));
+    table.numbers("memory_files", each().map(|program| kinds(program, Kind::Memory)));
+    table.texts("canonical", each().map(|program| path(program.canonical)));
+    table.texts("before", each().map(|program| path(program.before)));
+    table.texts("after", each().map(|program| path(program.after)));
+    let partner = |program: &Program| {
+        let partner = program.partner.and_then(|at| survey.programs.list.get(at as usize));
+        partner.map_or("", |partner| partner.key.as_str())
+    };
+    table.texts("partner", each().map(partner));
+    table
+}

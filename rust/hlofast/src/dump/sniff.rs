@@ -1,0 +1,154 @@
+//! What the first bytes of a file are, whatever its name says.
+
+use crate::text::{Compression, starts_with_module};
+use memchr::memmem;
+
+/// How many bytes at the beginning are looked at.
+pub const HEAD: usize = 8 << 10;
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing.
+    Empty,
+    /// Compressed in this form; what is inside is to be looked at again.
+    Compressed(Compression),
+    /// The text of a module.
+    Hlo,
+    /// Text with modules in it further on: a log, a page.
+    HloInside,
+    /// A serialised `HloProto` or `HloModuleProto`.
+    Proto,
+    /// One of XLA's memory files.
+    Memory,
+    /// StableHLO or another MLIR module.
+    Mlir,
+    /// Several files in one.
+    Archive,
+    /// Other text.
+    Text,
+    /// Other bytes; what they are, where that is known.
+    Binary(&'static str),
+}
+
+impl Content {
+    /// What people call it.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Content::Empty => "nothing",
+            Content::Compressed(_) => "compressed bytes",
+            Content::Hlo | Content::HloInside => "HLO text",
+            Content::Proto => "binary HLO",
+            Content::Memory => "a memory file",
+            Content::Mlir => "MLIR",
+            Content::Archive => "an archive",
+            Content::Text => "other text",
+            Content::Binary(what) => what,
+        }
+    }
+}
+
+/// What a file that begins with `head` holds.
+pub fn sniff(head: &[u8]) -> Content {
+    if head.is_empty() {
+        return Content::Empty;
+    }
+    if let Some(compression) = Compression::of(head) {
+        return Content::Compressed(compression);
+    }
+    if starts_with_module(head) {
+        return Content::Hlo;
+    }
+    if let Some(what) = signature(head) {
+        return what;
+    }
+    if is_proto(head) {
+        return Content::Proto;
+    }
+    if looks_binary(head) {
+        return Content::Binary("binary data");
+    }
+    text(head)
+}
+
+fn signature(head: &[u8]) -> Option<Content> {
+    const SIGNATURES: [(&[u8], Content); 9] = [
+        (b"\x89PNG", Content::Binary("a PNG picture")),
+        (b"\xff\xd8\xff", Content::Binary("a JPEG picture")),
+        (b"%PDF", Content::Binary("a PDF document")),
+        (b"\x7fELF", Content::Binary("an object file")),
+        (b"BC\xc0\xde", Content::Binary("LLVM bitcode")),
+        (b"\x93NUMPY", Content::Binary("a NumPy array")),
+        (b"PAR1", Content::Binary("a Parquet file")),
+        (b"PK\x03\x04", Content::Archive),
+        (b"7z\xbc\xaf\x27\x1c", Content::Archive),
+    ];
+    if head.get(257..262) == Some(b"ustar") {
+        return Some(Content::Archive);
+    }
+    SIGNATURES.iter().find(|(bytes, _)| head.starts_with(bytes)).map(|(_, what)| *what)
+}
+
+/// Field 1 of a message is a message or a name: `HloProto.hlo_module` or `HloModuleProto.name`,
+/// and what begins in it is the name of the module.
+fn is_proto(head: &[u8]) -> bool {
+    let field = |bytes: &[u8]| -> Option<(u64, usize)> {
+        let (tag, rest) = bytes.split_first()?;
+        (*tag == 0x0a).then_some(())?;
+        let mut length = 0u64;
+        for (at, byte) in rest.iter().take(10).enumerate() {
+            length |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;
+            if byte & 0x80 == 0 {
+                return Some((length, at + 2));
+            }
+        }
+        None
+    };
+    let is_name = |bytes: &[u8], length: u64| {
+        let shown = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
+        (1..4096).contains(&length)
+            && bytes.get(..shown).is_some_and(|name| {
+                name.iter().all(|byte| byte.is_ascii_graphic() || *byte >= 0x80)
+            })
+    };
+    let Some((length, start)) = field(head) else { return false };
+    let Some(inside) = head.get(start..) else { return false };
+    if let Some((name, at)) = field(inside)
+        && let Some(text) = inside.get(at..)
+    {
+        return is_name(text, name);
+    }
+    // A module by itself: its name, then the name of its entry computation (field 2).
+    let after = usize::try_from(length).ok().and_then(|length| inside.get(length));
+    is_name(inside, length) && after.is_some_and(|tag| matches!(tag, 0x12 | 0x1a))
+}
+
+fn looks_binary(head: &[u8]) -> bool {
+    let odd = |byte: &&u8| matches!(byte, 0..=8 | 14..=26 | 28..=31);
+    memchr::memchr(0, head).is_some() || head.iter().filter(odd).count() * 20 > head.len()
+}
+
+fn text(head: &[u8]) -> Content {
+    let start = head.trim_ascii_start();
+    const MEMORY: [&[u8]; 3] = [b"BufferAssignment:", b"HloLiveRange (max", b"Total bytes used"];
+    if MEMORY.iter().any(|mark| start.starts_with(mark)) || is_report(start) {
+        return Content::Memory;
+    }
+    if start.starts_with(b"module @")
+        || start.starts_with(b"module {")
+        || start.starts_with(b"#loc")
+    {
+        return Content::Mlir;
+    }
+    // A header inside a log, or the frame around a dump to standard output.
+    if memmem::find(head, b"HloModule ").is_some() || memmem::find(head, b"*** Begin ").is_some() {
+        return Content::HloInside;
+    }
+    Content::Text
+}
+
+/// `Memory Space: ... Total bytes: ...`, or what newer versions write.
+fn is_report(start: &[u8]) -> bool {
+    let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.starts_with(b"Memory Space:") || memmem::find(line, b"Total bytes:").is_some()
+}

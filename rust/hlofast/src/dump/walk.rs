@@ -1,0 +1,195 @@
+//! The files below some folders.
+
+use std::collections::HashSet;
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// The file that makes a folder a dataset of results, which is never read as a dump.
+pub const MANIFEST: &str = "hlofast-manifest.jsonl";
+
+/// A file below one of the given paths, or a folder that could not be entered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// How to open it.
+    pub path: PathBuf,
+    /// Which of the given paths it is below.
+    pub root: u32,
+    /// The folders between that path and the file, joined by `/`; empty if there are none.
+    pub folder: String,
+    /// The name of the file; bytes that are not UTF-8 are replaced.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was written, in nanoseconds since 1970; 0 if the system does not say.
+    pub modified: u64,
+    /// Whether it is a folder.
+    pub is_folder: bool,
+    /// Why there is nothing to read.
+    pub trouble: Option<Trouble>,
+}
+
+/// Why there is nothing to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The system refuses; its reason.
+    Failed(String),
+    /// It is nothing that a dump has; why.
+    Skipped(String),
+}
+
+impl Found {
+    /// The path as text.
+    pub fn text(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+}
+
+/// A folder to be read.
+struct Folder {
+    path: PathBuf,
+    root: u32,
+    folder: String,
+    name: String,
+    is_root: bool,
+}
+
+/// All files below `roots`, by root and path. A root may be a file. Links to files are followed;
+/// links to folders too, unless the folder is read anyway.
+pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
+    let mut walk = Walk::default();
+    for (number, root) in roots.iter().enumerate() {
+        let name = root.file_name().unwrap_or(root.as_os_str()).to_string_lossy().into_owned();
+        let (path, root_number) = (root.clone(), number as u32);
+        let folder = Folder { path, root: root_number, folder: String::new(), name, is_root: true };
+        match fs::metadata(root) {
+            Ok(metadata) if metadata.is_dir() => walk.real.push(folder),
+            Ok(metadata) => walk.file(folder, &metadata),
+            Err(error) => walk.refused(folder, &error, false),
+        }
+    }
+    // Links come last, so that a folder is read where it stands rather than through a link.
+    loop {
+        if let Some(folder) = walk.real.pop() {
+            walk.enter(folder);
+        } else if !walk.linked.is_empty() {
+            let folder = walk.linked.remove(0);
+            walk.enter(folder);
+        } else {
+            break;
+        }
+    }
+    let mut found = walk.found;
+    found.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));
+    found
+}
+
+#[derive(Default)]
+struct Walk {
+    real: Vec<Folder>,
+    linked: Vec<Folder>,
+    seen: HashSet<Identity>,
+    found: Vec<Found>,
+}
+
+impl Walk {
+    /// Takes in the files of a folder.
+    fn enter(&mut self, folder: Folder) {
+        match identity(&folder.path) {
+            Ok(identity) if self.seen.insert(identity) => {}
+            Ok(_) => {
+                let reason = "a link to a folder that is read already".to_owned();
+                return self.push(folder, 0, true, Some(Trouble::Skipped(reason)));
+            }
+            Err(error) => return self.refused(folder, &error, true),
+        }
+        if folder.path.join(MANIFEST).exists() {
+            let reason = "a dataset that hlofast wrote".to_owned();
+            return self.push(folder, 0, true, Some(Trouble::Skipped(reason)));
+        }
+        let entries = match fs::read_dir(&folder.path) {
+            Ok(entries) => entries,
+            Err(error) => return self.refused(folder, &error, true),
+        };
+        let inside = match (folder.is_root, folder.folder.is_empty()) {
+            (true, _) => String::new(),
+            (false, true) => folder.name.clone(),
+            (false, false) => format!("{}/{}", folder.folder, folder.name),
+        };
+        for entry in entries {
+            match entry {
+                Ok(entry) => self.entry(&folder, &inside, &entry),
+                Err(error) => return self.refused(folder, &error, true),
+            }
+        }
+    }
+
+    fn entry(&mut self, parent: &Folder, inside: &str, entry: &fs::DirEntry) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path();
+        let (root, folder) = (parent.root, inside.to_owned());
+        let found = Folder { path, root, folder, name, is_root: false };
+        let kind = match entry.file_type() {
+            Ok(kind) => kind,
+            Err(error) => return self.refused(found, &error, false),
+        };
+        if kind.is_dir() {
+            return self.real.push(found);
+        }
+        match fs::metadata(&found.path) {
+            Ok(metadata) if metadata.is_dir() => self.linked.push(found),
+            Ok(metadata) => self.file(found, &metadata),
+            Err(error) => self.refused(found, &error, false),
+        }
+    }
+
+    fn file(&mut self, found: Folder, metadata: &Metadata) {
+        // Opening a pipe would wait for somebody to write into it.
+        let trouble = (!metadata.is_file())
+            .then(|| Trouble::Skipped("a pipe, a socket or a device, not a file".to_owned()));
+        self.push(found, metadata.len(), false, trouble);
+        let modified = metadata.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        if let (Some(last), Some(at)) = (self.found.last_mut(), modified) {
+            last.modified = u64::try_from(at.as_nanos()).unwrap_or_default();
+        }
+    }
+
+    fn refused(&mut self, found: Folder, error: &io::Error, is_folder: bool) {
+        self.push(found, 0, is_folder, Some(Trouble::Failed(reason(error))));
+    }
+
+    fn push(&mut self, found: Folder, bytes: u64, is_folder: bool, trouble: Option<Trouble>) {
+        let Folder { path, root, folder, name, .. } = found;
+        let modified = 0;
+        self.found.push(Found { path, root, folder, name, bytes, modified, is_folder, trouble });
+    }
+}
+
+/// What the system says is wrong, without its number.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_owned(),
+        None => text,
+    }
+}
+
+/// What tells folders apart, whatever the path to them.
+#[cfg(unix)]
+type Identity = (u64, u64);
+
+#[cfg(unix)]
+fn identity(path: &Path) -> io::Result<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(not(unix))]
+type Identity = PathBuf;
+
+#[cfg(not(unix))]
+fn identity(path: &Path) -> io::Result<Identity> {
+    fs::canonicalize(path)
+}

@@ -1,0 +1,222 @@
+//! Named columns of one length.
+
+use crate::ir::Row;
+
+/// Named columns of one length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Columns {
+    list: Vec<(&'static str, Values)>,
+}
+
+/// The values of a column. What is unknown or absent is a number below zero, a NaN or an empty
+/// text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Instruction rows.
+    Rows(Vec<u32>),
+    /// Counts, sizes and places.
+    Numbers(Vec<i64>),
+    /// Seconds and other measures.
+    Reals(Vec<f64>),
+    /// 0 or 1.
+    Flags(Vec<u8>),
+    /// Texts, one per row.
+    Texts(Texts),
+    /// Texts that many rows in succession share, with how many.
+    Runs(Vec<(Box<[u8]>, usize)>),
+}
+
+/// Texts in one piece of memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Texts {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    /// Adds a text.
+    pub fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The texts, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.ends.iter().scan(0, |start, end| {
+            let text = self.bytes.get(*start..*end).unwrap_or_default();
+            *start = *end;
+            Some(text)
+        })
+    }
+
+    fn append(&mut self, other: &Texts) {
+        let shift = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.ends.extend(other.ends.iter().map(|end| end + shift));
+    }
+}
+
+impl Values {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Values::Rows(values) => values.len(),
+            Values::Numbers(values) => values.len(),
+            Values::Reals(values) => values.len(),
+            Values::Flags(values) => values.len(),
+            Values::Texts(values) => values.len(),
+            Values::Runs(runs) => runs.iter().map(|(_, count)| count).sum(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that the values take, about.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Values::Rows(values) => 4 * values.len(),
+            Values::Numbers(values) => 8 * values.len(),
+            Values::Reals(values) => 8 * values.len(),
+            Values::Flags(values) => values.len(),
+            Values::Texts(values) => values.bytes.len() + 8 * values.len(),
+            Values::Runs(runs) => runs.iter().map(|(text, _)| text.len() + 24).sum(),
+        }
+    }
+
+    /// The texts of a column of texts, row by row; None for others.
+    pub fn texts(&self) -> Option<Box<dyn Iterator<Item = &[u8]> + '_>> {
+        match self {
+            Values::Texts(texts) => Some(Box::new(texts.iter())),
+            Values::Runs(runs) => {
+                let repeated = |(text, count): &'_ (Box<[u8]>, usize)| (text.len(), *count);
+                debug_assert!(runs.iter().map(repeated).all(|(_, count)| count > 0));
+                Some(Box::new(
+                    runs.iter().flat_map(|(text, count)| std::iter::repeat_n(&text[..], *count)),
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    fn append(&mut self, other: Values) -> bool {
+        match (self, other) {
+            (Values::Rows(all), Values::Rows(more)) => all.extend(more),
+            (Values::Numbers(all), Values::Numbers(more)) => all.extend(more),
+            (Values::Reals(all), Values::Reals(more)) => all.extend(more),
+            (Values::Flags(all), Values::Flags(more)) => all.extend(more),
+            (Values::Texts(all), Values::Texts(more)) => all.append(&more),
+            (Values::Runs(all), Values::Runs(more)) => all.extend(more),
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Columns {
+    /// Adds a column.
+    pub fn push(&mut self, name: &'static str, values: Values) {
+        self.list.push((name, values));
+    }
+
+    /// A column of counts, sizes or places; what is below zero is unknown.
+    pub fn numbers(&mut self, name: &'static str, values: impl Iterator<Item = i64>) {
+        self.push(name, Values::Numbers(values.collect()));
+    }
+
+    /// A column of measures; NaN is unknown.
+    pub fn reals(&mut self, name: &'static str, values: impl Iterator<Item = f64>) {
+        self.push(name, Values::Reals(values.collect()));
+    }
+
+    /// A column of flags.
+    pub fn flags(&mut self, name: &'static str, values: impl Iterator<Item = bool>) {
+        self.push(name, Values::Flags(values.map(u8::from).collect()));
+    }
+
+    /// A column of texts; an empty one says that there is none.
+    pub fn texts<T: AsRef<[u8]>>(&mut self, name: &'static str, values: impl Iterator<Item = T>) {
+        let mut texts = Texts::default();
+        for value in values {
+            texts.push(value.as_ref());
+        }
+        self.push(name, Values::Texts(texts));
+    }
+
+    /// A column of instruction rows.
+    pub fn rows(&mut self, name: &'static str, values: impl Iterator<Item = Row>) {
+        self.push(name, Values::Rows(values.map(|row| row.0).collect()));
+    }
+
+    /// A column with the same text in `count` rows.
+    pub fn same(&mut self, name: &'static str, text: &[u8], count: usize) {
+        let runs = if count == 0 { Vec::new() } else { vec![(text.into(), count)] };
+        self.push(name, Values::Runs(runs));
+    }
+
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Values)> {
+        self.list.iter().map(|(name, values)| (*name, values))
+    }
+
+    /// The values of the column `name`.
+    pub fn get(&self, name: &str) -> Option<&Values> {
+        self.list.iter().find(|(own, _)| *own == name).map(|(_, values)| values)
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.list.first().map_or(0, |(_, values)| values.len())
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that the values take, about.
+    pub fn heap_bytes(&self) -> usize {
+        self.list.iter().map(|(_, values)| values.heap_bytes()).sum()
+    }
+
+    /// These columns in front of `others`, which have as many rows.
+    #[must_use]
+    pub fn before(mut self, others: Columns) -> Columns {
+        self.list.extend(others.list);
+        self
+    }
+
+    /// Adds the rows of `other`, which has the same columns.
+    pub fn append(&mut self, other: Columns) {
+        if self.list.is_empty() {
+            *self = other;
+            return;
+        }
+        for ((name, values), (other_name, more)) in self.list.iter_mut().zip(other.list) {
+            let fits = *name == other_name && values.append(more);
+            debug_assert!(fits, "columns of one table are the same: {name}, {other_name}");
+        }
+    }
+}
+
+impl IntoIterator for Columns {
+    type Item = (&'static str, Values);
+    type IntoIter = std::vec::IntoIter<(&'static str, Values)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.into_iter()
+    }
+}

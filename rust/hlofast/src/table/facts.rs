@@ -1,0 +1,89 @@
+//! What the tables of several analyses say of a row.
+
+use super::Columns;
+use crate::comms::Piece;
+use crate::ir::decode::unescape;
+use crate::ir::{MetadataColumns, Module, Row, ShapeId};
+use crate::print::shape_to_text_within;
+
+/// An unsigned number as a signed one; -1 if it is unknown or too large.
+pub fn number(value: Option<u64>) -> i64 {
+    value.and_then(|value| i64::try_from(value).ok()).unwrap_or(-1)
+}
+
+/// The number of a row; -1 without one.
+pub fn row_or_none(row: Option<Row>) -> i64 {
+    row.map_or(-1, |row| i64::from(row.0))
+}
+
+/// A sum as a 64-bit number; what is beyond stands as the largest there is.
+pub fn narrow(value: i128) -> i64 {
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// A path into a shape, as `{0,1}`.
+pub fn index_text(path: &[u32]) -> String {
+    let path: Vec<String> = path.iter().map(u32::to_string).collect();
+    format!("{{{}}}", path.join(","))
+}
+
+/// Where a shape's whole text ends: inferred shapes share parts, and their text may be longer than
+/// any memory.
+const LONGEST_SHAPE: usize = 1 << 24;
+
+/// The canonical text of a shape; beyond about `limit` characters it is cut and ends in `...`.
+pub fn shape_text(module: &Module, id: ShapeId, limit: usize) -> String {
+    let limit = limit.min(LONGEST_SHAPE);
+    let bytes = shape_to_text_within(module.shapes(), id, limit);
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+        text.push_str("...");
+    }
+    text
+}
+
+/// Where rows come from.
+pub struct Origin<'a> {
+    module: &'a Module,
+    columns: &'a MetadataColumns,
+}
+
+impl<'a> Origin<'a> {
+    /// Of the rows of `module`.
+    pub fn new(module: &'a Module) -> Self {
+        Self { module, columns: module.metadata_columns() }
+    }
+
+    /// The operation name of `row`.
+    pub fn op_name(&self, row: Row) -> Option<Vec<u8>> {
+        let id = usize::try_from(self.columns.op_name[row.0 as usize]).ok()?;
+        let text = self.module.bytes(*self.columns.op_names.get(id)?);
+        Some(unescape(text).map_or_else(|_| text.to_vec(), |name| name.into_owned()))
+    }
+
+    /// The source file of `row`.
+    pub fn source_file(&self, row: Row) -> Option<Vec<u8>> {
+        let id = usize::try_from(self.columns.source_file[row.0 as usize]).ok()?;
+        self.columns.source_files.get(id).map(|file| file.to_vec())
+    }
+
+    /// The source line of `row`; 0 without one.
+    pub fn source_line(&self, row: Row) -> i64 {
+        i64::from(self.columns.source_line[row.0 as usize])
+    }
+
+    /// Adds operation name, source file and source line of `rows`.
+    pub fn columns(&self, rows: impl Iterator<Item = Row> + Clone, table: &mut Columns) {
+        table.texts("op_name", rows.clone().map(|row| self.op_name(row).unwrap_or_default()));
+        let file = |row: Row| self.source_file(row).unwrap_or_default();
+        table.texts("source_file", rows.clone().map(file));
+        table.numbers("source_line", rows.map(|row| self.source_line(row)));
+    }
+
+    /// What people call the array of a piece: of a parameter its name in the program.
+    pub fn tensor(&self, piece: &Piece) -> Vec<u8> {
+        let Some(row) = piece.source else { return Vec::new() };
+        self.op_name(row).unwrap_or_else(|| self.module.instruction_name(row).to_vec())
+    }
+}

@@ -1,0 +1,21 @@
+//! Tables: the results of analyses as named columns, and columns in forms that others read.
+
+mod buffers;
+mod collectives;
+mod columns;
+mod facts;
+mod matmuls;
+mod modules;
+mod remat;
+mod scopes;
+mod text;
+
+pub use buffers::buffers;
+pub use collectives::Sent;
+pub use columns::{Columns, Texts, Values};
+pub use facts::{Origin, index_text, narrow, number, row_or_none, shape_text};
+pub use matmuls::matmuls;
+pub use modules::{computations, findings, instructions};
+pub use remat::{gathers, recomputed, remat, residuals};
+pub use scopes::{SCOPE_BYTES, ScopeTexts};
+pub use text::{csv, json_lines};

@@ -1,0 +1,153 @@
+//! The tables of what is recomputed, kept and gathered.
+
+use super::{Columns, Origin, Sent, number, row_or_none};
+use crate::cost::Cost;
+use crate::ir::{Module, Row, ShapeId};
+use crate::print::plain_shape_within;
+use crate::remat::{Gather, Recomputed, Report, Residual};
+
+/// Characters of a shape in a table; of longer ones the middle is left out.
+const SHAPE_LIMIT: usize = 120;
+
+/// The table of instructions that are executed again.
+pub fn recomputed(module: &Module, cost: &Cost, report: &Report) -> Columns {
+    let origin = Origin::new(module);
+    let each = || report.recomputed.iter();
+    let mut table = Columns::default();
+    table.rows("instruction", each().map(|entry| entry.row));
+    let name = |row: Row| module.instruction_name(row).to_vec();
+    table.texts("name", each().map(|entry| name(entry.row)));
+    let place = |row: Row| module.computation_name(module.computation_of(row)).to_vec();
+    table.texts("computation", each().map(|entry| place(entry.row)));
+    table.texts("opcode", each().map(|entry| module.opcode_text(entry.row).to_vec()));
+    table.texts("by", each().map(|entry| entry.by.as_str()));
+    table.numbers("twin", each().map(|entry| row_or_none(entry.twin)));
+    table.flags("is_collective", each().map(|entry| entry.is_collective));
+    table.numbers("multiplicity", each().map(|entry| entry.executions.unwrap_or(-1)));
+    let once = [&cost.flops, &cost.bytes_read, &cost.bytes_written];
+    for (name, once) in ["flops", "bytes_read", "bytes_written"].iter().zip(once) {
+        let total = |entry: &Recomputed| {
+            let once = once.get(entry.row.0 as usize).copied().unwrap_or(0);
+            entry.executions.map_or(-1, |runs| once.saturating_mul(runs))
+        };
+        table.numbers(name, each().map(total));
+    }
+    origin.columns(each().map(|entry| entry.row), &mut table);
+    table
+}
+
+/// The table of what is kept from forward to backward.
+pub fn residuals(module: &Module, report: &Report) -> Columns {
+    let origin = Origin::new(module);
+    let each = || report.residuals.iter();
+    let mut table = Columns::default();
+    table.rows("instruction", each().map(|entry| entry.place.row));
+    let name = |row: Row| module.instruction_name(row).to_vec();
+    table.texts("name", each().map(|entry| name(entry.place.row)));
+    let path = |entry: &Residual| {
+        let steps: Vec<String> = entry.place.path.iter().rev().map(u32::to_string).collect();
+        format!("{{{}}}", steps.join(",")).into_bytes()
+    };
+    table.texts("index", each().map(path));
+    table.texts("kind", each().map(|entry| entry.kind.as_str()));
+    table.texts("shape", each().map(|entry| shape_text(module, Some(entry.shape))));
+    table.numbers("bytes", each().map(|entry| entry.bytes));
+    table.numbers("span", each().map(|entry| i64::from(entry.span)));
+    table.rows("first_use", each().map(|entry| entry.uses.0));
+    table.rows("last_use", each().map(|entry| entry.uses.1));
+    let widened = |entry: &Residual| entry.widened_from.map_or("", |from| from.as_str());
+    table.texts("widened_from", each().map(widened));
+    table.flags("is_stacked", each().map(|entry| entry.stacked.is_some()));
+    table.numbers("trip_count", each().map(|entry| number(entry.stacked.flatten())));
+    table.rows("made_by", each().map(|entry| entry.made_by));
+    table.rows("source", each().map(|entry| entry.source));
+    table.texts("source_name", each().map(|entry| name(entry.source)));
+    table.flags("is_named", each().map(|entry| entry.is_named));
+    origin.columns(each().map(|entry| entry.source), &mut table);
+    table
+}
+
+/// What is computed again, and what is kept from forward to backward instead, in one table: `what` is
+/// recomputed or kept, `bytes` are those written by all executions or those kept.
+pub fn remat(module: &Module, cost: &Cost, report: &Report) -> Columns {
+    let again = || report.recomputed.iter();
+    let kept = || report.residuals.iter();
+    let written = |entry: &Recomputed| {
+        let once = cost.bytes_written.get(entry.row.0 as usize).copied().unwrap_or(0);
+        entry.executions.map_or(-1, |runs| once.saturating_mul(runs))
+    };
+    let flops = |entry: &Recomputed| {
+        let once = cost.flops.get(entry.row.0 as usize).copied().unwrap_or(0);
+        entry.executions.map_or(-1, |runs| once.saturating_mul(runs))
+    };
+    let rows = || again().map(|entry| entry.row).chain(kept().map(|entry| entry.place.row));
+    let mut table = Columns::default();
+    let what = again().map(|_| "recomputed").chain(kept().map(|_| "kept"));
+    table.texts("what", what);
+    table.rows("instruction", rows());
+    table.texts("name", rows().map(|row| module.instruction_name(row)));
+    table.texts("opcode", rows().map(|row| module.opcode_text(row)));
+    let place = |row: Row| module.computation_name(module.computation_of(row));
+    table.texts("computation", rows().map(place));
+    let by = again().map(|entry| entry.by.as_str());
+    table.texts("kind", by.chain(kept().map(|entry| entry.kind.as_str())));
+    let runs = again().map(|entry| entry.executions.unwrap_or(-1));
+    table.numbers("multiplicity", runs.chain(kept().map(|_| 1)));
+    table.numbers("bytes", again().map(written).chain(kept().map(|entry| entry.bytes)));
+    table.numbers("flops", again().map(flops).chain(kept().map(|_| 0)));
+    // Names stand on what makes a kept value, not on the tuple that carries it.
+    let named = || again().map(|entry| entry.row).chain(kept().map(|entry| entry.source));
+    Origin::new(module).columns(named().collect::<Vec<_>>().into_iter(), &mut table);
+    table
+}
+
+/// The table of all-gathers.
+pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
+    let origin = Origin::new(module);
+    let each = || report.gathers.iter();
+    let index = |gather: &Gather| gather.collective as usize;
+    let of = |gather: &Gather| &sent.found.collectives[index(gather)];
+    let along = |gather: &Gather| sent.along.get(index(gather));
+    let mut table = Columns::default();
+    table.rows("instruction", each().map(|gather| of(gather).row));
+    let name = |row: Row| module.instruction_name(row).to_vec();
+    table.texts("name", each().map(|gather| name(of(gather).row)));
+    let place = |row: Row| module.computation_name(module.computation_of(row)).to_vec();
+    table.texts("computation", each().map(|gather| place(of(gather).outer)));
+    table.texts("fate", each().map(|gather| gather.fate.as_str()));
+    table.texts("moved", each().map(|gather| of(gather).moved.as_str()));
+    table.texts("tensor", each().map(|gather| sent.tensor(&origin, of(gather))));
+    let result = |gather: &Gather| result_shape(module, of(gather).row);
+    table.texts("shape", each().map(|gather| shape_text(module, result(gather))));
+    let axes = |gather: &Gather| along(gather).map(|found| found.axes.clone().into_bytes());
+    table.texts("axes", each().map(|gather| axes(gather).unwrap_or_default()));
+    let size = |gather: &Gather| number(sent.group_size(index(gather)));
+    table.numbers("group_size", each().map(size));
+    table.numbers("payload_in", each().map(|gather| number(of(gather).payload_in)));
+    table.numbers("payload_out", each().map(|gather| number(of(gather).payload_out)));
+    let wire = |gather: &Gather| sent.wire_bytes(index(gather));
+    table.numbers("wire_bytes", each().map(wire));
+    let runs = |gather: &Gather| {
+        let mut counts = of(gather).executions.iter().map(|entry| entry.count);
+        counts.try_fold(0i64, |sum, count| sum.checked_add(count?)).unwrap_or(-1)
+    };
+    table.numbers("multiplicity", each().map(runs));
+    let residual = |gather: &Gather| gather.residual.map_or(-1, i64::from);
+    table.numbers("residual", each().map(residual));
+    origin.columns(each().map(|gather| of(gather).row), &mut table);
+    table
+}
+
+fn shape_text(module: &Module, shape: Option<ShapeId>) -> Vec<u8> {
+    let text = |shape| plain_shape_within(module.shapes(), shape, SHAPE_LIMIT);
+    shape.map(text).unwrap_or_default()
+}
+
+/// The array that a gather makes: of one with a start the second element of that.
+fn result_shape(module: &Module, row: Row) -> Option<ShapeId> {
+    let shape = module.shape(row);
+    match module.shapes().tuple(shape) {
+        Some(elements) => elements.get(1).copied(),
+        None => Some(shape),
+    }
+}

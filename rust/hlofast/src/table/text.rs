@@ -1,0 +1,183 @@
+//! Tables as JSON lines and as CSV.
+
+use super::columns::{Columns, Values};
+use std::io::Write;
+
+/// How the values of a row are written one after the other.
+enum Cells<'a> {
+    Rows(std::slice::Iter<'a, u32>),
+    Numbers(std::slice::Iter<'a, i64>),
+    Reals(std::slice::Iter<'a, f64>),
+    Flags(std::slice::Iter<'a, u8>),
+    Texts(Box<dyn Iterator<Item = &'a [u8]> + 'a>),
+}
+
+/// One value; None where there is none.
+enum Cell<'a> {
+    Integer(i64),
+    Real(f64),
+    Flag(bool),
+    Text(&'a [u8]),
+}
+
+impl<'a> Cells<'a> {
+    fn of(values: &'a Values) -> Self {
+        match values {
+            Values::Rows(values) => Cells::Rows(values.iter()),
+            Values::Numbers(values) => Cells::Numbers(values.iter()),
+            Values::Reals(values) => Cells::Reals(values.iter()),
+            Values::Flags(values) => Cells::Flags(values.iter()),
+            texts => Cells::Texts(texts.texts().unwrap_or_else(|| Box::new(std::iter::empty()))),
+        }
+    }
+
+    fn next(&mut self) -> Option<Cell<'a>> {
+        match self {
+            Cells::Rows(values) => values.next().map(|value| Cell::Integer(i64::from(*value))),
+            Cells::Numbers(values) => {
+                values.next().filter(|value| **value >= 0).map(|value| Cell::Integer(*value))
+            }
+            Cells::Reals(values) => {
+                values.next().filter(|value| value.is_finite()).map(|value| Cell::Real(*value))
+            }
+            Cells::Flags(values) => values.next().map(|value| Cell::Flag(*value != 0)),
+            Cells::Texts(values) => values.next().filter(|text| !text.is_empty()).map(Cell::Text),
+        }
+    }
+}
+
+/// One JSON object per row and line. What is unknown or absent is null. With `label` every object
+/// begins with a key `table` of that value.
+pub fn json_lines(columns: &Columns, label: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(columns.len() * 128);
+    let mut cells: Vec<(Vec<u8>, Cells<'_>)> = Vec::new();
+    for (number, (name, values)) in columns.iter().enumerate() {
+        let open = if number == 0 && label.is_none() { "" } else { ", " };
+        cells.push((format!("{open}\"{name}\": ").into_bytes(), Cells::of(values)));
+    }
+    for _ in 0..columns.len() {
+        out.push(b'{');
+        if let Some(label) = label {
+            out.extend_from_slice(format!("\"table\": \"{label}\"").as_bytes());
+        }
+        for (key, cells) in &mut cells {
+            out.extend_from_slice(key);
+            match cells.next() {
+                None => out.extend_from_slice(b"null"),
+                Some(Cell::Text(text)) => json_text(text, &mut out),
+                Some(cell) => plain(&cell, &mut out),
+            }
+        }
+        out.extend_from_slice(b"}\n");
+    }
+    out
+}
+
+/// One line per row, comma-separated as RFC 4180 says; what is unknown or absent is empty.
+pub fn csv(columns: &Columns, header: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(columns.len() * 96);
+    if header {
+        let names: Vec<&str> = columns.iter().map(|(name, _)| name).collect();
+        out.extend_from_slice(names.join(",").as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    let mut cells: Vec<Cells<'_>> = columns.iter().map(|(_, values)| Cells::of(values)).collect();
+    for _ in 0..columns.len() {
+        for (number, cells) in cells.iter_mut().enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            match cells.next() {
+                None => {}
+                Some(Cell::Text(text)) => csv_text(text, &mut out),
+                Some(cell) => plain(&cell, &mut out),
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+fn plain(cell: &Cell<'_>, out: &mut Vec<u8>) {
+    // Writing to memory does not fail.
+    let _ = match cell {
+        Cell::Integer(value) => write!(out, "{value}"),
+        // Always with a point or an exponent, so that readers take the column for real numbers.
+        Cell::Real(value) => write!(out, "{value:?}"),
+        Cell::Flag(value) => write!(out, "{value}"),
+        Cell::Text(_) => Ok(()),
+    };
+}
+
+fn json_text(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    let text = String::from_utf8_lossy(text);
+    let mut rest = text.as_bytes();
+    let special = |byte: &u8| matches!(byte, 0..=31 | b'"' | b'\\' | 127);
+    while let Some(at) = rest.iter().position(special) {
+        let (before, after) = rest.split_at(at);
+        out.extend_from_slice(before);
+        match after.first() {
+            Some(b'"') => out.extend_from_slice(b"\\\""),
+            Some(b'\\') => out.extend_from_slice(b"\\\\"),
+            Some(b'\n') => out.extend_from_slice(b"\\n"),
+            Some(b'\t') => out.extend_from_slice(b"\\t"),
+            Some(byte) => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            None => {}
+        }
+        rest = after.get(1..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+    out.push(b'"');
+}
+
+fn csv_text(text: &[u8], out: &mut Vec<u8>) {
+    let text = String::from_utf8_lossy(text);
+    if !text.contains(['"', ',', '\n', '\r']) {
+        out.extend_from_slice(text.as_bytes());
+        return;
+    }
+    out.push(b'"');
+    out.extend_from_slice(text.replace('"', "\"\"").as_bytes());
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Row;
+
+    fn columns() -> Columns {
+        let mut columns = Columns::default();
+        columns.same("path", b"a \"b\"\\,\n", 2);
+        columns.rows("instruction", [Row(0), Row(7)].into_iter());
+        columns.numbers("bytes", [-1, 12].into_iter());
+        columns.reals("seconds", [1.0, f64::NAN].into_iter());
+        columns.flags("is_open", [true, false].into_iter());
+        columns.texts("name", ["", "x\u{1}é"].into_iter());
+        columns
+    }
+
+    #[test]
+    fn json_lines_are_json() {
+        let text = String::from_utf8(json_lines(&columns(), Some("t"))).unwrap();
+        let rows: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let expected = serde_json::json!([
+            {"table": "t", "path": "a \"b\"\\,\n", "instruction": 0, "bytes": null, "seconds": 1.0,
+             "is_open": true, "name": null},
+            {"table": "t", "path": "a \"b\"\\,\n", "instruction": 7, "bytes": 12, "seconds": null,
+             "is_open": false, "name": "x\u{1}é"},
+        ]);
+        assert_eq!(serde_json::Value::from(rows), expected);
+    }
+
+    #[test]
+    fn csv_quotes_what_needs_it() {
+        let text = String::from_utf8(csv(&columns(), true)).unwrap();
+        let expected = "path,instruction,bytes,seconds,is_open,name\r\n\
+            \"a \"\"b\"\"\\,\n\",0,,1.0,true,\r\n\"a \"\"b\"\"\\,\n\",7,12,,false,x\u{1}é\r\n";
+        assert_eq!(text, expected);
+        assert_eq!(csv(&Columns::default(), false), b"");
+    }
+}

@@ -1,0 +1,71 @@
+"""`hlofast scan`: what it prints, its JSON, its exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dump_tree import Tree, mixed_texts, grow
+from test_cli import document, hlofast_command
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    texts = mixed_texts(2)
+    return grow(tmp_path_factory.mktemp("cli") / "dump", texts, hosts=1, odd=False)
+
+
+def test_programs_are_printed(tree: Tree) -> None:
+    done = hlofast_command("scan", tree.root)
+    assert done.returncode == 0
+    name = mixed_texts(1)[0].name
+    assert f"host-0/xla_dump/module_0000.jit_{name}" in done.stdout
+    assert done.stdout.startswith(f"{len(tree.expected)} files: ")
+    assert done.stderr == ""
+
+
+def test_the_document_keeps_to_its_schema(tree: Tree, tmp_path: Path) -> None:
+    printed = document("scan", tree.root)
+    assert printed["path"] is None
+    assert sum(printed["counts"].values()) == len(tree.expected)
+    assert all(program["flops"] is not None for program in printed["programs"] if program["after"])
+    written = document("scan", tree.root, "-o", tmp_path / "out", "--format", "csv")
+    assert written["path"] == str(tmp_path / "out")
+    assert written["counts"] == printed["counts"]
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "module_0001.f.after_optimizations.txt").write_text("HloModule f\n\nENTRY e {\n  x")
+    done = hlofast_command("scan", tmp_path)
+    assert done.returncode == 3
+    assert "module_0001.f.after_optimizations.txt, line 4" in done.stdout
+    assert document("scan", tmp_path)["failures"][0]["line"] == 4
+
+
+def test_json_lines_on_standard_output(tree: Tree) -> None:
+    done = hlofast_command("scan", tree.root, "-o", "-", "--tables", "modules,collectives")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["table"] for row in rows} == {"files", "modules", "collectives"}
+    assert sum(row["table"] == "files" for row in rows) == len(tree.expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--watch",),
+        ("-o", "-", "--json"),
+        ("--tables", "nothing"),
+        ("--device", "nonsense"),
+        ("--mesh", "x"),
+        ("--workers", "-1"),
+        ("--format", "xml"),
+        ("-o", "FILE"),
+    ],
+)
+def test_wrong_usage(options: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    given = [str(tmp_path / "file") if option == "FILE" else option for option in options]
+    done = hlofast_command("scan", tmp_path, *given)
+    assert done.returncode in (2, 3)
+    assert "Traceback" not in done.stderr
+    assert done.stderr
