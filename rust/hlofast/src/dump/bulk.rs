@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_jobs() {
         let run = |job: usize| {
-            thread::sleep(Duration::from_micros(if job % 7 == 0 { 300 } else { 10 }));
+            thread::sleep(Duration::from_micros(if job.is_multiple_of(7) { 300 } else { 10 }));
             job
         };
         for (threads, cost) in [(1, 1), (4, 1), (4, 1 << 19), (4, 1 << 30)] {

@@ -110,7 +110,7 @@ fn key(file: &Found, name: &FileName<'_>) -> Option<Key> {
     if module_id.is_none() {
         // Saved under a name of its own: a program by itself, with its memory files.
         let stem = if name.module_name.is_empty() { name.stem } else { name.module_name };
-        let own = stem.is_empty().then(|| name::without_compression(&file.name)).unwrap_or(stem);
+        let own = if stem.is_empty() { name::without_compression(&file.name) } else { stem };
         return is_module.then(|| Key { root, folder, timestamp, module_id, name: own.to_owned() });
     }
     Some(Key { root, folder, timestamp, module_id, name: name.module_name.to_owned() })

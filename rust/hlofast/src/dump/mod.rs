@@ -1,7 +1,8 @@
 //! Dump directories: what `--xla_dump_to` and its relatives leave behind.
 //!
-//! [`name`] says what a file is by its name, [`sniff`] by its first bytes; [`walk`] finds the files,
-//! [`group`] makes programs of them.
+//! [`name`] says what a file is by its name, [`sniff`] by its first bytes; [`walk()`] finds the
+//! files, [`group`] makes programs of them, [`Survey`] is all of it; [`read()`] reads one file and
+//! [`bulk`] many.
 
 mod analyse;
 pub mod bulk;

@@ -228,10 +228,10 @@ impl Context<'_> {
         }
         let reading = Options { force_scalar: self.options.force_scalar, ..Options::default() };
         // The usual file is one module, which need not be searched for.
-        if starts_with_module(source.bytes()) {
-            if let Ok(module) = parse(source.clone(), &reading) {
-                return self.module(outcome, &module, 1, None);
-            }
+        if starts_with_module(source.bytes())
+            && let Ok(module) = parse(source.clone(), &reading)
+        {
+            return self.module(outcome, &module, 1, None);
         }
         let found = match modules(source) {
             Ok(found) => found,
