@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dump_tree import Tree, mixed_texts, grow
+from dump_tree import Tree, grow, mixed_texts
 from test_cli import document, hlofast_command
 
 

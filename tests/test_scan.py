@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hlofast
-from dump_tree import MAX_TEXT_BYTES, Expected, Tree, mixed_texts, grow
+from dump_tree import MAX_TEXT_BYTES, Expected, Tree, grow, mixed_texts
 
 
 def scan(path: Path, out: Path | None = None, **options: Any) -> hlofast.Scan:

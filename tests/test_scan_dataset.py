@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import hlofast
-from dump_tree import MAX_TEXT_BYTES, Tree, mixed_texts, grow
+from dump_tree import MAX_TEXT_BYTES, Tree, grow, mixed_texts
 
 Rows = dict[str, list[str]]
 
