@@ -240,6 +240,17 @@ class TestPlantedMistakes:
         assert found.bytes == peak - 8 * 2**30
         assert 9 * 2**30 < peak < 10 * 2**30
 
+    def test_specs_of_more_dimensions(self) -> None:
+        """Entries for dimensions that there are not are no entries that agree."""
+        text = (
+            "[mesh]\naxes = { data = 2, model = 4 }\n"
+            '[[parameters]]\nname = ".*"\nspec = ["", "", "", "", "model"]\n'
+        )
+        check = hlofast.check(hlofast.Declaration.loads(text), program("decoder_cpu_2x4"))
+        found = check.found("parameter-sharding")
+        assert found and {one.severity for one in found} == {"error"}
+        assert found[0].message == "the declared spec has 5 entries"
+
     def test_patterns_that_match_nothing(self) -> None:
         more = "[[parameters]]\nname = 'router'\nspec = []\n[[parameters]]\nname = '.*/head'\nspec = []"
         found = checked("decoder_cpu_2x4", more=more).found("parameter-missing")
@@ -477,6 +488,16 @@ class TestProgram:
         assert found["counts"] == check.counts()
         assert found["mesh"] == {"data": 2, "model": 4}
         assert [one["message"] for one in found["comparisons"]] == [one.message for one in check]
+
+    def test_what_cannot_be_read_stands_in_the_document(self, tmp_path: Path) -> None:
+        bad = tmp_path / "bad.toml"
+        bad.write_text("[mesh\n")
+        program_path = FIXTURES / "dumps" / "any.txt"
+        for arguments in ((bad, program_path), ("--expect", bad, program_path)):
+            (error,) = document("check", *arguments)["errors"]
+            assert error["path"] == str(bad)
+            done = hlofast_command("check", *arguments)
+            assert done.returncode == 3 and done.stderr.count(str(bad)) == 1
 
     def test_exit_codes(self, declared: Path, tmp_path: Path) -> None:
         assert hlofast_command("check", declared, SMALL).returncode == 0

@@ -59,6 +59,18 @@ def _sharding(program: Program, parameter: Parameter) -> Comparison:
     assert program.declaration.mesh is not None
     rank = len(parameter.dimensions)
     declared = _normal(program, parameter.declared.spec, rank)
+    surplus = [axes for axes in parameter.declared.spec[rank:] if axes]
+    if surplus:
+        return Comparison(
+            "parameter-sharding",
+            ERROR,
+            parameter.path,
+            spec_text(parameter.declared.spec),
+            plural(rank, "dimension"),
+            f"the declared spec has {len(parameter.declared.spec)} entries",
+            None,
+            parameter.row,
+        )
     wanted = declared_bytes(program, parameter)
     sharding = parameter.sharding
     if sharding is None and program.module.num_partitions > 1:

@@ -116,19 +116,23 @@ def _read(
     """What was declared and what is expected; the exit code, with a reason said, without them."""
     import hlofast
 
+    path, expected = arguments.config, None
     try:
         declaration = _declaration(arguments)
-        expected = None
         if arguments.expect is not None:
-            expected = hlofast.Expectations.load(arguments.expect)
-    except OSError as error:
-        inputs.complain(f"{error.filename}: {error.strerror or error}")
-        return UNREADABLE
+            path = arguments.expect
+            expected = hlofast.Expectations.load(path)
     except UsageError as error:
         inputs.complain(f"{arguments.config}: {error}")
         return USAGE
-    except (ValueError, hlofast.ParseError) as error:
-        inputs.complain(str(error))
+    except (OSError, ValueError, hlofast.ParseError) as error:
+        failures = inputs.Failures()
+        if not isinstance(error, (OSError, hlofast.ParseError)):
+            error = ValueError(str(error).removeprefix(f"{path}: "))
+        failures.failed(path, error)
+        if arguments.json:
+            contents = {"modules": [], "failed": False, "errors": failures.errors}
+            output.print_json("check", VERSION, contents)
         return UNREADABLE
     return declaration, expected
 
