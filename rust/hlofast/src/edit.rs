@@ -6,7 +6,7 @@
 //! may stand in any form the language allows.
 
 use crate::error::ParseError;
-use crate::ir::{Attributes, ComputationId, Flags, Module, Row};
+use crate::ir::{Attributes, ComputationId, Flags, Module, Opcode, Row};
 use crate::text::{Cursor, Source, Span};
 use std::fmt;
 
@@ -36,6 +36,13 @@ pub enum Edit {
         row: Row,
         /// The shape's text.
         shape: Vec<u8>,
+    },
+    /// Gives a constant another literal.
+    ReplaceLiteral {
+        /// The constant.
+        row: Row,
+        /// The literal's text.
+        literal: Vec<u8>,
     },
     /// Sets an attribute of `row`, or removes it.
     SetAttribute {
@@ -203,6 +210,14 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
             written(module, *row)?;
             let at = shape_span(module, *row)?;
             patches.push(Patch::new(at, [shape.trim_ascii(), b" "].concat()));
+        }
+        Edit::ReplaceLiteral { row, literal } => {
+            written(module, *row)?;
+            if module.opcode(*row) != Opcode::Constant {
+                return Err("only constants have literals");
+            }
+            let at = module.opcode_and_payload(*row).1;
+            patches.push(Patch::new(at, literal.trim_ascii().to_vec()));
         }
         Edit::SetAttribute { row, key, value } => {
             written(module, *row)?;

@@ -142,6 +142,8 @@ fn faults_are_errors() {
     assert!(matches!(one(invalid), Some(EditError::Invalid(_))));
     let missing = Edit::ReplaceOperand { row: row(&module, "a"), index: 2, name: b"p".to_vec() };
     assert!(matches!(one(missing), Some(EditError::NotInText { edit: 0, .. })));
+    let literal = Edit::ReplaceLiteral { row: row(&module, "a"), literal: b"1".to_vec() };
+    assert!(matches!(one(literal), Some(EditError::NotInText { .. })));
     let beyond = Edit::Remove { row: Row(1000) };
     assert!(matches!(one(beyond), Some(EditError::NotInText { .. })));
     let twice = |name: &str| Edit::ReplaceOperand {

@@ -157,7 +157,7 @@ fn what_the_text_implies_is_written_out_or_folded() {
                 custom-call-done(s)\n}";
     let printed = long(text);
     for part in [
-        "%async_wrapped.s (param_0: f32[3]) -> f32[3] {",
+        "%async_wrapped.s (async_wrapped.s.param_0: f32[3]) -> f32[3] {",
         "}, execution_thread=\"side\"\n",
         "%t_0.1 = f32[2] get-tuple-element(%t), index=0",
         "%t_0 = f32[2] copy(%t_0.1)",
@@ -293,7 +293,45 @@ fn fingerprints_are_the_same_in_every_run() {
     let hex = |options: &FingerprintOptions| {
         fingerprint(&module, options).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    assert_eq!(hex(&FingerprintOptions::default()), "99152157dccc80d863b567387b27cf47");
+    assert_eq!(hex(&FingerprintOptions::default()), "86e0c6044195810bf6d03e887616a1b3");
+}
+
+/// Fusions have no schedule: XLA prints their instructions in an order of its own.
+#[test]
+fn the_order_of_instructions_in_fusions_means_nothing() {
+    let text = |is_sorted: bool, opcode: &str| {
+        let (p, c) = ("  p = f32[] parameter(0)\n", "  c = f32[] constant(1)\n");
+        let first = if is_sorted { [p, c] } else { [c, p] }.concat();
+        let called = match opcode {
+            "fusion" => "kind=kLoop, calls=f",
+            _ => "to_apply=f",
+        };
+        format!(
+            "HloModule m, is_scheduled=true\n\nf {{\n{first}  ROOT r = f32[] add(p, c)\n}}\n\n\
+             ENTRY e {{\n  x = f32[] parameter(0)\n  ROOT y = f32[] {opcode}(x), {called}\n}}\n"
+        )
+    };
+    let options = FingerprintOptions::default();
+    for (opcode, is_same) in [("fusion", true), ("call", false)] {
+        let (a, b) = (text(true, opcode), text(false, opcode));
+        let (a, b) = (parse(a.as_bytes()), parse(b.as_bytes()));
+        assert_eq!(fingerprint(&a, &options) == fingerprint(&b, &options), is_same);
+        assert_eq!(structurally_equal(&a, &b).is_ok(), is_same);
+    }
+}
+
+/// XLA prints zeros with a sign in one spelling, and reads another.
+#[test]
+fn zeros_with_a_sign_are_the_same_in_every_spelling() {
+    let text = |zero: &str| format!("HloModule m\nENTRY e {{ ROOT c = f32[] constant({zero}) }}");
+    let options = FingerprintOptions::default();
+    let first = parse(text("-0").as_bytes());
+    for (zero, is_same) in [("-0.0", true), ("-0.", true), ("0", false), ("-0.5", false)] {
+        let other = parse(text(zero).as_bytes());
+        assert_eq!(fingerprint(&first, &options) == fingerprint(&other, &options), is_same);
+        assert_eq!(structurally_equal(&first, &other).is_ok(), is_same, "{zero}");
+    }
+    assert!(long(&text("-0")).contains("constant(-0)"));
 }
 
 /// Inferred tuples share their parts; their text would be larger than the module by any factor.

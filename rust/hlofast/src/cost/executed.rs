@@ -110,7 +110,7 @@ pub(super) fn analyse(rules: Rules<'_>, facts: &Facts, overrides: &[Override]) -
         overrides,
         traffic: Traffic::new(rules, facts),
         links: vec![CallTimes::APART; module.all_calls().len()],
-        is_fused_only: fused_only(module),
+        is_fused_only: module.computations_in_fusions(),
         has_unknown: vec![false; count],
         own: vec![Totals::default(); count],
         result: Executed {
@@ -133,21 +133,6 @@ pub(super) fn analyse(rules: Rules<'_>, facts: &Facts, overrides: &[Override]) -
     result.other_memory = traffic.other;
     result.other_memory.sort_unstable_by_key(|entry| (entry.row, entry.memory_space));
     result
-}
-
-/// Whether each computation is called by fusions only, so that its rows move no bytes.
-fn fused_only(module: &Module) -> Vec<bool> {
-    let mut is_fused = vec![false; module.computations().len()];
-    let mut runs = vec![false; module.computations().len()];
-    runs[module.entry().0 as usize] = true;
-    for call in module.all_calls() {
-        let table = match module.opcode(call.row) {
-            Opcode::Fusion => &mut is_fused,
-            _ => &mut runs,
-        };
-        table[call.computation.0 as usize] = true;
-    }
-    is_fused.iter().zip(&runs).map(|(fused, runs)| *fused && !runs).collect()
 }
 
 struct Engine<'a> {

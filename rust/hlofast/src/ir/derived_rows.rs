@@ -123,6 +123,25 @@ impl Module {
         order
     }
 
+    /// Whether each computation is called by fusions only. The rows of such a computation move no
+    /// bytes by themselves and have no schedule: their order in the text means nothing.
+    pub fn computations_in_fusions(&self) -> Vec<bool> {
+        let count = self.computations.len();
+        let mut is_fused = vec![false; count];
+        let mut runs = vec![false; count];
+        let mark = |table: &mut Vec<bool>, id: ComputationId| {
+            if let Some(slot) = table.get_mut(id.0 as usize) {
+                *slot = true;
+            }
+        };
+        mark(&mut runs, self.entry());
+        for call in &self.calls {
+            let is_fusion = self.opcode(call.row) == Opcode::Fusion;
+            mark(if is_fusion { &mut is_fused } else { &mut runs }, call.computation);
+        }
+        is_fused.iter().zip(&runs).map(|(fused, runs)| *fused && !runs).collect()
+    }
+
     /// Where the calls that computation `id` makes stand in `all_calls`.
     pub fn calls_within(&self, id: ComputationId) -> Range<usize> {
         let rows = self.computation(id).rows();

@@ -35,7 +35,7 @@ pub(crate) struct CopyPrinter<'a>(Printer<'a>);
 
 impl<'a> CopyPrinter<'a> {
     pub(crate) fn new(module: &'a Module) -> Self {
-        Self(Printer::new(module, &OPTIONS))
+        Self(Printer { keeps_signs: true, ..Printer::new(module, &OPTIONS) })
     }
 
     /// A copy of `row`, never a root and without control predecessors.

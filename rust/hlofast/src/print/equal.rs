@@ -41,8 +41,8 @@ impl fmt::Display for Difference {
 impl std::error::Error for Difference {}
 
 /// Whether `a` and `b` are the same program: names, opcodes, shapes, operands, calls, attributes
-/// by key and value, roots, entry, header. Order matters for rows of scheduled modules only, not
-/// for computations; spacing, comments and which rows are implicit do not matter. Names of
+/// by key and value, roots, entry, header. Order matters for rows of scheduled modules only (not
+/// in fusions, which have no schedule), not for computations; spacing, comments and which rows are implicit do not matter. Names of
 /// implicit rows and names that XLA refuses may differ.
 pub fn structurally_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     structurally_equal_with(a, b, &EqualityOptions::default())
@@ -64,6 +64,7 @@ pub fn structurally_equal_with(
         computations: vec![NONE; a.computations().len()],
         computations_back: vec![NONE; b.computations().len()],
         callers: (implicit_callers(a), implicit_callers(b)),
+        is_fused: a.computations_in_fusions(),
         queue: Vec::new(),
     };
     comparison.headers()?;
@@ -89,6 +90,8 @@ struct Comparison<'a> {
     computations_back: Vec<u32>,
     /// Callers of implicit computations on either side.
     callers: (HashMap<u32, Row>, HashMap<u32, Row>),
+    /// Whether only fusions call a computation of `a`.
+    is_fused: Vec<bool>,
     /// Paired rows still to be compared.
     queue: Vec<(Row, Row)>,
 }
@@ -285,6 +288,7 @@ impl Comparison<'_> {
             .filter(|row| explicit(self.b, *row))
             .map(|row| (self.b.instruction_name(row), row))
             .collect();
+        let has_schedule = self.a.is_scheduled() && self.is_fused.get(a.0 as usize) == Some(&false);
         let mut last = None;
         for row in row_order(self.a, a) {
             if !explicit(self.a, row) {
@@ -292,7 +296,7 @@ impl Comparison<'_> {
             }
             let Some(other) = by_name.get(self.a.instruction_name(row)) else { continue };
             self.pair_row(row, *other)?;
-            if self.a.is_scheduled() && last.is_some_and(|last| last > *other) {
+            if has_schedule && last.is_some_and(|last| last > *other) {
                 return different("the schedule", self.a.instruction_name(row), b"earlier");
             }
             last = Some(*other);

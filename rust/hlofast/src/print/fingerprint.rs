@@ -1,17 +1,18 @@
 //! A stable 128-bit fingerprint of what a module computes.
 //!
-//! The algorithm (version 1), the same on every machine and in every run:
+//! The algorithm (version 2), the same on every machine and in every run:
 //!
 //! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
 //!   both halves of the product; bytes are absorbed as their length and little-endian words.
 //! * A *shape* is the digest of an array's canonical text, or of its elements' digests.
-//! * An *instruction* is the digest of: opcode, result shape, payload (literal text, parameter
-//!   number), the instructions of its operands in order, the digests of the computations it calls
+//! * An *instruction* is the digest of: opcode, result shape, payload (literal text, zeros with
+//!   a sign in one spelling, or parameter number), the instructions of its operands in order, the digests of the computations it calls
 //!   by role in order, and its attributes sorted by key, values without optional whitespace.
 //!   `control-predecessors` are taken as edges.
 //! * A *computation* is the digest of its root, its execution thread, and all its instructions:
-//!   in text order where the module is scheduled (and `schedule` is asked for), else sorted by
-//!   digest, so that the order of the text does not matter; then its control edges, sorted.
+//!   in text order where the module is scheduled (and `schedule` is asked for) and others than
+//!   fusions call it, else sorted by digest, so that the order of the text does not matter; then
+//!   its control edges, sorted.
 //! * A *module* is the digest of the entry computation and the header attributes sorted by key.
 //!   Computations that nothing reachable calls do not count.
 //!
@@ -54,7 +55,7 @@ impl Default for FingerprintOptions {
     }
 }
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// The fingerprint of `module`.
 pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
@@ -64,6 +65,7 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         rows: vec![(0, 0); module.row_count()],
         computations: vec![(0, 0); module.computations().len()],
         shapes: Vec::with_capacity(module.shapes().len()),
+        is_fused: module.computations_in_fusions(),
         buffer: Vec::new(),
     };
     hasher.shapes();
@@ -133,6 +135,8 @@ struct Hasher<'a> {
     rows: Vec<Lanes>,
     computations: Vec<Lanes>,
     shapes: Vec<Lanes>,
+    /// By computation.
+    is_fused: Vec<bool>,
     buffer: Vec<u8>,
 }
 
@@ -253,7 +257,8 @@ impl Hasher<'_> {
         }
         let of = |row: Row| self.rows.get(row.0 as usize).copied().unwrap_or_default();
         let mut all: Vec<Lanes> = rows.iter().map(|row| of(*row)).collect();
-        if !(self.options.schedule && module.is_scheduled()) {
+        let is_fused = self.is_fused.get(id.0 as usize) == Some(&true);
+        if is_fused || !(self.options.schedule && module.is_scheduled()) {
             all.sort_unstable();
         }
         let computation = module.computation(id);

@@ -3,7 +3,7 @@
 use super::names::is_tuple_path;
 use super::shape::{number, write_array_in};
 use super::value::{Spacing, write_literal, write_value};
-use super::{Printer, Seen, is_metadata, wrapped, write_shape};
+use super::{Printer, Seen, is_metadata, literal_with_signs, wrapped, write_shape};
 use crate::ir::{Attribute, Attributes, CallRole, Flags, Opcode, Row};
 
 impl Printer<'_> {
@@ -38,8 +38,10 @@ impl Printer<'_> {
                 number(&mut self.out, format_args!("{parameter}"));
             }
             Opcode::Constant => {
+                let signed = if self.keeps_signs { literal_with_signs(module, row) } else { None };
                 let payload = module.bytes(module.opcode_and_payload(row).1);
-                write_literal(&mut self.out, payload.trim_ascii(), Spacing::Readable);
+                let payload = signed.as_deref().unwrap_or(payload).trim_ascii();
+                write_literal(&mut self.out, payload, Spacing::Readable);
             }
             _ => self.operands(row),
         }

@@ -18,7 +18,9 @@ pub(crate) use copy::{CopyPrinter, Renaming};
 pub use equal::{Difference, EqualityOptions, structurally_equal, structurally_equal_with};
 pub use fingerprint::{FingerprintOptions, fingerprint};
 
-use crate::ir::{CallRole, ComputationId, Flags, Layout, Module, Opcode, Row, ShapeId, ShapeTable};
+use crate::ir::{
+    CallRole, ComputationId, ElementKind, Flags, Layout, Module, Opcode, Row, ShapeId, ShapeTable,
+};
 use crate::text::{Cursor, Span};
 use names::Names;
 pub(crate) use names::needs_percent;
@@ -26,8 +28,8 @@ pub(crate) use order::row_order;
 pub(crate) use shape::shape_classes;
 use shape::{number, write_index_comment, write_shape};
 use std::collections::{HashMap, HashSet};
-use value::write_without_layouts;
 pub(crate) use value::{Spacing, write_literal, write_value};
+use value::{with_signed_zeros, write_without_layouts};
 
 /// XLA's two ways to write a module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,6 +135,16 @@ pub fn layout_to_text(layout: &Layout) -> Vec<u8> {
     out
 }
 
+/// The literal of constant `row`, spelt so that XLA's parser keeps the signs of zeros; None if that
+/// changes nothing.
+pub(crate) fn literal_with_signs(module: &Module, row: Row) -> Option<Vec<u8>> {
+    let array = module.shapes().array(module.shape(row))?;
+    let has_signed_zeros =
+        matches!(array.element_type.kind(), ElementKind::Float | ElementKind::Complex);
+    let payload = module.bytes(module.opcode_and_payload(row).1);
+    if has_signed_zeros { with_signed_zeros(payload, b"-0.0") } else { None }
+}
+
 /// Attributes that `PrintOptions::metadata` governs, of instructions and of the header.
 pub(crate) fn is_metadata(key: &[u8]) -> bool {
     matches!(key, b"metadata" | b"origin" | b"origin_recovery_table" | b"debug_attributes")
@@ -193,6 +205,8 @@ struct Printer<'a> {
     budget: u64,
     /// Whether copies are printed, which are no roots and wait for nothing but their operands.
     is_copy: bool,
+    /// Whether literals are spelt so that XLA's parser keeps the signs of zeros.
+    keeps_signs: bool,
     out: Vec<u8>,
 }
 
@@ -207,6 +221,7 @@ impl<'a> Printer<'a> {
             lengths: shape::text_lengths(module.shapes(), options.layouts),
             budget: (1 << 20) + 16 * module.text().len() as u64,
             is_copy: false,
+            keeps_signs: false,
             out: Vec::new(),
         }
     }

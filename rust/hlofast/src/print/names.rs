@@ -82,9 +82,16 @@ impl Names {
         }
         let kept = rows().filter(|row| !changes(*row)).map(|row| module.instruction_name(row));
         let mut taken: HashSet<Cow<'_, [u8]>> = kept.map(Cow::Borrowed).collect();
+        let computation = module.computation(id);
         for row in changed {
             let old = module.instruction_name(row);
-            let name = unique(valid_name(old), &mut taken);
+            let mut wanted = valid_name(old);
+            if computation.is_implicit && module.opcode(row) == Opcode::Parameter {
+                // XLA makes names unique within a module: many a `param_0` would take the numbers
+                // of instructions that the text calls `param_0.5`.
+                wanted = [module.bytes(computation.name), b".", &wanted].concat();
+            }
+            let name = unique(wanted, &mut taken);
             if name != old {
                 self.rows.insert(row.0, name);
             }

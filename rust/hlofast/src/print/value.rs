@@ -22,9 +22,43 @@ pub(crate) fn write_value(out: &mut Vec<u8>, key: &[u8], value: &[u8], spacing: 
     }
 }
 
-/// Appends the literal of a constant; a repeated shape, as old dumps have it, is left out.
+/// Appends the literal of a constant; a repeated shape, as old dumps have it, is left out. In the
+/// form values are compared in, a zero with a sign has one spelling.
 pub(crate) fn write_literal(out: &mut Vec<u8>, payload: &[u8], spacing: Spacing) {
+    let start = out.len();
     write_tokens(out, without_shape(payload), spacing, false);
+    if spacing == Spacing::Tight
+        && let Some(text) = with_signed_zeros(out.get(start..).unwrap_or_default(), b"-0")
+    {
+        out.truncate(start);
+        out.extend_from_slice(&text);
+    }
+}
+
+/// `literal` with `spelling` for each zero with a sign; None if that changes nothing.
+///
+/// XLA prints such a zero of a floating-point type as `-0`, and its parser takes that for the
+/// integer 0 and loses the sign. `-0.0` keeps it.
+pub(crate) fn with_signed_zeros(literal: &[u8], spelling: &[u8]) -> Option<Vec<u8>> {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-');
+    let mut out = Vec::new();
+    let mut done = 0;
+    for at in memchr::memmem::find_iter(literal, b"-0") {
+        let rest = literal.get(at..).unwrap_or_default();
+        let number = rest.get(..rest.iter().take_while(|byte| is_part(byte)).count());
+        let number = number.unwrap_or_default();
+        let is_begun = at > 0 && literal.get(at - 1).is_some_and(is_part);
+        let digits = number.get(1..).unwrap_or_default();
+        let is_zero = digits.iter().all(|byte| matches!(byte, b'0' | b'.'))
+            && digits.iter().filter(|byte| **byte == b'.').count() <= 1;
+        if !is_begun && is_zero && number != spelling {
+            out.extend_from_slice(literal.get(done..at).unwrap_or_default());
+            out.extend_from_slice(spelling);
+            done = at + number.len();
+        }
+    }
+    out.extend_from_slice(literal.get(done..).unwrap_or_default());
+    (done > 0).then_some(out)
 }
 
 /// The literal behind a shape that repeats the instruction's: `f32[2] {1, 2}`.
@@ -174,6 +208,24 @@ mod tests {
             b"{(f32[2,3]{1,0:T(8,128)}, /*index=1*/s32[])->(f32[2]{0})}",
         );
         assert_eq!(out, b"{(f32[2,3],s32[])->(f32[2])}");
+    }
+
+    #[test]
+    fn zeros_with_a_sign_get_one_spelling() {
+        let spelt = |text: &str, spelling: &str| {
+            let found = with_signed_zeros(text.as_bytes(), spelling.as_bytes());
+            found.map(|text| String::from_utf8(text).unwrap())
+        };
+        assert_eq!(spelt("-0", "-0.0").as_deref(), Some("-0.0"));
+        assert_eq!(
+            spelt("{{-0,1},{-0.,-00.00}}", "-0").as_deref(),
+            Some("{{-0,1},{-0,-0}}"),
+            "those spelt so already stay"
+        );
+        assert_eq!(spelt("(-0, -0)", "-0.0").as_deref(), Some("(-0.0, -0.0)"));
+        for text in ["0", "-0", "-0.5", "1e-0", "-0x1", "-1", "-0.0.0", "{2,-03}", "-", ""] {
+            assert_eq!(spelt(text, "-0"), None, "{text}");
+        }
     }
 
     #[test]
