@@ -127,6 +127,23 @@ fn a_fusion_brings_its_computation_and_a_chain_what_it_reads() {
     );
 }
 
+/// XLA's parser takes `-0` for the integer 0.
+#[test]
+fn signs_of_zeros_are_written_so_that_xla_reads_them() {
+    let text = GATHERED.replace("f32[] constant(0)", "f32[] constant(-0)").replace(
+        "ROOT %square = f32[8,4]{1,0:T(8,128)} multiply(%p, %p)",
+        "%none = s32[] constant(-0)\n  %least = f32[] constant(-0)\n  \
+         %all = f32[8,4]{1,0:T(8,128)} broadcast(%least), dimensions={}\n  \
+         ROOT %square = f32[8,4]{1,0:T(8,128)} add(%p, %all)",
+    );
+    let module = parse(text.as_bytes());
+    let again = rewritten(&module, &[for_users(&module, "fusion", &[], &[("later", 0)])]);
+    for name in ["zero", "least", "least.remat"] {
+        assert!(line(&again, name).ends_with("= f32[] constant(-0.0)"), "{name}");
+    }
+    assert!(line(&again, "none").ends_with("= s32[] constant(-0)"));
+}
+
 #[test]
 fn pairs_are_copied_as_pairs() {
     let module = parse(

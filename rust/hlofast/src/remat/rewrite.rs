@@ -12,6 +12,8 @@
 //! Asynchronous pairs are copied as pairs; of a gather that fusions start and end, the copy is the
 //! plain gather.
 //!
+//! Zeros with a sign are written `-0.0`, since XLA's parser reads the `-0` that XLA prints as 0.
+//!
 //! Values that a loop stacks into its state are the other case: see [`Recompute::FromStack`].
 
 mod asynchronous;
@@ -29,8 +31,8 @@ mod stack;
 pub use error::RewriteError;
 
 use crate::edit::{Edit, apply};
-use crate::ir::{ComputationId, Module, Row};
-use crate::print::{CopyPrinter, PrintOptions, Renaming, to_text};
+use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::print::{CopyPrinter, PrintOptions, Renaming, literal_with_signs, to_text};
 use crate::text::Source;
 use fresh::Fresh;
 use late::Lateness;
@@ -220,6 +222,7 @@ impl<'a> Plan<'a> {
     fn finish(mut self) -> Result<Rewritten, RewriteError> {
         self.remove_unused();
         self.shapes.edit(self.module, &self.replaced, &mut self.edits);
+        self.keep_signs();
         let mut edited = apply(self.module, &self.edits).map_err(RewriteError::Edit)?;
         if !is_ordered(&edited) && !self.module.is_scheduled() {
             let text = to_text(&edited, &PrintOptions { fold: true, ..PrintOptions::default() });
@@ -231,6 +234,19 @@ impl<'a> Plan<'a> {
             return Err(RewriteError::Cycle);
         }
         Ok(Rewritten { module: edited, copies: self.copies })
+    }
+
+    /// The new module is for XLA's parser, which must not lose what it prints itself.
+    fn keep_signs(&mut self) {
+        let module = self.module;
+        for row in module.rows() {
+            if module.opcode(row) == Opcode::Constant
+                && !module.is_implicit(row)
+                && let Some(literal) = literal_with_signs(module, row)
+            {
+                self.edits.push(Edit::ReplaceLiteral { row, literal });
+            }
+        }
     }
 
     /// An original that nothing reads any more would still be scheduled, and in the way.
