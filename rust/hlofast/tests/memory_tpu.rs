@@ -51,6 +51,13 @@ fn figure(figures: &Value, name: &str) -> i64 {
     figures[format!("{name}_in_bytes")].as_i64().unwrap_or(0)
 }
 
+/// Programs of known chips whose peak is not exact. In two the largest heap is the one in fast
+/// memory, whose allocation by time the text does not tell (`range`, `slices`: some value ends
+/// earlier there); in the others one buffer, or scalars of 512 bytes (`pipeline`), take memory
+/// that XLA's assignment reuses.
+const INEXACT: [&str; 5] =
+    ["decoder_v5e_256", "offload_v5e_16", "pipeline_v5p_8", "range_v5p_1", "slices_v5e_64"];
+
 #[test]
 fn peaks() {
     let programs = programs();
@@ -60,6 +67,9 @@ fn peaks() {
         let peak = figure(figures, "peak_memory");
         let error = (account.peak - peak).abs() as f64 / peak as f64;
         assert!(error <= 0.007, "{name}: {account:?}, XLA {peak}");
+        if figures["chips"].is_string() {
+            assert_eq!(error > 0.0, INEXACT.contains(&name.as_str()), "{name}: {error}");
+        }
         errors.push(error);
     }
     errors.sort_by(f64::total_cmp);

@@ -349,8 +349,16 @@ impl Heap<'_> {
                 *found = true;
             }
         }
-        // As XLA assigns them: the largest first, of equal ones the earliest.
-        let mut order: Vec<(i64, u32, usize)> = Vec::new();
+        // As XLA assigns them: the largest first, of equal ones those of callers before those of
+        // what they call, then the earliest.
+        let module = self.reader.module;
+        let mut ranks = vec![0u32; module.computations().len()];
+        for (id, rank) in module.computation_post_order().into_iter().rev().zip(0..) {
+            if let Some(slot) = ranks.get_mut(id.0 as usize) {
+                *slot = rank;
+            }
+        }
+        let mut order: Vec<(i64, (u32, u32), usize)> = Vec::new();
         for (buffer, kind) in kinds.iter().enumerate() {
             let bytes = self.bytes(buffer);
             let is_free = match kind {
@@ -359,9 +367,13 @@ impl Heap<'_> {
                 Kind::Result | Kind::Temporary => true,
             };
             if bytes > 0 && is_free && self.space(buffer) == 0 {
-                let steps = self.buffers.values(buffer).iter();
-                let first = steps.map(|value| self.reader.nodes.steps[*value as usize]).min();
-                order.push((-bytes, first.unwrap_or(NONE), buffer));
+                let place = |value: &u32| {
+                    let step = self.reader.nodes.steps[*value as usize];
+                    let row = Row(self.reader.steps.rows[step as usize]);
+                    (ranks[module.computation_of(row).0 as usize], row.0)
+                };
+                let first = self.buffers.values(buffer).iter().map(place).min();
+                order.push((-bytes, first.unwrap_or((NONE, NONE)), buffer));
             }
         }
         order.sort_unstable();
