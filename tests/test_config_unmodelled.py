@@ -1,5 +1,6 @@
 """What a config implies is right, or said not to be known: nothing is guessed."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,6 +195,15 @@ class TestRules:
         modifier = {"klass": klass, "remat_policies": policies}
         verdict = decoder(rules=((".*-16", modifier),)).select("tpu-v5litepod-16").verdict()
         assert verdict.status == "unknown" and "AXLearn fails here" in verdict.gaps[0][1]
+
+
+def test_a_statement_names_each_instance_once(tmp_path: Path) -> None:
+    """An instance of which there are two readings, of 64 devices and of 64 machines."""
+    path = tmp_path / "config.txt"
+    name = "neuron-trn2.48xlarge-64"
+    path.write_text(decoder(rules=((name, decoder_configs.mesh(1, 1, 1, -1, 1, 1)),)).to_text())
+    shown = hlofast_command("config", path).stdout
+    assert f"the step is that of operations alone ({name})" in shown
 
 
 def test_parts_of_what_is_not_modelled_have_no_totals() -> None:

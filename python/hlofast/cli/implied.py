@@ -71,14 +71,15 @@ def cells(selection: dict[str, Any]) -> list[object]:
 
 def tell(printer: output.Printer, selections: list[dict[str, Any]]) -> None:
     """Print what is worth knowing about several instances, each sentence once."""
-    told: dict[str, list[str]] = {}
+    told: dict[str, dict[str, None]] = {}
     for selection in selections:
         for text in selection["implied"]["statements"]:
-            told.setdefault(text, []).append(selection["instance"])
+            # A name that may mean several numbers of devices stands there several times.
+            told.setdefault(text, {})[selection["instance"]] = None
     if told:
         printer.line()
     for text, names in told.items():
-        printer.paragraph("note: ", f"{text} ({output.names(names)})")
+        printer.paragraph("note: ", f"{text} ({output.names(list(names))})")
 
 
 def show(printer: output.Printer, implied: dict[str, Any], limit: int | None) -> None:
