@@ -62,9 +62,11 @@ if TYPE_CHECKING:
     from hlofast._collectives import Collectives
     from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
     from hlofast._diff import Diff, diff
+    from hlofast._history import History, history
     from hlofast._jax import from_jax
     from hlofast._lint import Finding, Findings
     from hlofast._memory import Memory
+    from hlofast._programs import fingerprints
     from hlofast._remat import Remat
     from hlofast._scan import Scan, scan
     from hlofast._stages import Stages
@@ -94,6 +96,7 @@ __all__ = [
     "Finding",
     "Findings",
     "FoundModule",
+    "History",
     "Instruction",
     "InstructionSequence",
     "Layout",
@@ -128,7 +131,9 @@ __all__ = [
     "diff",
     "element_types",
     "find_modules",
+    "fingerprints",
     "from_jax",
+    "history",
     "load",
     "loads",
     "opcodes",
@@ -167,6 +172,14 @@ def __getattr__(name: str) -> object:
         from hlofast import _diff
 
         value = getattr(_diff, name)
+    elif name in {"History", "history"}:
+        from hlofast import _history
+
+        value = getattr(_history, name)
+    elif name == "fingerprints":
+        from hlofast import _programs
+
+        value = _programs.fingerprints
     elif name == "Memory":
         from hlofast import _memory
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from hlofast.cli import DONE, FINDINGS, USAGE, inputs, output
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, output
 from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._diff import Diff
+    from hlofast._programs import Program
     from hlofast.cli.inputs import Found
     from hlofast.table import Table
 
@@ -22,14 +24,18 @@ examples:
   hlofast diff monday/module_0042.jit_train_step.after_optimizations.txt tuesday/step.txt.gz
   hlofast diff --no-layouts --no-backend-config cpu.txt tpu.txt
   hlofast diff --mesh data=2,model=4 a.txt b.txt    collectives by these axes
+  hlofast diff monday/ tuesday/                     dump directories, program by program
+  hlofast diff dump/                                which hosts compiled something else
   hlofast diff --json a.txt b.txt | jq '.pairs[].changes[] | select(.is_consequence | not)'
 
 Instructions are matched by what they compute and what is computed from them. Names, metadata,
 channel numbers, order and copies of equal computations are no difference; the order is one with
 --schedule. Shown are the changes that others do not follow from (a result has another shape since
 its operand has: that follows); --all shows every one. Files with several modules are compared
-module by module, by name. Of two trainer configs it says what `hlofast config A --diff B` does.
-Exit codes: 0 no difference, 1 some, 2 usage, 3 unreadable.
+module by module, by name; of dump directories the last stage of each program, by host, name and
+fingerprint; of one directory the fingerprints that its hosts have of each program. Of two trainer
+configs it says what `hlofast config A --diff B` does. Exit codes: 0 no difference, 1 some, 2 usage,
+3 unreadable.
 """
 VERSION = 1
 
@@ -37,8 +43,9 @@ VERSION = 1
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    for name, text in (("before", "the first file"), ("after", "the second")):
-        parser.add_argument(name, metavar=name.upper(), help=f'{text}; "-" is standard input')
+    help_ = 'a file ("-" is standard input) or a dump directory'
+    parser.add_argument("before", metavar="BEFORE", help=help_)
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="what it is compared with")
     parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--all", action="store_true", help="also what follows from other changes")
@@ -51,26 +58,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare the modules of two files."""
+    """Compare the modules of two files or folders, or the hosts of one folder."""
     rules = inputs.read_rules(arguments.rules)
     is_mesh, mesh = read_mesh(arguments)
     if rules is None or not is_mesh:
         return USAGE
-    code = _compare_configs(arguments)
-    if code is not None:
-        return code
-    readers = []
-    sides: list[list[Found]] = []
-    for path in (arguments.before, arguments.after):
-        reader = inputs.Reader(argparse.Namespace(files=[path], module=arguments.module))
-        readers.append(reader)
-        sides.append(list(reader))
-    codes = [reader.exit_code() for reader in readers]
+    paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
+    folders = [os.path.isdir(path) for path in paths]
+    if not all(folders) and (any(folders) or len(paths) == 1):
+        inputs.complain("compared are two files, two dump directories, or the hosts of one")
+        return USAGE
+    sources: _Files | _Folders
+    if len(paths) == 1:
+        return _compare_hosts(arguments)
+    if all(folders):
+        sources = _Folders(paths, arguments.module)
+    else:
+        code = _compare_configs(arguments)
+        if code is not None:
+            return code
+        sources = _Files(paths, arguments.module)
     printer = None if arguments.json else output.Printer()
+    summary: list[tuple[str, dict[str, Any]]] = []
     documents = []
-    pairs, only_before, only_after = _paired(*sides)
-    has_differences = bool(only_before or only_after)
-    for before, after in pairs:
+    for before, after in sources:
         diff = before.module.diff(
             after.module,
             layouts=not arguments.no_layouts,
@@ -79,29 +90,177 @@ def run(arguments: argparse.Namespace) -> int:
             mesh=mesh,
             rules=rules,
         )
-        has_differences = has_differences or not diff.is_empty
         document = _describe(before, after, diff)
+        summary.append((after.label or after.module.name, document))
         if printer is None:
             documents.append(document)
-        else:
+        elif not sources.is_summed_up:
             _print(printer, document, diff, arguments)
-    errors = [error for reader in readers for error in reader.errors]
     if printer is None:
         document = {
             "pairs": documents,
-            "only_before": [found.describe() for found in only_before],
-            "only_after": [found.describe() for found in only_after],
-            "errors": errors,
+            "only_before": sources.only_before,
+            "only_after": sources.only_after,
+            "hosts": [],
+            "errors": sources.errors,
         }
         output.print_json("diff", VERSION, document)
     else:
-        for sort, rest in (("before", only_before), ("after", only_after)):
+        if sources.is_summed_up:
+            _print_summary(printer, summary, arguments.top)
+        for sort, rest in (("before", sources.only_before), ("after", sources.only_after)):
             if rest:
-                shown = output.names([found.module.name for found in rest])
+                shown = output.names([module["name"] for module in rest])
                 printer.paragraph(f"only {sort}: ", shown)
-    if any(codes):
-        return max(codes)
-    return FINDINGS if has_differences else DONE
+    code = sources.exit_code()
+    if code:
+        return code
+    is_same = all(document["is_empty"] for _, document in summary)
+    return DONE if is_same and not (sources.only_before or sources.only_after) else FINDINGS
+
+
+class _Files:
+    """The modules of two files, paired by name."""
+
+    is_summed_up = False
+
+    def __init__(self, paths: list[str], module: str | None) -> None:
+        self._readers = [
+            inputs.Reader(argparse.Namespace(files=[path], module=module)) for path in paths
+        ]
+        before, after = (list(reader) for reader in self._readers)
+        self._pairs, rest_before, rest_after = _paired(before, after)
+        self.only_before = [found.describe() for found in rest_before]
+        self.only_after = [found.describe() for found in rest_after]
+
+    def __iter__(self) -> Iterator[tuple[Found, Found]]:
+        return iter(self._pairs)
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [error for reader in self._readers for error in reader.errors]
+
+    def exit_code(self) -> int:
+        return max(reader.exit_code() for reader in self._readers)
+
+
+class _Folders(inputs.Failures):
+    """The programs of two dump directories, paired by host, name and fingerprint."""
+
+    def __init__(self, paths: list[str], module: str | None) -> None:
+        super().__init__()
+        from hlofast._programs import paired, programs
+
+        sides: list[list[Program]] = []
+        for path in paths:
+            try:
+                found = programs(path)
+            except OSError as error:
+                self.failed(path, error)
+                found = []
+            sides.append([one for one in found if module is None or one.answers_to(module)])
+        self._misses = module is not None and not any(sides) and not self.errors
+        if self._misses:
+            inputs.complain(f"no module {module!r} in either folder")
+        self._pairs, rest_before, rest_after = paired(*sides)
+        self.only_before = [_described(program) for program in rest_before]
+        self.only_after = [_described(program) for program in rest_after]
+        self.is_summed_up = len(self._pairs) > 1
+        """Whether there may be many pairs, of which people first want to know which differ."""
+
+    def __iter__(self) -> Iterator[tuple[Found, Found]]:
+        for pair in self._pairs:
+            found = [self._load(program) for program in pair]
+            if found[0] is not None and found[1] is not None:
+                yield found[0], found[1]
+
+    def _load(self, program: Program) -> Found | None:
+        import hlofast
+
+        path = program.files[0].path
+        try:
+            return inputs.Found(hlofast.load(path), path, 1, program.key)
+        except (OSError, ValueError) as error:
+            self.failed(path, error)
+            return None
+
+    def exit_code(self) -> int:
+        return UNREADABLE if self.errors else USAGE if self._misses else DONE
+
+
+def _described(program: Program) -> dict[str, Any]:
+    path = program.files[0].path
+    return {"path": path, "line": 1, "label": program.key, "name": program.name}
+
+
+def _compare_hosts(arguments: argparse.Namespace) -> int:
+    """Say which hosts of a dump directory compiled something else."""
+    from hlofast._programs import fingerprints
+
+    failures = inputs.Failures()
+    try:
+        table = fingerprints(arguments.before)
+    except OSError as error:
+        failures.failed(arguments.before, error)
+        return UNREADABLE
+    rows = [row for row in table if arguments.module in (None, row["program"], row["key"])]
+    hosts = {row["host"] for row in rows}
+    programs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        if row["error"]:
+            failures.failed(row["file"], ValueError(row["error"]))
+        elif not row["is_common"]:
+            prints = programs.setdefault(row["program"], {})
+            prints.setdefault(row["fingerprint"], []).append(row)
+    documents: list[dict[str, Any]] = []
+    for name, prints in programs.items():
+        # First what most hosts have.
+        groups = sorted(prints.items(), key=lambda group: -group[1][0]["hosts"])
+        variants = [
+            {
+                "fingerprint": fingerprint,
+                "hosts": sorted({row["host"] for row in found}),
+                "paths": [row["file"] for row in found],
+            }
+            for fingerprint, found in groups
+        ]
+        documents.append({"program": name, "variants": variants})
+    if arguments.json:
+        document = {
+            "pairs": [],
+            "only_before": [],
+            "only_after": [],
+            "hosts": documents,
+            "errors": failures.errors,
+        }
+        output.print_json("diff", VERSION, document)
+    else:
+        printer = output.Printer()
+        printer.heading(arguments.before)
+        printer.facts(
+            [
+                ("hosts", f"{len(hosts):,}"),
+                ("programs", f"{len({row['program'] for row in rows}):,}"),
+                ("differ", f"{len(documents):,}" if documents else "none"),
+            ]
+        )
+        cells = [
+            (
+                output.label(document["program"]),
+                variant["fingerprint"][:12],
+                len(variant["hosts"]),
+                output.names([host or "(none)" for host in variant["hosts"]]),
+                output.label(variant["paths"][0]),
+            )
+            for document in documents
+            for variant in document["variants"]
+        ]
+        columns = ("program", "fingerprint", "hosts", "which", "file")
+        shown = cells[: arguments.top or None]
+        printer.table("Programs that hosts compiled differently", columns, shown, len(cells))
+    if failures.errors:
+        return UNREADABLE
+    return FINDINGS if documents else DONE
 
 
 def _compare_configs(arguments: argparse.Namespace) -> int | None:
@@ -238,6 +397,30 @@ def _print(
         ):
             _print_sides(printer, title, document[name], columns, arguments.top)
     printer.line()
+
+
+def _print_summary(
+    printer: output.Printer, pairs: list[tuple[str, dict[str, Any]]], top: int
+) -> None:
+    """One line per program that differs, and how many do not."""
+    different = [(name, document) for name, document in pairs if not document["is_empty"]]
+    same = len(pairs) - len(different)
+    printer.facts(
+        [("programs", f"{len(pairs):,}"), ("equal", f"{same:,}"), ("differ", f"{len(different):,}")]
+    )
+    measures = ("instructions", "flops", "bytes_accessed", "live_peak", "wire_bytes")
+    rows = []
+    for name, document in different[: top or None]:
+        totals = {row["measure"]: row["change"] for row in document["totals"]}
+        signed = [None if totals[one] is None else f"{totals[one]:+,}" for one in measures]
+        counts = sum(document["counts"].values())
+        figures = [value and output.Figure(value) for value in signed]
+        rows.append((output.label(name), counts, *figures))
+    columns = ("program", "changes", *(name.replace("_", " ") for name in measures))
+    printer.table("Programs that differ", columns, rows, len(different))
+    if len(different):
+        printer.line()
+        printer.line("--module NAME says in what a program differs.")
 
 
 def _not_compared(diff: Diff) -> Iterator[str]:

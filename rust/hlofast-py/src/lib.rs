@@ -22,6 +22,7 @@ mod metadata;
 mod module;
 mod names;
 mod plan;
+mod programs;
 mod query;
 mod records;
 mod remat;
@@ -76,6 +77,8 @@ mod _core {
     use crate::module::{_restore_computation, _restore_instruction, _restore_shape, Module};
     #[pymodule_export]
     use crate::plan::PlanData;
+    #[pymodule_export]
+    use crate::programs::_programs;
     #[pymodule_export]
     use crate::records::{
         Alias, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,

@@ -432,8 +432,10 @@ impl<'m, 'a> Comparison<'m, 'a> {
     /// The first partners of each pair of computations that stand in another order.
     fn reordered(&self) -> Vec<(u32, u32)> {
         let mut found = Vec::new();
-        for (id, other) in (0..).zip(&self.matcher.computations_to_b) {
-            if *other == NONE {
+        // The order within a fusion means nothing.
+        let is_fused = self.a().computations_in_fusions();
+        for ((id, other), is_fused) in (0..).zip(&self.matcher.computations_to_b).zip(is_fused) {
+            if *other == NONE || is_fused {
                 continue;
             }
             let rows = self.a().computation(ComputationId(id)).rows();

@@ -1,6 +1,7 @@
 //! Tables: the results of analyses as named columns, and columns in forms that others read.
 
 mod buffers;
+mod changes;
 mod collectives;
 mod columns;
 mod facts;
@@ -11,6 +12,7 @@ mod scopes;
 mod text;
 
 pub use buffers::buffers;
+pub use changes::{changes, pairs};
 pub use collectives::Sent;
 pub use columns::{Columns, Texts, Values};
 pub use facts::{Origin, index_text, narrow, number, row_or_none, shape_text};

@@ -1,0 +1,178 @@
+"""`history`: what each pass of a compilation did to a module, from the dumps between passes."""
+
+from __future__ import annotations
+
+from hlofast import _core
+from hlofast._cost import read_rules
+from hlofast._programs import Program, programs
+from hlofast.table import Table, column_of
+
+TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+    from typing import Any
+
+    from hlofast._core import Mesh, Module
+    from hlofast._cost import Rules
+    from hlofast._programs import File
+
+FIGURES = (
+    "instructions",
+    "computations",
+    "fusions",
+    "collectives",
+    "flops",
+    "bytes_accessed",
+    "live_peak",
+    "wire_bytes",
+)
+"""What is counted at every step."""
+KINDS = ("vanished", "appeared", "moved", "changed")
+
+
+class History(Table):
+    """What the passes of a compilation did to one module: `hlofast.history(folder, name)`.
+
+    One row per dump, in the order of compilation: before optimisation, after passes, after all of
+    them. Columns: `step` (the pass's number; -1 for dumps that are not about a pass), `stage`
+    (before, pass, in-pass, partitioned, after, ...), `pipeline`, `pass` (the one that had just
+    run), `file`, then as the module is at that point `instructions`, `computations`, `fusions`,
+    `collectives`, `flops`, `bytes_accessed`, `live_peak` and `wire_bytes` (of one run; -1 where it
+    is not known), then `vanished`, `appeared`, `moved` and `changed`: how many differences of that
+    kind there are to the dump before, consequences left out (see `hlofast.Diff`; order and layouts
+    count as there), `is_same` (uint8: 1 where there is none), and `error` (why a dump could not be
+    read; empty for others). A row tells what all passes since the last dump did: XLA writes one
+    only where a pass changed something, or for passes that were asked for.
+    """
+
+    __slots__ = ("_files", "_mesh", "_rules", "program")
+
+    def __init__(
+        self,
+        program: Program,
+        mesh: Mesh | None = None,
+        rules: list[tuple[str, str]] | None = None,
+    ) -> None:
+        self.program = program
+        """Which module of the folder it is."""
+        self._mesh = mesh
+        self._rules = rules
+        self._files = list(program.steps())
+        super().__init__(_columns(list(_rows(self._files, mesh, rules))))
+
+    def module(self, row: int) -> Module:
+        """The module at row `row`; what `hlofast.load` raises if it cannot be read."""
+        return _core.load(self._files[row].path)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return History, (self.program, self._mesh, self._rules)
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[tuple[str, _core.Column | _core.TextColumn]]:
+    columns: list[tuple[str, _core.Column | _core.TextColumn]] = []
+    columns.append(("step", column_of([row["step"] for row in rows])))
+    for name in ("stage", "pipeline", "pass", "file"):
+        columns.append((name, _core.TextColumn([row[name] for row in rows])))
+    for name in (*FIGURES, *KINDS):
+        columns.append((name, column_of([row[name] for row in rows])))
+    columns.append(("is_same", column_of([row["is_same"] for row in rows], "B")))
+    columns.append(("error", _core.TextColumn([row["error"] for row in rows])))
+    return columns
+
+
+def _rows(
+    files: list[File], mesh: Mesh | None, rules: list[tuple[str, str]] | None
+) -> Iterator[dict[str, Any]]:
+    last: Module | None = None
+    last_figures: dict[str, int] = {}
+    for file in files:
+        row: dict[str, Any] = {
+            "step": file.step,
+            "stage": file.stage,
+            "pipeline": file.pipeline,
+            "pass": file.after,
+            "file": file.path,
+            "is_same": 0,
+            "error": "",
+        }
+        row |= dict.fromkeys((*FIGURES, *KINDS), -1)
+        try:
+            module = _core.load(file.path)
+        except (OSError, ValueError) as error:
+            yield row | {"error": str(error) or type(error).__name__}
+            continue
+        if last is None:
+            row |= dict.fromkeys(KINDS, 0)
+            last_figures = figures(module, mesh, rules)
+        else:
+            diff = last.diff(module)
+            counts = dict.fromkeys(KINDS, 0)
+            for cause in diff.causes:
+                counts[cause["kind"]] += 1
+            row |= counts
+            row["is_same"] = int(diff.is_empty)
+            # The order decides the peak, so it takes equal texts for equal figures.
+            if module != last:
+                last_figures = figures(module, mesh, rules)
+        row |= last_figures
+        last = module
+        yield row
+
+
+def figures(
+    module: Module, mesh: Mesh | None, rules: list[tuple[str, str]] | None
+) -> dict[str, int]:
+    """The figures of a module by name; -1 where one is not known."""
+    cost = module.cost(rules=rules)
+    sent = Table(cost._data.collectives(mesh).columns())
+    wire = [row["total_wire_bytes"] for row in sent]
+    try:
+        live_peak = module.memory().live_peak
+    except ValueError:
+        live_peak = -1
+    return {
+        "instructions": module.instruction_count,
+        "computations": len(module.computations),
+        "fusions": sum(opcode == "fusion" for opcode in module.opcodes()),
+        "collectives": len({row["instruction"] for row in sent}),
+        "flops": int(cost.flops),
+        "bytes_accessed": int(cost.bytes_accessed),
+        "live_peak": live_peak,
+        "wire_bytes": -1 if any(count < 0 for count in wire) else sum(wire),
+    }
+
+
+def history(
+    folder: str | os.PathLike[str],
+    module: str | int | None = None,
+    *,
+    mesh: Mesh | None = None,
+    rules: Rules | None = None,
+) -> History:
+    """What each pass did to one module, from the dumps of `--xla_dump_hlo_pass_re` in `folder`.
+
+    `module` is its name, its number, or its key among several (`host1/module_0007.jit_step`); it
+    may be left out where the folder holds only one. A `ValueError` that lists the modules if there
+    is none of that name or several; an `OSError` if the folder cannot be read.
+    """
+    read = None if rules is None else read_rules(rules)
+    return History(one_program(folder, module), mesh, read)
+
+
+def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Program:
+    """The program that `module` names; see `history`."""
+    found = programs(folder)
+    matching = [one for one in found if module is None or one.answers_to(module)]
+    if len(matching) > 1:
+        # Programs with dumps between passes are meant, if there is only one.
+        with_passes = [one for one in matching if any(file.step >= 0 for file in one.files)]
+        matching = with_passes if len(with_passes) == 1 else matching
+    if len(matching) == 1:
+        return matching[0]
+    named = f"no module {module!r}" if not matching else "several modules"
+    if not found:
+        raise ValueError(f"{folder}: no modules")
+    listed = ", ".join(one.key for one in (matching or found)[:20])
+    more = len(matching or found) - 20
+    raise ValueError(f"{folder}: {named}: {listed}" + (f" and {more} more" if more > 0 else ""))

@@ -1,0 +1,200 @@
+"""The programs of a dump directory: which files belong to one compilation of one module."""
+
+from __future__ import annotations
+
+from hlofast import _core
+from hlofast.table import Table, column_of
+
+TYPE_CHECKING = False  # Verbs list programs; importing typing would slow their start.
+if TYPE_CHECKING:
+    import os
+    from typing import Any
+
+
+_ORDER = {"before": 0, "pass": 1, "in-pass": 1, "partitioned": 1, "before-config-assignment": 2}
+"""Where stages stand in a compilation; the others come last. The SPMD partitioner is one of the
+passes, whose dump has no number."""
+
+
+class File:
+    """A module in a dump directory, at one stage of its compilation."""
+
+    __slots__ = ("after", "before", "path", "pipeline", "stage", "step")
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self.path: str = found["path"]
+        """Where it is."""
+        self.stage: str = found["stage"]
+        """How far the compilation was: before, pass, in-pass, partitioned, after, ..."""
+        self.step: int = found["step"]
+        """The number of the pass; -1 for other stages."""
+        self.pipeline: str = found["pipeline"]
+        """The pipeline of the pass; empty for other stages."""
+        self.after: str = found["after"]
+        """The pass that had just run."""
+        self.before: str = found["before"]
+        """The pass that came next."""
+
+
+class Program:
+    """One compilation of one module in one process."""
+
+    __slots__ = ("_found", "files", "host", "key", "module_id", "name")
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self._found = found
+        self.key: str = found["key"]
+        """What tells it apart within the folder."""
+        self.host: str = found["host"]
+        """Which host or process wrote it, as far as folders tell; empty if they do not."""
+        self.module_id: int | None = found["module_id"]
+        """Its number within the process."""
+        self.name: str = found["name"]
+        """The name of the module, as file names have it."""
+        self.files: tuple[File, ...] = tuple(File(file) for file in found["files"])
+        """Its modules, one per stage of which there are dumps; first the one that stands for the
+        program, of the last stage."""
+
+    def answers_to(self, name: str | int) -> bool:
+        """Whether `name` is its name, its number or its key."""
+        if isinstance(name, int):
+            return name == self.module_id
+        number = None if self.module_id is None else f"{self.module_id:04}"
+        return name in (self.name, self.key, number, f"module_{number}")
+
+    def steps(self) -> list[File]:
+        """The modules in the order of compilation, each stage once."""
+        passes = sorted(file.step for file in self.files if "spmd" in file.pipeline)
+        partitioned = passes[-1] if passes else -1
+        places: dict[tuple[int, int, str, str], File] = {}
+        for file in self.files:
+            stage = _ORDER.get(file.stage, len(_ORDER))
+            step = partitioned if file.stage == "partitioned" else file.step
+            places.setdefault((stage, step, file.stage, file.after), file)
+        return [places[place] for place in sorted(places)]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Program, (self._found,)
+
+    def __repr__(self) -> str:
+        return f"<Program {self.key}: {len(self.files)} modules>"
+
+
+def programs(folder: str | os.PathLike[str]) -> list[Program]:
+    """The programs below `folder`; an `OSError` if it cannot be read."""
+    import os
+
+    path = os.fspath(folder)
+    os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
+    return [Program(found) for found in _core._programs(path)]
+
+
+def fingerprints(folder: str | os.PathLike[str]) -> Table:
+    """Which host compiled what: one row per program below `folder`, by its last stage.
+
+    Columns: `program` (name of the module), `key` (what tells it apart within the folder), `host`
+    (empty where folders do not tell), `module_id` (-1 without one), `fingerprint` (of
+    `Module.fingerprint`, so that names and metadata do not matter; empty where there is none),
+    `hosts` (how many have one of this name and fingerprint), `is_common` (uint8: 1 where all hosts
+    do that have one of this name), `file`, `error` (why it could not be read). An `OSError` if the
+    folder cannot be read.
+    """
+    found = programs(folder)
+    prints: list[str] = []
+    errors: list[str] = []
+    hosts: dict[tuple[str, str], set[str]] = {}
+    for program in found:
+        fingerprint = error = ""
+        try:
+            fingerprint = _core.load(program.files[0].path).fingerprint()
+            hosts.setdefault((program.name, fingerprint), set()).add(program.host)
+        except (OSError, ValueError) as fault:
+            error = str(fault) or type(fault).__name__
+        prints.append(fingerprint)
+        errors.append(error)
+    of_name: dict[str, set[str]] = {}
+    for (name, _), names in hosts.items():
+        of_name.setdefault(name, set()).update(names)
+    same = [
+        len(hosts.get((program.name, fingerprint), ()))
+        for program, fingerprint in zip(found, prints, strict=True)
+    ]
+    common = [
+        int(count == len(of_name.get(program.name, ())) > 0)
+        for program, count in zip(found, same, strict=True)
+    ]
+    return Table(
+        [
+            ("program", _core.TextColumn([program.name for program in found])),
+            ("key", _core.TextColumn([program.key for program in found])),
+            ("host", _core.TextColumn([program.host for program in found])),
+            (
+                "module_id",
+                column_of([-1 if one.module_id is None else one.module_id for one in found]),
+            ),
+            ("fingerprint", _core.TextColumn(prints)),
+            ("hosts", column_of(same)),
+            ("is_common", column_of(common, "B")),
+            ("file", _core.TextColumn([one.files[0].path for one in found])),
+            ("error", _core.TextColumn(errors)),
+        ]
+    )
+
+
+def paired(
+    before: list[Program], after: list[Program]
+) -> tuple[list[tuple[Program, Program]], list[Program], list[Program]]:
+    """The programs of two folders that are one, and those without a partner on either side.
+
+    Those of one host and name belong together, then those of one name; of several the ones with
+    equal fingerprints, then by number.
+    """
+    pairs: list[tuple[Program, Program]] = []
+    for key in (_host_and_name, _name):
+        groups: dict[tuple[str, ...], tuple[list[Program], list[Program]]] = {}
+        for number, side in enumerate((before, after)):
+            for program in side:
+                groups.setdefault(key(program), ([], []))[number].append(program)
+        found = [pair for group in groups.values() for pair in _paired_of_one_name(*group)]
+        pairs += found
+        before = _without(before, [pair[0] for pair in found])
+        after = _without(after, [pair[1] for pair in found])
+    return pairs, before, after
+
+
+def _host_and_name(program: Program) -> tuple[str, ...]:
+    return program.host, program.name
+
+
+def _name(program: Program) -> tuple[str, ...]:
+    return (program.name,)
+
+
+def _without(programs: list[Program], some: list[Program]) -> list[Program]:
+    gone = {id(program) for program in some}
+    return [program for program in programs if id(program) not in gone]
+
+
+def _paired_of_one_name(
+    before: list[Program], after: list[Program]
+) -> list[tuple[Program, Program]]:
+    pairs = []
+    if len(before) * len(after) > 1:
+        prints: dict[str, list[Program]] = {}
+        for program in after:
+            prints.setdefault(_fingerprint(program), []).append(program)
+        for program in before:
+            same = prints.get(_fingerprint(program))
+            if same:
+                pairs.append((program, same.pop(0)))
+        before = _without(before, [pair[0] for pair in pairs])
+        after = _without(after, [pair[1] for pair in pairs])
+    return pairs + list(zip(before, after, strict=False))
+
+
+def _fingerprint(program: Program) -> str:
+    """The fingerprint of the last stage; empty if that cannot be read."""
+    try:
+        return _core.load(program.files[0].path).fingerprint()
+    except (OSError, ValueError):
+        return ""
