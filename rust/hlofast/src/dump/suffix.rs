@@ -18,7 +18,7 @@ pub(super) struct Suffix<'a> {
 const FORMS: [&str; 5] = ["txt", "hlo.pb", "hlo", "pbtxt", "riegeli"];
 
 /// Pictures of one module.
-const RENDERS: [&str; 5] = ["dot", "html", "url", "top_level.html", "svg"];
+const RENDERS: [&str; 5] = ["top_level.html", "dot", "html", "url", "svg"];
 
 /// What stands behind a stage in the names of memory files.
 const MEMORY: [&str; 4] =
