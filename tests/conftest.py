@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import hlofast
+
 # How long an example takes says how busy the machine is.
 settings.register_profile("hlofast", deadline=None)
 settings.load_profile("hlofast")
@@ -60,6 +62,18 @@ def seeds() -> Seeds:
 def train_step() -> Path:
     """The example dump of the README: an optimised train step, written by XLA."""
     return FIXTURES / "train_step.after_optimizations.txt"
+
+
+@pytest.fixture(scope="session")
+def decoder_70b() -> hlofast.config.Config:
+    """A config of a decoder of 70 billion parameters, with mesh rules."""
+    return hlofast.config.load(FIXTURES / "configs" / "decoder_70b.txt")
+
+
+@pytest.fixture(scope="session")
+def seed_config(seeds: Seeds) -> hlofast.config.Config:
+    """The config among the seed documents."""
+    return hlofast.config.load(seeds.path("004"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

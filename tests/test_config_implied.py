@@ -1,27 +1,14 @@
 """What a config implies: parameters, memory, operations, traffic, and whether it fits."""
 
-import importlib.util
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import hlofast
-from conftest import FIXTURES, Seeds
-from hlofast.config import Builder, Config, EffectiveConfig, StepMemory
-from test_cli import document, hlofast_command
+from conftest import FIXTURES
+from decoders import GB, LAYER, decoder, decoder_configs, on, paths
+from hlofast.config import Builder, Config
 
-_spec = importlib.util.spec_from_file_location("decoder_configs", FIXTURES / "decoder_configs.py")
-assert _spec is not None and _spec.loader is not None
-decoder_configs: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(decoder_configs)
-
-LAYER = "model.decoder.transformer.layer"
-TOKENS = 1024 * 4096
-GB = 10**9
 RULES: list[tuple[str, int | None, int, float, float, float, float]] = [
     # Instance, devices, state; gradients, layer inputs, saved, offloaded in GB.
     ("tpu-v5litepod-256-4", None, 9_666_920_448, 3.222, 5.369, 0, 49.661),
@@ -40,42 +27,11 @@ ONLY_SEED: list[tuple[str, int | None, int, float, float, float, float]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def large() -> Config:
-    return hlofast.config.load(FIXTURES / "configs" / "decoder_70b.txt")
-
-
-@pytest.fixture(scope="module")
-def fuji(seeds: Seeds) -> Config:
-    return hlofast.config.load(seeds.path("004"))
-
-
-def decoder(**changes: Any) -> Config:
-    """A small decoder, other than usual in what `changes` says."""
-    sizes = {"layers": 3, "dim": 64, "heads": 8, "kv_heads": 2, "vocabulary": 100}
-    sizes |= {"sequence": 32, "batch": 16, "hidden": 96}
-    text = decoder_configs.text(**{**sizes, **changes})
-    config = hlofast.config.loads(text)
-    assert config.to_text() == text
-    return config
-
-
-def on(config: Config, **axes: int) -> EffectiveConfig:
-    """The config on a mesh of these axes."""
-    names = ("pipeline", "data", "expert", "fsdp", "seq", "model")
-    shape = [axes.get(name, 1) for name in names]
-    return config.with_value("mesh_shape", shape).select("local", devices=math.prod(shape))
-
-
-def paths(config: Config) -> dict[str, int]:
-    return {row["path"]: row["elements"] for row in config.parameters()}
-
-
 class TestParameters:
-    def test_seventy_billion(self, large: Config) -> None:
-        assert large.parameter_count() == 68_989_231_104
-        assert sum(large.parameters()["elements"]) == 68_989_231_104
-        rows = {row["path"]: row for row in large.parameters()}
+    def test_seventy_billion(self, decoder_70b: Config) -> None:
+        assert decoder_70b.parameter_count() == 68_989_231_104
+        assert sum(decoder_70b.parameters()["elements"]) == 68_989_231_104
+        rows = {row["path"]: row for row in decoder_70b.parameters()}
         fused = rows[
             "decoder/transformer/repeat/layer/self_attention/attention/i_proj/i_proj/qkv_proj/weight"
         ]
@@ -85,15 +41,15 @@ class TestParameters:
         )
         assert fused["layers"] == 80 and fused["dtype"] == "float32"
         assert fused["bytes"] == 4 * fused["elements"] and fused["bytes_per_device"] == -1
-        assert len(large.unmodelled()) == 0
+        assert len(decoder_70b.unmodelled()) == 0
 
     @pytest.mark.seeds
-    def test_the_seed(self, fuji: Config) -> None:
-        assert fuji.parameter_count() == 68_989_231_104
-        assert len(fuji.unmodelled()) == 0
+    def test_the_seed(self, seed_config: Config) -> None:
+        assert seed_config.parameter_count() == 68_989_231_104
+        assert len(seed_config.unmodelled()) == 0
         for instance in ("tpu-v6e-256-4", "tpu-v5p-1024", "gpu-p5.48xlarge-256"):
-            assert fuji.select(instance).parameter_count() == 68_989_231_104
-        stacked = fuji.select("neuron-trn2n.48xlarge-64", devices=4096)
+            assert seed_config.select(instance).parameter_count() == 68_989_231_104
+        stacked = seed_config.select("neuron-trn2n.48xlarge-64", devices=4096)
         assert stacked.parameter_count() == 68_989_231_104
         rows = {row["path"]: row for row in stacked.parameters()}
         query = rows[
@@ -279,22 +235,22 @@ class TestUnmodelled:
 
 class TestMemory:
     @pytest.mark.parametrize("row", RULES, ids=lambda row: row[0])
-    def test_rules(self, large: Config, row: Any) -> None:
-        check_memory(large, row)
+    def test_rules(self, decoder_70b: Config, row: Any) -> None:
+        check_memory(decoder_70b, row)
 
     @pytest.mark.seeds
     @pytest.mark.parametrize("row", RULES + ONLY_SEED, ids=lambda row: row[0])
-    def test_rules_of_the_seed(self, fuji: Config, row: Any) -> None:
-        check_memory(fuji, row)
+    def test_rules_of_the_seed(self, seed_config: Config, row: Any) -> None:
+        check_memory(seed_config, row)
 
-    def test_provenance(self, large: Config) -> None:
-        table = large.select("tpu-v6e-256").memory().table
+    def test_provenance(self, decoder_70b: Config) -> None:
+        table = decoder_70b.select("tpu-v6e-256").memory().table
         kinds = dict(zip(table["term"], table["provenance"]))
         assert kinds["parameters"] == kinds["optimizer state"] == "exact"
         assert kinds["gradients"] == kinds["layer inputs"] == kinds["offloaded"] == "modelled"
 
-    def test_replicated_tables(self, large: Config) -> None:
-        memory = large.select("tpu-v6e-256-4").memory()
+    def test_replicated_tables(self, decoder_70b: Config) -> None:
+        memory = decoder_70b.select("tpu-v6e-256-4").memory()
         rows = memory.replicated.to_pylist()
         assert [row["path"] for row in rows] == [
             "decoder/emb/token_emb/weight",
@@ -308,14 +264,14 @@ class TestMemory:
         assert memory.state_bytes is not None
         assert memory.state_bytes - better.state_bytes == sum(row["bytes_saved"] for row in rows)
 
-    def test_uneven_batch(self, large: Config) -> None:
-        effective = large.select("tpu-v6e-256-8")
+    def test_uneven_batch(self, decoder_70b: Config) -> None:
+        effective = decoder_70b.select("tpu-v6e-256-8")
         memory = effective.memory()
         assert memory["padding"] == memory.layer_input_bytes + memory.offloaded_bytes
         verdict = effective.verdict()
         assert verdict.sequences_per_device == 0.5
         assert any("1,024 sequences do not divide by 2,048 shards" in t for t in verdict.statements)
-        even = large.select("tpu-v6e-256-4")
+        even = decoder_70b.select("tpu-v6e-256-4")
         assert memory.hbm_lower_bound == even.memory().hbm_lower_bound
         with pytest.raises(KeyError):
             even.memory()["padding"]
@@ -415,19 +371,19 @@ class TestMemory:
         wrapped = decoder().with_value("learner.optimizer", inner)
         assert on(wrapped, fsdp=4).memory().state_bytes == 3 * parameters
 
-    def test_accumulation_divides_activations(self, large: Config) -> None:
-        split = large.select("tpu-v6e-256")
+    def test_accumulation_divides_activations(self, decoder_70b: Config) -> None:
+        split = decoder_70b.select("tpu-v6e-256")
         assert split.accumulation_steps == 4
         assert split.memory().offloaded_bytes == 12_079_595_520
         assert split.verdict().sequences_per_device == 1
 
-    def test_without_a_mesh(self, large: Config) -> None:
-        effective = large.select("neuron-trn2.48xlarge-64")
+    def test_without_a_mesh(self, decoder_70b: Config) -> None:
+        effective = decoder_70b.select("neuron-trn2.48xlarge-64")
         if effective.mesh is None:
             assert effective.memory().state_bytes is None
             assert effective.traffic().total() is None
             assert effective.verdict().status == "unknown"
-        nowhere = large.with_value("mesh_shape", [1, 1, 1, -1, -1, 1]).select("tpu-v4-8")
+        nowhere = decoder_70b.with_value("mesh_shape", [1, 1, 1, -1, -1, 1]).select("tpu-v4-8")
         assert nowhere.mesh is None
         assert nowhere.memory().hbm_lower_bound is None and nowhere.traffic().gathered_bytes is None
         assert nowhere.verdict().status == "unknown"
@@ -452,291 +408,3 @@ def check_memory(config: Config, row: Any) -> None:
         term.bytes for term in memory.terms if term.name == "padding" and term.place == "device"
     )
     assert memory.hbm_lower_bound == state + sum(found[:3]) + padding
-
-
-class TestFlops:
-    def test_seventy_billion(self, large: Config) -> None:
-        flops = large.flops()
-        assert flops.tokens == TOKENS
-        assert flops.six_n_t == 1_736_170_847_858_589_696
-        assert flops.matmul == 1_729_382_256_910_270_464
-        assert flops.full_attention == 135_107_988_821_114_880
-        assert flops.attention == 67_553_994_410_557_440
-        assert flops.model == flops.matmul + flops.attention
-        assert sum(flops.table["forward"]) * 3 == flops.model
-
-    def test_recomputed(self, large: Config) -> None:
-        matrix = 2 * TOKENS * 80
-        attention = 67_553_994_410_557_440 // 3
-        dots = large.select("tpu-v5litepod-256-4").flops()
-        assert dots.recomputed_matmul == 0 and dots.recomputed_attention == attention
-        names = large.select("tpu-v5p-1024").flops()
-        assert names.recomputed_matmul == matrix * 234_881_024
-        assert names.recomputed_attention == 0
-        default = large.select("gpu-p5.48xlarge-512").flops()
-        assert default.recomputed_matmul == 2 * matrix * 234_881_024
-        nothing = decoder(policy="jax._src.ad_checkpoint.nothing_saveable").flops()
-        # All but the second product of the feed-forward layer and the head.
-        layer = 64 * 12 * 8 + 64 * 64 + 2 * 64 * 96
-        assert nothing.recomputed_matmul == 2 * 512 * 3 * layer
-
-    @pytest.mark.parametrize(
-        ("device", "devices", "seconds", "percent"),
-        [
-            ("tpu-v5e", 1024, 14.3736, 59.88),
-            ("tpu-v6e", 1024, 4.9, 37.69),
-            ("tpu-v6e", 256, 19.5, 37.89),
-            ("h100", 512, 12.9, 26.58),
-        ],
-    )
-    def test_mfu_of_published_steps(
-        self, large: Config, device: str, devices: int, seconds: float, percent: float
-    ) -> None:
-        chip = hlofast.devices.get(device)
-        found = large.flops().mfu(seconds, devices, chip)
-        assert 100 * found == pytest.approx(percent, abs=0.02)
-
-    def test_mfu_refuses(self, large: Config) -> None:
-        chip = hlofast.devices.get("tpu-v5e")
-        for seconds, devices in ((0.0, 4), (-1.0, 4), (math.nan, 4), (1.0, 0)):
-            with pytest.raises(ValueError):
-                large.flops().mfu(seconds, devices, chip)
-        with pytest.raises(ValueError, match="not known"):
-            hlofast.config.loads("a: 1\n").flops().mfu(1.0, 1, chip)
-
-
-class TestTraffic:
-    def test_gathers(self, large: Config) -> None:
-        traffic = large.select("tpu-v6e-256-4").traffic()
-        assert traffic.gathered_bytes == 273_804_165_120
-        assert traffic.gathered_bytes_per_layer == 1_711_276_032
-        layer = [each for each in traffic.transfers if each.kind == "all-gather"]
-        assert sorted(each.payload for each in layer if each.phase == "forward") == sorted(
-            [167_772_160, 134_217_728, 469_762_048, 469_762_048, 469_762_048]
-        )
-        accumulated = large.select("tpu-v6e-256").traffic()
-        assert accumulated.gathered_bytes == 4 * 273_804_165_120
-
-    def test_gradients(self, large: Config) -> None:
-        traffic = large.select("tpu-v6e-256-4").traffic()
-        scattered = traffic.total("reduce-scatter", "gradients", "fsdp")
-        assert scattered == 80 * 1_711_276_032
-        # The parts of each device, then summed over slices.
-        parts = traffic.total("all-reduce", "gradients", "data") - traffic.total(
-            "all-reduce", "gradients", "fsdp"
-        )
-        assert parts == 80 * 1_711_276_032 // 256
-        tables = [
-            each
-            for each in traffic.transfers
-            if each.tensor.endswith(("emb/weight", "head/weight"))
-        ]
-        assert {(each.kind, each.axes, each.payload) for each in tables} == {
-            ("all-reduce", ("data", "fsdp"), 536_870_912)
-        }
-
-    def test_tensor_parallel(self) -> None:
-        nothing = decoder(policy="jax._src.ad_checkpoint.nothing_saveable")
-        traffic = on(nothing, data=2, model=4).traffic()
-        rows = [each for each in traffic.transfers if each.moved == "activations"]
-        assert {each.axes for each in rows} == {("model",)}
-        logits = [each for each in rows if "head" in each.tensor]
-        assert [(each.phase, each.payload) for each in logits] == [("forward", 16 // 2 * 32 * 200)]
-        rows = [each for each in rows if "transformer" in each.tensor]
-        size = 16 // 2 * 32 * 64 * 2
-        assert {each.payload for each in rows} == {size}
-        by_phase = dict.fromkeys(("forward", "recomputed", "backward"), 0)
-        for each in rows:
-            by_phase[each.phase] += each.count
-        # Forward and backward two for each layer; again that of attention's output.
-        assert by_phase == {"forward": 6, "recomputed": 3, "backward": 6}
-        assert traffic.total("all-gather") == 0
-
-    def test_sharded_tables(self) -> None:
-        traffic = on(decoder(table=decoder_configs.SHARDED_TABLE), fsdp=4).traffic()
-        tables = [each for each in traffic.transfers if "transformer" not in each.tensor]
-        gathers = [(each.tensor, each.phase) for each in tables if each.kind == "all-gather"]
-        assert gathers == [
-            ("decoder/emb/token_emb/weight", "forward"),
-            ("decoder/lm_head/weight", "forward"),
-            ("decoder/lm_head/weight", "backward"),
-        ]
-
-    def test_axes_that_are_none(self) -> None:
-        config = decoder(table=("rows", None))
-        why = on(config, fsdp=2).memory().gaps[0][1]
-        assert why == "'rows' in its partition spec is no axis of the mesh"
-        assert on(config, fsdp=2).memory().state_bytes is not None
-
-    def test_what_is_not_modelled(self) -> None:
-        traffic = on(decoder(), seq=2).traffic()
-        assert traffic.total() is None and traffic.gathered_bytes is not None
-        whys = [why for _, why in on(decoder(), seq=2).traffic().gaps]
-        assert any("seq" in why for why in whys)
-
-
-class TestVerdict:
-    @pytest.mark.parametrize(
-        ("instance", "status"),
-        [
-            ("tpu-v5litepod-256-4", "does not fit"),
-            ("tpu-v5p-512", "does not fit"),
-            ("tpu-v5p-1024", "tight"),
-            ("tpu-v5p-2048", "fits"),
-            ("tpu-v6e-256-4", "fits"),
-            ("tpu-v6e-256", "fits"),
-            ("gpu-p5.48xlarge-512", "fits"),
-            ("gpu-a4-highgpu-8g-256", "fits"),
-        ],
-    )
-    def test_rules(self, large: Config, instance: str, status: str) -> None:
-        verdict = large.select(instance).verdict()
-        assert verdict.status == status
-        assert (verdict.excess_bytes > 0) == (status == "does not fit")
-
-    @pytest.mark.seeds
-    @pytest.mark.parametrize(
-        ("instance", "devices", "status", "binding"),
-        [
-            ("tpu-v5litepod-256-4", None, "does not fit", "optimizer state"),
-            ("tpu-v5p-1024", None, "tight", "saved"),
-            ("tpu-v5p-512", None, "does not fit", "saved"),
-            ("tpu-v6e-256-4", None, "fits", "optimizer state"),
-            ("tpu-v6e-256", None, "fits", "optimizer state"),
-            ("gpu-p5.48xlarge-512", None, "fits", "saved"),
-            ("gpu-a3-highgpu-8g-256", None, "does not fit", "saved"),
-            ("gpu-a3-ultragpu-8g-256", None, "fits", "saved"),
-            ("gpu-a3-highgpu-8g-512", None, "fits", "saved"),
-            ("gpu-a4-highgpu-8g-256", None, "fits", "saved"),
-            ("neuron-trn2.48xlarge-64", 4096, "fits", "saved"),
-        ],
-    )
-    def test_rules_of_the_seed(
-        self, fuji: Config, instance: str, devices: int | None, status: str, binding: str
-    ) -> None:
-        verdict = fuji.select(instance, devices=devices).verdict()
-        assert (verdict.status, verdict.binding_term) == (status, binding)
-        assert verdict.step_seconds is not None and 0 < verdict.mfu < 1
-
-    def test_time(self, large: Config) -> None:
-        effective = large.select("tpu-v6e-256-4")
-        verdict = effective.verdict()
-        flops = effective.flops()
-        assert verdict.compute_seconds == pytest.approx(flops.executed / (1024 * 918e12))
-        assert verdict.step_seconds == max(verdict.compute_seconds, verdict.communication_seconds)
-        chip = hlofast.devices.get("tpu-v6e")
-        assert verdict.mfu == flops.mfu(verdict.step_seconds, 1024, chip)
-        # Measured steps take longer than the ideal one.
-        assert verdict.step_seconds < 4.9
-
-    def test_layer_inputs_along_the_model_axis(self) -> None:
-        effective = on(decoder(), data=2, model=4)
-        size = effective.memory().layer_input_bytes
-        text = f"{3 * size // 4:,} bytes less if the sequence were"
-        assert any(text in statement for statement in effective.verdict("tpu-v5e").statements)
-
-    def test_other_devices(self, large: Config) -> None:
-        effective = large.select("tpu-v5litepod-256-4")
-        assert effective.verdict("tpu-v6e").status == "fits"
-        small = hlofast.devices.get("tpu-v6e").replace(hbm_usable_bytes=8e9)
-        assert effective.verdict(small).status == "does not fit"
-        with pytest.raises(hlofast.devices.UnknownDeviceError):
-            effective.verdict("tpu-v99")
-        assert on(decoder(), fsdp=2).verdict().status == "unknown"
-
-
-class TestCommand:
-    """`hlofast config` shows what is implied."""
-
-    PATH = FIXTURES / "configs" / "decoder_70b.txt"
-
-    def test_json_is_the_python_objects(self, large: Config) -> None:
-        (printed,) = document("config", self.PATH, "--instance", "tpu-v6e-256-8")["configs"]
-        effective = large.select("tpu-v6e-256-8")
-        implied = printed["selections"][0]["implied"]
-        verdict, memory, flops = effective.verdict(), effective.memory(), effective.flops()
-        assert printed["parameters"] == implied["parameters"] == 68_989_231_104
-        assert implied["status"] == verdict.status == "fits"
-        assert implied["state_bytes"] == memory.state_bytes
-        assert implied["hbm_lower_bound"] == memory.hbm_lower_bound
-        assert implied["expected_peak_bytes"] == memory.expected_peak_bytes
-        assert implied["relaxed_peak_bytes"] == memory.relaxed_peak_bytes
-        assert implied["memory"] == memory.table.to_pylist()
-        assert implied["replicated"] == memory.replicated.to_pylist()
-        assert implied["flops"]["executed"] == flops.executed
-        assert implied["traffic"] == effective.traffic().table.to_pylist()
-        assert implied["gathered_bytes"] == effective.traffic().gathered_bytes
-        assert implied["step_seconds"] == verdict.step_seconds and implied["mfu"] == verdict.mfu
-        assert implied["sequences_per_device"] == 0.5
-        assert implied["statements"] == list(verdict.statements)
-
-    def test_one_instance_for_people(self) -> None:
-        done = hlofast_command("config", self.PATH, "--instance", "tpu-v5litepod-256-4")
-        assert done.returncode == 0 and done.stderr == ""
-        for shown in (
-            "parameters  68,989,231,104",
-            "verdict        does not fit, by ",
-            "state          9,666,920,448 B",
-            "host memory    49,660,559,360 B",
-            "gathered       273,804,165,120 B",
-            "note: decoder/emb/token_emb/weight is not divided along fsdp: 3,221,225,472 bytes",
-        ):
-            assert shown in done.stdout, shown
-
-    def test_all_rules_for_people(self) -> None:
-        done = hlofast_command("config", self.PATH)
-        lines = done.stdout.splitlines()
-        start = lines.index("What they imply, on one device")
-        assert lines[start + 1].split()[:6] == ["rule", "instance", "state", "bound", "peak", "of"]
-        row = next(line for line in lines[start:] if "tpu-v5litepod-256-4" in line)
-        assert "17.00 GiB" in row and "15.75 GiB" in row and "does not fit" in row
-        assert any("1,024 sequences do not divide by 2,048 shards" in line for line in lines)
-
-    def test_what_is_not_known(self, tmp_path: Path) -> None:
-        path = tmp_path / "other.txt"
-        path.write_text(decoder().with_value(f"{LAYER}.klass", "my.Layer").to_text())
-        (printed,) = document("config", path, "--instance", "tpu-v5e-8")["configs"]
-        implied = printed["selections"][0]["implied"]
-        assert printed["parameters"] is None and implied["status"] == "unknown"
-        assert implied["unmodelled"][0]["path"] == LAYER
-        assert {row["bytes"] for row in implied["memory"]} == {None}
-        done = hlofast_command("config", path, "--instance", "tpu-v5e-8")
-        assert f"note: not modelled: {LAYER}: my.Layer" in done.stdout
-
-
-class TestHostile:
-    @settings(max_examples=150)
-    @given(st.data())
-    def test_any_value_anywhere(self, data: st.DataObject) -> None:
-        config = decoder(
-            rules=decoder_configs.large_rules(),
-            stack=data.draw(st.sampled_from(["repeated", "stacked"])),
-        )
-        leaves = [path for path, _ in config.leaves() if not path.startswith("mesh_rules")]
-        for path in data.draw(st.lists(st.sampled_from(leaves), min_size=1, max_size=4)):
-            value = data.draw(
-                st.none()
-                | st.booleans()
-                | st.integers(-(2**70), 2**70)
-                | st.floats()
-                | st.sampled_from(
-                    ["", "model", "fsdp", "(", ".*" * 40, "axlearn.common.layers.Linear"]
-                )
-                | st.just((1, 2))
-            )
-            if path in config:
-                config = config.with_value(path, value)
-        count = config.parameter_count()
-        assert count is None or count >= 0
-        effective = config.select("tpu-v5p-64")
-        assert isinstance(effective.memory(), StepMemory)
-        assert repr(effective.verdict()) and repr(effective.traffic()) and repr(effective.flops())
-        assert len(effective.parameters()) == len(config.parameters())
-
-    def test_sizes_beyond_any_machine(self) -> None:
-        config = decoder(stack="stacked").with_value("model.decoder.transformer.num_layers", 2**39)
-        assert config.parameter_count() is not None
-        assert on(config, fsdp=4).memory().hbm_lower_bound > 2**56
-        assert decoder().with_value("model.decoder.dim", 2**41).parameter_count() is None
-        assert decoder().with_value("model.decoder.dim", -8).parameter_count() is None
-        assert decoder().with_value("model.decoder.dim", True).parameter_count() is None
