@@ -254,3 +254,14 @@ class TestCommand:
         assert done.returncode == 3
         (error,) = json.loads(done.stdout)["errors"]
         assert error["kind"] == "OverflowError"
+
+
+def test_a_text_that_may_be_of_two_devices_says_so() -> None:
+    """v6e rounds tables of tuples to 32 bytes, v5e to 512, and nothing in the text tells them."""
+    module = hlofast.load(FIXTURES / "train_step.after_optimizations.txt")
+    less = module.memory().xla_peak - module.memory(device="v6e").xla_peak
+    assert less == 480
+    (note,) = (note for note in module.memory().notes if "v6e" in note)
+    assert f"{less:,} B less" in note
+    for device in ("v5e", "v6e"):
+        assert not any("v6e" in note for note in module.memory(device=device).notes)
