@@ -26,7 +26,8 @@ def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
         "files" if several else "file",
         nargs="+" if several else None,
         metavar="FILE",
-        help='HLO text, plain, compressed or inside other text; "-" is standard input',
+        help="HLO text, plain, compressed or inside other text, or a protobuf (.hlo.pb); "
+        '"-" is standard input',
     )
     parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
 

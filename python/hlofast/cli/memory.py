@@ -121,15 +121,18 @@ def _allocated(memory: Memory, path: str, arguments: argparse.Namespace) -> dict
 
     named = arguments.xla_file
     beside = path.removesuffix(".txt") + "-buffer-assignment.txt"
-    if named is None and not (path.endswith(".txt") and os.path.isfile(beside)):
+    content = memory._module.buffer_assignment
+    if named is not None or (path.endswith(".txt") and os.path.isfile(beside)):
+        path = named or beside
+        with open(path, "rb") as file:
+            content = file.read()
+    if content is None:
         return None
-    with open(named or beside, "rb") as file:
-        content = file.read()
     found = memory.file(content)
     if found.total_bytes is None:
         return None
     return {
-        "path": named or beside,
+        "path": path,
         "total_bytes": found.total_bytes,
         "xla_peak": memory.xla_peak,
     }

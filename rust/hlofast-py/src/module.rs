@@ -61,6 +61,13 @@ impl Module {
         self.core().source().path()
     }
 
+    /// XLA's account of buffers, where the module came in a protobuf that has one: what the file
+    /// `-buffer-assignment.txt` says, for `Memory.file`. None otherwise.
+    #[getter]
+    fn buffer_assignment<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.core().source().buffer_assignment().map(|text| PyBytes::new(py, text))
+    }
+
     /// Number of partitions (devices that share the work of one program); 1 if the header does not
     /// say. A `ParseError` if what it says is no 64-bit integer.
     #[getter]

@@ -110,6 +110,8 @@ kinds! {
     TooLarge = "too-large",
     /// Nesting beyond the depth limit.
     TooDeep = "too-deep",
+    /// A protobuf that cannot be read, or that holds no sound module.
+    InvalidProto = "invalid-proto",
     /// Compressed input that cannot be decompressed.
     InvalidCompression = "invalid-compression",
 }

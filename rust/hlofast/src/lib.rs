@@ -15,6 +15,7 @@ pub mod lint;
 pub mod memory;
 pub mod parse;
 pub mod print;
+pub mod proto;
 pub mod provenance;
 pub mod query;
 pub mod remat;
@@ -30,6 +31,17 @@ pub use parse::Options;
 pub use provenance::Provenance;
 
 use parse::Strictness;
+
+/// The text in `bytes`: decompressed if need be, translated if it is a protobuf. The modules in it
+/// are found by [`text::modules`] or [`text::read_one`].
+pub fn unpack(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Result<text::Source> {
+    let source = text::unpack(bytes, options)?;
+    if !proto::is_proto(source.bytes()) {
+        return Ok(source);
+    }
+    let translation = proto::to_text(source.bytes())?;
+    Ok(source.translated(translation.text, translation.buffer_assignment))
+}
 
 /// Reads the one module that `source` holds, as strictly as `options` say.
 ///

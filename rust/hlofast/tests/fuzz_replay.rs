@@ -28,3 +28,29 @@ fn the_corpus_of_the_fuzzer_reads_without_a_panic() {
     }
     assert!(modules > 50, "hardly any text of the corpus is a module");
 }
+
+#[test]
+fn protos_of_the_corpus_cut_off_and_changed() {
+    let inputs = support::files(&support::tests_folder().join("fixtures/fuzz_corpus/protos"), "");
+    assert!(inputs.len() > 30, "the corpus is missing");
+    let mut modules = 0;
+    for path in inputs {
+        let whole = support::read(&path);
+        modules += usize::from(read_proto(&whole));
+        for at in 0..whole.len() {
+            read_proto(&whole[..at]);
+            let mut changed = whole.clone();
+            changed[at] = changed[at].wrapping_add(1);
+            read_proto(&changed);
+        }
+    }
+    assert!(modules > 30, "hardly any proto of the corpus is a module");
+}
+
+/// What the fuzz target `proto` does; whether the bytes are a module.
+fn read_proto(bytes: &[u8]) -> bool {
+    let Ok(translation) = hlofast::proto::to_text(bytes) else { return false };
+    let Ok(module) = support::parse(&translation.text) else { return false };
+    invariants::check_invariants(&module);
+    true
+}

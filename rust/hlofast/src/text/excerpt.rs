@@ -46,8 +46,13 @@ impl ErrorPlace {
     pub fn with_index(source: &Source, index: &LineIndex, error: &ParseError) -> Self {
         let text = source.bytes();
         let span = within(text, error.span());
-        let (line, column) = index.place(text, span.start as usize);
-        let (end_line, end_column) = index.place(text, span.end as usize);
+        // Bytes of a protobuf are on no line.
+        let place = |at: u32| match error.kind() {
+            ErrorKind::InvalidProto => (1, 1),
+            _ => index.place(text, at as usize),
+        };
+        let (line, column) = place(span.start);
+        let (end_line, end_column) = place(span.end);
         let first = source.lines_before();
         Self {
             line: first + line,
@@ -70,7 +75,10 @@ impl ErrorPlace {
 /// With `color`, for a terminal.
 pub fn render(source: &Source, error: &ParseError, color: bool) -> String {
     let style = if color { Style::terminal() } else { Style::plain() };
-    let path = clean(source.path().unwrap_or("<text>"));
+    let mut path = clean(source.path().unwrap_or("<text>"));
+    if source.is_translated() {
+        path.push_str(" (as text)");
+    }
     let mut out = String::new();
     let text = source.bytes();
     let placeless = is_about_everything(error);
@@ -108,9 +116,9 @@ pub fn render(source: &Source, error: &ParseError, color: bool) -> String {
 
 /// Errors about the input as a whole have no line to show.
 fn is_about_everything(error: &ParseError) -> bool {
-    use ErrorKind::{InvalidCompression, NoModule, NotHlo, SeveralModules, TooLarge};
+    use ErrorKind::{InvalidCompression, InvalidProto, NoModule, NotHlo, SeveralModules, TooLarge};
     let kinds = [InvalidCompression, NoModule, NotHlo, SeveralModules, TooLarge];
-    error.span() == Span::EMPTY && kinds.contains(&error.kind())
+    error.kind() == InvalidProto || error.span() == Span::EMPTY && kinds.contains(&error.kind())
 }
 
 /// `span` cut to the text (a decoder may speak of bytes that a rewrite added after it).

@@ -21,7 +21,7 @@ pub fn explain(bytes: &[u8]) -> ParseError {
 /// The error for input that cannot even be searched, or None.
 pub(super) fn unreadable(bytes: &[u8]) -> Option<ParseError> {
     let utf16 = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
-    (utf16 || is_proto(bytes)).then(|| explain(bytes))
+    utf16.then(|| explain(bytes))
 }
 
 fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
@@ -48,9 +48,6 @@ fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
     }
     if head.get(257..262) == Some(b"ustar") {
         return (NotHlo, "this is a tar archive", "unpack it and give the files");
-    }
-    if is_proto(bytes) {
-        return (NotHlo, "this is a serialized HLO protobuf, not HLO text", DUMP);
     }
     if head.iter().any(|&byte| byte < 32 && !matches!(byte, 7..=13 | 27)) {
         return (NotHlo, "this is binary data, not HLO text", DUMP);
@@ -104,66 +101,6 @@ fn starts_with_any(text: &[u8], starts: &[&str]) -> bool {
     starts.iter().any(|start| text.starts_with(start.as_bytes()))
 }
 
-/// Whether `bytes` are an HloProto, an HloSnapshot or an HloModuleProto: they begin with field 1,
-/// whose bytes are a message or a name, and consist of fields to the end.
-fn is_proto(bytes: &[u8]) -> bool {
-    if bytes.first() != Some(&0x0a) || bytes.len() < 8 {
-        return false;
-    }
-    // Text may begin with a line break too, but holds no such bytes.
-    let head = bytes.get(..4096).unwrap_or(bytes);
-    let binary = head.iter().any(|&byte| byte < 32 && !matches!(byte, b'\t' | b'\n' | b'\r'));
-    binary && (holds_fields(bytes, 1) || is_proto_name(bytes))
-}
-
-/// Whether the name in field 1 is followed by another field (a module cut off at the end).
-fn is_proto_name(bytes: &[u8]) -> bool {
-    let mut at = 1;
-    let Some(length) = varint(bytes, &mut at) else { return false };
-    let Some(end) = usize::try_from(length).ok().and_then(|length| at.checked_add(length)) else {
-        return false;
-    };
-    let name = bytes.get(at..end);
-    let follows = matches!(bytes.get(end), Some(0x12 | 0x1a));
-    follows && name.is_some_and(|name| name.iter().all(|byte| byte.is_ascii_graphic()))
-}
-
-/// Whether `bytes` are protobuf fields to the end and field `required` is there.
-fn holds_fields(bytes: &[u8], required: u64) -> bool {
-    let mut at = 0;
-    let mut found = false;
-    while at < bytes.len() {
-        let Some(tag) = varint(bytes, &mut at) else { return false };
-        found |= tag >> 3 == required;
-        let skip = match tag & 7 {
-            0 => varint(bytes, &mut at).map(|_| 0),
-            1 => Some(8),
-            2 => varint(bytes, &mut at),
-            5 => Some(4),
-            _ => None,
-        };
-        let next = skip.and_then(|skip| usize::try_from(skip).ok()?.checked_add(at));
-        match next {
-            Some(next) if tag >> 3 != 0 && next <= bytes.len() => at = next,
-            _ => return false,
-        }
-    }
-    found
-}
-
-fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let byte = *bytes.get(*at)?;
-        *at += 1;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,18 +140,5 @@ mod tests {
         let mut tar = vec![b'a'; 600];
         tar[257..262].copy_from_slice(b"ustar");
         check(&tar, NotHlo, "tar", "unpack");
-    }
-
-    #[test]
-    fn protobufs_are_told_from_text_with_a_leading_line_break() {
-        let module = b"\x0a\x05jit_f\x12\x04main\x1a\x06\x0a\x04main\x28\x03\x30\x03".to_vec();
-        let mut proto = vec![0x0a, module.len() as u8];
-        proto.extend_from_slice(&module);
-        for bytes in [&module, &proto, &module[..14].to_vec()] {
-            check(bytes, ErrorKind::NotHlo, "protobuf", "xla_dump_hlo_as_text");
-            assert!(unreadable(bytes).is_some());
-        }
-        assert!(unreadable(b"\n\nHloModule m\n\nENTRY e {\n").is_none());
-        assert!(unreadable(b"").is_none());
     }
 }

@@ -15,6 +15,14 @@ pub struct Source {
     path: Option<Arc<str>>,
     lines_before: u64,
     origin: Option<Arc<Origin>>,
+    /// That the text stands for a protobuf, and what came with it.
+    proto: Option<Arc<FromProto>>,
+}
+
+/// What a protobuf holds beside a module.
+#[derive(Debug, Default)]
+struct FromProto {
+    buffer_assignment: Option<Vec<u8>>,
 }
 
 /// Where a cleaned copy comes from: log prefixes were cut off, line by line.
@@ -39,7 +47,7 @@ impl Source {
     /// The whole of `bytes`.
     pub fn new(bytes: SharedBytes) -> Self {
         let end = (*bytes).as_ref().len();
-        Self { bytes, start: 0, end, path: None, lines_before: 0, origin: None }
+        Self { bytes, start: 0, end, path: None, lines_before: 0, origin: None, proto: None }
     }
 
     /// Copies `bytes`.
@@ -75,6 +83,27 @@ impl Source {
             origin: Some(Arc::new(Origin { lines: origins })),
             ..Self::new(Arc::new(bytes))
         }
+    }
+
+    /// The text that stands for this source, a protobuf, and XLA's account of its buffers that
+    /// came with it, as the file `-buffer-assignment.txt` has it.
+    #[must_use]
+    pub fn translated(&self, text: Vec<u8>, buffer_assignment: Option<Vec<u8>>) -> Self {
+        Self {
+            path: self.path.clone(),
+            proto: Some(Arc::new(FromProto { buffer_assignment })),
+            ..Self::new(Arc::new(text))
+        }
+    }
+
+    /// Whether the text stands for a protobuf: its lines are not those of a file.
+    pub fn is_translated(&self) -> bool {
+        self.proto.is_some()
+    }
+
+    /// XLA's account of buffers that came with a protobuf.
+    pub fn buffer_assignment(&self) -> Option<&[u8]> {
+        self.proto.as_ref()?.buffer_assignment.as_deref()
     }
 
     /// The text.

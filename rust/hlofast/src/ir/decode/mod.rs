@@ -39,6 +39,7 @@ pub use sharding::{
     LeafSharding, NamedDimension, NamedSharding, Placement, Reduction, ShardGroup, Sharding,
     SubgroupKind, Tiles,
 };
+pub(crate) use small_float::float_value;
 pub use string::{escape, escape_into, marker_sizes, quote, unescape};
 pub use window::{
     DimensionLabel, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,

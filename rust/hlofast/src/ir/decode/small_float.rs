@@ -230,28 +230,56 @@ fn scale_bits(text: &[u8]) -> Result<u64, FloatFault> {
     u64::try_from(code.max(0)).ok().filter(|code| *code < SCALE_NAN).ok_or(FloatFault::OutOfRange)
 }
 
+/// The value of a finite bit pattern, computed from the definition of the format.
+fn value(bits: u64, format: Format) -> Option<f64> {
+    if bits & !format.sign() > format.largest()
+        || (format.special == Special::NegativeZero && bits == format.sign())
+    {
+        return None;
+    }
+    let magnitude = bits & !format.sign();
+    let field = (magnitude >> format.mantissa_bits) as i64;
+    let fraction = (magnitude & ((1 << format.mantissa_bits) - 1)) as f64;
+    let scale = 2f64.powi(-(format.mantissa_bits as i32));
+    let value = if field == 0 {
+        fraction * scale * 2f64.powi((1 - format.bias) as i32)
+    } else {
+        (1.0 + fraction * scale) * 2f64.powi((field - format.bias) as i32)
+    };
+    Some(if bits & format.sign() != 0 { -value } else { value })
+}
+
+/// What the bits of `element_type` mean, and the payload of a NaN other than the usual one: the
+/// inverse of [`float_bits`].
+pub(crate) fn float_value(bits: u64, element_type: ElementType) -> (f64, Option<u64>) {
+    match element_type {
+        ElementType::F8e8m0fnu if bits == SCALE_NAN => return (f64::NAN, None),
+        ElementType::F8e8m0fnu => return (2f64.powi(bits as i32 - 127), None),
+        ElementType::F64 if f64::from_bits(bits).is_finite() => {
+            return (f64::from_bits(bits), None);
+        }
+        ElementType::F32 if f32::from_bits(bits as u32).is_finite() => {
+            return (f64::from(f32::from_bits(bits as u32)), None);
+        }
+        _ => {}
+    }
+    let Some(format) = format(element_type) else { return (f64::NAN, None) };
+    let bits = bits & (format.sign() | (format.sign() - 1));
+    if let Some(value) = value(bits, format) {
+        return (value, None);
+    }
+    let (magnitude, is_negative) = (bits & !format.sign(), bits & format.sign() != 0);
+    if format.special == Special::Ieee && magnitude == format.infinity() {
+        return (if is_negative { f64::NEG_INFINITY } else { f64::INFINITY }, None);
+    }
+    let payload = magnitude ^ format.infinity();
+    let is_usual = format.special != Special::Ieee || format.nan(None) == Some(magnitude);
+    (f64::NAN.copysign(if is_negative { -1.0 } else { 1.0 }), (!is_usual).then_some(payload))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The value of a finite bit pattern, computed from the definition of the format.
-    fn value(bits: u64, format: Format) -> Option<f64> {
-        if bits & !format.sign() > format.largest()
-            || (format.special == Special::NegativeZero && bits == format.sign())
-        {
-            return None;
-        }
-        let magnitude = bits & !format.sign();
-        let field = (magnitude >> format.mantissa_bits) as i64;
-        let fraction = (magnitude & ((1 << format.mantissa_bits) - 1)) as f64;
-        let scale = 2f64.powi(-(format.mantissa_bits as i32));
-        let value = if field == 0 {
-            fraction * scale * 2f64.powi((1 - format.bias) as i32)
-        } else {
-            (1.0 + fraction * scale) * 2f64.powi((field - format.bias) as i32)
-        };
-        Some(if bits & format.sign() != 0 { -value } else { value })
-    }
 
     fn small_types() -> impl Iterator<Item = (ElementType, Format)> {
         let types = ElementType::ALL.iter().copied().filter(|t| t.bits() <= 16);

@@ -1,0 +1,311 @@
+//! `HloComputationProto`: its instructions as lines, in the order of the file, and then the whole
+//! in the order of text.
+
+use super::metadata::clean_name;
+use super::module::Context;
+use super::out::Out;
+use super::wire::{Fault, Fields, Read, Record, Store, Value};
+use super::{instruction, shape};
+use crate::ir::Opcode;
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// An instruction whose line has been written.
+pub(super) struct Line<'a> {
+    /// Where the line is in the scratch text, without indentation and `ROOT`: it begins with `%`
+    /// and the name.
+    start: u32,
+    end: u32,
+    name_length: u32,
+    /// Its id. Within a computation XLA looks at the low 32 bits only.
+    id: i64,
+    /// Its result.
+    shape: &'a [u8],
+}
+
+/// A computation whose lines have been written.
+pub(super) struct Computation<'a> {
+    pub(super) id: i64,
+    pub(super) name: Cow<'a, [u8]>,
+    /// The computations it calls, in the order of its instructions' ids.
+    pub(super) calls: Vec<usize>,
+    lines: Vec<Line<'a>>,
+    /// The order of lines in the text, if it is another.
+    schedule: Option<Vec<u32>>,
+    root: usize,
+    /// Numbers of parameters and their lines, in the order of the numbers.
+    parameters: Vec<(i64, u32)>,
+    thread: &'a [u8],
+}
+
+/// Which instruction of a computation has a local id.
+#[derive(Default)]
+pub(super) struct Places {
+    /// Indices by id; `u32::MAX` where there is none.
+    dense: Vec<u32>,
+    /// The same for ids far beyond the number of instructions.
+    sparse: HashMap<u32, u32>,
+}
+
+impl Places {
+    fn clear(&mut self) {
+        self.dense.clear();
+        self.sparse.clear();
+    }
+
+    /// Takes note of instruction `index`; whether its id is new.
+    #[inline]
+    fn insert(&mut self, local: u32, index: u32) -> bool {
+        let at = local as usize;
+        if at >= 8 * index as usize + 1024 {
+            return self.sparse.insert(local, index).is_none();
+        }
+        if at >= self.dense.len() {
+            self.dense.resize(at + 1, u32::MAX);
+        }
+        let earlier = std::mem::replace(&mut self.dense[at], index);
+        // A late instruction may be dense where an early one with its id was not.
+        earlier == u32::MAX && (self.sparse.is_empty() || !self.sparse.contains_key(&local))
+    }
+
+    #[inline]
+    fn find(&self, id: i64) -> Option<usize> {
+        let local = id as u32;
+        match self.dense.get(local as usize) {
+            Some(place) if *place != u32::MAX => Some(*place as usize),
+            _ if self.sparse.is_empty() => None,
+            _ => self.sparse.get(&local).map(|index| *index as usize),
+        }
+    }
+}
+
+/// What reading a computation needs beside the module.
+#[derive(Default)]
+pub(super) struct Scratch<'a> {
+    places: Places,
+    store: Store<'a>,
+    /// Instructions and the computations they call.
+    calls: Vec<(u32, usize)>,
+}
+
+impl<'a> Computation<'a> {
+    /// Reads `message` and writes its lines to `out`.
+    pub(super) fn read(
+        message: &'a [u8],
+        module: &Context<'a>,
+        out: &mut Out<'a>,
+        scratch: &mut Scratch<'a>,
+    ) -> Read<Computation<'a>> {
+        let (mut name, mut thread): (&[u8], &[u8]) = (b"", b"");
+        let (mut id, mut root) = (0, 0);
+        let mut parameters = Vec::new();
+        scratch.places.clear();
+        scratch.calls.clear();
+        let mut lines: Vec<Line<'a>> = Vec::new();
+        let mut fields = Fields::new(message);
+        while let Some((number, value)) = fields.next()? {
+            match (number, value) {
+                (1, Value::Bytes(text)) => name = text,
+                (2, Value::Bytes(instruction)) => {
+                    let fields = scratch.store.read(instruction, instruction::REPEATED)?;
+                    let index = lines.len() as u32;
+                    let opcode = opcode_of(&fields);
+                    if opcode == Opcode::Parameter {
+                        parameters.push((fields.integer(9), index));
+                    }
+                    let start = out.text.len() as u32;
+                    let (lines_before, places) = (&lines[..], &scratch.places);
+                    let calls = &mut scratch.calls;
+                    let mut scope = Scope { module, lines: lines_before, places, calls };
+                    let name_length = instruction::write(out, &mut scope, opcode, &fields)?;
+                    out.check()?;
+                    let line = Line {
+                        start,
+                        end: out.text.len() as u32,
+                        name_length,
+                        id: id_of(&fields)?,
+                        shape: fields.bytes(3).unwrap_or_default(),
+                    };
+                    if !scratch.places.insert(line.id as u32, index) {
+                        let message = format!("two instructions with id {}", line.id);
+                        return Err(Fault::new(instruction, message));
+                    }
+                    lines.push(line);
+                }
+                (5, Value::Varint(value)) => id = value as i64,
+                (6, Value::Varint(value)) => root = value as i64,
+                (8, Value::Bytes(text)) => thread = text,
+                _ => {}
+            }
+        }
+        if lines.is_empty() {
+            return Err(Fault::new(message, "a computation without instructions"));
+        }
+        let Some(root) = scratch.places.find(root) else {
+            return Err(Fault::new(message, format!("no instruction with the root's id {root}")));
+        };
+        let schedule = match module.schedule.get(&id) {
+            Some(schedule) => Some(scheduled(schedule, &scratch.places, lines.len())?),
+            None => None,
+        };
+        parameters.sort_by_key(|(number, _)| *number);
+        // Stable, so that the calls of one instruction keep their order.
+        scratch.calls.sort_by_key(|(index, _)| lines[*index as usize].id as u32);
+        let calls = scratch.calls.iter().map(|(_, callee)| *callee).collect();
+        let name = if name.is_empty() {
+            Cow::Owned(format!("computation.{id}").into_bytes())
+        } else {
+            clean_name(name)
+        };
+        Ok(Computation { id, name, calls, lines, schedule, root, parameters, thread })
+    }
+
+    /// Ids and names of its instructions.
+    pub(super) fn names<'s>(&self, scratch: &'s [u8]) -> impl Iterator<Item = (i64, &'s [u8])> {
+        self.lines.iter().map(|line| (line.id, &scratch[line.name()]))
+    }
+
+    /// Appends the computation to `out`, with the lines that stand in `scratch`.
+    pub(super) fn write(&self, out: &mut Out<'a>, scratch: &[u8], is_entry: bool) -> Read<()> {
+        out.push(if is_entry { b"ENTRY %" } else { b"%" });
+        out.push(&self.name);
+        self.signature(out, scratch)?;
+        let mut line = |index: usize| {
+            let line = &self.lines[index];
+            out.push(if index == self.root { b"  ROOT " } else { b"  " });
+            out.push(&scratch[line.start as usize..line.end as usize]);
+        };
+        match &self.schedule {
+            Some(rows) => rows.iter().for_each(|row| line(*row as usize)),
+            None => (0..self.lines.len()).for_each(line),
+        }
+        out.byte(b'}');
+        if !matches!(self.thread, b"" | b"main") {
+            out.push(b", execution_thread=");
+            out.string(self.thread);
+        }
+        out.byte(b'\n');
+        Ok(())
+    }
+
+    /// ` (x: f32[2]) -> f32[2] {`, parameters in the order of their numbers.
+    fn signature(&self, out: &mut Out<'a>, scratch: &[u8]) -> Read<()> {
+        out.push(b" (");
+        for (index, (_, row)) in self.parameters.iter().enumerate() {
+            if index > 0 {
+                out.push(b", ");
+            }
+            let line = &self.lines[*row as usize];
+            out.push(&scratch[line.name()]);
+            out.push(b": ");
+            out.shape(line.shape, shape::PLAIN)?;
+        }
+        out.push(b") -> ");
+        out.shape(self.lines[self.root].shape, shape::PLAIN)?;
+        out.push(b" {\n");
+        Ok(())
+    }
+}
+
+impl Line<'_> {
+    /// Where its name is in the scratch text.
+    fn name(&self) -> std::ops::Range<usize> {
+        let start = self.start as usize + 1;
+        start..start + self.name_length as usize
+    }
+}
+
+/// Rows in the order of `schedule`: instruction ids.
+fn scheduled(schedule: &[u8], places: &Places, count: usize) -> Read<Vec<u32>> {
+    let mut rows = Vec::with_capacity(count);
+    let mut seen = vec![false; count];
+    let mut fields = Fields::new(schedule);
+    while let Some((number, value)) = fields.next()? {
+        if number != 1 {
+            continue;
+        }
+        value.integers(|id| {
+            let Some(index) = places.find(id) else {
+                let message = format!("the schedule has an instruction of unknown id {id}");
+                return Err(Fault::new(schedule, message));
+            };
+            if std::mem::replace(&mut seen[index], true) {
+                return Err(Fault::new(schedule, "the schedule has an instruction twice"));
+            }
+            rows.push(index as u32);
+            Ok(())
+        })?;
+    }
+    if rows.len() != count {
+        let message = format!("the schedule has {} of {count} instructions", rows.len());
+        return Err(Fault::new(schedule, message));
+    }
+    Ok(rows)
+}
+
+fn opcode_of(fields: &Record<'_, '_>) -> Opcode {
+    let (message, word) = (fields.message(), fields.bytes(2).unwrap_or_default());
+    let start = (word.as_ptr() as usize).wrapping_sub(message.as_ptr() as usize);
+    let found = start.checked_add(word.len()).and_then(|end| {
+        // Reads the word where it stands, which is quicker than as a slice of its own.
+        Opcode::from_text(message, start, end)
+    });
+    found.unwrap_or(Opcode::Unknown)
+}
+
+fn id_of(fields: &Record<'_, '_>) -> Read<i64> {
+    let id = fields.integer(35);
+    if id < 0 {
+        return Err(Fault::new(fields.message(), format!("an instruction of negative id {id}")));
+    }
+    Ok(id)
+}
+
+/// The computation being read, as its next instruction sees it.
+pub(super) struct Scope<'a, 's> {
+    pub(super) module: &'s Context<'a>,
+    /// The instructions before.
+    lines: &'s [Line<'a>],
+    places: &'s Places,
+    calls: &'s mut Vec<(u32, usize)>,
+}
+
+impl<'a> Scope<'a, '_> {
+    /// Appends the name of the instruction with `id`, which must stand before this one: no cycles.
+    #[inline]
+    pub(super) fn refer(&self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
+        match self.places.find(id) {
+            Some(found) => out.copy(self.lines[found].name()),
+            None => {
+                let text = format!("id {id} is no instruction before this one in its computation");
+                Err(Fault::new(message, text))
+            }
+        }
+    }
+
+    /// `PrimitiveType` of the first operand of `fields`.
+    pub(super) fn operand_type(&self, fields: &Record<'_, '_>) -> Read<i64> {
+        let first = fields.list(36)?.first().copied();
+        match first.and_then(|id| self.places.find(id)) {
+            Some(index) => shape::type_code(self.lines[index].shape),
+            None => Ok(0),
+        }
+    }
+
+    /// Takes note that this instruction calls the computations `ids`, in that order.
+    pub(super) fn note_calls(&mut self, ids: &[i64]) {
+        let row = self.lines.len() as u32;
+        let numbers = ids.iter().filter_map(|id| self.module.numbers.get(id));
+        self.calls.extend(numbers.map(|number| (row, *number)));
+    }
+
+    /// Appends the name of the computation with `id`, which must stand before this one: no
+    /// recursion.
+    pub(super) fn call(&self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
+        let Some(number) = self.module.numbers.get(&id) else {
+            let text = format!("id {id} is no computation before this one");
+            return Err(Fault::new(message, text));
+        };
+        out.refer(&self.module.computations[*number].name)
+    }
+}

@@ -1,0 +1,119 @@
+//! Which message a file holds, and where in it the module is.
+
+use super::wire::{Fault, Fields, Read, Value, varint};
+use crate::error::ErrorKind;
+
+/// A module found in bytes.
+pub(super) struct Found<'a> {
+    /// An `HloModuleProto`.
+    pub(super) module: &'a [u8],
+    /// The `BufferAssignmentProto` beside it.
+    pub(super) assignment: Option<&'a [u8]>,
+}
+
+/// Whether `bytes` could be a protobuf and cannot be text: they begin with a field of HLO's
+/// messages and hold bytes that text does not have.
+pub(super) fn is_binary_message(bytes: &[u8]) -> bool {
+    let head = bytes.get(..4096).unwrap_or(bytes);
+    let is_control = |byte: &u8| *byte < 32 && !matches!(byte, 7 | 9..=13 | 27);
+    let mut rest = bytes;
+    // A delimited message begins with its length.
+    let is_delimited = varint(&mut rest).is_ok_and(|length| {
+        usize::try_from(length).is_ok_and(|length| length > 0 && length <= rest.len())
+            && begins_with_field(rest)
+    });
+    (begins_with_field(bytes) || is_delimited) && head.iter().any(is_control)
+}
+
+/// Whether `bytes` begin with a name or a message as HLO's messages do: fields 1 to 4.
+fn begins_with_field(bytes: &[u8]) -> bool {
+    let [tag @ (0x0a | 0x12 | 0x1a | 0x22), rest @ ..] = bytes else { return false };
+    let mut rest = rest;
+    let Ok(length) = varint(&mut rest) else { return false };
+    let inside = usize::try_from(length).ok().and_then(|length| rest.get(..length));
+    // A message cut off is one all the same if another begins in it.
+    let inside = inside.unwrap_or(rest);
+    let is_name = inside.iter().all(|byte| (0x20..0x7f).contains(byte));
+    inside.is_empty() || *tag != 0x0a || is_name || matches!(inside[0], 0x0a | 0x12 | 0x1a | 0x22)
+}
+
+/// The module in `bytes`, whichever message is around it.
+pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
+    if is_module(bytes) {
+        // Field 1 of an HloProto around a module is a message; that of a module is its name.
+        let inner = first(bytes, 1).filter(|inner| is_module(inner));
+        return Ok(match inner {
+            Some(module) => Found { module, assignment: first(bytes, 3) },
+            None => Found { module: bytes, assignment: None },
+        });
+    }
+    if let Some(inner) = first(bytes, 1) {
+        // HloProto, and the module with its configuration.
+        if is_module(inner) {
+            return Ok(Found { module: inner, assignment: first(bytes, 3) });
+        }
+        // HloSnapshot.
+        if let Some(module) = first(inner, 1).filter(|module| is_module(module)) {
+            return Ok(Found { module, assignment: first(inner, 3) });
+        }
+    }
+    // An unoptimized snapshot: its length, the message, then the arguments.
+    let mut rest = bytes;
+    if let Ok(length) = varint(&mut rest)
+        && let Some(message) = usize::try_from(length).ok().and_then(|length| rest.get(..length))
+        && let Some(module) = first(message, 1).filter(|module| is_module(module))
+    {
+        return Ok(Found { module, assignment: None });
+    }
+    Err(explain(bytes))
+}
+
+/// The first value of a field that holds a message; None in what is no message as far as there.
+fn first(bytes: &[u8], wanted: u32) -> Option<&[u8]> {
+    let mut fields = Fields::new(bytes);
+    while let Some((number, value)) = fields.next().ok()? {
+        if let (true, Value::Bytes(bytes)) = (number == wanted, value) {
+            return Some(bytes);
+        }
+    }
+    None
+}
+
+/// Whether `bytes` are fields to the end and look like a module: computations, and an entry's
+/// name, id or program shape.
+fn is_module(bytes: &[u8]) -> bool {
+    let (mut has_computations, mut has_entry) = (false, false);
+    let mut fields = Fields::new(bytes);
+    loop {
+        match fields.next() {
+            Ok(Some((3, Value::Bytes(_)))) => has_computations = true,
+            Ok(Some((3, _))) | Err(_) => return false,
+            Ok(Some((4 | 2, Value::Bytes(_)) | (6, Value::Varint(_)))) => has_entry = true,
+            Ok(Some(_)) => {}
+            Ok(None) => return has_computations && has_entry,
+        }
+    }
+}
+
+/// Why there is no module in `bytes`: the first fault on the way, if there is one.
+fn explain(bytes: &[u8]) -> Fault {
+    let mut level = bytes;
+    for _ in 0..3 {
+        let mut fields = Fields::new(level);
+        let mut next = None;
+        loop {
+            match fields.next() {
+                Ok(Some((1, Value::Bytes(inner)))) if next.is_none() => next = Some(inner),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(fault) => return fault,
+            }
+        }
+        match next {
+            // A message, not a name.
+            Some(inner) if inner.first() == Some(&0x0a) => level = inner,
+            _ => break,
+        }
+    }
+    Fault { kind: ErrorKind::NotHlo, ..Fault::new(bytes, "a protobuf that holds no HLO module") }
+}

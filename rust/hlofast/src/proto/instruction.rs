@@ -1,0 +1,227 @@
+//! `HloInstructionProto` as a line of text.
+
+use super::computation::Scope;
+use super::out::Out;
+use super::wire::{Fault, Read, Record, repeated};
+use super::{literal, metadata, shape, sharding};
+use crate::ir::{CallRole, Opcode};
+
+/// The fields that are lists.
+pub(super) const REPEATED: u128 = repeated(&[
+    14, 17, 20, 32, 34, 36, 37, 38, 49, 52, 57, 64, 74, // Of earlier years.
+    4, 5, 6, 44, 86,
+]);
+
+const PREDICATE: i64 = 1;
+
+/// Appends the line of `fields`, without indentation and `ROOT`; gives the length of the name
+/// behind its `%`.
+pub(super) fn write<'a>(
+    out: &mut Out<'a>,
+    scope: &mut Scope<'a, '_>,
+    opcode: Opcode,
+    fields: &Record<'a, '_>,
+) -> Read<u32> {
+    let Some(name) = fields.text(1) else {
+        return Err(Fault::new(fields.message(), "an instruction without a name"));
+    };
+    let name = metadata::clean_name(name);
+    out.byte(b'%');
+    out.push(&name);
+    out.push(b" = ");
+    let Some(result) = fields.bytes(3) else {
+        return Err(Fault::new(fields.message(), "an instruction without a shape"));
+    };
+    out.shape(result, shape::FULL)?;
+    out.byte(b' ');
+    let mut comparison = None;
+    if opcode == Opcode::Unknown {
+        let word = fields.bytes(2).unwrap_or_default();
+        comparison = old_comparison(word);
+        match comparison {
+            Some(_) => out.push(b"compare"),
+            None => out.push(&metadata::clean_name(word)),
+        }
+    } else {
+        out.push(opcode.as_str().as_bytes());
+    }
+    out.byte(b'(');
+    match opcode {
+        Opcode::Parameter => out.integer(fields.integer(9)),
+        Opcode::Constant => match fields.bytes(8) {
+            Some(value) => literal::write(out, value, false, 0)?,
+            None => out.push(b"{...}"),
+        },
+        _ => operands(out, scope, fields)?,
+    }
+    out.byte(b')');
+    if let Some(direction) = comparison {
+        out.push(b", direction=");
+        out.push(direction);
+    }
+    super::attributes::write(out, scope, opcode, fields)?;
+    calls(out, scope, opcode, fields)?;
+    common(out, scope, fields)?;
+    out.byte(b'\n');
+    Ok(name.len() as u32)
+}
+
+/// The direction in an opcode from before `compare`.
+fn old_comparison(word: &[u8]) -> Option<&'static [u8]> {
+    Some(match word {
+        b"equal-to" => b"EQ",
+        b"not-equal-to" => b"NE",
+        b"greater-than-or-equal-to" => b"GE",
+        b"greater-than" => b"GT",
+        b"less-than-or-equal-to" => b"LE",
+        b"less-than" => b"LT",
+        _ => return None,
+    })
+}
+
+fn operands<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<()> {
+    let mut count = 0;
+    fields.integers(36, |id| {
+        if count > 0 {
+            out.push(b", ");
+            shape::index_comment(out, count);
+        }
+        count += 1;
+        out.byte(b'%');
+        scope.refer(out, id, fields.message())
+    })
+}
+
+/// The computations that are called, by their roles.
+fn calls<'a>(
+    out: &mut Out<'a>,
+    scope: &mut Scope<'a, '_>,
+    opcode: Opcode,
+    fields: &Record<'a, '_>,
+) -> Read<()> {
+    if !fields.has(38) {
+        return Ok(());
+    }
+    let ids = fields.list(38)?;
+    scope.note_calls(&ids);
+    use Opcode as O;
+    match (opcode, ids.as_slice()) {
+        (O::While, [body, condition]) => {
+            one(out, scope, CallRole::Condition, *condition, fields)?;
+            one(out, scope, CallRole::Body, *body, fields)
+        }
+        (O::SelectAndScatter, [select, scatter]) => {
+            one(out, scope, CallRole::Select, *select, fields)?;
+            one(out, scope, CallRole::Scatter, *scatter, fields)
+        }
+        (O::Conditional, [yes, no]) if scope.operand_type(fields)? == PREDICATE => {
+            one(out, scope, CallRole::TrueComputation, *yes, fields)?;
+            one(out, scope, CallRole::FalseComputation, *no, fields)
+        }
+        (O::Conditional, _) => list(out, scope, CallRole::Branch, &ids, fields),
+        (O::CustomCall, _) => list(out, scope, CallRole::Called, &ids, fields),
+        // Their callee is that of the operand; old dumps say it again.
+        (O::AsyncUpdate | O::AsyncDone, _) => Ok(()),
+        (O::Fusion | O::AsyncStart | O::Unknown, [callee]) => {
+            one(out, scope, CallRole::Calls, *callee, fields)
+        }
+        (_, [callee]) if opcode.may_call() => {
+            one(out, scope, CallRole::ToApply, *callee, fields)?;
+            if opcode == O::Call && fields.is_set(89) {
+                out.push(b", is_composite=true");
+            }
+            Ok(())
+        }
+        (O::AllReduce | O::AllReduceStart | O::Topk, [callee]) => {
+            one(out, scope, CallRole::ToApply, *callee, fields)
+        }
+        _ => {
+            let word = String::from_utf8_lossy(fields.bytes(2).unwrap_or_default()).into_owned();
+            let message = format!("a {word} that calls {} computations", ids.len());
+            Err(Fault::new(fields.message(), message))
+        }
+    }
+}
+
+/// `, role=%name`.
+fn one<'a>(
+    out: &mut Out<'a>,
+    scope: &Scope<'a, '_>,
+    role: CallRole,
+    id: i64,
+    fields: &Record<'a, '_>,
+) -> Read<()> {
+    out.push(b", ");
+    out.push(role.as_str().as_bytes());
+    out.push(b"=%");
+    scope.call(out, id, fields.message())
+}
+
+/// `, role={%a, %b}`.
+fn list<'a>(
+    out: &mut Out<'a>,
+    scope: &Scope<'a, '_>,
+    role: CallRole,
+    ids: &[i64],
+    fields: &Record<'a, '_>,
+) -> Read<()> {
+    for (index, id) in ids.iter().enumerate() {
+        if index == 0 {
+            out.push(b", ");
+            out.push(role.as_str().as_bytes());
+            out.byte(b'=');
+        }
+        out.push(if index == 0 { b"{%" } else { b", %" });
+        scope.call(out, *id, fields.message())?;
+    }
+    if !ids.is_empty() {
+        out.byte(b'}');
+    }
+    Ok(())
+}
+
+/// The attributes that every opcode may have.
+fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<()> {
+    if let Some(value) = fields.bytes(40) {
+        out.push(b", sharding=");
+        sharding::write(out, value, 0)?;
+    }
+    if let Some(value) = fields.text(68) {
+        metadata::write_frontend(out, b", frontend_attributes=", value)?;
+    }
+    let mut count = 0;
+    fields.integers(37, |id| {
+        out.push(if count == 0 { b", control-predecessors={%" } else { b", %" });
+        count += 1;
+        scope.refer(out, id, fields.message())
+    })?;
+    if count > 0 {
+        out.byte(b'}');
+    }
+    if let Some(value) = fields.text(82) {
+        metadata::write_statistics(out, value)?;
+    }
+    if let Some(value) = fields.bytes(88) {
+        metadata::write_origin(out, value)?;
+    }
+    if let Some(value) = fields.text(7) {
+        let start = out.text.len();
+        out.push(b", metadata=");
+        if !metadata::write(out, value, &scope.module.payloads)? {
+            out.text.truncate(start);
+        }
+    }
+    let config = match fields.bytes(99) {
+        Some(value) => {
+            let value = metadata::payload(value, &scope.module.payloads)?;
+            out.limit_reference(value)?;
+            Some(value)
+        }
+        None => fields.text(43),
+    };
+    if let Some(config) = config.filter(|config| !config.is_empty()) {
+        out.push(b", backend_config=");
+        metadata::write_opaque(out, config);
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! `OpMetadata`, frontend attributes, statistics and original values as text.
+
+use super::out::Out;
+use super::shape::MAX_DEPTH;
+use super::wire::{Fault, Fields, Read, Store, Value, repeated};
+use crate::text::{Cursor, is_identifier_byte, is_identifier_start};
+
+/// The bytes of a `Payload`: its own, or those it numbers in `payloads`.
+pub(super) fn payload<'a>(payload: &'a [u8], payloads: &[&'a [u8]]) -> Read<&'a [u8]> {
+    let mut store = Store::default();
+    let fields = store.read(payload, 0)?;
+    if let Some(value) = fields.bytes(1) {
+        return Ok(value);
+    }
+    let number = fields.integer(2);
+    let found = usize::try_from(number).ok().and_then(|number| payloads.get(number));
+    found.copied().ok_or_else(|| {
+        let message = format!("payload {number} of {}", payloads.len());
+        Fault::new(payload, message)
+    })
+}
+
+/// The keys of `metadata` in XLA's order, with the fields they stand for.
+const KEYS: [(u32, &[u8]); 12] = [
+    (1, b"op_type="),
+    (2, b"op_name="),
+    (3, b"source_file="),
+    (4, b"source_line="),
+    (17, b"source_end_line="),
+    (18, b"source_column="),
+    (19, b"source_end_column="),
+    (5, b"profile_type="),
+    (12, b"deduplicated_name="),
+    (16, b"scheduling_name="),
+    (15, b"stack_frame_id="),
+    (20, b"metadata_payload="),
+];
+
+/// Appends `{op_name="..." stack_frame_id=3}`; whether anything stands in it.
+pub(super) fn write(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<bool> {
+    let start = out.text.len();
+    if let Some(is_some) = write_usual(out, metadata)? {
+        return Ok(is_some);
+    }
+    out.text.truncate(start);
+    write_any(out, metadata, payloads)
+}
+
+/// The same for metadata whose fields are the usual few and stand in the order of text; None,
+/// and any text, for others.
+fn write_usual(out: &mut Out<'_>, metadata: &[u8]) -> Read<Option<bool>> {
+    out.byte(b'{');
+    let start = out.text.len();
+    let mut last = 0;
+    let mut fields = Fields::new(metadata);
+    while let Some((number, value)) = fields.next()? {
+        let key: &[u8] = match number {
+            _ if number <= last => return Ok(None),
+            1 => b" op_type=",
+            2 => b" op_name=",
+            3 => b" source_file=",
+            4 => b" source_line=",
+            15 => b" stack_frame_id=",
+            _ => return Ok(None),
+        };
+        last = number;
+        let key = if out.text.len() == start { &key[1..] } else { key };
+        match value {
+            Value::Bytes(text) if number < 4 && !text.is_empty() => {
+                out.push(key);
+                out.string(text);
+            }
+            Value::Varint(value) if number >= 4 && value as i32 != 0 => {
+                out.push(key);
+                out.integer((value as i32).into());
+            }
+            _ => {}
+        }
+    }
+    let is_some = out.text.len() > start;
+    out.byte(b'}');
+    Ok(Some(is_some))
+}
+
+fn write_any(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<bool> {
+    let mut store = Store::default();
+    let fields = store.read(metadata, repeated(&[5]))?;
+    out.byte(b'{');
+    let start = out.text.len();
+    for (number, key) in KEYS {
+        if !fields.has(number) {
+            continue;
+        }
+        let before = out.text.len();
+        if before > start {
+            out.byte(b' ');
+        }
+        out.push(key);
+        match number {
+            1 | 2 | 3 | 12 | 16 => match fields.text(number) {
+                Some(text) => out.string(text),
+                None => out.text.truncate(before),
+            },
+            5 => out.integers(&fields.list(5)?),
+            20 => {
+                let content = payload(fields.bytes(20).unwrap_or_default(), payloads)?;
+                out.limit_reference(content)?;
+                out.string(content);
+            }
+            _ => match fields.integer(number) as i32 {
+                0 => out.text.truncate(before),
+                value => out.integer(value.into()),
+            },
+        }
+    }
+    let is_some = out.text.len() > start;
+    out.byte(b'}');
+    Ok(is_some)
+}
+
+/// Whether `text` is one `{...}` as the reader of text delimits it.
+pub(super) fn is_dictionary(text: &[u8]) -> bool {
+    let mut cursor = Cursor::new(text);
+    text.first() == Some(&b'{') && cursor.dictionary().is_ok() && cursor.is_at_end()
+}
+
+/// Appends the value of a backend configuration or of a frontend attribute: dictionaries as they
+/// are, everything else as a string.
+pub(super) fn write_opaque(out: &mut Out<'_>, value: &[u8]) {
+    if is_dictionary(value) {
+        out.push(value);
+    } else {
+        out.string(value);
+    }
+}
+
+/// Appends `{a="1",b={opaque}}`, sorted by key as XLA does; whether there are any.
+pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -> Read<()> {
+    if attributes.is_empty() {
+        return Ok(());
+    }
+    let mut entries: Vec<(&[u8], &[u8])> = Vec::new();
+    let mut fields = Fields::new(attributes);
+    while let Some((number, value)) = fields.next()? {
+        if let (1, Some(entry)) = (number, value.bytes()) {
+            let mut store = Store::default();
+            let entry = store.read(entry, 0)?;
+            let text = |number: u32| entry.bytes(number).unwrap_or_default();
+            entries.push((text(1), text(2)));
+        }
+    }
+    if entries.is_empty() {
+        return Ok(());
+    }
+    // Of doubled keys the last one counts.
+    entries.reverse();
+    entries.sort_by_key(|(key, _)| *key);
+    entries.dedup_by_key(|(key, _)| *key);
+    out.push(key);
+    for (index, (key, value)) in entries.iter().enumerate() {
+        out.byte(if index == 0 { b'{' } else { b',' });
+        out.push(&clean_name(key));
+        out.byte(b'=');
+        write_opaque(out, value);
+    }
+    out.byte(b'}');
+    Ok(())
+}
+
+/// A name as text can have it: XLA too writes `_` for other characters.
+pub(super) fn clean_name(name: &[u8]) -> std::borrow::Cow<'_, [u8]> {
+    let is_clean = name.first().is_some_and(|byte| is_identifier_start(*byte))
+        && name.iter().all(|byte| is_identifier_byte(*byte));
+    if is_clean {
+        return name.into();
+    }
+    let clean = |byte: &u8| if is_identifier_byte(*byte) { *byte } else { b'_' };
+    let mut cleaned: Vec<u8> = name.iter().map(clean).collect();
+    if !cleaned.first().is_some_and(|byte| is_identifier_start(*byte)) {
+        cleaned.insert(0, b'_');
+    }
+    cleaned.into()
+}
+
+/// Appends `, statistics={visualizing_index=0,name=1}` if there are any.
+pub(super) fn write_statistics(out: &mut Out<'_>, statistics: &[u8]) -> Read<()> {
+    let mut store = Store::default();
+    let fields = store.read(statistics, repeated(&[2]))?;
+    if !fields.has(2) {
+        return Ok(());
+    }
+    out.push(b", statistics={visualizing_index=");
+    out.integer(fields.integer(1));
+    for statistic in fields.messages(2) {
+        let mut store = Store::default();
+        let statistic = store.read(statistic, 0)?;
+        out.byte(b',');
+        out.push(&clean_name(statistic.bytes(1).unwrap_or_default()));
+        out.byte(b'=');
+        super::literal::write_figure(out, statistic.double(2));
+    }
+    out.byte(b'}');
+    Ok(())
+}
+
+/// Appends `, origin={(({"v1"}, {"v2" {0,1}}), {})}`, whose brackets follow the places of its
+/// elements.
+pub(super) fn write_origin(out: &mut Out<'_>, origin: &[u8]) -> Read<()> {
+    let mut store = Store::default();
+    let fields = store.read(origin, repeated(&[1]))?;
+    out.push(b", origin={");
+    if fields.is_set(2) {
+        out.push(b"[synthetic_call]");
+    } else {
+        if !fields.has(1) {
+            out.push(b"()");
+        }
+        // The path of the last element: brackets close and open where paths part.
+        let mut path: Vec<i64> = Vec::new();
+        for (count, message) in fields.messages(1).enumerate() {
+            let mut store = Store::default();
+            let element = store.read(message, repeated(&[1]))?;
+            let next = element.list(1)?;
+            if next.len() > MAX_DEPTH as usize {
+                return Err(Fault::new(message, "a place in a tuple nested deeper than 100"));
+            }
+            let shared = path.iter().zip(&next).take_while(|(a, b)| a == b).count();
+            if count > 0 {
+                // The component in which they part stays inside the same brackets.
+                (shared + 1..path.len()).for_each(|_| out.byte(b')'));
+                out.push(b", ");
+                (shared + 1..next.len()).for_each(|_| out.byte(b'('));
+            } else {
+                next.iter().for_each(|_| out.byte(b'('));
+            }
+            match element.bytes(2) {
+                None => out.push(b"{}"),
+                Some(array) => write_array(out, array)?,
+            }
+            path = next;
+        }
+        path.iter().for_each(|_| out.byte(b')'));
+    }
+    out.byte(b'}');
+    Ok(())
+}
+
+/// An `OriginalArrayProto`.
+pub(super) fn write_array(out: &mut Out<'_>, array: &[u8]) -> Read<()> {
+    let mut store = Store::default();
+    let array = store.read(array, repeated(&[2]))?;
+    out.byte(b'{');
+    out.string(array.bytes(1).unwrap_or_default());
+    if array.has(2) {
+        out.byte(b' ');
+        out.integers(&array.list(2)?);
+    }
+    out.byte(b'}');
+    Ok(())
+}

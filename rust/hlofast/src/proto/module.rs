@@ -1,0 +1,331 @@
+//! `HloModuleProto` as text: header, tables, computations in the order of text.
+
+use super::computation::{Computation, Scratch};
+use super::metadata::{self, clean_name};
+use super::out::Out;
+use super::wire::{Fault, Fields, Read, Record, Store, Value, repeated};
+use super::{assignment, shape};
+use crate::print::needs_percent;
+use std::collections::HashMap;
+
+/// What all computations of a module share.
+pub(super) struct Context<'a> {
+    pub(super) computations: Vec<Computation<'a>>,
+    /// Which computation has an id.
+    pub(super) numbers: HashMap<i64, usize>,
+    /// The number of the entry computation.
+    pub(super) entry: usize,
+    /// The sequence of each scheduled computation, by its id.
+    pub(super) schedule: HashMap<i64, &'a [u8]>,
+    /// Strings that others refer to by number.
+    pub(super) payloads: Vec<&'a [u8]>,
+}
+
+const REPEATED: u128 = repeated(&[3, 10, 13, 14, 22, 24]);
+
+/// Modules inside of modules beyond which they are refused: each level escapes what is in it.
+const MAX_MODULES: u32 = 4;
+
+/// The text of the module `message`, which is `depth` modules inside of another, and of the
+/// `BufferAssignmentProto` that came with it.
+pub(super) fn to_text(
+    message: &[u8],
+    assignment: Option<&[u8]>,
+    depth: u32,
+) -> Read<(Vec<u8>, Option<Vec<u8>>)> {
+    if depth > MAX_MODULES {
+        return Err(Fault::new(message, "modules nested more than 4 deep"));
+    }
+    let mut store = Store::default();
+    let fields = store.read(message, REPEATED)?;
+    // Lines in the order of the file: each refers only to what comes before it.
+    let mut lines = Out::new(message.len());
+    let context = Context::read(&fields, &mut lines)?;
+    let scratch = std::mem::take(&mut lines.text);
+    let mut out = Out::new(0);
+    out.text.reserve(scratch.len() + scratch.len() / 8 + 4096);
+    out.raise_limit(scratch.len().saturating_add(message.len().saturating_mul(16)));
+    header(&mut out, &fields, depth)?;
+    out.byte(b'\n');
+    if let Some(index) = fields.text(17) {
+        tables(&mut out, index)?;
+    }
+    for number in context.text_order() {
+        out.byte(b'\n');
+        context.computations[number].write(&mut out, &scratch, number == context.entry)?;
+        out.check()?;
+    }
+    let assignment = match assignment {
+        Some(assignment) => Some(assignment::to_text(assignment, &context, &scratch)?),
+        None => None,
+    };
+    Ok((out.text, assignment))
+}
+
+impl<'a> Context<'a> {
+    fn read(fields: &Record<'a, '_>, out: &mut Out<'a>) -> Read<Context<'a>> {
+        let mut context = Context {
+            computations: Vec::new(),
+            numbers: HashMap::new(),
+            entry: 0,
+            schedule: schedule(fields.bytes(7).unwrap_or_default())?,
+            payloads: fields.messages(22).collect(),
+        };
+        let mut scratch = Scratch::default();
+        for message in fields.messages(3) {
+            let computation = Computation::read(message, &context, out, &mut scratch)?;
+            let number = context.computations.len();
+            if context.numbers.insert(computation.id, number).is_some() {
+                let text = format!("two computations with id {}", computation.id);
+                return Err(Fault::new(message, text));
+            }
+            context.computations.push(computation);
+        }
+        let id = fields.integer(6);
+        let Some(entry) = context.numbers.get(&id) else {
+            let message = format!("no computation with the entry's id {id}");
+            return Err(Fault::new(fields.message(), message));
+        };
+        context.entry = *entry;
+        Ok(context)
+    }
+
+    /// The names of instructions by their ids.
+    pub(super) fn names<'s>(&self, scratch: &'s [u8]) -> HashMap<i64, &'s [u8]> {
+        self.computations.iter().flat_map(|computation| computation.names(scratch)).collect()
+    }
+
+    /// Computations in the order of text: depth first, callees before callers. Those that nobody
+    /// calls come in the order of their ids, callees in that of their callers' ids: XLA keeps
+    /// instructions in the order of their ids and writes protos in another.
+    fn text_order(&self) -> Vec<usize> {
+        let mut is_called = vec![false; self.computations.len()];
+        for callee in self.computations.iter().flat_map(|computation| &computation.calls) {
+            is_called[*callee] = true;
+        }
+        let mut roots: Vec<usize> =
+            (0..self.computations.len()).filter(|number| !is_called[*number]).collect();
+        roots.sort_by_key(|number| self.computations[*number].id);
+        let mut order = Vec::with_capacity(self.computations.len());
+        let mut is_met = vec![false; self.computations.len()];
+        let mut open: Vec<(usize, usize)> = Vec::new();
+        for root in roots {
+            is_met[root] = true;
+            open.push((root, 0));
+            while let Some((number, next)) = open.last_mut() {
+                match self.computations[*number].calls.get(*next) {
+                    Some(callee) => {
+                        *next += 1;
+                        if !std::mem::replace(&mut is_met[*callee], true) {
+                            open.push((*callee, 0));
+                        }
+                    }
+                    None => {
+                        order.push(*number);
+                        open.pop();
+                    }
+                }
+            }
+        }
+        order
+    }
+}
+
+/// The sequence of each computation that has one, by its id.
+fn schedule(message: &[u8]) -> Read<HashMap<i64, &[u8]>> {
+    let mut found = HashMap::new();
+    let mut entries = Fields::new(message);
+    while let Some((number, value)) = entries.next()? {
+        if let (1, Some(sequence)) = (number, value.bytes()) {
+            let mut store = Store::default();
+            let sequence = store.read(sequence, 0)?;
+            // Of doubled keys the last one counts.
+            found.insert(sequence.integer(1), sequence.bytes(2).unwrap_or_default());
+        }
+    }
+    Ok(found)
+}
+
+fn header(out: &mut Out<'_>, fields: &Record<'_, '_>, depth: u32) -> Read<()> {
+    out.push(b"HloModule ");
+    let name = clean_name(fields.bytes(1).unwrap_or_default());
+    if needs_percent(&name) {
+        out.byte(b'%');
+    }
+    out.push(&name);
+    if fields.has(7) {
+        out.push(b", is_scheduled=true");
+    }
+    aliases(out, fields.bytes(8).unwrap_or_default())?;
+    donors(out, fields.bytes(18).unwrap_or_default())?;
+    if let Some(shape) = fields.text(4) {
+        entry_layout(out, shape)?;
+    }
+    if let Some(assignment) = fields.bytes(15) {
+        let mut store = Store::default();
+        let assignment = store.read(assignment, repeated(&[3]))?;
+        for (number, name) in [(1, &b", replica_count="[..]), (2, b", num_partitions=")] {
+            if assignment.integer(number) > 1 {
+                out.push(name);
+                out.integer(assignment.integer(number));
+            }
+        }
+    }
+    if let Some(attributes) = fields.text(19) {
+        metadata::write_frontend(out, b", frontend_attributes=", attributes)?;
+    }
+    match fields.text(20) {
+        Some(table) => recovery(out, table, depth),
+        None => Ok(()),
+    }
+}
+
+/// `, origin_recovery_table={ {"a"} : {"b"}, "HloModule ..." }` over several lines.
+fn recovery(out: &mut Out<'_>, message: &[u8], depth: u32) -> Read<()> {
+    out.push(b", origin_recovery_table={\n");
+    let mut fields = Fields::new(message);
+    while let Some((number, value)) = fields.next()? {
+        let (1, Some(entry)) = (number, value.bytes()) else { continue };
+        let mut store = Store::default();
+        let entry = store.read(entry, 0)?;
+        out.push(b"  ");
+        metadata::write_array(out, entry.bytes(1).unwrap_or_default())?;
+        out.push(b" : ");
+        metadata::write_array(out, entry.bytes(2).unwrap_or_default())?;
+        if let Some(module) = entry.bytes(3) {
+            out.push(b",\n  \"\n");
+            for line in to_text(module, None, depth + 1)?.0.split(|byte| *byte == b'\n') {
+                if !line.is_empty() {
+                    out.push(b"    ");
+                    out.escaped(line);
+                }
+                out.byte(b'\n');
+            }
+            out.push(b"  \"");
+            out.check()?;
+        }
+        out.byte(b'\n');
+    }
+    out.byte(b'}');
+    Ok(())
+}
+
+/// `, input_output_alias={ {0}: (0, {}, may-alias) }`.
+fn aliases(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
+    let mut fields = Fields::new(message);
+    let mut count = 0;
+    while let Some((number, value)) = fields.next()? {
+        let (1, Some(entry)) = (number, value.bytes()) else { continue };
+        let mut store = Store::default();
+        let entry = store.read(entry, repeated(&[1, 3]))?;
+        out.push(if count == 0 { b", input_output_alias={ " } else { b", " });
+        count += 1;
+        out.integers(&entry.list(1)?);
+        out.push(b": (");
+        out.integer(entry.integer(2));
+        out.push(b", ");
+        out.integers(&entry.list(3)?);
+        out.push(if entry.integer(4) == 1 { b", may-alias)" } else { b", must-alias)" });
+    }
+    if count > 0 {
+        out.push(b" }");
+    }
+    Ok(())
+}
+
+/// `, buffer_donor={ (0, {}) }`.
+fn donors(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
+    let mut fields = Fields::new(message);
+    let mut count = 0;
+    while let Some((number, value)) = fields.next()? {
+        let (1, Some(entry)) = (number, value.bytes()) else { continue };
+        let mut store = Store::default();
+        let entry = store.read(entry, repeated(&[2]))?;
+        out.push(if count == 0 { b", buffer_donor={ (" } else { b", (" });
+        count += 1;
+        out.integer(entry.integer(1));
+        out.push(b", ");
+        out.integers(&entry.list(2)?);
+        out.byte(b')');
+    }
+    if count > 0 {
+        out.push(b" }");
+    }
+    Ok(())
+}
+
+/// `, entry_computation_layout={(f32[2]{0})->f32[2]{0}}`.
+fn entry_layout(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
+    let mut store = Store::default();
+    let program = store.read(message, repeated(&[1, 3]))?;
+    let Some(result) = program.bytes(2) else { return Ok(()) };
+    out.push(b", entry_computation_layout={(");
+    for (index, parameter) in program.messages(1).enumerate() {
+        if index > 0 {
+            out.push(b", ");
+            shape::index_comment(out, index);
+        }
+        shape::write(out, parameter, shape::FULL, 0)?;
+    }
+    out.push(b")->");
+    shape::write(out, result, shape::FULL, 0)?;
+    out.byte(b'}');
+    Ok(())
+}
+
+/// The tables of source places. Text counts parents from 1 for none.
+fn tables(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
+    let sections: [(u32, &[u8]); 4] =
+        [(1, b"FileNames"), (2, b"FunctionNames"), (3, b"FileLocations"), (4, b"StackFrames")];
+    const LOCATION: [(u32, &[u8]); 6] = [
+        (1, b"file_name_id="),
+        (2, b" function_name_id="),
+        (3, b" line="),
+        (5, b" end_line="),
+        (4, b" column="),
+        (6, b" end_column="),
+    ];
+    for (section, keyword) in sections {
+        out.byte(b'\n');
+        out.push(keyword);
+        out.byte(b'\n');
+        let mut count = 0;
+        let mut fields = Fields::new(message);
+        while let Some((number, value)) = fields.next()? {
+            let Value::Bytes(entry) = value else { continue };
+            if number != section {
+                continue;
+            }
+            count += 1;
+            out.unsigned(count);
+            out.byte(b' ');
+            if section < 3 {
+                out.string(entry);
+            } else {
+                let mut numbers = [0i64; 7];
+                let mut entry = Fields::new(entry);
+                while let Some((number, value)) = entry.next()? {
+                    if let Some(place) = numbers.get_mut(number as usize) {
+                        *place = i64::from(value.integer().unwrap_or_default() as i32);
+                    }
+                }
+                out.byte(b'{');
+                if section == 3 {
+                    for (number, name) in LOCATION {
+                        out.push(name);
+                        out.integer(numbers[number as usize]);
+                    }
+                } else {
+                    out.push(b"file_location_id=");
+                    out.integer(numbers[1]);
+                    out.push(b" parent_frame_id=");
+                    out.integer(numbers[2] + 1);
+                }
+                out.byte(b'}');
+            }
+            out.byte(b'\n');
+        }
+    }
+    out.byte(b'\n');
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! The text being written, with a limit on how much.
+
+use super::shape::{self, NONE, Style};
+use super::wire::{Fault, Read};
+use crate::error::ErrorKind;
+
+/// Real modules take two to four times the bytes of their proto as text. References are a few
+/// bytes in a proto and whole names in text, so a hostile proto could ask for any amount.
+const GROWTH: usize = 64;
+const FLOOR: usize = 16 << 20;
+
+/// HLO text under way.
+pub(super) struct Out<'a> {
+    pub(super) text: Vec<u8>,
+    limit: usize,
+    /// Shapes written lately and where their text stands: the same few come again and again.
+    shapes: Vec<(&'a [u8], Style, u32, u32)>,
+}
+
+const SHAPES: usize = 256;
+
+impl<'a> Out<'a> {
+    /// For the text of a proto of `bytes` bytes.
+    pub(super) fn new(bytes: usize) -> Out<'a> {
+        let limit = bytes.saturating_mul(GROWTH).saturating_add(FLOOR).min(u32::MAX as usize);
+        let shapes = vec![(&[][..], NONE, 0, 0); SHAPES];
+        Out { text: Vec::with_capacity(2 * bytes + 256), limit, shapes }
+    }
+
+    #[inline(always)]
+    pub(super) fn push(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(text);
+    }
+
+    #[inline(always)]
+    pub(super) fn byte(&mut self, byte: u8) {
+        self.text.push(byte);
+    }
+
+    /// Appends what stands elsewhere in the proto: the only texts that can be longer than the
+    /// bytes that ask for them.
+    #[inline]
+    pub(super) fn refer(&mut self, text: &[u8]) -> Read<()> {
+        self.limit_reference(text)?;
+        self.text.extend_from_slice(text);
+        Ok(())
+    }
+
+    /// Checks that `text`, which stands elsewhere in the proto, may be appended, escaped or not.
+    #[inline]
+    pub(super) fn limit_reference(&self, text: &[u8]) -> Read<()> {
+        if self.text.len() + text.len() > self.limit {
+            return Err(self.too_large());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn too_large(&self) -> Fault {
+        let message = format!("more than {} bytes as text, far beyond its size", self.limit);
+        Fault { at: 0, kind: ErrorKind::TooLarge, message }
+    }
+
+    /// Appends again what stands at `range`, a name that others refer to.
+    #[inline]
+    pub(super) fn copy(&mut self, range: std::ops::Range<usize>) -> Read<()> {
+        if self.text.len() + range.len() > self.limit {
+            return Err(self.too_large());
+        }
+        self.text.extend_from_within(range);
+        Ok(())
+    }
+
+    /// Allows `bytes` more.
+    pub(super) fn raise_limit(&mut self, bytes: usize) {
+        self.limit = self.limit.saturating_add(bytes).min(u32::MAX as usize);
+    }
+
+    /// Whether there is room for more.
+    #[inline]
+    pub(super) fn check(&self) -> Read<()> {
+        if self.text.len() > self.limit { Err(self.too_large()) } else { Ok(()) }
+    }
+
+    /// Appends the text of `shape`, copied from where it stands already if it does.
+    #[inline]
+    pub(super) fn shape(&mut self, shape: &'a [u8], style: Style) -> Read<()> {
+        let chunk = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let mixed = chunk(shape.first_chunk()) ^ chunk(shape.last_chunk()).rotate_left(29);
+        let mixed = (mixed ^ (shape.len() as u64) << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = ((mixed >> 56) as usize + usize::from(style.layouts)) % SHAPES;
+        let (known, found, start, end) = self.shapes[place];
+        if found == style && known == shape {
+            self.text.extend_from_within(start as usize..end as usize);
+            return Ok(());
+        }
+        let start = self.text.len() as u32;
+        shape::write(self, shape, style, 0)?;
+        self.shapes[place] = (shape, style, start, self.text.len() as u32);
+        Ok(())
+    }
+
+    /// A decimal number.
+    #[inline]
+    pub(super) fn integer(&mut self, value: i64) {
+        if (0..10).contains(&value) {
+            self.text.push(b'0' + value as u8);
+            return;
+        }
+        if value < 0 {
+            self.text.push(b'-');
+        }
+        self.unsigned(value.unsigned_abs());
+    }
+
+    /// A decimal number without sign.
+    pub(super) fn unsigned(&mut self, mut value: u64) {
+        let mut digits = [0u8; 20];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (value % 10) as u8;
+            value /= 10;
+            if value == 0 {
+                break;
+            }
+        }
+        self.text.extend_from_slice(&digits[start..]);
+    }
+
+    /// `{1,2}`.
+    pub(super) fn integers(&mut self, values: &[i64]) {
+        self.byte(b'{');
+        self.plain_integers(values);
+        self.byte(b'}');
+    }
+
+    /// `1,2`.
+    pub(super) fn plain_integers(&mut self, values: &[i64]) {
+        for (index, value) in values.iter().enumerate() {
+            if index > 0 {
+                self.byte(b',');
+            }
+            self.integer(*value);
+        }
+    }
+
+    /// A string with quotes, escaped as XLA does: C escapes, octal for what does not print.
+    pub(super) fn string(&mut self, bytes: &[u8]) {
+        self.byte(b'"');
+        self.escaped(bytes);
+        self.byte(b'"');
+    }
+
+    /// The inside of a string.
+    pub(super) fn escaped(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        loop {
+            let (head, tail) = rest.split_at(plain_length(rest));
+            self.push(head);
+            let Some((special, tail)) = tail.split_first() else { return };
+            rest = tail;
+            match special {
+                b'\n' => self.push(b"\\n"),
+                b'\r' => self.push(b"\\r"),
+                b'\t' => self.push(b"\\t"),
+                b'"' | b'\'' | b'\\' => {
+                    self.byte(b'\\');
+                    self.byte(*special);
+                }
+                byte => {
+                    let digits = [b'0' + (byte >> 6), b'0' + (byte >> 3 & 7), b'0' + (byte & 7)];
+                    self.byte(b'\\');
+                    self.push(&digits);
+                }
+            }
+        }
+    }
+}
+
+/// How many bytes at the start of `text` need no escape.
+#[inline]
+fn plain_length(text: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    const TOPS: u64 = ONES << 7;
+    // The top bit of each byte that is zero in `word`, and perhaps of bytes above such a byte.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
+    let mut length = 0;
+    for chunk in text.chunks_exact(8) {
+        let Some(chunk) = chunk.first_chunk() else { break };
+        let word = u64::from_le_bytes(*chunk);
+        let quotes = zeros(word ^ (ONES * b'"' as u64))
+            | zeros(word ^ (ONES * b'\'' as u64))
+            | zeros(word ^ (ONES * b'\\' as u64))
+            | zeros(word ^ (ONES * 0x7f));
+        let below_space = word.wrapping_sub(ONES * 0x20) & !word & TOPS;
+        if quotes | below_space | word & TOPS != 0 {
+            break;
+        }
+        length += 8;
+    }
+    length + text[length..].iter().take_while(|byte| is_plain(**byte)).count()
+}
+
+#[inline(always)]
+fn is_plain(byte: u8) -> bool {
+    (0x20..0x7f).contains(&byte) && !matches!(byte, b'"' | b'\'' | b'\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_at_every_place_is_escaped_as_one_by_one() {
+        for place in 0..19 {
+            for byte in 0..=255 {
+                let mut text = *b"jit(f)/transpose/xy";
+                text[place] = byte;
+                let plain = text.iter().take_while(|byte| is_plain(**byte)).count();
+                assert_eq!(plain_length(&text), plain, "{byte} at {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn strings_are_escaped_as_xla_does() {
+        let mut out = Out::new(0);
+        out.string(b"a\n\t\"\\\0\xc3\xa9'");
+        assert_eq!(out.text, b"\"a\\n\\t\\\"\\\\\\000\\303\\251\\'\"");
+    }
+
+    #[test]
+    fn numbers() {
+        for value in [0, 9, 10, -1, i64::MIN, i64::MAX] {
+            let mut out = Out::new(0);
+            out.integer(value);
+            assert_eq!(out.text, value.to_string().into_bytes());
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! The protobuf wire format: fields of a message as they stand, nothing copied, nothing allocated
+//! for a length that is only claimed.
+
+use crate::error::ErrorKind;
+
+/// What is wrong, and at which address; the address becomes an offset when the error leaves the
+/// room, where the beginning of the file is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) at: usize,
+    pub(super) kind: ErrorKind,
+    pub(super) message: String,
+}
+
+pub(super) type Read<T> = Result<T, Fault>;
+
+impl Fault {
+    /// A fault where `bytes` begin.
+    #[cold]
+    pub(super) fn new(bytes: &[u8], message: impl Into<String>) -> Fault {
+        let at = bytes.as_ptr() as usize;
+        Fault { at, kind: ErrorKind::InvalidProto, message: message.into() }
+    }
+}
+
+/// The value of one field.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
+    /// Wire type 0.
+    Varint(u64),
+    /// Wire type 1.
+    Fixed64(u64),
+    /// Wire type 2: a message, a string, bytes or packed scalars.
+    Bytes(&'a [u8]),
+    /// Wire type 5.
+    Fixed32(u32),
+}
+
+impl<'a> Value<'a> {
+    /// A message or a string; None for another wire type, which readers then skip as C++ does.
+    pub(super) fn bytes(self) -> Option<&'a [u8]> {
+        match self {
+            Value::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// A number; negative ones of 32 bits are written with 64.
+    pub(super) fn integer(self) -> Option<i64> {
+        match self {
+            Value::Varint(value) => Some(value as i64),
+            _ => None,
+        }
+    }
+
+    /// `float`.
+    pub(super) fn float(self) -> Option<f32> {
+        match self {
+            Value::Fixed32(bits) => Some(f32::from_bits(bits)),
+            _ => None,
+        }
+    }
+
+    /// `double`.
+    pub(super) fn double(self) -> Option<f64> {
+        match self {
+            Value::Fixed64(bits) => Some(f64::from_bits(bits)),
+            _ => None,
+        }
+    }
+
+    /// Gives every element of a repeated integer field: packed or one by one.
+    pub(super) fn integers(self, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
+        match self {
+            Value::Varint(value) => take(value as i64),
+            Value::Bytes(bytes) => {
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    take(varint(&mut rest)? as i64)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The varint that `rest` begins with.
+#[inline(always)]
+pub(super) fn varint(rest: &mut &[u8]) -> Read<u64> {
+    match rest {
+        [first, tail @ ..] if *first < 0x80 => {
+            *rest = tail;
+            Ok(u64::from(*first))
+        }
+        _ => long_varint(rest),
+    }
+}
+
+#[inline]
+fn long_varint(rest: &mut &[u8]) -> Read<u64> {
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    if let Some(chunk) = rest.first_chunk() {
+        let word = u64::from_le_bytes(*chunk);
+        let ends = !word & TOPS;
+        if ends != 0 {
+            // The bits up to the byte that ends the number, seven of each, moved together.
+            let bits = word & (ends ^ (ends - 1)) & !TOPS;
+            let bits = (bits & 0x007f_007f_007f_007f) | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
+            let bits = (bits & 0x0000_3fff_0000_3fff) | (bits & 0x3fff_0000_3fff_0000) >> 2;
+            let bits = (bits & 0x0fff_ffff) | (bits & 0x0fff_ffff_0000_0000) >> 4;
+            *rest = &rest[ends.trailing_zeros() as usize / 8 + 1..];
+            return Ok(bits);
+        }
+    }
+    slow_varint(rest)
+}
+
+#[inline(never)]
+fn slow_varint(rest: &mut &[u8]) -> Read<u64> {
+    let mut value = 0u64;
+    for (index, byte) in rest.iter().take(10).enumerate() {
+        // Bits beyond the 64th are dropped, as C++ does.
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if *byte < 0x80 {
+            *rest = &rest[index + 1..];
+            return Ok(value);
+        }
+    }
+    Err(match rest.len() {
+        0..10 => Fault::new(rest, "a number is cut off"),
+        _ => Fault::new(rest, "a number of more than 10 bytes"),
+    })
+}
+
+/// Iterates over the fields of one message.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(message: &'a [u8]) -> Self {
+        Self { rest: message }
+    }
+
+    /// Number and value of the next field, None at the end.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> Read<Option<(u32, Value<'a>)>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let start = self.rest;
+        let tag = varint(&mut self.rest)?;
+        let number = match u32::try_from(tag) {
+            Ok(tag) if tag >> 3 != 0 && start.len() - self.rest.len() <= 5 => tag >> 3,
+            _ => return Err(Fault::new(start, format!("{tag} is no field of a message"))),
+        };
+        let value = match tag & 7 {
+            0 => Value::Varint(varint(&mut self.rest)?),
+            1 => Value::Fixed64(u64::from_le_bytes(self.fixed(start, number)?)),
+            2 => {
+                let length = varint(&mut self.rest)?;
+                let split =
+                    usize::try_from(length).ok().and_then(|at| self.rest.split_at_checked(at));
+                let Some((bytes, rest)) = split else {
+                    return Err(self.cut_off(start, number, length));
+                };
+                self.rest = rest;
+                Value::Bytes(bytes)
+            }
+            5 => Value::Fixed32(u32::from_le_bytes(self.fixed(start, number)?)),
+            wire => {
+                let message = format!("field {number} has wire type {wire}, which HLO never has");
+                return Err(Fault::new(start, message));
+            }
+        };
+        Ok(Some((number, value)))
+    }
+
+    fn fixed<const N: usize>(&mut self, start: &[u8], number: u32) -> Read<[u8; N]> {
+        match self.rest.split_first_chunk() {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                Ok(*bytes)
+            }
+            None => Err(self.cut_off(start, number, N as u64)),
+        }
+    }
+
+    #[cold]
+    fn cut_off(&self, start: &[u8], number: u32, length: u64) -> Fault {
+        let left = self.rest.len();
+        let message = format!("field {number} claims {length} bytes where {left} are left");
+        Fault::new(start, message)
+    }
+}
+
+/// The set of field numbers that may stand several times.
+pub(super) const fn repeated(numbers: &[u32]) -> u128 {
+    let mut set = 0;
+    let mut index = 0;
+    while index < numbers.len() {
+        set |= 1 << numbers[index];
+        index += 1;
+    }
+    set
+}
+
+/// Room for the fields of one message, to be used again for the next. Small messages take no heap.
+pub(super) struct Store<'a> {
+    few: [(u32, Value<'a>); FEW],
+    many: Vec<(u32, Value<'a>)>,
+}
+
+const FEW: usize = 10;
+
+impl Default for Store<'_> {
+    fn default() -> Self {
+        Store { few: [(0, Value::Varint(0)); FEW], many: Vec::new() }
+    }
+}
+
+impl<'a> Store<'a> {
+    /// Reads `message`, in which only fields of `repeated` may stand several times. Parsers of
+    /// protobuf let the last scalar win and merge messages; no writer doubles a field, so it is
+    /// refused rather than half read.
+    #[inline]
+    pub(super) fn read(&mut self, message: &'a [u8], repeated: u128) -> Read<Record<'a, '_>> {
+        let mut present = 0u128;
+        let mut count = 0;
+        self.many.clear();
+        let mut fields = Fields::new(message);
+        while let Some((number, value)) = fields.next()? {
+            if number >= 128 {
+                continue;
+            }
+            let bit = 1u128 << number;
+            if present & bit & !repeated != 0 {
+                return Err(Fault::new(message, format!("field {number} stands twice")));
+            }
+            present |= bit;
+            match self.few.get_mut(count) {
+                Some(place) => *place = (number, value),
+                None => {
+                    if self.many.is_empty() {
+                        self.many.extend_from_slice(&self.few);
+                    }
+                    self.many.push((number, value));
+                }
+            }
+            count += 1;
+        }
+        let fields = if self.many.is_empty() { &self.few[..count] } else { &self.many };
+        Ok(Record { fields, present, message })
+    }
+}
+
+/// The fields of one message, to be asked for in any order.
+#[derive(Clone, Copy)]
+pub(super) struct Record<'a, 's> {
+    fields: &'s [(u32, Value<'a>)],
+    /// Which of the numbers below 128 are there.
+    present: u128,
+    message: &'a [u8],
+}
+
+impl<'a> Record<'a, '_> {
+    /// The whole message.
+    pub(super) fn message(&self) -> &'a [u8] {
+        self.message
+    }
+
+    #[inline]
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.present >> number & 1 != 0
+    }
+
+    /// Whether one of `numbers` is there.
+    #[inline]
+    pub(super) fn has_any(&self, numbers: u128) -> bool {
+        self.present & numbers != 0
+    }
+
+    #[inline]
+    fn get(&self, number: u32) -> Option<Value<'a>> {
+        if !self.has(number) {
+            return None;
+        }
+        self.fields.iter().find(|(found, _)| *found == number).map(|(_, value)| *value)
+    }
+
+    /// A message, string or bytes.
+    #[inline]
+    pub(super) fn bytes(&self, number: u32) -> Option<&'a [u8]> {
+        self.get(number)?.bytes()
+    }
+
+    /// A message, string or bytes that says something.
+    #[inline]
+    pub(super) fn text(&self, number: u32) -> Option<&'a [u8]> {
+        self.bytes(number).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// A number, 0 if absent.
+    #[inline]
+    pub(super) fn integer(&self, number: u32) -> i64 {
+        self.get(number).and_then(Value::integer).unwrap_or_default()
+    }
+
+    /// A `float`, 0 if absent.
+    pub(super) fn float(&self, number: u32) -> f32 {
+        self.get(number).and_then(Value::float).unwrap_or_default()
+    }
+
+    /// A `double`, 0 if absent.
+    pub(super) fn double(&self, number: u32) -> f64 {
+        self.get(number).and_then(Value::double).unwrap_or_default()
+    }
+
+    /// Whether a flag is set.
+    #[inline]
+    pub(super) fn is_set(&self, number: u32) -> bool {
+        self.integer(number) != 0
+    }
+
+    /// Every occurrence of a repeated field.
+    pub(super) fn all(&self, number: u32) -> impl Iterator<Item = Value<'a>> + '_ {
+        let fields = if self.has(number) { self.fields } else { &[] };
+        fields.iter().filter(move |(found, _)| *found == number).map(|(_, value)| *value)
+    }
+
+    /// Every occurrence of a repeated message or string.
+    pub(super) fn messages(&self, number: u32) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.all(number).filter_map(Value::bytes)
+    }
+
+    /// Every element of a repeated integer field.
+    #[inline]
+    pub(super) fn integers(&self, number: u32, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
+        self.all(number).try_for_each(|value| value.integers(&mut take))
+    }
+
+    /// The elements of a repeated integer field as a list.
+    pub(super) fn list(&self, number: u32) -> Read<Vec<i64>> {
+        let mut list = Vec::new();
+        self.integers(number, |value| {
+            list.push(value);
+            Ok(())
+        })?;
+        Ok(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_every_length() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, (1 << shift) - 1, u64::MAX >> shift] {
+                let mut bytes = Vec::new();
+                let mut left = value;
+                while left >= 0x80 {
+                    bytes.push(left as u8 | 0x80);
+                    left >>= 7;
+                }
+                bytes.push(left as u8);
+                for padding in [0, 1, 8] {
+                    let mut padded = bytes.clone();
+                    padded.resize(bytes.len() + padding, 0xff);
+                    let mut rest = &padded[..];
+                    assert_eq!(varint(&mut rest), Ok(value));
+                    assert_eq!(rest.len(), padding);
+                }
+                let mut cut = &bytes[..bytes.len() - 1];
+                assert!(varint(&mut cut).is_err());
+            }
+        }
+        assert!(varint(&mut &[0xff; 11][..]).is_err());
+    }
+}
