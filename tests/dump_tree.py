@@ -12,7 +12,7 @@ from typing import NamedTuple
 FIXTURES = Path(__file__).parent / "fixtures"
 MAX_TEXT_BYTES = 8 << 20
 """The scans of the tests take no more out of a compressed file."""
-PROTO = "skipped"
+PROTO = "read"
 """What becomes of binary modules."""
 
 

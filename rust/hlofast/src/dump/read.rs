@@ -10,11 +10,9 @@ use super::walk::{Trouble, reason};
 use crate::error::ParseError;
 use crate::ir::Module;
 use crate::table::Columns;
-use crate::text::{
-    ErrorPlace, FoundModule, OpenOptions, Source, modules, starts_with_module, unpack,
-};
+use crate::text::{ErrorPlace, FoundModule, OpenOptions, Source, modules, starts_with_module};
 use crate::time::Device;
-use crate::{Options, parse};
+use crate::{Options, parse, unpack};
 use memchr::memmem;
 use std::fs::File;
 use std::io::{self, Read};
@@ -188,7 +186,6 @@ impl Context<'_> {
         let shared: crate::text::SharedBytes = Arc::new(bytes);
         let head = (*shared).as_ref().get(..HEAD).unwrap_or((*shared).as_ref());
         match sniff(head) {
-            Content::Proto => return self.proto(outcome, (*shared).as_ref()),
             Content::Archive => return outcome.failed("an archive, not HLO"),
             Content::Binary(what) => return outcome.failed(format!("{what}, not HLO")),
             _ => {}
@@ -196,13 +193,8 @@ impl Context<'_> {
         let source = match unpack(Arc::clone(&shared), &open) {
             Ok(source) => source,
             Err(error) => {
-                // Compressed protobufs are no text either.
-                let unpacked = crate::text::decompress((*shared).as_ref(), open.max_bytes);
-                return match unpacked {
-                    Ok(Some(inside)) if sniff(&inside) == Content::Proto => {
-                        self.proto(outcome, &inside)
-                    }
-                    _ if outcome.kind == Kind::Other => outcome.skipped("not HLO: other text"),
+                return match outcome.kind {
+                    Kind::Other => outcome.skipped("not HLO: other text"),
                     _ => outcome.fault(&Source::new(shared), &error),
                 };
             }
@@ -215,11 +207,6 @@ impl Context<'_> {
         }
         outcome.text_bytes = source.bytes().len() as u64;
         self.text(outcome, &source)
-    }
-
-    /// A serialised module.
-    fn proto(&self, outcome: Outcome, _bytes: &[u8]) -> Outcome {
-        outcome.skipped("binary HLO, not read yet")
     }
 
     fn text(&self, mut outcome: Outcome, source: &Source) -> Outcome {
