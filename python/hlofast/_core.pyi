@@ -201,6 +201,7 @@ class Module:
         *,
         mesh: Mesh | None = None,
         rules: Rules | None = None,
+        rule: str | None = None,
     ) -> Remat: ...
     def stages(
         self,

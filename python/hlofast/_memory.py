@@ -19,6 +19,8 @@ SPACES = {"hbm": 0, "vmem": 1, "host": 5}
 """Names of memory spaces, by the number in layouts, as TPU programs use them."""
 KEYS = ("class", "phase", "scope", "source", "source_file", "op_name", "shape", "opcode", "name")
 """What `Memory.by` takes; source is file and line."""
+RULES = ("in_place", "values", "xla")
+"""Rules by which values share memory."""
 ORDERS = {
     "text": "the order of the text",
     "post_order": "operands before users, from the instructions that nobody uses on",
@@ -42,6 +44,13 @@ def space_number(space: int | str | None) -> int | None:
         return int(digits)
     known = ", ".join(SPACES)
     raise ValueError(f"memory space is a number, all or one of {known}, not {space!r}")
+
+
+def table_bytes(device: str | None) -> int | None:
+    """What a TPU called `device` rounds the pointer tables of tuples to; None without a name."""
+    if device is None:
+        return None
+    return 32 if any(name in device for name in _SMALL_TABLES) else 512
 
 
 def memory(
@@ -126,13 +135,8 @@ class Memory:
         Also `constant_size_in_bytes`, `heap_size_in_bytes` and `heap_memory_space`.
         """
         if self._xla is None:
-            self._xla = _core._xla_memory(self._module, table_bytes=self._table_bytes())
+            self._xla = _core._xla_memory(self._module, table_bytes=table_bytes(self.device))
         return dict(self._xla)
-
-    def _table_bytes(self) -> int | None:
-        if self.device is None:
-            return None
-        return 32 if any(name in self.device for name in _SMALL_TABLES) else 512
 
     @property
     def backend(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._cost import read_rules
+from hlofast._memory import RULES, table_bytes
 from hlofast._remat_statements import Statement, change, statements
 from hlofast.table import Table, column_of
 
@@ -50,14 +51,15 @@ class Remat:
 
     It also plans what to compute again: `candidates`, `apply()`. Nothing is estimated there: each
     candidate is rewritten into a module of its own, and what is alive in that is counted as in the
-    original (rule `in_place`, sizes `device`, HBM only, the text's order, fragmentation not
-    modelled), so that the new module's peak is the one that was announced.
+    original, by the same `rule` (device sizes, the text's order, fragmentation not modelled), so
+    that the new module's peak is the one that was announced.
     """
 
     __slots__ = (
         "_cost",
         "_data",
         "_plan",
+        "_rule",
         "_rules",
         "_statements",
         "_tables",
@@ -75,6 +77,7 @@ class Remat:
         device: str | Device | None,
         mesh: Mesh | None,
         rules: Rules | None,
+        rule: str | None,
     ) -> None:
         self.module = module
         """The module."""
@@ -86,6 +89,7 @@ class Remat:
         """The device whose seconds candidates are ordered by; None without one."""
         self._plan: _core.PlanData | None = None
         self._rules = rules
+        self._rule = rule
         self._cost = cost
         self._data = cost._data.remat(mesh)
         self._tables: dict[str, Table] = {}
@@ -116,7 +120,8 @@ class Remat:
         stacks it, so often), `made_by` (the row that computes it as it is kept), `source` (the row
         that computes what is kept, conversions and slices looked through, or the parameter it is a
         copy of), `source_name`, `is_named` (0 where only its place before all backward code
-        says that it is made by forward code), then where the source comes from: `op_name`,
+        says that it is made by forward code), `is_in_flight` (an all-gather that a fusion of
+        forward code started is still writing it), then where the source comes from: `op_name`,
         `source_file`, `source_line`.
         """
         return self._table("residuals")
@@ -161,8 +166,9 @@ class Remat:
         `peak` (bytes at the peak of the module in which this alone is computed again; -1 without
         one), `saved` (how many fewer that are), `flops`, `bytes_moved`, `wire_bytes`, `seconds`
         (float64, NaN if unknown; all of them of a step), `chosen` (its place among those that
-        `apply` computes again; -1 for others), `refusal` (why there is no such module), then of the
-        residual `name`, `index`, `kind`, `shape`, `bytes`, `source_file`, `source_line`, and
+        `apply` computes again; -1 for others), `refusal` (why there is no such module),
+        `no_saving` (why it needs no less, where there is one: `kept in fast memory`, …), then of
+        the residual `name`, `index`, `kind`, `shape`, `bytes`, `source_file`, `source_line`, and
         `change` (what to change in the program to the same effect). A `ValueError` if memory cannot
         be counted.
         """
@@ -181,8 +187,19 @@ class Remat:
         return self._tables["candidates"]
 
     @property
+    def rule(self) -> str:
+        """By which rule peaks are counted, one of those of `Module.memory`.
+
+        `xla` is the peak of XLA's own account (`Memory.xla_peak`), the others are `live_peak`. By
+        default `xla` for scheduled TPU modules, since that is what one compares with a device's
+        memory, and `in_place` for others; also where XLA's account counts the heap of fast memory
+        in the place of HBM's (see `Memory.xla_peak`), which computing again cannot bring down.
+        """
+        return self._planned().rule()
+
+    @property
     def peak(self) -> int:
-        """Bytes at the peak of the module as it is."""
+        """Bytes at the peak of the module as it is, by `rule`."""
         return self._planned().peaks()[0]
 
     @property
@@ -212,7 +229,8 @@ class Remat:
         Without `candidates` (rows of that table) those are as few as bring the peak down to `hbm`,
         or without `hbm` all that bring it down. Copies are called `x.remat` and wait behind an
         `opt-barrier` for a value that is made late. A `ValueError` if nothing is chosen or a
-        candidate cannot be computed again, an `IndexError` if there is no such candidate.
+        candidate cannot be computed again, an `IndexError` if there is no such candidate. Of given
+        candidates a `UserWarning` names those with `no_saving`, and why.
         """
         plan = self._planned()
         if candidates is not None:
@@ -226,6 +244,11 @@ class Remat:
                     row = self.candidates.row(number)
                     if row["peak"] < 0:
                         raise ValueError(f"{row['name']}: {row['refusal']}")
+                    if row["no_saving"]:
+                        import warnings
+
+                        text = f"{row['name']}: the peak stays as it is: {row['no_saving']}"
+                        warnings.warn(text, stacklevel=2)
             return plan.apply(numbers)[0]
         module = plan.module()
         if module is None:
@@ -237,7 +260,10 @@ class Remat:
             time = None
             if self.device is not None:
                 time = self.module.time(self.device, mesh=self.mesh)._data
-            self._plan = self._data.plan(self.hbm, time)
+            name = None if self.device is None else getattr(self.device, "name", None)
+            self._plan = self._data.plan(
+                self.hbm, time, rule=self._rule, table_bytes=table_bytes(name)
+            )
         return self._plan
 
     def by(self, name: str, table: str = "residuals", *, totals: Iterable[str] = ()) -> Table:
@@ -263,7 +289,14 @@ class Remat:
         return self._tables[name]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return remat, (self.module, self.hbm, self.device, self.mesh, self._rules)
+        return remat, (
+            self.module,
+            self.hbm,
+            self.device,
+            self.mesh,
+            self._rules,
+            self._rule,
+        )
 
     def __repr__(self) -> str:
         counts = ", ".join(
@@ -278,12 +311,15 @@ def remat(
     device: str | Device | None,
     mesh: Mesh | None,
     rules: Rules | None,
+    rule: str | None,
 ) -> Remat:
     """`Module.remat`."""
+    if rule is not None and rule not in RULES:
+        raise ValueError(f"rule is one of {', '.join(RULES)}, not {rule!r}")
     read = None if rules is None else read_rules(rules)
     budget = None if hbm is None else read_bytes(hbm)
     if device is not None:
         from hlofast import devices
 
         device = devices.get(device)
-    return Remat(module, module.cost(rules=read), budget, device, mesh, read)
+    return Remat(module, module.cost(rules=read), budget, device, mesh, read, rule)

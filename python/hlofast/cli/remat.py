@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast._memory import RULES, SPACES
 from hlofast._remat import read_bytes
 from hlofast.cli import FINDINGS, USAGE, inputs, output
 from hlofast.cli.collectives import add_mesh, read_mesh
@@ -28,8 +29,10 @@ Residuals are what forward code makes and backward code reads. Recomputed is wha
 or the compiler, has executed again instead: operation names tell, else earlier instructions that
 compute the same. A gather's result is kept where it, or a copy of it, is a residual.
 
-A plan tries what could be computed again in modules of their own, and counts what is alive in them
-as `hlofast memory` does by default. --apply writes the module in which all of it is computed again.
+A plan tries what could be computed again in modules of their own, and counts what they need at the
+peak: by default what compiled.memory_analysis() reports of scheduled TPU programs (rule xla), and
+what is alive of others (rule in_place), as `hlofast memory` has both. --apply writes the module in
+which all of it is computed again.
 """
 VERSION = 1
 SHOWN_PROOFS = 4
@@ -48,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--hbm", metavar="SIZE", help="so that so much is enough: 16GiB, 900MB, bytes"
     )
+    plan.add_argument("--rule", choices=RULES, help="how the peak is counted (see hlofast memory)")
     plan.add_argument("--device", metavar="NAME", help="count seconds on it (see hlofast time)")
     plan.add_argument("--apply", action="store_true", help="write the new module; goes with -o")
     plan.add_argument("-o", "--output", metavar="OUT", help="file for the new module")
@@ -68,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain("--apply takes one module; --module NAME selects it")
         return USAGE
     for found in modules:
-        remat = found.module.remat(arguments.hbm, arguments.device, mesh=mesh, rules=rules)
+        remat = found.module.remat(
+            arguments.hbm, arguments.device, mesh=mesh, rules=rules, rule=arguments.rule
+        )
         document = found.describe() | _describe(remat)
         document |= {"plan": None, "applied": None}
         if arguments.plan:
@@ -103,8 +109,9 @@ def _is_plan(arguments: argparse.Namespace) -> bool:
     except (KeyError, ValueError) as error:
         inputs.complain(str(error.args[0]) if error.args else str(error))
         return False
-    asked = (arguments.apply, arguments.hbm is not None, arguments.device is not None)
-    arguments.plan = arguments.plan or any(asked)
+    given = (arguments.hbm, arguments.device, arguments.rule)
+    asked = arguments.apply or any(one is not None for one in given)
+    arguments.plan = arguments.plan or asked
     return True
 
 
@@ -169,7 +176,13 @@ def _plan(remat: Remat) -> dict[str, Any]:
     return {
         "hbm": remat.hbm,
         "device": None if remat.device is None else getattr(remat.device, "name", None),
-        "memory": {"rule": "in_place", "sizes": "device", "space": "hbm", "constants": "last_use"},
+        "memory": {
+            "rule": remat.rule,
+            "is_default": remat._rule is None,
+            "sizes": "device",
+            "space": _space(remat._planned().space()),
+            "constants": "program" if remat.rule == "xla" else "last_use",
+        },
         "peak": remat.peak,
         "peak_at": None if at is None else at.name,
         "peak_after": remat.peak_after,
@@ -194,6 +207,7 @@ def _candidate(row: dict[str, Any]) -> dict[str, Any]:
         "seconds": row["seconds"] if row["seconds"] == row["seconds"] else None,
         "chosen": output.known(row["chosen"]),
         "refusal": row["refusal"] or None,
+        "no_saving": row["no_saving"] or None,
         "change": row["change"],
         "source_file": file,
         "source_line": row["source_line"] if file and row["source_line"] > 0 else None,
@@ -237,6 +251,7 @@ def _residual(remat: Remat, row: dict[str, Any]) -> dict[str, Any]:
         "made_by": remat.module[row["made_by"]].name,
         "source": row["source_name"],
         "is_named": bool(row["is_named"]),
+        "is_in_flight": bool(row["is_in_flight"]),
         **output.origin(row),
     }
 
@@ -422,7 +437,7 @@ def _print_plan(printer: output.Printer, plan: dict[str, Any], limit: int | None
         facts.append(("with the plan", f"{output.size(plan['peak_after'])}{_fits(plan)}"))
     else:
         facts.append(("with the plan", f"nothing to compute again brings it down{_fits(plan)}"))
-    facts.append(("counted", "rule in_place, sizes device, HBM; no fragmentation"))
+    facts.append(("counted", _counted(plan["memory"])))
     printer.facts(facts)
     for number, (row, peak) in enumerate(zip(chosen, plan["steps"], strict=True), 1):
         made = row["name"] + (row["index"] if row["index"] != "{}" else "")
@@ -446,14 +461,30 @@ def _print_plan(printer: output.Printer, plan: dict[str, Any], limit: int | None
             row["wire_bytes"],
             None if row["seconds"] is None else output.Figure(f"{row['seconds'] * 1e3:,.3f}"),
             "yes" if row["is_alive_at_peak"] else "no",
-            row["refusal"] or "",
+            row["refusal"] or row["no_saving"] or "",
         ]
         for row in plan["candidates"][:limit]
     ]
     names = (
-        "kept|kind|shape|B|B instead|peak B saved|FLOPs|wire B|ms|at the peak|not possible since"
+        "kept|kind|shape|B|B instead|peak B saved|FLOPs|wire B|ms|at the peak|saves nothing since"
     )
     printer.table("Candidates", names.split("|"), rows, len(plan["candidates"]))
+
+
+def _counted(memory: dict[str, Any]) -> str:
+    """How peaks are counted, and why so."""
+    text = f"rule {memory['rule']}"
+    if memory["rule"] == "xla":
+        text += ", as compiled.memory_analysis() counts"
+        if memory["space"] != "hbm":
+            text += f": not HBM's heap, but that of {memory['space']}, which is larger"
+    elif memory["is_default"]:
+        text += ", what is alive"
+    return f"{text}; sizes device, HBM; no fragmentation"
+
+
+def _space(number: int) -> str:
+    return next((name for name, space in SPACES.items() if space == number), f"S({number})")
 
 
 def _fits(plan: dict[str, Any]) -> str:
@@ -466,6 +497,8 @@ def _kind(row: dict[str, Any]) -> str:
     kind = str(row["kind"]).replace("_", " ")
     if row["widened_from"]:
         kind += f" of {row['widened_from']}"
+    if row["is_in_flight"]:
+        kind += ", in flight"
     if row["is_stacked"]:
         trips = row["trip_count"]
         kind += ", stacked" if trips is None else f", stacked {trips:,} times"

@@ -41,6 +41,12 @@ fn choice<T: Copy>(word: &str, what: &str, all: &[(&str, T)]) -> PyResult<T> {
     })
 }
 
+/// The rule called `word`.
+pub fn rule_called(word: &str) -> PyResult<Rule> {
+    let rules = [Rule::InPlace, Rule::Values, Rule::Xla].map(|rule| (rule.as_str(), rule));
+    choice(word, "rule", &rules)
+}
+
 fn failed(error: MemoryError) -> PyErr {
     match error {
         MemoryError::TooLarge => PyOverflowError::new_err(error.to_string()),
@@ -59,12 +65,11 @@ pub fn _memory(
     space: Option<i64>,
     schedule: &str,
 ) -> PyResult<MemoryData> {
-    let rules = [Rule::InPlace, Rule::Values, Rule::Xla].map(|rule| (rule.as_str(), rule));
     let all_sizes = [Sizes::Device, Sizes::Logical].map(|sizes| (sizes.as_str(), sizes));
     let all_constants =
         [Constants::LastUse, Constants::Program].map(|constants| (constants.as_str(), constants));
     let options = Options {
-        rule: choice(rule, "rule", &rules)?,
+        rule: rule_called(rule)?,
         sizes: choice(sizes, "sizes", &all_sizes)?,
         constants: choice(constants, "constants", &all_constants)?,
         space: space.map_or(Space::All, Space::One),

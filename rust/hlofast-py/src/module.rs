@@ -273,17 +273,19 @@ impl Module {
     /// What is computed again for the backward pass, what is kept for it instead, and what becomes
     /// of gathered arrays; and what to compute again so that `hbm` bytes (or `"16GiB"`) are enough
     /// at the peak, in which time on `device`. The axes are those of `mesh`, otherwise of the mesh
-    /// that the text speaks of; `rules` as for `cost`. See `hlofast.Remat`.
-    #[pyo3(signature = (hbm=None, device=None, *, mesh=None, rules=None))]
+    /// that the text speaks of; `rules` as for `cost`; `rule`, by which peaks are counted, is one of
+    /// `memory`'s. See `hlofast.Remat`.
+    #[pyo3(signature = (hbm=None, device=None, *, mesh=None, rules=None, rule=None))]
     fn remat<'py>(
         slf: &Bound<'py, Self>,
         hbm: Option<&Bound<'py, PyAny>>,
         device: Option<&Bound<'py, PyAny>>,
         mesh: Option<&Bound<'py, PyAny>>,
         rules: Option<&Bound<'py, PyAny>>,
+        rule: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let remat = slf.py().import("hlofast._remat")?.getattr("remat")?;
-        remat.call1((slf, hbm, device, mesh, rules))
+        remat.call1((slf, hbm, device, mesh, rules, rule))
     }
 
     /// What Alpa's pipeline markers cut the module into: sections, what goes from forward to

@@ -62,6 +62,16 @@ impl PlanData {
         self.with(|plan| row_or_none(plan.at))
     }
 
+    /// The rule by which peaks are counted.
+    fn rule(&self) -> &'static str {
+        self.options.counting.memory.rule.as_str()
+    }
+
+    /// The number of the memory space that is fullest at the peak.
+    fn space(&self) -> i64 {
+        self.with(|plan| plan.space)
+    }
+
     /// Bytes at the peak after each of the chosen ones.
     fn steps(&self) -> Vec<i64> {
         self.with(|plan| plan.steps.clone())
@@ -123,6 +133,8 @@ impl PlanData {
             table.numbers("chosen", each().map(order));
             let refusal = |entry: &Entry| entry.refusal.clone().unwrap_or_default().into_bytes();
             table.texts("refusal", each().map(refusal));
+            let no_saving = |entry: &Entry| entry.no_saving.unwrap_or_default().as_bytes().to_vec();
+            table.texts("no_saving", each().map(no_saving));
             to_list(py, table)
         })
     }

@@ -3,12 +3,14 @@
 
 use crate::collectives::CollectivesData;
 use crate::counted::Counted;
+use crate::memory::rule_called;
 use crate::plan::PlanData;
 use crate::table_builder::to_list;
 use crate::time::TimeData;
 use hlofast::graph::Phase;
 use hlofast::ir::{Module, Row};
-use hlofast::remat::{Analysed, PlanOptions, Report, parameters_read, plan};
+use hlofast::memory::{Options, Tables};
+use hlofast::remat::{Analysed, Counting, PlanOptions, Report, parameters_read, plan};
 use hlofast::table::{self, Origin};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -78,18 +80,27 @@ impl RematData {
     }
 
     /// What to compute again so that at most `budget` bytes are needed at the peak, or as few as
-    /// possible.
-    #[pyo3(signature = (budget=None, time=None))]
+    /// possible. Without `rule`, peaks are counted as users compare them; `table_bytes` is what a
+    /// device rounds the pointer tables of tuples to, if that is known.
+    #[pyo3(signature = (budget=None, time=None, *, rule=None, table_bytes=None))]
     fn plan(
         &self,
         py: Python<'_>,
         budget: Option<i64>,
         time: Option<&Bound<'_, TimeData>>,
+        rule: Option<&str>,
+        table_bytes: Option<u32>,
     ) -> PyResult<PlanData> {
         let counted = &self.counted;
         let seconds = time.map(|time| time.get().seconds_alone());
-        let options = PlanOptions { budget, ..PlanOptions::default() };
-        let found = py.detach(|| {
+        let rule = rule.map(rule_called).transpose()?;
+        let tables = table_bytes.map(Tables::Rounded);
+        let (found, options) = py.detach(|| {
+            let counting = match rule {
+                Some(rule) => Counting { memory: Options { rule, ..Options::default() }, tables },
+                None => Counting::usual(self.module(), tables),
+            };
+            let options = PlanOptions { counting, budget, ..PlanOptions::default() };
             let analysed = Analysed {
                 module: self.module(),
                 cost: &counted.cost,
@@ -98,7 +109,7 @@ impl RematData {
                 residuals: &self.report.residuals,
                 seconds: seconds.as_deref(),
             };
-            plan(&analysed, &options)
+            (plan(&analysed, &options), options)
         });
         let found = found.map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(PlanData::new(Arc::clone(&counted.held), options, found))

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "support/memory_file.rs"]
+mod memory_file;
 #[path = "support/reading.rs"]
 mod support;
 
@@ -53,4 +55,19 @@ fn read_proto(bytes: &[u8]) -> bool {
     let Ok(module) = support::parse(&translation.text) else { return false };
     invariants::check_invariants(&module);
     true
+}
+
+#[test]
+fn the_corpus_of_memory_files_reads_without_a_panic() {
+    let inputs =
+        support::files(&support::tests_folder().join("fixtures/fuzz_corpus/memory_files"), "");
+    let (mut accepted, mut refused) = (0, 0);
+    for path in &inputs {
+        let input = support::read(path);
+        with_context(&path.to_string_lossy(), &input, || match memory_file::read(&input) {
+            Some(_) => accepted += 1,
+            None => refused += 1,
+        });
+    }
+    assert!(accepted >= 6 && refused >= 12, "{accepted} read, {refused} refused");
 }

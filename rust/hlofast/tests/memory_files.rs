@@ -92,6 +92,8 @@ fn an_edited_file_is_foreign() {
         ("buffer-assignment", "<0 left.1", "<0 left.2", "another module"),
         ("live-range", "    0:", "    0:x", "another module"),
         ("live-range", "65536 bytes", "65537 bytes", "another module"),
+        ("live-range", "copy{}:2-5", "copy{}:5-2", "ends before it begins"),
+        ("live-range", "copy{}:2-5", "copy{}:2-8", "another module"),
         ("memory-usage-report", "f32[256,64]", "f32[256,65]", "another module"),
     ];
     for (file, from, to, message) in edits {

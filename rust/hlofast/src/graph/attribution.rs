@@ -1,5 +1,6 @@
 //! Whom instructions belong to: phase and scope of every instruction, in every context.
 
+use super::clones::recompute_clones;
 use super::contexts::{Contexts, NodeId};
 use super::dataflow::Flow;
 use super::markers::{Sections, section_phases, sections};
@@ -51,7 +52,8 @@ impl Attribution {
 /// inside (of a tuple, of the first element with a name). Where XLA rewrote a matrix product or a
 /// convolution and left the name to what follows it, it goes by its users: by the first in the
 /// order forward, recompute, backward, optimizer, or, if none has a name, by the last of its
-/// operands in that order. `Attribution::inferred` lists these.
+/// operands in that order. `Attribution::inferred` lists these. A copy called `x.remat`, which has
+/// its original's name, is recomputed work where only backward work uses it.
 pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution {
     let mut scopes = ScopeTree::default();
     let mut names = Names::new(module, &mut scopes);
@@ -90,6 +92,9 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
     }
     name_fusions(module, &contexts, &mut scope, &mut phase);
     let inferred = infer_products(module, &contexts, &mut scope, &mut phase);
+    if has_backward {
+        recompute_clones(module, &contexts, &mut phase);
+    }
     let sections = sections(module);
     if !sections.is_empty() {
         phase = section_phases(module, &contexts, &sections);

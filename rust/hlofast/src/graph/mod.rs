@@ -1,6 +1,7 @@
 //! What follows from the graph alone: how often instructions run, and whom they belong to.
 
 pub mod attribution;
+mod clones;
 pub mod contexts;
 mod dataflow;
 mod linear;
@@ -15,6 +16,7 @@ pub mod trip_count;
 mod values;
 
 pub use attribution::{Attribution, AttributionOptions, attribution};
+pub(crate) use clones::is_compiler_clone;
 pub use contexts::{Contexts, Edge, Node, NodeId, multiplicities};
 pub use markers::{Section, Sections, sections};
 pub use origin::{End, Origins, Place, Through, origins};

@@ -12,7 +12,8 @@
 //! What is not differentiated is forward work in a module without backward work (inference). With
 //! backward work it is optimizer work, see `dataflow` for the exceptions. `remat2` and `remat`
 //! as the last component of an undifferentiated name are JAX's barrier around residuals, which
-//! computes nothing: unattributed.
+//! computes nothing: unattributed. What a compiler called `x.remat` is recomputed work where only
+//! backward work uses it, see `clones`.
 
 use super::scope::Marks;
 use crate::ir::Module;

@@ -4,13 +4,12 @@
 //! rematerialization"): it gathers, then each device takes the part it needs. All uses of the
 //! gathered array are then dynamic-slices whose start depends on the device.
 
+use super::cut::{Cut, same_parts};
 use super::finding::{Code, Measure};
-use super::missed_reduce_scatter::{results, same_parts, slices};
-use super::offsets::{Device, Offsets};
+use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
-use crate::comms::{Collective, CollectiveKind};
-use crate::ir::Row;
+use crate::comms::CollectiveKind;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::FullRematerialisation,
@@ -24,55 +23,30 @@ pub(super) const RULE: Rule = Rule {
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let offsets = Offsets::new(program.module);
-    for (number, collective) in program.collectives.collectives.iter().enumerate() {
-        if collective.kind != CollectiveKind::AllGather {
-            continue;
-        }
-        for result in results(program.module, collective) {
-            sites.extend(cut_again(program, &offsets, number, collective, result));
-        }
-    }
+    let cuts = Cut::all(program, CollectiveKind::AllGather);
+    sites.extend(cuts.filter_map(|cut| cut_again(program, &offsets, &cut)));
 }
 
-/// How many devices are asked for the part they take.
-const MOST_DEVICES: u64 = 64;
-
-fn cut_again(
-    program: &Program<'_>,
-    offsets: &Offsets<'_>,
-    number: usize,
-    collective: &Collective,
-    result: Row,
-) -> Option<Site> {
-    let size = collective.group_size.filter(|size| *size > 1)?;
-    let slices = slices(&program.walk, result)?;
-    let whole = program.elements(result)?;
-    let devices: Vec<Device> = (0..program.device_count()?.min(MOST_DEVICES))
-        .map(|device| program.place_of(device))
-        .map(|(partition, replica)| Device { partition, replica })
-        .collect();
+fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Option<Site> {
+    let devices = devices(program, 0..program.device_count()?);
     let mut largest = 0;
-    for used in &slices {
-        let part = program.elements(used.row)?;
-        if part >= whole {
+    for used in &cut.slices {
+        if program.elements(used.row)? >= cut.elements {
             return None;
         }
         largest = largest.max(program.bytes(used.row));
         same_parts(offsets, std::slice::from_ref(used), &devices)?;
     }
-    let runs = program.runs_of(collective);
-    let live = program.bytes(result);
-    let mut site = Site::new(collective.row)
-        .runs(&runs)
+    let runs = program.runs_of(cut.collective);
+    let live = program.bytes(cut.result);
+    let wire = CollectiveKind::AllGather.ring_wire_bytes(live, cut.group_size);
+    let mut site = cut
+        .site(program)?
         .sum("payload_bytes", runs.times(live)?)
-        .sum("wire_bytes", runs.times(CollectiveKind::AllGather.ring_wire_bytes(live, size))?)
+        .sum("wire_bytes", runs.times(wire)?)
         .sum("live_bytes", live)
-        .sum("live_bytes_after", largest)
-        .common("group_size", size)
-        .of(number);
-    site.evidence.extend(slices.iter().map(|used| *used.calls.first().unwrap_or(&used.row)));
+        .sum("live_bytes_after", largest);
     site.bytes = runs.times(live);
-    site.key = u64::from(collective.groups?);
     Some(site)
 }
 

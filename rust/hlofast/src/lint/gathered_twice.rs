@@ -139,7 +139,7 @@ fn held_already(
     }
     let source = makers.get(&(collective.groups, whole.row))?;
     let source = program.collectives.collectives.get(*source)?;
-    let devices = devices(program, program.members(collective)?);
+    let devices = devices(program, program.members(collective)?.iter().copied());
     let (_, mut starts) = offsets.parts(&slice, &devices)?;
     let count = starts.len();
     starts.sort_unstable();

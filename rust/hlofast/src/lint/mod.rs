@@ -3,6 +3,7 @@
 //!
 //! Start at [`lint()`]. Each rule has a file of its own.
 
+mod cut;
 mod finding;
 mod full_rematerialisation;
 mod gathered_twice;

@@ -168,9 +168,9 @@ fn integers(module: &Module, row: Row) -> Option<Vec<i128>> {
 const MOST_DEVICES: usize = 64;
 
 /// `devices` as the program knows them: the first few.
-pub(super) fn devices(program: &Program<'_>, devices: &[u64]) -> Vec<Device> {
-    let few = devices.iter().take(MOST_DEVICES);
-    few.map(|device| program.place_of(*device))
+pub(super) fn devices(program: &Program<'_>, devices: impl Iterator<Item = u64>) -> Vec<Device> {
+    let few = devices.take(MOST_DEVICES);
+    few.map(|device| program.place_of(device))
         .map(|(partition, replica)| Device { partition, replica })
         .collect()
 }

@@ -4,8 +4,8 @@
 //! up to what one all-reduce makes of their sum. Parameters that are used at two places (tied
 //! embeddings) get such a gradient.
 
+use super::cut::results;
 use super::finding::{Code, Measure};
-use super::missed_reduce_scatter::results;
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
 use super::walk::{Use, Walk, conversions, uses};

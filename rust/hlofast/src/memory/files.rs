@@ -261,6 +261,12 @@ impl Reader<'_> {
                     let Some((first, last)) = range else {
                         return Err(self.error("expected a range of steps"));
                     };
+                    if first > last {
+                        return Err(self.error("a range that ends before it begins"));
+                    }
+                    if usize::try_from(last).is_ok_and(|last| last > steps.rows.len()) {
+                        return Err(self.foreign(format!("there is no step {last}")));
+                    }
                     let (row, path, shape) = self.value(name)?;
                     places.insert(name.to_vec(), file.rows.len());
                     let bytes = self.module.shapes().array(shape).and_then(|a| a.logical_bytes());

@@ -1,6 +1,8 @@
 //! What could be computed again instead of kept: for each residual the instructions to copy.
 
+use super::handed_on::{before_barrier, behind, is_for_barriers};
 use super::residuals::Residual;
+use super::rewrite::asynchronous::{async_gather, reads};
 use super::rewrite::{Recompute, Use};
 use crate::cost::{Backend, device_sizes};
 use crate::graph::origin::{End, Place, Through, origins};
@@ -28,6 +30,8 @@ pub struct Candidate {
     pub again: Vec<Row>,
     /// Where they run.
     pub place: ComputationId,
+    /// Where its value is kept: parts of results that are it or copies of it.
+    pub held: Vec<Place>,
     /// Bytes of what has to be kept instead.
     pub kept_instead: i64,
     /// Why there is nothing to ask.
@@ -42,6 +46,7 @@ impl Candidate {
             recomputes: Vec::new(),
             again: Vec::new(),
             place: module.computation_of(residual.place.row),
+            held: vec![residual.place.clone()],
             kept_instead: 0,
             obstacle: None,
         }
@@ -64,6 +69,9 @@ pub fn candidates(
     };
     let find = |(number, residual): (usize, &Residual)| {
         let found = match residual.stacked {
+            _ if residual.is_in_flight => {
+                Err("it is still being gathered: what runs meanwhile carries the gather's state")
+            }
             Some(_) => finder.smaller_stack(residual),
             None => finder.for_users(residual),
         };
@@ -78,6 +86,14 @@ pub fn candidates(
 }
 
 type Found = Result<Candidate, &'static str>;
+
+/// Where a value is held, and what reads it late.
+struct Held {
+    /// By the row whose copy is wanted.
+    reads: Vec<(Row, Vec<Use>)>,
+    /// Every part of a result that is it, or a copy of it.
+    places: Vec<Place>,
+}
 
 struct Finder<'a> {
     module: &'a Module,
@@ -107,13 +123,13 @@ impl Finder<'_> {
 
     /// Copies for the late users of a residual.
     fn for_users(&mut self, residual: &Residual) -> Found {
-        let reads = self.late_reads(&residual.place)?;
+        let Held { reads, places } = self.late_reads(&residual.place)?;
         if reads.is_empty() {
             return Err("no instruction reads it that a copy could be made for");
         }
         let first = reads.iter().flat_map(|(_, uses)| uses).map(|one| one.user).min();
         let Some(first) = first else { return Err("nothing reads it") };
-        let mut candidate = Candidate::of(self.module, residual);
+        let mut candidate = Candidate { held: places, ..Candidate::of(self.module, residual) };
         let mut kept: HashSet<Row, BuildMix> = HashSet::default();
         for (value, uses) in reads {
             let (members, instead) = self.chain(value, residual.place.row, first)?;
@@ -131,13 +147,14 @@ impl Finder<'_> {
         Ok(candidate)
     }
 
-    /// The late uses of `place`, by the row that they read.
-    fn late_reads(&mut self, place: &Place) -> Result<Vec<(Row, Vec<Use>)>, &'static str> {
+    /// Where `place` goes, and its late uses.
+    fn late_reads(&mut self, place: &Place) -> Result<Held, &'static str> {
         let module = self.module;
-        let mut reads: Vec<(Row, Vec<Use>)> = Vec::new();
+        let mut reads: HashMap<Row, Vec<Use>, BuildMix> = HashMap::default();
         let mut seen: HashSet<Place, BuildMix> = HashSet::default();
-        let mut stack = vec![place.clone()];
-        while let Some(at) = stack.pop() {
+        // Whether it is behind a barrier, or in a tuple, that backward code alone reads.
+        let mut stack = vec![(place.clone(), false)];
+        while let Some((at, is_late_here)) = stack.pop() {
             if seen.len() > MOST_USES {
                 return Err("it has too many uses to follow");
             }
@@ -157,20 +174,36 @@ impl Finder<'_> {
                     Opcode::GetTupleElement => {
                         let index = module.tuple_index(user).and_then(|i| u32::try_from(i).ok());
                         if index.is_some() && path.pop() == index {
-                            stack.push(Place { row: user, path });
+                            stack.push((Place { row: user, path }, is_late_here));
                         }
                     }
-                    Opcode::Bitcast | Opcode::Copy => stack.push(Place { row: user, path }),
+                    Opcode::Bitcast | Opcode::Copy => {
+                        stack.push((Place { row: user, path }, is_late_here));
+                    }
                     Opcode::CopyStart => {
                         path.push(0);
-                        stack.push(Place { row: user, path });
+                        stack.push((Place { row: user, path }, is_late_here));
                     }
                     Opcode::CopyDone if path.pop() == Some(0) => {
-                        stack.push(Place { row: user, path });
+                        stack.push((Place { row: user, path }, is_late_here));
+                    }
+                    Opcode::OptBarrier => {
+                        let is_late_here = is_late_here || self.is_late(user);
+                        stack.push((Place { row: user, path }, is_late_here));
+                    }
+                    Opcode::Tuple if is_for_barriers(module, user) => {
+                        let is_late_here = is_late_here || self.is_late_tuple(user);
+                        let operands = (0u32..).zip(module.operands(user));
+                        for (index, _) in operands.filter(|(_, row)| **row == at.row.0) {
+                            let path = at.path.iter().copied().chain([index]).collect();
+                            stack.push((Place { row: user, path }, is_late_here));
+                        }
                     }
                     opcode if path.is_empty() => {
+                        let phase = self.attribution.phase[user.0 as usize];
                         let is_late = match opcode {
                             Opcode::Tuple => self.is_late_tuple(user),
+                            _ if is_late_here => phase != Phase::Forward,
                             _ => self.is_late(user),
                         };
                         let operands = module.operands(user).iter().enumerate();
@@ -180,14 +213,21 @@ impl Finder<'_> {
                     _ => {}
                 }
             }
-            uses.sort_unstable_by_key(|one| (one.user, one.operand));
-            uses.dedup();
             if !uses.is_empty() {
-                reads.push((at.row, uses));
+                // What is copied is what the barrier got.
+                let value = before_barrier(module, at.row).last().copied().unwrap_or(at.row);
+                reads.entry(value).or_default().extend(uses);
             }
         }
+        let mut reads: Vec<(Row, Vec<Use>)> = reads.into_iter().collect();
+        for (_, uses) in &mut reads {
+            uses.sort_unstable_by_key(|one| (one.user, one.operand));
+            uses.dedup();
+        }
         reads.sort_unstable_by_key(|(row, _)| *row);
-        Ok(reads)
+        let mut places: Vec<Place> = seen.into_iter().collect();
+        places.sort_unstable_by(|a, b| (a.row, &a.path).cmp(&(b.row, &b.path)));
+        Ok(Held { reads, places })
     }
 
     /// Whether a tuple is made for backward code only.
@@ -216,7 +256,9 @@ impl Finder<'_> {
         loop {
             let mut frontier: Vec<Row> = Vec::new();
             for member in &members {
-                for operand in self.module.operands(*member).iter().map(|row| Row(*row)) {
+                for operand in reads(self.module, *member, |_| false) {
+                    let before = before_barrier(self.module, operand);
+                    let operand = before.last().copied().unwrap_or(operand);
                     if !members.contains(&operand) && !frontier.contains(&operand) {
                         frontier.push(operand);
                     }
@@ -247,7 +289,7 @@ impl Finder<'_> {
             let open = frontier.iter().filter(|row| !stuck.contains(*row));
             let by_size = |row: &&Row| (hands_on(self.module.opcode(**row)), self.bytes(**row));
             let Some(next) = open.max_by_key(by_size).copied() else { break };
-            match self.dear(next) {
+            match self.dear_before(next) {
                 None => members.push(next),
                 Some(_) => {
                     stuck.insert(next);
@@ -280,17 +322,40 @@ impl Finder<'_> {
         let users: Vec<Row> = self.users(row).collect();
         let mut last = row.0;
         for user in users {
-            let through = depth < DEEPEST && self.module.opcode(user) == Opcode::Bitcast;
-            last = last.max(if through { self.last_read(user, depth + 1) } else { user.0 });
+            last = last.max(match self.module.opcode(user) {
+                Opcode::Bitcast if depth < DEEPEST => self.last_read(user, depth + 1),
+                Opcode::Tuple | Opcode::OptBarrier => self.last_read_behind(row, user),
+                _ => user.0,
+            });
         }
         self.last_reads.insert(row, last);
         last
+    }
+
+    /// The last row that reads `row` where tuple or barrier `user` hands it on.
+    fn last_read_behind(&self, row: Row, user: Row) -> u32 {
+        let operands = self.module.operands(user).iter().enumerate();
+        let mine = operands.filter(|(_, operand)| **operand == row.0);
+        let found = mine.filter_map(|(operand, _)| behind(self.module, user, operand));
+        let reads = found.flat_map(|found| found.reads).map(|(reader, _)| reader.0);
+        reads.max().unwrap_or(user.0).max(user.0)
     }
 
     /// Why `row` is not cheap to compute again; None if it is.
     fn dear(&mut self, row: Row) -> Option<&'static str> {
         let module = self.module;
         *self.dear.entry(row).or_insert_with(|| dear(module, row, 0))
+    }
+
+    /// The same of what `row` takes a part of: taking it again would keep all of that.
+    fn dear_before(&mut self, row: Row) -> Option<&'static str> {
+        let module = self.module;
+        let mut at = row;
+        while module.opcode(at) == Opcode::GetTupleElement {
+            let Some(operand) = module.operands(at).first() else { break };
+            at = Row(*operand);
+        }
+        self.dear(at)
     }
 
     /// Something smaller to stack instead.
@@ -329,6 +394,9 @@ impl Finder<'_> {
                 let Some(operand) = operand else { break };
                 passed.push(fusion);
                 Row(*operand)
+            } else if let Some(gather) = async_gather(module, at) {
+                passed.push(at);
+                gather.operand
             } else if is_step(opcode) {
                 let Some(operand) = module.operands(at).first() else { break };
                 passed.push(at);
@@ -394,6 +462,9 @@ fn is_step(opcode: Opcode) -> bool {
 /// Why `row`, or what it calls, is more than moving, converting or combining elements.
 fn dear(module: &Module, row: Row, depth: u32) -> Option<&'static str> {
     use Opcode::*;
+    if async_gather(module, row).is_some() {
+        return None;
+    }
     match module.opcode(row) {
         Dot | RaggedDot | Convolution => Some("it is computed by a matrix product"),
         While | Conditional | Call => Some("it is computed by a loop, a conditional or a call"),

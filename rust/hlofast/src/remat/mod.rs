@@ -4,7 +4,9 @@
 //! Start at [`report`], [`plan()`] and [`rewrite()`].
 
 mod candidates;
+mod counted;
 mod dependence;
+mod handed_on;
 mod plan;
 mod report;
 mod residuals;
@@ -12,6 +14,7 @@ pub mod rewrite;
 mod twins;
 
 pub use candidates::{Candidate, candidates};
+pub use counted::Counting;
 pub use dependence::parameters_read;
 pub use plan::{Analysed, Entry, Plan, PlanOptions, Price, measure, plan};
 pub use report::{Gather, GatherFate, Recomputed, RecomputedBy, Report, report};

@@ -1,9 +1,10 @@
 //! What to compute again instead of keeping it, so that less memory is needed at the peak.
 //!
 //! Nothing is estimated: each candidate is rewritten into a module of its own, and what is alive in
-//! that is counted as in the original.
+//! that is counted as in the original (see `counted.rs`).
 
 use super::candidates::{Candidate, candidates};
+use super::counted::{Counted, Counting, count};
 use super::residuals::Residual;
 use super::rewrite::{Recompute, Rewritten, rewrite};
 use crate::comms::Collectives;
@@ -11,8 +12,8 @@ use crate::cost::Cost;
 use crate::graph::Attribution;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
-use crate::memory::{self, Memory, MemoryError, memory};
-use hashbrown::{HashMap, HashSet};
+use crate::memory::MemoryError;
+use hashbrown::HashMap;
 
 /// How candidates are ordered where no seconds are known: a byte sent to other devices, or read
 /// and written in memory, counts as so many FLOPs.
@@ -30,7 +31,7 @@ const DEEPEST: u32 = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
     /// How memory is counted.
-    pub memory: memory::Options,
+    pub counting: Counting,
     /// The most bytes there may be at the peak; None for as few as possible.
     pub budget: Option<i64>,
     /// How many rewritten modules are counted at most; fewer, but 8, where all of them together
@@ -40,7 +41,7 @@ pub struct PlanOptions {
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        Self { memory: memory::Options::default(), budget: None, most_measured: 96 }
+        Self { counting: Counting::default(), budget: None, most_measured: 96 }
     }
 }
 
@@ -84,6 +85,8 @@ pub struct Entry {
     pub peak: Option<i64>,
     /// Why there is no such module, or why it was not made.
     pub refusal: Option<String>,
+    /// Where there is one: why that does not need less.
+    pub no_saving: Option<&'static str>,
     /// Its place among those that are to be computed again.
     pub chosen: Option<u32>,
 }
@@ -95,6 +98,9 @@ pub struct Plan {
     pub before: i64,
     /// The instruction that runs there.
     pub at: Option<Row>,
+    /// The memory space of what is most there, by its number; that asked for but under the rule
+    /// `xla`.
+    pub space: i64,
     /// Every candidate: those that save most for their price first, then those that save nothing,
     /// then those that cannot be rewritten.
     pub entries: Vec<Entry>,
@@ -142,23 +148,24 @@ pub struct Analysed<'a> {
 /// A plan for a module. An error if memory cannot be counted.
 pub fn plan(analysed: &Analysed<'_>, options: &PlanOptions) -> Result<Plan, MemoryError> {
     let module = analysed.module;
-    let original = memory(module, &options.memory)?;
+    let original = count(module, &options.counting)?;
     let affordable = (MOST_ROWS / module.row_count().max(1)).max(8);
     let most = options.most_measured.min(u32::try_from(affordable).unwrap_or(u32::MAX));
     let options = &PlanOptions { most_measured: most, ..*options };
     let mut planner = Planner { module, options, measured: 0 };
-    let alive = alive_at_peak(module, &original);
+    let alive = original.alive(module);
     let prices = Prices::new(analysed);
     let found = candidates(module, analysed.attribution, analysed.residuals);
     let mut entries: Vec<Entry> = found
         .into_iter()
         .map(|candidate| {
-            let residual = &analysed.residuals[candidate.residual as usize];
+            let mut held = candidate.held.iter();
             Entry {
-                is_alive: maker(module, &original, residual).is_some_and(|it| alive.contains(&it)),
+                is_alive: held.any(|place| original.is_one_of(module, place, &alive)),
                 price: prices.of(&candidate),
                 peak: None,
                 refusal: candidate.obstacle.map(str::to_owned),
+                no_saving: None,
                 chosen: None,
                 candidate,
             }
@@ -172,12 +179,15 @@ pub fn plan(analysed: &Analysed<'_>, options: &PlanOptions) -> Result<Plan, Memo
             entry.refusal = Some(format!("not tried: too many {others} were before it"));
         } else {
             match planner.measure(&entry.candidate.recomputes) {
-                Ok((peak, _)) => entry.peak = Some(peak),
+                Ok((peak, _)) => {
+                    entry.peak = Some(peak);
+                    entry.no_saving = (peak >= original.peak).then(|| no_saving(&original, entry));
+                }
                 Err(reason) => entry.refusal = Some(reason),
             }
         }
     }
-    let before = original.peak.bytes;
+    let before = original.peak;
     let rank = |entry: &Entry| {
         let saved = entry.peak.map_or(0, |peak| before - peak);
         saved as f64 / entry.price.weight().max(f64::MIN_POSITIVE)
@@ -189,6 +199,7 @@ pub fn plan(analysed: &Analysed<'_>, options: &PlanOptions) -> Result<Plan, Memo
     let mut plan = Plan {
         before,
         at: original.peak_row(),
+        space: original.space,
         entries,
         steps: Vec::new(),
         fits: options.budget.map(|budget| before <= budget),
@@ -205,8 +216,20 @@ pub fn measure(
     options: &PlanOptions,
 ) -> Result<(i64, Rewritten), String> {
     let rewritten = rewrite(module, recomputes).map_err(|error| error.to_string())?;
-    let counted = memory(&rewritten.module, &options.memory).map_err(|error| error.to_string())?;
-    Ok((counted.peak.bytes, rewritten))
+    let counted = count(&rewritten.module, &options.counting);
+    let counted = counted.map_err(|error| error.to_string())?;
+    Ok((counted.peak, rewritten))
+}
+
+/// Why a module in which `entry` is computed again needs no less than the original.
+fn no_saving(original: &Counted<'_>, entry: &Entry) -> &'static str {
+    if let Some(where_) = original.kept_elsewhere(&entry.candidate.held) {
+        return where_;
+    }
+    match entry.is_alive {
+        true => "as much is alive at another time, or takes its place",
+        false => "not alive at the peak",
+    }
 }
 
 struct Planner<'a> {
@@ -279,27 +302,6 @@ impl Planner<'_> {
     }
 }
 
-/// What is alive at the peak: instructions and parts of their results.
-fn alive_at_peak(module: &Module, memory: &Memory) -> HashSet<(Row, u32), BuildMix> {
-    let live = memory.live_at(module, memory.peak.step);
-    live.into_iter().filter(|value| value.bytes > 0).map(|value| (value.row, value.part)).collect()
-}
-
-/// The instruction and the part of its result that hold a residual's value.
-fn maker(module: &Module, memory: &Memory, residual: &Residual) -> Option<(Row, u32)> {
-    let shapes = module.shapes();
-    let mut shape = module.shape(residual.place.row);
-    let mut part = 0u32;
-    for index in residual.place.path.iter().rev() {
-        let elements = shapes.tuple(shape)?;
-        let before = elements.get(..*index as usize)?;
-        let parts = before.iter().map(|element| shapes.node_count(*element));
-        part = parts.fold(part.checked_add(1)?, u32::saturating_add);
-        shape = *elements.get(*index as usize)?;
-    }
-    memory.maker_of(residual.place.row, part)
-}
-
 /// What rows cost when they run again.
 struct Prices<'a> {
     analysed: &'a Analysed<'a>,
@@ -313,6 +315,7 @@ impl<'a> Prices<'a> {
         for (number, found) in (0u32..).zip(&analysed.collectives.collectives) {
             collectives.insert(found.row, number);
             collectives.insert(found.outer, number);
+            collectives.extend(found.done.map(|done| (done, number)));
         }
         Self { analysed, collectives }
     }
@@ -328,22 +331,33 @@ impl<'a> Prices<'a> {
             let index = row.0 as usize;
             let figure = |column: &[i64]| column.get(index).copied().filter(|figure| *figure >= 0);
             let both = figure(&cost.bytes_read).zip(figure(&cost.bytes_written));
-            let moved = both.map(|(read, written)| read.saturating_add(written));
+            let mut moved = both.map(|(read, written)| read.saturating_add(written));
+            let mut known = self.analysed.seconds.and_then(|column| column.get(index).copied());
             let mut wire = Some(0);
-            if let Some(number) = self.collectives.get(row)
-                && !sent.contains(number)
-            {
-                sent.push(*number);
+            // A collective costs once, wherever it starts and ends.
+            if let Some(number) = self.collectives.get(row) {
+                let is_first = !sent.contains(number);
                 let found = self.analysed.collectives.collectives.get(*number as usize);
-                let bytes = found.and_then(|found| found.ring_wire_bytes());
-                wire = bytes.and_then(|bytes| i64::try_from(bytes).ok());
+                let found = found.filter(|_| is_first);
+                sent.push(*number);
+                if is_first {
+                    let bytes = found.and_then(|found| found.ring_wire_bytes());
+                    wire = bytes.and_then(|bytes| i64::try_from(bytes).ok());
+                }
+                if let Some(found) = found.filter(|found| found.done == Some(*row)) {
+                    // Only its end is copied, as a plain collective.
+                    let outer = found.outer.0 as usize;
+                    known = self.analysed.seconds.and_then(|column| column.get(outer).copied());
+                    let both = found.payload_in.zip(found.payload_out);
+                    let both = both.and_then(|(read, written)| read.checked_add(written));
+                    moved = both.and_then(|bytes| i64::try_from(bytes).ok());
+                }
             }
             let flops = self.flops(*row, 0);
             for (sum, one) in sums.iter_mut().zip([flops, moved, wire]) {
                 let times = one.zip(runs).map(|(one, runs)| one.saturating_mul(runs));
                 *sum = sum.zip(times).map(|(sum, one)| sum.saturating_add(one));
             }
-            let known = self.analysed.seconds.and_then(|column| column.get(index).copied());
             let times = known.zip(runs).map(|(one, runs)| one * runs as f64);
             seconds = seconds.zip(times.filter(|time| time.is_finite())).map(|(a, b)| a + b);
         }

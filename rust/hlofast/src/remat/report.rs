@@ -4,7 +4,7 @@ use super::residuals::{Residual, residuals};
 use super::twins::twins;
 use crate::comms::{CollectiveKind, Collectives, Moved};
 use crate::cost::{Cost, Executions};
-use crate::graph::{Attribution, Phase};
+use crate::graph::{Attribution, Phase, is_compiler_clone};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashMap;
@@ -168,17 +168,6 @@ fn constraints(module: &Module) -> Vec<Row> {
     })
     .map(|(_, row)| Row(row))
     .collect()
-}
-
-/// Whether the compiler's own pass made `row`: its clones are called `x.remat`, `x.remat2`, ….
-fn is_compiler_clone(module: &Module, row: Row) -> bool {
-    let name = module.instruction_name(row);
-    let parts = name.split(|byte| *byte == b'.');
-    parts.skip(1).any(|part| {
-        part.strip_prefix(b"remat").is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
-            || part == b"remat_compressed"
-            || part == b"remat_uncompressed"
-    })
 }
 
 /// Names tell first: what the program and what the compiler repeats; then twins.

@@ -68,6 +68,9 @@ pub struct Residual {
     /// Whether names say that it is forward work. Otherwise it only stands before all backward
     /// work.
     pub is_named: bool,
+    /// It is what an all-gather is still writing: a fusion of forward code has started it, one of
+    /// backward code ends it.
+    pub is_in_flight: bool,
 }
 
 /// The residuals of `module`, by computation and row. Parameters, and what only hands them on,
@@ -176,6 +179,7 @@ impl Finder<'_> {
                     widened_from: None,
                     stacked: None,
                     is_named,
+                    is_in_flight: false,
                     place: made,
                 });
             }
@@ -265,7 +269,7 @@ fn is_free(module: &Module, row: Row) -> bool {
     }
 }
 
-fn shape_at(module: &Module, place: &Place) -> Option<ShapeId> {
+pub(super) fn shape_at(module: &Module, place: &Place) -> Option<ShapeId> {
     let shapes = module.shapes();
     let shape = module.shape(place.row);
     place
@@ -307,8 +311,17 @@ fn describe(
     });
     residual.made_by = makers.clone().next().unwrap_or(residual.made_by);
     match (made, parameter(&found.ends)) {
-        // State of a collective under way: nobody keeps that.
-        (Some(row), _) if is_under_way(module, row) => return false,
+        (Some(row), _) if is_under_way(module, row) => {
+            // Only what is gathered counts, not the rest of the state of a collective.
+            let Some(gather) = started_gather(module, row, residual.shape) else { return false };
+            if attribution.phase[gather.0 as usize] != Phase::Forward {
+                return false;
+            }
+            residual.source = gather;
+            residual.made_by = gather;
+            residual.is_in_flight = true;
+            residual.kind = kind_of_gathered(module, gather.into());
+        }
         (Some(row), _) => {
             residual.source = row;
             let is_forward = attribution.phase[row.0 as usize] == Phase::Forward;
@@ -324,13 +337,7 @@ fn describe(
                 });
                 residual.source = computed.unwrap_or(row);
             } else if gathers(module, row) {
-                let all = origins(module, residual.place.clone(), Through::EVERYTHING);
-                let is_computed = all.ends.iter().any(|end| matches!(end, End::Computed(_)));
-                residual.kind = if is_computed || parameter(&all.ends).is_none() {
-                    ResidualKind::GatheredActivation
-                } else {
-                    ResidualKind::GatheredWeight
-                };
+                residual.kind = kind_of_gathered(module, residual.place.clone());
             }
         }
         (None, Some(row)) => {
@@ -351,6 +358,26 @@ fn describe(
 fn is_under_way(module: &Module, row: Row) -> bool {
     module.opcode(row) == Opcode::CustomCall
         && module.attribute_bytes(row, "custom_call_target") == Some(b"\"AsyncCollectiveStart\"")
+}
+
+/// What the fusion around `start` begins to gather, if that is an array of `shape`.
+fn started_gather(module: &Module, start: Row, shape: ShapeId) -> Option<Row> {
+    let gather = Row(*module.operands(start).first()?);
+    let shapes = module.shapes();
+    let is_it = module.opcode(gather) == Opcode::AllGather
+        && shapes.array(module.shape(gather))?.is_compatible(&shapes.array(shape)?);
+    is_it.then_some(gather)
+}
+
+/// Whether parameters alone are gathered at `place`.
+fn kind_of_gathered(module: &Module, place: Place) -> ResidualKind {
+    let ends = origins(module, place, Through::EVERYTHING).ends;
+    let is_computed = ends.iter().any(|end| matches!(end, End::Computed(_)));
+    let is_weight = ends.iter().any(|end| matches!(end, End::Parameter(_)));
+    match !is_computed && is_weight {
+        true => ResidualKind::GatheredWeight,
+        false => ResidualKind::GatheredActivation,
+    }
 }
 
 /// Whether what is kept has fewer elements than `gather` makes.

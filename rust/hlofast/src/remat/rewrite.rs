@@ -16,7 +16,8 @@
 //!
 //! Values that a loop stacks into its state are the other case: see [`Recompute::FromStack`].
 
-mod asynchronous;
+pub(super) mod asynchronous;
+mod barriers;
 mod copy;
 mod copyable;
 mod error;
@@ -30,6 +31,7 @@ mod stack;
 
 pub use error::RewriteError;
 
+use super::handed_on::{self, member};
 use crate::edit::{Edit, apply};
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::print::{CopyPrinter, PrintOptions, Renaming, literal_with_signs, to_text};
@@ -52,7 +54,9 @@ pub struct Use {
 /// What to compute again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recompute {
-    /// A copy of an instruction takes its place as operand of some of its users.
+    /// A copy of an instruction takes its place as operand of some of its users. Users of what
+    /// tuples and optimization barriers hand on of it are users of it; where all behind a barrier
+    /// get copies, it hands on what those are made from instead.
     ForUsers {
         /// The instruction whose result is kept too long.
         producer: Row,
@@ -98,6 +102,11 @@ pub struct Rewritten {
 pub fn rewrite(module: &Module, recomputes: &[Recompute]) -> Result<Rewritten, RewriteError> {
     let mut plan = Plan::new(module);
     for recompute in recomputes {
+        if let Recompute::ForUsers { producer, chain, .. } = recompute {
+            chain.iter().chain([producer]).for_each(|row| plan.note_behind(*row));
+        }
+    }
+    for recompute in recomputes {
         match recompute {
             Recompute::ForUsers { producer, chain, uses } => {
                 plan.for_users(*producer, chain, uses)?;
@@ -124,6 +133,12 @@ struct Plan<'a> {
     replaced: HashSet<Use>,
     /// What was copied; goes where no user is left.
     originals: HashSet<Row>,
+    /// By what was copied: what copies of it are made from.
+    inputs: HashMap<Row, Vec<Row>>,
+    /// What new text reads.
+    read: HashSet<Row>,
+    /// Rows behind barriers that are what is copied: nothing may wait for those.
+    behind: HashSet<Row>,
 }
 
 impl<'a> Plan<'a> {
@@ -139,6 +154,9 @@ impl<'a> Plan<'a> {
             shapes: Shapes::default(),
             replaced: HashSet::new(),
             originals: HashSet::new(),
+            inputs: HashMap::new(),
+            read: HashSet::new(),
+            behind: HashSet::new(),
         }
     }
 
@@ -163,7 +181,9 @@ impl<'a> Plan<'a> {
             self.buffers(producer)?.check(module, &copied, first)?;
         }
         let id = self.module.computation_of(producer);
-        let Some(tie) = self.lateness(id).tie(producer, uses) else {
+        self.lateness(id);
+        let tie = self.lateness.get(&id).and_then(|late| late.tie(producer, uses, &self.behind));
+        let Some(tie) = tie else {
             let reason =
                 "no value is made between it and its late users that a copy could wait for";
             return Err(RewriteError::new(self.module, producer, reason));
@@ -182,6 +202,21 @@ impl<'a> Plan<'a> {
         }
         self.originals.extend(copied);
         Ok(())
+    }
+
+    /// Notes what barriers hand on of what `row` holds.
+    fn note_behind(&mut self, row: Row) {
+        let module = self.module;
+        if row.0 as usize >= module.row_count() {
+            return;
+        }
+        for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
+            let operands = module.operands(user).iter().enumerate();
+            for (operand, _) in operands.filter(|(_, operand)| **operand == row.0) {
+                let found = handed_on::behind(module, user, operand);
+                self.behind.extend(found.into_iter().flat_map(|found| found.rows));
+            }
+        }
     }
 
     /// The module's buffers; an error that speaks of `row` if they cannot be followed.
@@ -204,7 +239,9 @@ impl<'a> Plan<'a> {
             if module.computation_of(one.user) != module.computation_of(producer) {
                 return refused("it is not in the computation of what it is to get a copy of");
             }
-            if module.operands(one.user).get(one.operand) != Some(&producer.0) {
+            let operand = module.operands(one.user).get(one.operand).map(|operand| Row(*operand));
+            let read = operand.map(|operand| member(module, operand, |row| row == producer));
+            if read != Some(producer) {
                 return refused("its operand is not what it is to get a copy of");
             }
             if module.is_scheduled() && one.user <= producer {
@@ -220,7 +257,10 @@ impl<'a> Plan<'a> {
     /// Removes originals without users, applies the edits, and puts things into an order in which
     /// all is defined before it is used.
     fn finish(mut self) -> Result<Rewritten, RewriteError> {
-        self.remove_unused();
+        let pairs = self.module.control_predecessors();
+        let waited_for = pairs.iter().map(|(_, before)| *before).collect();
+        let removed = self.empty_barriers(&waited_for);
+        self.remove_unused(&waited_for, removed);
         self.shapes.edit(self.module, &self.replaced, &mut self.edits);
         self.keep_signs();
         let mut edited = apply(self.module, &self.edits).map_err(RewriteError::Edit)?;
@@ -250,14 +290,14 @@ impl<'a> Plan<'a> {
     }
 
     /// An original that nothing reads any more would still be scheduled, and in the way.
-    fn remove_unused(&mut self) {
+    fn remove_unused(&mut self, waited_for: &HashSet<Row>, mut removed: HashSet<Row>) {
         let module = self.module;
         let mut originals: Vec<Row> = std::mem::take(&mut self.originals).into_iter().collect();
         originals.sort_unstable();
-        let pairs = module.control_predecessors();
-        let waited_for: HashSet<Row> = pairs.iter().map(|(_, before)| *before).collect();
-        let mut removed = HashSet::new();
         for row in originals.into_iter().rev() {
+            if removed.contains(&row) || self.read.contains(&row) {
+                continue;
+            }
             // What a fusion started has to be waited for.
             let is_end = asynchronous::async_gather(module, row).is_some();
             let is_root = is_end || module.flags(row) & crate::ir::Flags::ROOT != 0;

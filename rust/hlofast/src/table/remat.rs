@@ -63,6 +63,7 @@ pub fn residuals(module: &Module, report: &Report) -> Columns {
     table.rows("source", each().map(|entry| entry.source));
     table.texts("source_name", each().map(|entry| name(entry.source)));
     table.flags("is_named", each().map(|entry| entry.is_named));
+    table.flags("is_in_flight", each().map(|entry| entry.is_in_flight));
     origin.columns(each().map(|entry| entry.source), &mut table);
     table
 }

@@ -3,10 +3,11 @@
 
 use super::copyable::target;
 use crate::ir::{CallRole, Module, Opcode, Row};
+use crate::remat::handed_on::member;
 
 /// A gather in the fusion that ends it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AsyncGather {
+pub(in crate::remat) struct AsyncGather {
     /// The gather, in the fusion's body.
     pub gather: Row,
     /// The parameter it reads there.
@@ -16,7 +17,7 @@ pub(super) struct AsyncGather {
 }
 
 /// The gather that fusion `row` ends, if that is all it does.
-pub(super) fn async_gather(module: &Module, row: Row) -> Option<AsyncGather> {
+pub(in crate::remat) fn async_gather(module: &Module, row: Row) -> Option<AsyncGather> {
     if module.opcode(row) != Opcode::Fusion {
         return None;
     }
@@ -40,10 +41,18 @@ pub(super) fn async_gather(module: &Module, row: Row) -> Option<AsyncGather> {
     is_gather.then_some(AsyncGather { gather, parameter, operand })
 }
 
-/// What a copy of `row` reads.
-pub(super) fn reads(module: &Module, row: Row) -> Vec<Row> {
+/// What a copy of `row` reads: of what is copied with it the originals, also where `row` reads them
+/// behind a barrier.
+pub(in crate::remat) fn reads(
+    module: &Module,
+    row: Row,
+    is_copied: impl Fn(Row) -> bool,
+) -> Vec<Row> {
     match async_gather(module, row) {
-        Some(found) => vec![found.operand],
-        None => module.operands(row).iter().map(|operand| Row(*operand)).collect(),
+        Some(found) => vec![member(module, found.operand, is_copied)],
+        None => {
+            let operands = module.operands(row).iter();
+            operands.map(|operand| member(module, Row(*operand), &is_copied)).collect()
+        }
     }
 }

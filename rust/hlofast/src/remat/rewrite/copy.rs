@@ -7,6 +7,7 @@ use super::{Copied, Plan, RewriteError};
 use crate::edit::Edit;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::print::{Renaming, shape_to_text};
+use crate::remat::handed_on::member;
 use std::collections::HashSet;
 
 /// `producer`, `chain` and the starts of what they end, operands first.
@@ -57,12 +58,13 @@ pub(super) fn set_to_copy(
 fn operands_first(module: &Module, producer: Row, members: &HashSet<Row>) -> Vec<Row> {
     let mut order = Vec::new();
     let mut met = HashSet::from([producer]);
-    let mut stack = vec![(producer, reads(module, producer).into_iter())];
+    let reads = |row| reads(module, row, |row| members.contains(&row)).into_iter();
+    let mut stack = vec![(producer, reads(producer))];
     while let Some((row, operands)) = stack.last_mut() {
         match operands.next() {
             Some(operand) => {
                 if members.contains(&operand) && met.insert(operand) {
-                    stack.push((operand, reads(module, operand).into_iter()));
+                    stack.push((operand, reads(operand)));
                 }
             }
             None => {
@@ -88,7 +90,7 @@ impl Plan<'_> {
         let mut inputs = Vec::new();
         let mut met: HashSet<Row> = copied.iter().copied().collect();
         for row in copied {
-            let operands = reads(module, *row).into_iter();
+            let operands = reads(module, *row, |row| copied.contains(&row)).into_iter();
             inputs.extend(operands.filter(|operand| met.insert(*operand)));
         }
         let constants = inputs.iter().filter(|row| module.opcode(**row) == Opcode::Constant);
@@ -106,6 +108,10 @@ impl Plan<'_> {
             true => inputs.clone(),
             false => inputs.iter().copied().chain([tie]).collect(),
         };
+        self.read.extend(&tied);
+        for row in copied {
+            self.inputs.entry(*row).or_default().extend(&inputs);
+        }
         let mut shape = b"(".to_vec();
         let mut names = Vec::new();
         for (index, row) in tied.iter().enumerate() {
@@ -160,6 +166,13 @@ impl Plan<'_> {
     ) -> Result<(), RewriteError> {
         let module = self.module;
         for row in copied {
+            // What it reads behind a barrier, it reads here as it was copied before.
+            for operand in module.operands(*row).iter().map(|operand| Row(*operand)) {
+                let original = member(module, operand, |row| copied.contains(&row));
+                if let Some(name) = renaming.rows.get(&original.0).cloned() {
+                    renaming.rows.insert(operand.0, name);
+                }
+            }
             if let Some(found) = async_gather(module, *row) {
                 let line = self.plain_gather(*row, found, renaming)?;
                 push_line(text, &[&line]);

@@ -7,6 +7,7 @@
 use super::Use;
 use super::copyable::is_forwarding;
 use crate::ir::{ComputationId, ElementKind, Flags, Module, Opcode, Row};
+use std::collections::HashSet;
 
 /// How far before the first late user a scheduled module is searched.
 const LONGEST_SEARCH: usize = 4096;
@@ -53,12 +54,13 @@ impl<'a> Lateness<'a> {
     }
 
     /// The value that a copy of `producer` for `uses` waits for. None if every candidate is made
-    /// before the producer or follows from the copy itself.
-    pub fn tie(&self, producer: Row, uses: &[Use]) -> Option<Row> {
+    /// before the producer, follows from the copy itself or is to be `avoided`.
+    pub fn tie(&self, producer: Row, uses: &[Use], avoided: &HashSet<Row>) -> Option<Row> {
         let first = uses.iter().map(|one| one.user).min()?;
         let follows = self.followers(uses);
         let is_candidate = |row: Row| {
             self.rank(row) > self.rank(producer)
+                && !avoided.contains(&row)
                 && !follows.contains(row.0.wrapping_sub(self.first_row))
                 && self.is_suitable(row)
                 && (!self.is_scheduled || row < first)

@@ -63,7 +63,7 @@ impl Buffers {
     /// Refuses copies, before `user`, whose operands are gone by then or that would overwrite them.
     pub fn check(&self, module: &Module, copied: &[Row], user: Row) -> Result<(), RewriteError> {
         for row in copied {
-            for operand in reads(module, *row) {
+            for operand in reads(module, *row, |row| copied.contains(&row)) {
                 if copied.contains(&operand) {
                     continue;
                 }

@@ -3,15 +3,16 @@
 use super::Use;
 use super::stack::ShapeText;
 use crate::edit::Edit;
-use crate::ir::{ComputationId, Flags, Module, Opcode, Row};
+use crate::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use crate::print::shape_to_text;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Shapes that change, of all stacks together.
 #[derive(Default)]
 pub(super) struct Shapes {
     arrays: HashSet<Row>,
-    elements: BTreeMap<Row, HashMap<usize, ShapeText>>,
+    /// By tuple: the parts that change, by their paths.
+    parts: BTreeMap<Row, BTreeMap<Vec<usize>, ShapeText>>,
     /// Parameters of fusions that take a slice now.
     parameters: BTreeMap<Row, ShapeText>,
 }
@@ -24,7 +25,12 @@ impl Shapes {
 
     /// Notes that an element of `row` is another array.
     pub fn change_element(&mut self, row: Row, element: usize, shape: ShapeText) {
-        self.elements.entry(row).or_default().insert(element, shape);
+        self.change_part(row, vec![element], shape);
+    }
+
+    /// The same of what lies deeper in tuples; paths begin outside.
+    pub fn change_part(&mut self, row: Row, path: Vec<usize>, shape: ShapeText) {
+        self.parts.entry(row).or_default().insert(path, shape);
     }
 
     /// Notes that a fusion's parameter takes something else.
@@ -35,7 +41,7 @@ impl Shapes {
     /// Adds the edits: shapes of tuples, signatures, and operands that are written with shapes.
     pub fn edit(&self, module: &Module, replaced: &HashSet<Use>, edits: &mut Vec<Edit>) {
         let mut computations = BTreeSet::new();
-        for row in self.elements.keys().chain(self.parameters.keys()) {
+        for row in self.parts.keys().chain(self.parameters.keys()) {
             let shape = self.text(module, *row, true);
             edits.push(Edit::ReplaceShape { row: *row, shape });
             let is_root = module.flags(*row) & Flags::ROOT != 0;
@@ -47,7 +53,7 @@ impl Shapes {
             let signature = self.signature(module, computation);
             edits.push(Edit::ChangeSignature { computation, signature });
         }
-        let changed = self.elements.keys().chain(self.parameters.keys());
+        let changed = self.parts.keys().chain(self.parameters.keys());
         for row in self.arrays.iter().chain(changed) {
             for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
                 let payload = module.bytes(module.opcode_and_payload(user).1);
@@ -70,24 +76,15 @@ impl Shapes {
         if let Some(shape) = self.parameters.get(&row) {
             return if layouts { shape.full.clone() } else { shape.bare.clone() };
         }
-        let (Some(changes), Some(parts)) =
-            (self.elements.get(&row), module.shapes().tuple(module.shape(row)))
-        else {
-            return shape_to_text(module, module.shape(row), layouts);
-        };
-        let mut text = b"(".to_vec();
-        for (index, part) in parts.iter().enumerate() {
-            if index > 0 {
-                text.extend_from_slice(b", ");
+        let shape = module.shape(row);
+        match self.parts.get(&row) {
+            Some(changes) => {
+                let mut text = Vec::new();
+                push_tuple(module, shape, changes, &mut Vec::new(), layouts, &mut text);
+                text
             }
-            match changes.get(&index) {
-                Some(shape) if layouts => text.extend_from_slice(&shape.full),
-                Some(shape) => text.extend_from_slice(&shape.bare),
-                None => text.extend_from_slice(&shape_to_text(module, *part, layouts)),
-            }
+            None => shape_to_text(module, shape, layouts),
         }
-        text.push(b')');
-        text
     }
 
     fn signature(&self, module: &Module, id: ComputationId) -> Vec<u8> {
@@ -105,4 +102,33 @@ impl Shapes {
         text.extend_from_slice(&self.text(module, root, false));
         text
     }
+}
+
+/// Appends the part of a shape at `path`, with what changes in it.
+fn push_tuple(
+    module: &Module,
+    shape: ShapeId,
+    changes: &BTreeMap<Vec<usize>, ShapeText>,
+    path: &mut Vec<usize>,
+    layouts: bool,
+    text: &mut Vec<u8>,
+) {
+    if let Some(change) = changes.get(path) {
+        text.extend_from_slice(if layouts { &change.full } else { &change.bare });
+        return;
+    }
+    // Paths that begin like this one follow it.
+    let is_within =
+        changes.range(path.clone()..).next().is_some_and(|(at, _)| at.starts_with(path));
+    let Some(parts) = module.shapes().tuple(shape).filter(|_| is_within) else {
+        text.extend_from_slice(&shape_to_text(module, shape, layouts));
+        return;
+    };
+    for (index, part) in parts.iter().enumerate() {
+        text.extend_from_slice(if index == 0 { b"(" } else { b", " });
+        path.push(index);
+        push_tuple(module, *part, changes, path, layouts, text);
+        path.pop();
+    }
+    text.push(b')');
 }

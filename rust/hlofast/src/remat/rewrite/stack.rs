@@ -1,6 +1,7 @@
 //! Values stacked into loop state: the stack of what is computed from something smaller becomes a
 //! stack of the smaller thing, and what reads the stack computes again.
 
+use super::asynchronous::reads;
 use super::copy::push_line;
 use super::copyable::obstacle;
 use super::fused::{Inside, Reader, Writer, is_slice, writer};
@@ -341,19 +342,18 @@ fn widened(shape: &ArrayShape<'_>, length: i64, space: i64) -> ShapeText {
 fn chain_between(module: &Module, source: Row, last: Row) -> Result<Vec<Row>, RewriteError> {
     let mut order = Vec::new();
     let mut met = HashSet::from([source, last]);
-    let mut stack = vec![(last, 0)];
+    let read = |row| reads(module, row, |_| false).into_iter();
     if source == last {
         return Err(RewriteError::new(module, source, "it is what is stacked already"));
     }
+    let mut stack = vec![(last, read(last))];
     let mut reaches = false;
-    while let Some((row, next)) = stack.last_mut() {
-        match module.operands(*row).get(*next) {
+    while let Some((row, operands)) = stack.last_mut() {
+        match operands.next() {
             Some(operand) => {
-                *next += 1;
-                let operand = Row(*operand);
                 reaches |= operand == source;
                 if met.insert(operand) {
-                    stack.push((operand, 0));
+                    stack.push((operand, read(operand)));
                 }
             }
             None => {

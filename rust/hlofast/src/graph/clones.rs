@@ -1,0 +1,82 @@
+//! Copies that a compiler made to compute something again.
+//!
+//! A copy keeps the operation name of its original, which says that it is forward work even where
+//! it runs for the backward pass. What it is for tells: its users.
+
+use super::contexts::Contexts;
+use super::phase::Phase;
+use crate::ir::{CallRole, Module, Opcode, Row};
+
+/// Whether `row` is a copy that a pass for rematerialisation made, XLA's or this library's: they
+/// are called `x.remat`, `x.remat2` and so on.
+pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
+    let name = module.instruction_name(row);
+    let parts = name.split(|byte| *byte == b'.');
+    parts.skip(1).any(|part| {
+        part.strip_prefix(b"remat").is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
+            || part == b"remat_compressed"
+            || part == b"remat_uncompressed"
+    })
+}
+
+/// Has a forward user, or a late one.
+const EARLY: u8 = 1;
+const LATE: u8 = 2;
+
+/// Copies of forward work that only backward or recomputed work uses become recomputed work, with
+/// what is in them.
+pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut [Phase]) {
+    if memchr::memmem::find(module.text(), b".remat").is_none() {
+        return;
+    }
+    // By position: who uses it, through what belongs to no phase.
+    let mut users = vec![0u8; contexts.positions];
+    let mut is_clone = vec![false; contexts.positions];
+    for (id, node) in contexts.nodes.iter().enumerate() {
+        let position = |row: u32| contexts.position(module, id as u32, Row(row));
+        for row in module.computation(node.computation).rows().rev() {
+            let at = position(row);
+            let found = module.users().get(row).iter().fold(0, |all, user| {
+                let user = position(*user);
+                all | match phase[user] {
+                    Phase::Backward | Phase::Recompute => LATE,
+                    Phase::Unattributed => users[user],
+                    Phase::Forward | Phase::Optimizer => EARLY,
+                }
+            });
+            users[at] = found;
+            if matches!(phase[at], Phase::Forward | Phase::Unattributed)
+                && found == LATE
+                && is_compiler_clone(module, Row(row))
+            {
+                phase[at] = Phase::Recompute;
+                is_clone[at] = true;
+            }
+        }
+    }
+    // What is in a fusion belongs to it; callers come first.
+    let mut is_other = vec![false; contexts.nodes.len()];
+    let mut is_inside = vec![false; contexts.nodes.len()];
+    for edge in &contexts.edges {
+        let call = module.all_calls()[edge.call as usize];
+        let is_fused = call.role == CallRole::Calls
+            && matches!(module.opcode(call.row), Opcode::Fusion | Opcode::AsyncStart);
+        let at = contexts.position(module, edge.caller, call.row);
+        match is_fused
+            && (is_clone[at] || is_inside[edge.caller as usize] && !is_other[edge.caller as usize])
+        {
+            true => is_inside[edge.callee as usize] = true,
+            false => is_other[edge.callee as usize] = true,
+        }
+    }
+    for (id, node) in contexts.nodes.iter().enumerate() {
+        if is_inside[id] && !is_other[id] {
+            for row in module.computation(node.computation).rows() {
+                let at = contexts.position(module, id as u32, Row(row));
+                if phase[at] == Phase::Forward {
+                    phase[at] = Phase::Recompute;
+                }
+            }
+        }
+    }
+}

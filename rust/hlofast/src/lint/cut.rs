@@ -1,0 +1,87 @@
+//! Arrays that a collective makes for all devices and of which each takes only parts.
+
+use super::offsets::{Device, Offsets};
+use super::program::Program;
+use super::site::Site;
+use super::walk::{Trail, Use, Walk, conversions, uses};
+use crate::comms::{Collective, CollectiveKind};
+use crate::ir::{Module, Opcode, Row};
+
+/// An array of which dynamic-slices are all that becomes.
+pub(super) struct Cut<'a> {
+    /// The number of the collective that makes it.
+    number: usize,
+    pub collective: &'a Collective,
+    /// Devices in a group of it.
+    pub group_size: u64,
+    pub result: Row,
+    /// The elements of the array.
+    pub elements: u64,
+    pub slices: Vec<Use>,
+}
+
+impl<'a> Cut<'a> {
+    /// Those that collectives of `kind` make, among several devices.
+    pub fn all(
+        program: &'a Program<'_>,
+        kind: CollectiveKind,
+    ) -> impl Iterator<Item = Cut<'a>> + 'a {
+        let collectives = program.collectives.collectives.iter().enumerate();
+        let wanted = collectives.filter(move |(_, collective)| collective.kind == kind);
+        wanted.flat_map(move |(number, collective)| {
+            let rows = results(program.module, collective).into_iter();
+            rows.filter_map(move |result| {
+                Some(Cut {
+                    number,
+                    collective,
+                    group_size: collective.group_size.filter(|size| *size > 1)?,
+                    slices: slices(&program.walk, result)?,
+                    elements: program.elements(result)?,
+                    result,
+                })
+            })
+        })
+    }
+
+    /// A place to report, with what stands for each slice as evidence.
+    pub fn site(&self, program: &Program<'_>) -> Option<Site> {
+        let mut site = Site::new(self.collective.row)
+            .runs(&program.runs_of(self.collective))
+            .common("group_size", self.group_size)
+            .of(self.number);
+        let shown = |used: &Use| *used.calls.first().unwrap_or(&used.row);
+        site.evidence.extend(self.slices.iter().map(shown));
+        site.key = u64::from(self.collective.groups?);
+        Some(site)
+    }
+}
+
+/// The arrays that `collective` makes, in the computation it is scheduled in.
+pub(super) fn results(module: &Module, collective: &Collective) -> Vec<Row> {
+    let row = collective.done.unwrap_or(collective.outer);
+    if module.shapes().tuple(module.shape(row)).is_none() {
+        return vec![row];
+    }
+    let users = module.users().get(row.0).iter().map(|user| Row(*user));
+    users.filter(|user| module.tuple_index(*user).is_some()).collect()
+}
+
+/// The dynamic-slices that are all that becomes of `row`.
+fn slices(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
+    let is_slice =
+        |used: &Use| used.operand == 0 && walk.module.opcode(used.row) == Opcode::DynamicSlice;
+    uses(walk, row, conversions, is_slice).filter(|found| !found.is_empty())
+}
+
+/// Along which dimension, and at which places, all of `slices` cut on `devices`; None if they
+/// differ or if that is not known.
+pub(super) fn same_parts(
+    offsets: &Offsets<'_>,
+    slices: &[Use],
+    devices: &[Device],
+) -> Option<(usize, Vec<i128>)> {
+    let mut parts =
+        slices.iter().map(|used| offsets.parts(&Trail::within(used.row, &used.calls), devices));
+    let first = parts.next()??;
+    parts.all(|other| other.as_ref() == Some(&first)).then_some(first)
+}

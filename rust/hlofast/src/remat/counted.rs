@@ -1,0 +1,129 @@
+//! What a module needs at its peak, by one of several rules.
+
+use super::residuals::shape_at;
+use crate::cost::Backend;
+use crate::graph::origin::Place;
+use crate::ir::intern::BuildMix;
+use crate::ir::{Module, Row};
+use crate::memory::{
+    Memory, MemoryError, Options, Rule, Space, Tables, XlaAccount, memory, xla_account,
+};
+use hashbrown::HashSet;
+
+/// Memory spaces of TPU programs, by their numbers in layouts.
+const FAST: i64 = 1;
+const HOST: i64 = 5;
+
+/// How the peak is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counting {
+    /// As live ranges are. Under [`Rule::Xla`] the peak is the one of XLA's own account, as
+    /// `xla_account` has it, in the module's order and sizes.
+    pub memory: Options,
+    /// For that rule: how the device rounds pointer tables, if that is known.
+    pub tables: Option<Tables>,
+}
+
+impl Counting {
+    /// What is compared with the memory of a device: XLA's account of scheduled TPU modules, what is
+    /// alive of others, and of those whose fast memory XLA counts in the place of their main memory.
+    pub fn usual(module: &Module, tables: Option<Tables>) -> Self {
+        let is_compiled = Backend::of_module(module) == Backend::Tpu && module.is_scheduled();
+        let account = is_compiled.then(|| xla_account(module, tables).ok()).flatten();
+        let rule = match account {
+            Some(account) if account.heap_space == 0 => Rule::Xla,
+            _ => Rule::InPlace,
+        };
+        Self { memory: Options { rule, ..Options::default() }, tables }
+    }
+}
+
+/// What a module needs.
+pub(super) struct Counted<'a> {
+    /// Bytes at the peak.
+    pub peak: i64,
+    /// The memory space that is fullest there.
+    pub space: i64,
+    step: u32,
+    /// What is alive when.
+    memory: Memory,
+    module: &'a Module,
+}
+
+/// Counts what `module` needs.
+pub(super) fn count<'a>(
+    module: &'a Module,
+    counting: &Counting,
+) -> Result<Counted<'a>, MemoryError> {
+    let options = &counting.memory;
+    if options.rule != Rule::Xla {
+        let memory = memory(module, options)?;
+        let space = match options.space {
+            Space::One(space) => space,
+            Space::All => 0,
+        };
+        let (peak, step) = (memory.peak.bytes, memory.peak.step);
+        return Ok(Counted { peak, space, step, memory, module });
+    }
+    let XlaAccount { peak, heap_space, heap_step, .. } = xla_account(module, counting.tables)?;
+    let space = Space::One(heap_space);
+    let memory = memory(module, &Options { space, order: None, ..*options })?;
+    Ok(Counted { peak, space: heap_space, step: heap_step, memory, module })
+}
+
+impl Counted<'_> {
+    /// The instruction that runs at the peak.
+    pub fn peak_row(&self) -> Option<Row> {
+        self.memory.sequence().get(self.step as usize).map(|row| Row(*row))
+    }
+
+    /// What takes memory at the peak: instructions and parts of their results.
+    pub fn alive(&self, module: &Module) -> HashSet<(Row, u32), BuildMix> {
+        let live = self.memory.live_at(module, self.step).into_iter();
+        live.filter(|value| value.bytes > 0).map(|value| (value.row, value.part)).collect()
+    }
+
+    /// Whether what `place` holds is in `values`.
+    pub fn is_one_of(
+        &self,
+        module: &Module,
+        place: &Place,
+        values: &HashSet<(Row, u32), BuildMix>,
+    ) -> bool {
+        let part = part(module, place);
+        let maker = part.and_then(|part| self.memory.maker_of(place.row, part));
+        maker.is_some_and(|maker| values.contains(&maker))
+    }
+
+    /// Where a value is that is nowhere in the memory that counts.
+    pub fn kept_elsewhere(&self, held: &[Place]) -> Option<&'static str> {
+        let shapes = self.module.shapes();
+        let arrays = held.iter().filter_map(|place| shapes.array(shape_at(self.module, place)?));
+        let mut spaces = arrays.map(|array| array.layout.map_or(0, |layout| layout.memory_space));
+        let first = spaces.next()?;
+        if first == self.space || spaces.any(|space| space == self.space) {
+            return None;
+        }
+        Some(match first {
+            FAST => "kept in fast memory",
+            HOST => "kept in the host's memory",
+            0 => "kept in main memory",
+            _ => "kept in another memory space",
+        })
+    }
+}
+
+/// Which part of the result of its row `place` is.
+fn part(module: &Module, place: &Place) -> Option<u32> {
+    let shapes = module.shapes();
+    let mut shape = module.shape(place.row);
+    let mut part = 0u32;
+    for index in place.path.iter().rev() {
+        let elements = shapes.tuple(shape)?;
+        let before = elements.get(..*index as usize)?;
+        let parts = before.iter().map(|element| shapes.node_count(*element));
+        part = parts.fold(part.checked_add(1)?, u32::saturating_add);
+        shape = *elements.get(*index as usize)?;
+    }
+    Some(part)
+}

@@ -1,0 +1,117 @@
+//! What becomes of barriers whose elements nobody reads any more.
+//!
+//! Once the late users of a value have a copy, the barrier that handed them the value would still
+//! keep it. Its element becomes what the copies are made from, as openxla/xla pull request 19163
+//! proposed for all-gathers; a barrier of which nothing is read goes.
+
+use super::stack::ShapeText;
+use super::{Plan, Use};
+use crate::edit::Edit;
+use crate::ir::{Module, Opcode, Row};
+use crate::print::shape_to_text;
+use crate::remat::handed_on::{Behind, behind};
+use std::collections::{BTreeSet, HashSet};
+
+/// An element of a tuple, or the array of a barrier, that nobody reads behind the barrier.
+struct Unread {
+    one: Use,
+    found: Behind,
+    /// What takes its place.
+    filler: Row,
+}
+
+impl Plan<'_> {
+    /// Takes what was copied out of barriers, where all behind them read copies; gives the rows
+    /// that are removed with that. `waited_for` are rows that others name as control predecessors.
+    pub(super) fn empty_barriers(&mut self, waited_for: &HashSet<Row>) -> HashSet<Row> {
+        let module = self.module;
+        let unread = self.unread(waited_for);
+        let mut removed: HashSet<Row> = HashSet::new();
+        let rows = unread.iter().flat_map(|one| {
+            let held = one.found.held.iter().map(|place| place.row);
+            held.chain(one.found.rows.iter().copied())
+        });
+        // Users come after what they use.
+        for row in rows.collect::<BTreeSet<Row>>().into_iter().rev() {
+            let mut users = module.users().get(row.0).iter().map(|user| Row(*user));
+            let is_used = users.any(|user| {
+                let operands = module.operands(user).iter().enumerate();
+                let mut reads = operands.filter(|(_, operand)| **operand == row.0);
+                let is_left = |operand| !self.replaced.contains(&Use { user, operand });
+                !removed.contains(&user) && reads.any(|(operand, _)| is_left(operand))
+            });
+            if !is_used && !waited_for.contains(&row) && !self.read.contains(&row) {
+                removed.insert(row);
+                self.edits.push(Edit::Remove { row });
+            }
+        }
+        for Unread { one, found, filler } in unread {
+            if removed.contains(&one.user) {
+                continue;
+            }
+            self.read.insert(filler);
+            self.replaced.insert(one);
+            let name = module.instruction_name(filler).to_vec();
+            self.edits.push(Edit::ReplaceOperand { row: one.user, index: one.operand, name });
+            let shape = module.shape(filler);
+            let shape = ShapeText {
+                full: shape_to_text(module, shape, true),
+                bare: shape_to_text(module, shape, false),
+            };
+            // What is left hands on the filler.
+            for place in found.held.iter().filter(|place| !removed.contains(&place.row)) {
+                let path = place.path.iter().rev().map(|index| *index as usize).collect();
+                self.shapes.change_part(place.row, path, shape.clone());
+            }
+            for row in found.rows.iter().filter(|row| !removed.contains(*row)) {
+                self.shapes.change_part(*row, Vec::new(), shape.clone());
+            }
+        }
+        removed
+    }
+
+    fn unread(&self, waited_for: &HashSet<Row>) -> Vec<Unread> {
+        let module = self.module;
+        let mut originals: Vec<Row> = self.originals.iter().copied().collect();
+        originals.sort_unstable();
+        let mut unread = Vec::new();
+        for original in originals {
+            let Some(filler) = self.filler(original) else { continue };
+            for user in module.users().get(original.0).iter().map(|user| Row(*user)) {
+                if !matches!(module.opcode(user), Opcode::Tuple | Opcode::OptBarrier) {
+                    continue;
+                }
+                let operands = module.operands(user).iter().enumerate();
+                for (operand, _) in operands.filter(|(_, row)| **row == original.0) {
+                    let one = Use { user, operand };
+                    let Some(found) = behind(module, user, operand) else { continue };
+                    let is_replaced = |(user, operand): &(Row, usize)| {
+                        self.replaced.contains(&Use { user: *user, operand: *operand })
+                    };
+                    let is_needed = |row: &Row| waited_for.contains(row) || self.read.contains(row);
+                    if !self.replaced.contains(&one)
+                        && found.reads.iter().all(is_replaced)
+                        && !found.rows.iter().any(is_needed)
+                    {
+                        unread.push(Unread { one, found, filler });
+                    }
+                }
+            }
+        }
+        unread
+    }
+
+    /// The smallest array that copies of `original` are made from.
+    fn filler(&self, original: Row) -> Option<Row> {
+        let module = self.module;
+        let inputs = self.inputs.get(&original)?.iter().copied();
+        let inputs = inputs.filter(|row| !self.originals.contains(row));
+        inputs.filter_map(|row| Some((size(module, row)?, row))).min().map(|(_, row)| row)
+    }
+}
+
+/// Bits of the array that `row` is.
+fn size(module: &Module, row: Row) -> Option<u128> {
+    let array = module.shapes().array(module.shape(row))?;
+    Some(u128::from(array.elements()?) * u128::from(array.element_type.bits()))
+}
