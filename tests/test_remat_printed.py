@@ -42,7 +42,7 @@ def test_rewritten_modules_print_back_equal_with_the_predicted_peak(program: str
         found[what] = {
             "program": program,
             "what": what,
-            "peak": hlofast.loads(module.to_text()).remat().peak,
+            "peak": hlofast.loads(module.to_text()).remat(rule=make_printed_rewrites.RULE).peak,
             "fingerprint": make_printed_rewrites.fingerprint(module),
         }
         assert found[what]["peak"] == peak
