@@ -387,6 +387,7 @@ class Scanner:
         except KeyboardInterrupt:
             # What is done is kept, so that the next scan goes on from here.
             if dataset is not None:
+                dataset.recover()
                 dataset.add(data.stop())
                 dataset.put_programs(survey.programs())
             raise

@@ -79,7 +79,7 @@ class Dataset:
             raise DatasetError(f"{self.path}: another scan is writing to it") from None
 
     def _restore(self, options: dict[str, Any]) -> None:
-        """Take up what the manifest names, and remove what it does not."""
+        """Take up what is there, if it was made with the same options."""
         head = {"schema": "hlofast.scan", "version": VERSION, "format": self.format}
         head["options"] = json.loads(json.dumps(options))
         records, length = _records(self._file)
@@ -91,6 +91,12 @@ class Dataset:
             records = []
         if not records:
             self._append(head)
+        self.recover()
+
+    def recover(self) -> None:
+        """Take up what the manifest names; remove the rest, parts of an interrupted batch."""
+        records, _ = _records(self._file)
+        self.batches = {}
         for record in records[1:]:
             for batch in record.get("add", ()):
                 new = Batch(batch["batch"], batch["parts"], batch["files"])
