@@ -70,7 +70,11 @@ fn of_row(
     shape_to_text(module, module.shape(row), true).hash(&mut hasher);
     operands.iter().for_each(|operand| operand.number().hash(&mut hasher));
     if operands.is_empty() {
-        module.bytes(module.opcode_and_payload(row).1).hash(&mut hasher);
+        let payload = module.bytes(module.opcode_and_payload(row).1);
+        // Copies spell zeros with a sign so that XLA's parser keeps it.
+        let words = payload.split(|byte| b" ,{}()".contains(byte));
+        let words = words.map(|word| if word == b"-0.0" { b"-0" } else { word });
+        words.for_each(|word| word.hash(&mut hasher));
     }
     for call in module.calls(row) {
         (call.role.as_str(), known[&call.computation]).hash(&mut hasher);
