@@ -32,7 +32,7 @@ def faults(module, peak, recorded):
         yield "the fingerprints differ"
     if recorded and recorded["fingerprint"] != found:
         yield "it is not the one on record"
-    own = hlofast.loads(module.to_text()).remat().peak
+    own = hlofast.loads(module.to_text()).remat(rule=make_printed_rewrites.RULE).peak
     if own != peak:
         yield f"its peak is {own} bytes, {peak} were predicted"
 
