@@ -12,6 +12,7 @@ use support::{parse, parse_all};
 
 /// Kinds that other tests show: those of strict mode and decoders, and of opening files.
 const ELSEWHERE: &[(ErrorKind, &str)] = &[
+    (InvalidProto, "proto_hostile: messages, not text"),
     (InvalidString, "decoders: an escape that means nothing"),
     (InvalidName, "strict: names XLA would change"),
     (UnknownOpcode, "strict"),
