@@ -15,6 +15,8 @@ settings.load_profile("hlofast")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FIXTURES = CHECKOUT / "tests" / "fixtures"
+LONG = os.environ.get("HLOFAST_LONG") == "1"
+"""Whether tests that repeat something take the time for all repetitions."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,6 +18,8 @@ import pytest
 import hlofast
 from hlofast.cli import VERBS, output
 
+pytestmark = pytest.mark.once
+
 COMMAND = [sys.executable, "-P", "-m", "hlofast"]
 
 TWO_MODULES = """\

@@ -11,6 +11,8 @@ from hlofast.cli.collectives import KEYS
 from test_cli import TWO_MODULES, document, hlofast_command
 from test_collectives import ADD, LOOP, LOOP_ENTRY, MEGASCALE, MODEL, SYNC, TRANSFERS
 
+pytestmark = pytest.mark.once
+
 MESH = ("--mesh", "data=2,model=4")
 SCANNED = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"
 

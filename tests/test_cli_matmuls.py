@@ -11,6 +11,8 @@ from hlofast.cli import matmuls
 from hlofast.cli.matmuls import KEYS
 from test_cli import TWO_MODULES, document, hlofast_command
 
+pytestmark = pytest.mark.once
+
 
 def only(*arguments: str | Path) -> Any:
     (module,) = document("matmuls", *arguments)["modules"]

@@ -9,6 +9,8 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from test_cli import document, hlofast_command
 
+pytestmark = pytest.mark.once
+
 SHARDED = FIXTURES / "sharded"
 MESH = ("--mesh", "data=2,model=4")
 KEPT = SHARDED / "norm_v4_named_after.txt.gz"

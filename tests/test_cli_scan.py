@@ -8,6 +8,8 @@ import pytest
 from dump_tree import Tree, grow, mixed_texts
 from test_cli import document, hlofast_command
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:

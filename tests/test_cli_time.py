@@ -7,6 +7,8 @@ import pytest
 from test_cli import document, hlofast_command
 from test_time import OVERLAPPED
 
+pytestmark = pytest.mark.once
+
 DUMPS = Path(__file__).parent / "fixtures" / "dumps"
 
 

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hlofast
-from conftest import FIXTURES
+from conftest import FIXTURES, LONG
 from decoders import LAYER, TOKENS, decoder, decoder_configs, on
 from hlofast.config import Config, StepMemory
 from test_cli import document, hlofast_command
+
+pytestmark = pytest.mark.once
 
 
 class TestFlops:
@@ -265,7 +267,7 @@ class TestCommand:
 
 
 class TestHostile:
-    @settings(max_examples=150)
+    @settings(max_examples=300 if LONG else 50)
     @given(st.data())
     def test_any_value_anywhere(self, data: st.DataObject) -> None:
         config = decoder(

@@ -14,6 +14,8 @@ from conftest import FIXTURES
 from renamed import renamed
 from test_cli import document, hlofast_command
 
+pytestmark = pytest.mark.once
+
 NAME = "module_0000.jit_train_step"
 
 

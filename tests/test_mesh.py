@@ -7,6 +7,8 @@ import pytest
 
 import hlofast
 
+pytestmark = pytest.mark.once
+
 REDUCE = """\
 HloModule step, num_partitions=8
 

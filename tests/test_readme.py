@@ -11,6 +11,8 @@ import pytest
 
 from conftest import CHECKOUT
 
+pytestmark = pytest.mark.once
+
 CONSOLE = re.compile(r"(```console\n\$ (hlofast .*)\n)((?:(?!```).*\n)*)```")
 README = (CHECKOUT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)

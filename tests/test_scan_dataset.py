@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 
 import hlofast
+from conftest import LONG
 from dump_tree import MAX_TEXT_BYTES, Tree, grow, mixed_texts
+
+pytestmark = pytest.mark.once
 
 Rows = dict[str, list[str]]
 
@@ -78,12 +81,18 @@ def undisturbed(tree: Tree, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     return content(out)
 
 
+@pytest.fixture(scope="module")
+def memory(tree: Tree) -> hlofast.Scan:
+    return hlofast.scan(tree.root, max_text_bytes=MAX_TEXT_BYTES)
+
+
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_a_dataset_holds_what_memory_holds(tree: Tree, tmp_path: Path, form: str) -> None:
+def test_a_dataset_holds_what_memory_holds(
+    tree: Tree, memory: hlofast.Scan, tmp_path: Path, form: str
+) -> None:
     if form == "parquet":
         pytest.importorskip("pyarrow")
     found = scan(tree.root, tmp_path / "out", format=form)
-    memory = hlofast.scan(tree.root, max_text_bytes=MAX_TEXT_BYTES)
     assert found.counts == memory.counts
     rows = content(tmp_path / "out")
     assert set(rows) == {"programs", *(set(memory.tables) - {"programs"})}
@@ -93,9 +102,10 @@ def test_a_dataset_holds_what_memory_holds(tree: Tree, tmp_path: Path, form: str
     assert flops == sorted(str(value) for value in memory["modules"]["flops"].tolist())
 
 
-def test_tables_of_a_dataset_can_be_read_back(tree: Tree, tmp_path: Path) -> None:
+def test_tables_of_a_dataset_can_be_read_back(
+    tree: Tree, memory: hlofast.Scan, tmp_path: Path
+) -> None:
     pytest.importorskip("pyarrow")
-    memory = hlofast.scan(tree.root, max_text_bytes=MAX_TEXT_BYTES)
     found = scan(tree.root, tmp_path / "out", format="parquet")
     for table in ("files", "modules", "collectives", "lint"):
         # NaN is not equal to itself.
@@ -156,7 +166,7 @@ def test_a_torn_row_of_the_manifest_is_done_again(
     scan(tree.root, out)
     manifest = out / "hlofast-manifest.jsonl"
     whole = manifest.read_bytes()
-    for cut in random.Random(3).sample(range(len(whole)), 5):
+    for cut in random.Random(3).sample(range(len(whole)), 10 if LONG else 2):
         manifest.write_bytes(whole[:cut])
         scan(tree.root, out)
         assert content(out) == undisturbed
@@ -214,45 +224,54 @@ def killed_after(seconds: float, arguments: list[str], number: int) -> int:
     return process.wait()
 
 
-def test_killed_scans_are_taken_up(tree: Tree, tmp_path: Path) -> None:
-    """kill -9 at random moments, 50 times."""
-    fresh = tmp_path / "fresh"
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A tree for tests that scan again and again, in processes of their own."""
+    return grow(tmp_path_factory.mktemp("small") / "dump", mixed_texts(2), hosts=1, odd=LONG)
+
+
+@pytest.fixture(scope="module")
+def timed(small: Tree, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, Rows]:
+    """How long a process takes that nobody disturbs, and what it leaves."""
+    out = tmp_path_factory.mktemp("timed") / "out"
     begin = time.monotonic()
-    subprocess.run(command(tree.root, fresh), stdout=subprocess.DEVNULL, check=False)
-    duration = time.monotonic() - begin
-    expected = content(fresh)
+    subprocess.run(command(small.root, out), stdout=subprocess.DEVNULL, check=False)
+    return time.monotonic() - begin, content(out)
+
+
+def test_killed_scans_are_taken_up(small: Tree, timed: tuple[float, Rows], tmp_path: Path) -> None:
+    """kill -9 at random moments, 50 times where there is time."""
+    duration, expected = timed
     chance = random.Random(7)
     kills = unfinished = 0
-    while kills < 50:
+    while kills < (50 if LONG else 5):
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         # Now and then what takes it up is killed as well.
         for _ in range(chance.choice((1, 2, 3))):
             code = killed_after(
-                chance.uniform(0.1, 1.0) * duration, command(tree.root, out), signal.SIGKILL
+                chance.uniform(0.1, 1.0) * duration, command(small.root, out), signal.SIGKILL
             )
             kills += 1
             unfinished += code == -signal.SIGKILL
-        found = scan(tree.root, out, max_text_bytes=1 << 30, tables=None)
-        assert sum(found.counts.values()) == len(tree.expected)
+        found = scan(small.root, out, max_text_bytes=1 << 30, tables=None)
+        assert sum(found.counts.values()) == len(small.expected)
         assert content(out) == expected
-    assert unfinished > 25
+    assert unfinished > kills // 4
 
 
-def test_an_interrupted_scan_leaves_a_dataset(tree: Tree, tmp_path: Path) -> None:
-    fresh = tmp_path / "fresh"
-    begin = time.monotonic()
-    subprocess.run(command(tree.root, fresh), stdout=subprocess.DEVNULL, check=False)
-    duration = time.monotonic() - begin
-    codes = []
-    for share in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9):
-        out = tmp_path / f"out-{share}"
-        codes.append(killed_after(share * duration, command(tree.root, out), signal.SIGINT))
-        if (out / "hlofast-manifest.jsonl").exists():
-            content(out)
-        subprocess.run(command(tree.root, out), stdout=subprocess.DEVNULL, check=False)
-        assert content(out) == content(fresh)
-    assert set(codes) <= {130, 3, -signal.SIGINT}
+@pytest.mark.parametrize("share", (0.3, 0.5, 0.6, 0.7, 0.8, 0.9) if LONG else (0.7,))
+def test_an_interrupted_scan_leaves_a_dataset(
+    small: Tree, timed: tuple[float, Rows], tmp_path: Path, share: float
+) -> None:
+    duration, expected = timed
+    out = tmp_path / "out"
+    code = killed_after(share * duration, command(small.root, out), signal.SIGINT)
+    assert code in (130, 3, 0, -signal.SIGINT)
+    if (out / "hlofast-manifest.jsonl").exists():
+        content(out)
+    scan(small.root, out, max_text_bytes=1 << 30, tables=None)
+    assert content(out) == expected
 
 
 def test_watch_follows_a_job(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 import hlofast
 from conftest import Seeds
 
+pytestmark = pytest.mark.once
+
 
 def read(seeds: Seeds, number: str) -> hlofast.Module:
     (found,) = hlofast.find_modules(seeds.path(number).read_bytes())

@@ -8,6 +8,8 @@ import pytest
 import hlofast
 from test_benches import bench_module
 
+pytestmark = pytest.mark.once
+
 time_accuracy = bench_module("time_accuracy")
 PROGRAMS = time_accuracy.programs(time_accuracy.FIXTURES)
 
