@@ -46,8 +46,12 @@ from hlofast._scan_data import ScanPart as ScanPart
 from hlofast._scan_data import ScanTable as ScanTable
 from hlofast._scan_data import SurveyData as SurveyData
 from hlofast._scan_data import _concatenated as _concatenated
+from hlofast._scan_data import _scan_part as _scan_part
+from hlofast._scan_data import _scan_table as _scan_table
 from hlofast._scan_data import _scan_words as _scan_words
 from hlofast._scan_data import _survey as _survey
+from hlofast._scan_data import _survey_listing as _survey_listing
+from hlofast._scan_data import _survey_part as _survey_part
 from hlofast._stages import Stages
 from hlofast._time import Time
 from hlofast._time_data import TimeData as TimeData

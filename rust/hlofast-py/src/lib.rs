@@ -32,6 +32,7 @@ mod shape;
 mod sharding;
 mod stages;
 mod summary;
+mod survey;
 mod table;
 mod table_builder;
 mod text_column;
@@ -87,7 +88,8 @@ mod _core {
     use crate::remat::RematData;
     #[pymodule_export]
     use crate::scan::{
-        _concatenated, _scan_words, _survey, ScanData, ScanPart, ScanTable, SurveyData,
+        _concatenated, _scan_part, _scan_table, _scan_words, _survey, _survey_listing,
+        _survey_part, ScanData, ScanPart, ScanTable, SurveyData,
     };
     #[pymodule_export]
     use crate::sequence::{

@@ -2,11 +2,13 @@
 
 use crate::arrow::stream_of;
 use crate::mesh::Mesh;
+use crate::survey::{PackedSurvey, packed, store, unpacked};
 use crate::table_builder::to_list;
 use crate::time::{DeviceParts, device_of};
 use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
+use hlofast::dump::walk::sort;
 use hlofast::dump::{
-    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Stage, Survey, TableKind, Tables,
+    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Stage, Survey, TableKind, Tables, Trouble,
     file_rows, program_rows, read,
 };
 use hlofast::table::{Columns, csv, json_lines};
@@ -29,6 +31,38 @@ pub struct SurveyData {
 #[pyfunction]
 pub fn _survey(py: Python<'_>, paths: Vec<PathBuf>) -> SurveyData {
     SurveyData { survey: Arc::new(py.detach(|| Survey::new(&paths))) }
+}
+
+/// Looks at files that somebody has listed below `roots`: path, bytes, when it was written in
+/// nanoseconds since 1970 (0 = unknown), and why it cannot be read (None = it can).
+///
+/// Their bytes are those on the disk, or what `read(path, most)` returns: the first bytes of a file,
+/// at most so many. It may be called on any thread; its exceptions are reasons why a file failed.
+#[pyfunction]
+#[pyo3(signature = (entries, roots, read=None))]
+pub fn _survey_listing(
+    py: Python<'_>,
+    entries: Vec<(PathBuf, u64, u64, Option<String>)>,
+    roots: Vec<String>,
+    read: Option<Py<PyAny>>,
+) -> SurveyData {
+    let found = entries.into_iter().map(|(path, bytes, modified, reason)| {
+        let trouble = reason.map(Trouble::Failed);
+        Found { bytes, modified, trouble, ..Found::listed(path, &roots) }
+    });
+    let mut found: Vec<Found> = found.collect();
+    sort(&mut found);
+    let survey = py.detach(|| Survey::from_listing(found, &roots, store(read)));
+    SurveyData { survey: Arc::new(survey) }
+}
+
+/// A survey again, from what `SurveyData.part` gave. `read` as for `_survey_listing`.
+#[pyfunction]
+#[pyo3(signature = (part, read=None))]
+pub fn _survey_part(part: PackedSurvey, read: Option<Py<PyAny>>) -> PyResult<SurveyData> {
+    let survey = unpacked(part, store(read));
+    let survey = survey.ok_or_else(|| PyValueError::new_err("not a part of a survey"))?;
+    Ok(SurveyData { survey: Arc::new(survey) })
 }
 
 /// The tables of a scan, then kinds of files and stages of modules.
@@ -63,6 +97,13 @@ impl SurveyData {
         found.map(|found| (found.text(), (found.bytes, found.modified))).collect()
     }
 
+    /// Files `first` to `last` (without it) as plain values, which `_survey_part` takes in any
+    /// process; and the numbers that their programs have here.
+    fn part(&self, first: usize, last: usize) -> (PackedSurvey, Vec<u32>) {
+        let (part, numbers) = self.survey.part(first..last);
+        (packed(part), numbers)
+    }
+
     /// The table of programs.
     fn programs(&self, py: Python<'_>) -> ScanTable {
         ScanTable { columns: Arc::new(py.detach(|| program_rows(&self.survey))) }
@@ -95,9 +136,7 @@ impl SurveyData {
     ) -> PyResult<ScanData> {
         let mut wanted = Tables::FILES;
         for name in &tables {
-            let table = TableKind::ALL.iter().find(|table| table.as_str() == name);
-            let unknown = || PyValueError::new_err(format!("no table {name:?}"));
-            wanted = wanted.with(*table.ok_or_else(unknown)?);
+            wanted = wanted.with(table_kind(name)?);
         }
         let time = match max_seconds {
             None => None,
@@ -126,6 +165,11 @@ impl SurveyData {
         let run = Run { bulk, part: Part::default(), is_done: false, files: 0, bytes: 0 };
         Ok(ScanData { files, batch_bytes, run: Mutex::new(run) })
     }
+}
+
+fn table_kind(name: &str) -> PyResult<TableKind> {
+    let table = TableKind::ALL.iter().find(|table| table.as_str() == name);
+    table.copied().ok_or_else(|| PyValueError::new_err(format!("no table {name:?}")))
 }
 
 /// The files of a survey, to be read.
@@ -163,7 +207,7 @@ impl Work for Files {
     type Result = Outcome;
 
     fn len(&self) -> usize {
-        self.survey.found.len()
+        self.survey.own
     }
 
     fn cost(&self, job: usize) -> u64 {
@@ -261,13 +305,14 @@ impl Run {
 
     /// What was taken so far, as a part.
     fn hand_out(&mut self, files: &Files) -> ScanPart {
-        let Part { outcomes, states, unchanged, mut tables, .. } = std::mem::take(&mut self.part);
+        let Part { outcomes, states, unchanged, mut tables, text_bytes, heap_bytes } =
+            std::mem::take(&mut self.part);
         if !outcomes.is_empty() {
             tables.insert(0, (TableKind::Files, file_rows(&files.survey, &outcomes)));
         }
         tables.sort_by_key(|(kind, _)| *kind);
         let tables = tables.into_iter().map(|(kind, columns)| (kind, Arc::new(columns))).collect();
-        ScanPart { states, unchanged, tables }
+        ScanPart { states, unchanged, tables, size: text_bytes.max(heap_bytes) }
     }
 
     fn take(&mut self, files: &Files, mut outcome: Outcome) {
@@ -289,6 +334,14 @@ impl Run {
             }
         }
         part.outcomes.push(outcome);
+    }
+}
+
+impl Drop for ScanData {
+    fn drop(&mut self) {
+        let run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Threads that read through Python end only while nobody else keeps it.
+        Python::attach(|py| py.detach(|| run.bulk.end()));
     }
 }
 
@@ -335,10 +388,42 @@ pub struct ScanPart {
     states: Vec<(String, String)>,
     unchanged: Vec<String>,
     tables: Vec<(TableKind, Arc<Columns>)>,
+    size: u64,
+}
+
+/// A part made of what one consists of.
+#[pyfunction]
+pub fn _scan_part(
+    states: Vec<(String, String)>,
+    unchanged: Vec<String>,
+    tables: Vec<(String, Bound<'_, ScanTable>)>,
+    size: u64,
+) -> PyResult<ScanPart> {
+    let tables = tables.iter().map(|(name, table)| {
+        let columns = Arc::clone(&table.get().columns);
+        Ok((table_kind(name)?, columns))
+    });
+    Ok(ScanPart { states, unchanged, tables: tables.collect::<PyResult<_>>()?, size })
 }
 
 #[pymethods]
 impl ScanPart {
+    /// Bytes of its text, or of its rows if they take more.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let make = py.import("hlofast._core")?.getattr("_scan_part")?;
+        let tables = self
+            .tables
+            .iter()
+            .map(|(kind, columns)| (kind.as_str(), ScanTable { columns: Arc::clone(columns) }));
+        let tables: Vec<_> = tables.collect();
+        (make, (self.states.clone(), self.unchanged.clone(), tables, self.size)).into_pyobject(py)
+    }
+
     /// The files, each with what tells whether it has to be done again.
     fn states(&self) -> Vec<(String, String)> {
         self.states.clone()
@@ -379,8 +464,22 @@ pub fn _concatenated(parts: Vec<Bound<'_, ScanTable>>) -> ScanTable {
     ScanTable { columns: Arc::new(columns) }
 }
 
+/// A table made of its bytes.
+#[pyfunction]
+pub fn _scan_table(py: Python<'_>, bytes: &[u8]) -> PyResult<ScanTable> {
+    let columns = py.detach(|| Columns::from_bytes(bytes));
+    let columns = columns.ok_or_else(|| PyValueError::new_err("not the bytes of a table"))?;
+    Ok(ScanTable { columns: Arc::new(columns) })
+}
+
 #[pymethods]
 impl ScanTable {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let make = py.import("hlofast._core")?.getattr("_scan_table")?;
+        let bytes = py.detach(|| self.columns.to_bytes());
+        (make, (PyBytes::new(py, &bytes),)).into_pyobject(py)
+    }
+
     fn __len__(&self) -> usize {
         self.columns.len()
     }

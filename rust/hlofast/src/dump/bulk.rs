@@ -218,16 +218,23 @@ impl<W: Work> Bulk<W> {
     }
 }
 
-impl<W: Work> Drop for Bulk<W> {
-    fn drop(&mut self) {
+impl<W: Work> Bulk<W> {
+    /// Begins no further job, and waits for those under way where none is given up.
+    pub fn end(&mut self) {
         self.cancel();
-        let given_up = |thread: &thread::JoinHandle<()>| !thread.is_finished();
+        let is_running = |thread: &thread::JoinHandle<()>| !thread.is_finished();
         if self.shared.limits.time.is_none() {
-            for thread in self.threads.drain(..).filter(given_up) {
+            for thread in self.threads.drain(..).filter(is_running) {
                 // A panic has been caught before.
                 drop(thread.join());
             }
         }
+    }
+}
+
+impl<W: Work> Drop for Bulk<W> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

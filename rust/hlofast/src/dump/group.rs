@@ -171,7 +171,7 @@ fn key_text(program: &Program, found: &[Found], roots: &[String]) -> String {
     if roots.len() > 1
         && let Some(root) = roots.get(program.root as usize)
     {
-        parts.push(root.clone());
+        parts.push(root.trim_end_matches('/').to_owned());
     }
     if !program.folder.is_empty() {
         parts.push(program.folder.clone());

@@ -1,7 +1,7 @@
 //! Dump directories: what `--xla_dump_to` and its relatives leave behind.
 //!
 //! [`name`] says what a file is by its name, [`sniff`] by its first bytes; [`walk()`] finds the
-//! files, [`group`] makes programs of them, [`Survey`] is all of it; [`read()`] reads one file and
+//! files, [`group`] makes programs of them, [`Survey`] is all of it; [`store`] has their bytes, [`read()`] reads one file and
 //! [`bulk`] many.
 
 mod analyse;
@@ -12,6 +12,7 @@ mod kind;
 pub mod name;
 mod read;
 pub mod sniff;
+pub mod store;
 mod suffix;
 mod survey;
 mod target;
@@ -22,5 +23,5 @@ pub use group::{Program, Programs, programs};
 pub use kind::{Kind, Stage, Status};
 pub use name::FileName;
 pub use read::{Outcome, ReadOptions, file_rows, program_rows, read};
-pub use survey::{Survey, head};
+pub use survey::Survey;
 pub use walk::{Found, Trouble, walk};

@@ -6,7 +6,7 @@ use super::kind::{Kind, Status};
 use super::name::{self, FileName};
 use super::sniff::{Content, HEAD, sniff};
 use super::survey::{Survey, head};
-use super::walk::{Trouble, reason};
+use super::walk::{Found, Trouble, reason};
 use crate::error::ParseError;
 use crate::ir::Module;
 use crate::table::Columns;
@@ -14,8 +14,7 @@ use crate::text::{ErrorPlace, FoundModule, OpenOptions, Source, modules, starts_
 use crate::time::Device;
 use crate::{Options, parse, unpack};
 use memchr::memmem;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_128;
@@ -116,7 +115,7 @@ pub fn read(
     }
     if let Some(why) = not_to_read(kind) {
         // The name is not believed where the bytes are those of a module.
-        let content = match head(&found.path) {
+        let content = match head(found, &*survey.store) {
             Ok(head) => sniff(&head),
             Err(error) => return outcome.failed(reason(&error)),
         };
@@ -134,7 +133,7 @@ pub fn read(
         let cap = options.max_bytes;
         return outcome.failed(format!("{} bytes, more than {cap} (the size cap)", found.bytes));
     }
-    let bytes = match read_within(&found.path, options.max_bytes) {
+    let bytes = match read_within(survey, found, options.max_bytes) {
         Ok(bytes) => bytes,
         Err(error) => return outcome.failed(reason(&error)),
     };
@@ -156,12 +155,8 @@ fn not_to_read(kind: Kind) -> Option<&'static str> {
 }
 
 /// The bytes of a file; more than `limit` are an error, since it may grow while it is read.
-fn read_within(path: &std::path::Path, limit: u64) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    let expected = file.metadata()?.len().min(limit);
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(expected as usize + 1)?;
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+fn read_within(survey: &Survey, found: &Found, limit: u64) -> io::Result<Vec<u8>> {
+    let bytes = survey.store.read(found, limit.saturating_add(1))?;
     if bytes.len() as u64 > limit {
         return Err(io::Error::other(format!("more than {limit} bytes (the size cap)")));
     }
@@ -252,7 +247,7 @@ impl Context<'_> {
     /// XLA's buffer assignment of the module in a file; none if it cannot be read.
     fn buffer_assignment(&self, file: u32) -> Option<Vec<u8>> {
         let found = self.survey.buffer_assignment(file)?;
-        let bytes = read_within(&found.path, self.options.max_bytes).ok()?;
+        let bytes = read_within(self.survey, found, self.options.max_bytes).ok()?;
         match crate::text::decompress(&bytes, Some(self.options.max_text_bytes)) {
             Ok(Some(text)) => Some(text),
             Ok(None) => Some(bytes),

@@ -4,14 +4,17 @@ use super::group::{NONE, Program, Programs, programs};
 use super::kind::{Kind, Stage};
 use super::name::{self, FileName};
 use super::sniff::{Content, HEAD, sniff};
+use super::store::{Disk, Store};
 use super::walk::{Found, Trouble, reason, walk};
 use crate::text::{Compression, decompress_head};
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// The files below some folders, by path.
-#[derive(Clone, Debug, Default)]
+/// Files, by path.
+#[derive(Clone, Debug)]
 pub struct Survey {
     /// The files, and the folders that could not be entered.
     pub found: Vec<Found>,
@@ -19,18 +22,28 @@ pub struct Survey {
     pub kinds: Vec<Kind>,
     /// The programs.
     pub programs: Programs,
+    /// How many of the files, from the first, are to be read; the others only lie beside them.
+    pub own: usize,
+    /// Where their bytes come from.
+    pub store: Arc<dyn Store>,
 }
 
 impl Survey {
-    /// Looks at everything below `roots`. Files whose name says nothing are opened, since a dump may
-    /// have been saved under any name.
+    /// Looks at everything below `roots`.
     pub fn new(roots: &[PathBuf]) -> Self {
-        let mut found = walk(roots);
+        let names: Vec<String> =
+            roots.iter().map(|root| root.to_string_lossy().into_owned()).collect();
+        Self::from_listing(walk(roots), &names, Arc::new(Disk))
+    }
+
+    /// Looks at files that somebody has listed; `roots` are what they are below, as people call it.
+    /// Files whose name says nothing are opened, since a dump may have been saved under any name.
+    pub fn from_listing(mut found: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
         let mut kinds = Vec::with_capacity(found.len());
         for file in &mut found {
             let kind = match name::parse(&file.name).kind {
                 _ if file.is_folder => Kind::Folder,
-                Kind::Other if file.trouble.is_none() => kind_by_content(file),
+                Kind::Other if file.trouble.is_none() => kind_by_content(file, &*store),
                 kind => kind,
             };
             kinds.push(kind);
@@ -38,10 +51,56 @@ impl Survey {
         let names = found.iter().zip(&kinds);
         let names: Vec<FileName<'_>> =
             names.map(|(file, kind)| FileName { kind: *kind, ..name::parse(&file.name) }).collect();
-        let roots: Vec<String> =
-            roots.iter().map(|root| root.to_string_lossy().into_owned()).collect();
-        let programs = programs(&found, &names, &roots);
-        Self { kinds, programs, found }
+        let programs = programs(&found, &names, roots);
+        let own = found.len();
+        Self { kinds, programs, found, own, store }
+    }
+
+    /// Some of the files, to be read in another place: with what lies beside them and what is known
+    /// of their programs, so that there they mean the same. Also the numbers that the programs have
+    /// here.
+    pub fn part(&self, range: Range<usize>) -> (Self, Vec<u32>) {
+        let range = range.start.min(self.own)..range.end.min(self.own);
+        let beside = range.clone().filter_map(|file| self.beside(file as u32));
+        let beside: BTreeSet<u32> =
+            beside.filter(|file| !range.contains(&(*file as usize))).collect();
+        let own = range.len();
+        let files: Vec<u32> = range.map(|file| file as u32).chain(beside).collect();
+        let new_numbers: HashMap<u32, u32> = files.iter().copied().zip(0..).collect();
+        let new_number = |file: u32| new_numbers.get(&file).copied();
+        let of = |file: &u32| self.programs.of_file.get(*file as usize).copied().unwrap_or(NONE);
+        let numbers: BTreeSet<u32> =
+            files.iter().map(of).filter(|number| *number != NONE).collect();
+        let numbers: Vec<u32> = numbers.into_iter().collect();
+        let place = |number: u32| numbers.binary_search(&number).map_or(NONE, |at| at as u32);
+        let list = numbers.iter().map(|number| {
+            let program = &self.programs.list[*number as usize];
+            let mut files: Vec<u32> =
+                program.files.iter().filter_map(|file| new_number(*file)).collect();
+            files.sort_unstable();
+            Program {
+                files,
+                canonical: program.canonical.and_then(new_number),
+                before: program.before.and_then(new_number),
+                after: program.after.and_then(new_number),
+                partner: program.partner.map(place).filter(|partner| *partner != NONE),
+                key: program.key.clone(),
+                folder: program.folder.clone(),
+                host: program.host.clone(),
+                module_name: program.module_name.clone(),
+                ..*program
+            }
+        });
+        let list = list.collect();
+        let of_file = files.iter().map(|file| place(of(file))).collect();
+        let survey = Self {
+            found: files.iter().map(|file| self.found[*file as usize].clone()).collect(),
+            kinds: files.iter().map(|file| self.kinds[*file as usize]).collect(),
+            programs: Programs { list, of_file },
+            own,
+            store: Arc::clone(&self.store),
+        };
+        (survey, numbers)
     }
 
     /// The name of a file, taken apart; its kind is the one that was found out.
@@ -60,23 +119,26 @@ impl Survey {
 impl Survey {
     /// XLA's buffer assignment of the module in a file, if there is one beside it.
     pub fn buffer_assignment(&self, file: u32) -> Option<&Found> {
+        self.beside(file).map(|file| &self.found[file as usize])
+    }
+
+    fn beside(&self, file: u32) -> Option<u32> {
         if !self.name(file).stage.is_some_and(Stage::is_after) {
             return None;
         }
         let own = name::without_compression(&self.found[file as usize].name);
         let own = own.strip_suffix(".txt")?;
-        let is_beside = |other: &&Found| {
-            let other = name::without_compression(&other.name);
+        let is_beside = |other: &u32| {
+            let other = name::without_compression(&self.found[*other as usize].name);
             other.strip_prefix(own) == Some("-buffer-assignment.txt")
         };
-        let files = self.program_of(file)?.files.iter();
-        files.map(|other| &self.found[*other as usize]).find(is_beside)
+        self.program_of(file)?.files.iter().copied().find(is_beside)
     }
 }
 
 /// What a file is by its first bytes; what the system refuses is noted.
-fn kind_by_content(file: &mut Found) -> Kind {
-    match head(&file.path) {
+fn kind_by_content(file: &mut Found, store: &dyn Store) -> Kind {
+    match head(file, store) {
         Ok(head) => match sniff(&head) {
             Content::Hlo | Content::Proto => Kind::Module,
             Content::HloInside => Kind::Log,
@@ -93,9 +155,8 @@ fn kind_by_content(file: &mut Found) -> Kind {
 }
 
 /// The first bytes of a file, of a compressed one those of what is in it.
-pub fn head(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(HEAD);
-    File::open(path)?.take(HEAD as u64).read_to_end(&mut bytes)?;
+pub(super) fn head(file: &Found, store: &dyn Store) -> io::Result<Vec<u8>> {
+    let bytes = store.read(file, HEAD as u64)?;
     // What cannot be decompressed is looked at when it is read.
     Ok(match Compression::of(&bytes) {
         Some(_) => decompress_head(&bytes, HEAD),

@@ -4,8 +4,6 @@ use super::group::NONE;
 use super::survey::Survey;
 use super::walk::Found;
 use crate::text::{Compression, decompress};
-use std::fs::File;
-use std::io::Read;
 
 /// More of such a file is not read.
 const MOST: u64 = 1 << 20;
@@ -23,7 +21,7 @@ impl Survey {
             if found.trouble.is_some() || !NAMES.iter().any(|ending| name.ends_with(ending)) {
                 continue;
             }
-            let Some(chip) = read(found).and_then(|text| chip(&text)) else { continue };
+            let Some(chip) = self.description(found).and_then(|text| chip(&text)) else { continue };
             match self.programs.of_file.get(file).copied().unwrap_or(NONE) {
                 NONE => folders.push((found.root, &found.folder, chip)),
                 program => {
@@ -42,15 +40,14 @@ impl Survey {
         }
         targets
     }
-}
 
-fn read(found: &Found) -> Option<String> {
-    let mut bytes = Vec::new();
-    File::open(&found.path).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
-    if Compression::of(&bytes).is_some() {
-        bytes = decompress(&bytes, Some(MOST)).ok()??;
+    fn description(&self, found: &Found) -> Option<String> {
+        let mut bytes = self.store.read(found, MOST).ok()?;
+        if Compression::of(&bytes).is_some() {
+            bytes = decompress(&bytes, Some(MOST)).ok()??;
+        }
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The name of the chip in a description: that of a device of the built-in table, or the words of the

@@ -40,6 +40,25 @@ pub enum Trouble {
 }
 
 impl Found {
+    /// A file that somebody has listed, below the longest of `roots` that its path begins with, or
+    /// else with all of its path as folders.
+    pub fn listed(path: PathBuf, roots: &[String]) -> Self {
+        let text = path.to_string_lossy().into_owned();
+        let below = |root: &String| {
+            let rest = text.strip_prefix(root.trim_end_matches('/'))?;
+            // A root may be a file.
+            (rest.is_empty() || rest.starts_with('/') || root.is_empty()).then_some(rest.len())
+        };
+        let roots = (0..).zip(roots).filter_map(|(number, root)| Some((below(root)?, number)));
+        let (length, root) = roots.min().unwrap_or((text.len(), 0));
+        let own = text[text.len() - length..].trim_start_matches('/');
+        let name = text.rsplit('/').next().unwrap_or_default().to_owned();
+        let folder = own.strip_suffix(name.as_str()).unwrap_or_default();
+        let folder = folder.trim_end_matches('/').to_owned();
+        let (bytes, modified, is_folder, trouble) = (0, 0, false, None);
+        Self { path, root, folder, name, bytes, modified, is_folder, trouble }
+    }
+
     /// The path as text.
     pub fn text(&self) -> String {
         self.path.to_string_lossy().into_owned()
@@ -81,8 +100,13 @@ pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
         }
     }
     let mut found = walk.found;
-    found.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));
+    sort(&mut found);
     found
+}
+
+/// Puts files in order: by root and path.
+pub fn sort(found: &mut [Found]) {
+    found.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));
 }
 
 #[derive(Default)]

@@ -1,11 +1,12 @@
 //! Named columns of one length.
 
 use crate::ir::Row;
+use std::borrow::Cow;
 
 /// Named columns of one length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Columns {
-    list: Vec<(&'static str, Values)>,
+    list: Vec<(Cow<'static, str>, Values)>,
 }
 
 /// The values of a column. What is unknown or absent is a number below zero, a NaN or an empty
@@ -128,8 +129,8 @@ impl Values {
 
 impl Columns {
     /// Adds a column.
-    pub fn push(&mut self, name: &'static str, values: Values) {
-        self.list.push((name, values));
+    pub fn push(&mut self, name: impl Into<Cow<'static, str>>, values: Values) {
+        self.list.push((name.into(), values));
     }
 
     /// A column of counts, sizes or places; what is below zero is unknown.
@@ -168,8 +169,8 @@ impl Columns {
     }
 
     /// Names and values, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Values)> {
-        self.list.iter().map(|(name, values)| (*name, values))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Values)> {
+        self.list.iter().map(|(name, values)| (&**name, values))
     }
 
     /// The values of the column `name`.
@@ -213,8 +214,8 @@ impl Columns {
 }
 
 impl IntoIterator for Columns {
-    type Item = (&'static str, Values);
-    type IntoIter = std::vec::IntoIter<(&'static str, Values)>;
+    type Item = (Cow<'static, str>, Values);
+    type IntoIter = std::vec::IntoIter<(Cow<'static, str>, Values)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.list.into_iter()

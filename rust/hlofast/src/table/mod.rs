@@ -7,6 +7,7 @@ mod columns;
 mod facts;
 mod matmuls;
 mod modules;
+mod packed;
 mod remat;
 mod scopes;
 mod text;

@@ -1,0 +1,107 @@
+//! Surveys as plain values that other processes take, and files whose bytes come from Python.
+
+use hlofast::dump::group::NONE;
+use hlofast::dump::store::{Disk, Store};
+use hlofast::dump::{Found, Kind, Program, Programs, Survey, Trouble};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where the bytes are: what `read` returns, or on the disk.
+pub fn store(read: Option<Py<PyAny>>) -> Arc<dyn Store> {
+    match read {
+        Some(read) => Arc::new(Callable { read }),
+        None => Arc::new(Disk),
+    }
+}
+
+#[derive(Debug)]
+struct Callable {
+    read: Py<PyAny>,
+}
+
+impl Store for Callable {
+    fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>> {
+        let read = |py: Python<'_>| -> PyResult<Vec<u8>> {
+            let bytes = self.read.call1(py, (found.path.as_os_str(), most))?;
+            let bytes = bytes.extract::<PyBackedBytes>(py)?;
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            Ok(bytes[..bytes.len().min(most)].to_vec())
+        };
+        let reason = |py: Python<'_>, error: PyErr| {
+            let text = error.value(py).to_string();
+            if text.is_empty() { error.to_string() } else { text }
+        };
+        // The interpreter may be at its end while a thread is still under way.
+        Python::try_attach(|py| read(py).map_err(|error| reason(py, error)))
+            .unwrap_or_else(|| Err("the interpreter has ended".to_owned()))
+            .map_err(io::Error::other)
+    }
+}
+
+/// A file: path, root, folder, name, bytes, when written, is it a folder, trouble (whether it failed,
+/// and why), number of its kind, number of its program.
+type PackedFile =
+    (OsString, u32, String, String, u64, u64, bool, Option<(bool, String)>, usize, Option<u32>);
+
+/// A program: key, root, folder, host, name of its module, its files.
+type PackedProgram = (String, u32, String, String, String, Vec<u32>);
+
+/// Files, programs, how many of the files are to be read.
+pub type PackedSurvey = (Vec<PackedFile>, Vec<PackedProgram>, usize);
+
+/// A part of a survey as plain values: all that reading its files asks for.
+pub fn packed(survey: Survey) -> PackedSurvey {
+    let Survey { found, kinds, programs, own, .. } = survey;
+    let files = found.into_iter().zip(kinds).zip(programs.of_file);
+    let files = files.map(|((found, kind), program)| {
+        let Found { path, root, folder, name, bytes, modified, is_folder, trouble } = found;
+        let trouble = trouble.map(|trouble| match trouble {
+            Trouble::Failed(reason) => (true, reason),
+            Trouble::Skipped(reason) => (false, reason),
+        });
+        let path = path.into_os_string();
+        let program = (program != NONE).then_some(program);
+        (path, root, folder, name, bytes, modified, is_folder, trouble, kind as usize, program)
+    });
+    let programs = programs.list.into_iter().map(|program| {
+        let Program { key, root, folder, host, module_name, files, .. } = program;
+        (key, root, folder, host, module_name, files)
+    });
+    (files.collect(), programs.collect(), own)
+}
+
+/// A part of a survey from its plain values; None if they do not fit together.
+pub fn unpacked(packed: PackedSurvey, store: Arc<dyn Store>) -> Option<Survey> {
+    let (files, programs, own) = packed;
+    let (mut found, mut kinds, mut of_file) = (Vec::new(), Vec::new(), Vec::new());
+    let count = files.len();
+    for file in files {
+        let (path, root, folder, name, bytes, modified, is_folder, trouble, kind, program) = file;
+        let trouble = trouble.map(|(has_failed, reason)| match has_failed {
+            true => Trouble::Failed(reason),
+            false => Trouble::Skipped(reason),
+        });
+        let path = PathBuf::from(path);
+        found.push(Found { path, root, folder, name, bytes, modified, is_folder, trouble });
+        kinds.push(*Kind::ALL.get(kind)?);
+        of_file.push(program.unwrap_or(NONE));
+    }
+    let list = programs.into_iter().map(|(key, root, folder, host, module_name, files)| Program {
+        key,
+        root,
+        folder,
+        host,
+        module_name,
+        files,
+        ..Program::default()
+    });
+    let list: Vec<Program> = list.collect();
+    let fits = own <= count
+        && of_file.iter().all(|program| *program == NONE || (*program as usize) < list.len())
+        && list.iter().flat_map(|program| &program.files).all(|file| (*file as usize) < count);
+    fits.then_some(Survey { found, kinds, programs: Programs { list, of_file }, own, store })
+}

@@ -1,0 +1,125 @@
+//! Surveys of files that somebody has listed, and their parts, whose files mean the same elsewhere.
+
+use hlofast::dump::store::Store;
+use hlofast::dump::walk::sort;
+use hlofast::dump::{
+    AnalysisOptions, Found, ReadOptions, Survey, TableKind, Tables, Trouble, file_rows, read,
+};
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const MODULE: &str = "HloModule f\n\nENTRY e {\n  ROOT p = f32[8]{0} parameter(0)\n}\n";
+const ASSIGNMENT: &str = "BufferAssignment:\nallocation 0: size 32, parameter 0, shape |f32[8]| at \
+                          ShapeIndex {}:\n value: <0 p @0> (size=32,offset=0): f32[8]{0}\n\n\
+                          Total bytes used: 32 (32B)\n";
+
+/// Files in memory.
+#[derive(Debug)]
+struct Memory(HashMap<PathBuf, &'static str>);
+
+impl Store for Memory {
+    fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>> {
+        let text = self.0.get(&found.path).ok_or_else(|| io::Error::other("vanished"))?;
+        Ok(text.as_bytes()[..text.len().min(most as usize)].to_vec())
+    }
+}
+
+/// Two runs below two roots: programs whose files are far apart, files without a program, a file
+/// that is gone and one that cannot be read.
+fn survey() -> Survey {
+    let files = [
+        ("mem://a/run/module_0000.f.after_optimizations.txt", MODULE),
+        ("mem://a/run/module_0000.f.after_optimizations-buffer-assignment.txt", ASSIGNMENT),
+        ("mem://a/run/module_0000.f.0001.p.after_x.before_y.txt", MODULE),
+        ("mem://a/run/module_0000.f.target_arguments.txt", "version: TPU_VERSION_PUFFERFISH\n"),
+        ("mem://a/run/module_0001.f.after_optimizations.txt", MODULE),
+        ("mem://a/run/f.schedule.txt", "entry:\n"),
+        ("mem://a/run/notes.md", "nothing\n"),
+        ("mem://a/run/renamed", MODULE),
+        ("mem://b/module_0000.g.after_optimizations.txt", "HloModule g\n\nENTRY e {\n  x"),
+    ];
+    let roots = ["mem://a".to_owned(), "mem://b/".to_owned()];
+    let gone = [("mem://a/run/module_0002.h.txt", None), ("mem://a/run/secret", Some("denied"))];
+    let listed = files.iter().map(|(path, text)| (*path, text.len(), None));
+    let listed = listed.chain(gone.map(|(path, reason)| (path, 7, reason)));
+    let mut found: Vec<Found> = listed
+        .map(|(path, bytes, reason)| {
+            let trouble = reason.map(|reason| Trouble::Failed(reason.to_owned()));
+            let bytes = bytes as u64;
+            Found { bytes, trouble, ..Found::listed(path.into(), &roots) }
+        })
+        .collect();
+    sort(&mut found);
+    let texts = files.into_iter().map(|(path, text)| (path.into(), text)).collect();
+    Survey::from_listing(found, &roots, Arc::new(Memory(texts)))
+}
+
+/// What reading every file of a survey gives: rows of files and of modules, as bytes.
+fn rows(survey: &Survey) -> Vec<Vec<u8>> {
+    let tables = Tables::FILES.with(TableKind::Modules);
+    let options = ReadOptions {
+        analysis: AnalysisOptions { tables, mesh: None },
+        max_bytes: 1 << 20,
+        max_text_bytes: 1 << 20,
+        max_seconds: None,
+        force_scalar: false,
+    };
+    let outcomes = (0..survey.own as u32).map(|file| read(survey, file, &options, None, |_| false));
+    outcomes
+        .flat_map(|outcome| {
+            let modules = outcome.tables.iter().map(|(_, rows)| rows.to_bytes());
+            let modules: Vec<Vec<u8>> = modules.collect();
+            [vec![file_rows(survey, &[outcome]).to_bytes()], modules].concat()
+        })
+        .collect()
+}
+
+#[test]
+fn listed_files_are_below_the_longest_root() {
+    let roots = ["s3://x", "s3://x/y/", "plain.txt"].map(str::to_owned);
+    let cases = [
+        ("s3://x/y/z/f.txt", 1, "z"),
+        ("s3://x/yy/f.txt", 0, "yy"),
+        ("s3://x/f.txt", 0, ""),
+        ("plain.txt", 2, ""),
+        ("/q/r/f.txt", 0, "q/r"),
+    ];
+    for (path, root, folder) in cases {
+        let found = Found::listed(path.into(), &roots);
+        assert_eq!((found.root, found.folder.as_str()), (root, folder), "{path}");
+        assert_eq!(found.name, path.rsplit('/').next().unwrap_or_default());
+    }
+}
+
+#[test]
+fn programs_are_those_of_the_listing() {
+    let survey = survey();
+    let keys: Vec<&str> = survey.programs.list.iter().map(|p| p.key.as_str()).collect();
+    assert!(keys.contains(&"mem://a/run/module_0000.f"), "{keys:?}");
+    assert!(keys.contains(&"mem://b/module_0000.g"), "{keys:?}");
+    let targets: Vec<Option<String>> = survey.targets();
+    assert_eq!(targets.into_iter().flatten().collect::<Vec<_>>(), ["v4"]);
+}
+
+#[test]
+fn parts_give_the_rows_of_the_whole() {
+    let survey = survey();
+    let whole = rows(&survey);
+    assert!(whole.len() > survey.own);
+    for size in 1..=survey.own + 1 {
+        let mut found = Vec::new();
+        for first in (0..survey.own).step_by(size) {
+            let (part, numbers) = survey.part(first..first + size);
+            assert_eq!(part.own, size.min(survey.own - first));
+            assert_eq!(part.programs.list.len(), numbers.len());
+            for (program, number) in part.programs.list.iter().zip(numbers) {
+                assert_eq!(program.key, survey.programs.list[number as usize].key);
+            }
+            found.extend(rows(&part));
+        }
+        assert_eq!(found, whole, "{size} files at a time");
+    }
+    assert_eq!(survey.part(50..70).0.own, 0);
+}
