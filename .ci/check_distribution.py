@@ -32,7 +32,7 @@ def check_wheel(path: Path) -> list[str]:
     sources = {
         path.relative_to(CHECKOUT / "python").as_posix()
         for path in (CHECKOUT / "python" / "hlofast").rglob("*")
-        if path.suffix in {".py", ".pyi", ".typed", ".json", ".toml", ".md"}
+        if path.suffix in {".py", ".pyi", ".typed", ".json", ".toml", ".md", ".css", ".js"}
         or path.name == "py.typed"
     }
     faults += [f"{name}: missing in the wheel" for name in sorted(sources - set(names))]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 import hlofast
+from browser import Browser, started
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("hlofast", deadline=None)
@@ -76,6 +77,19 @@ def decoder_70b() -> hlofast.config.Config:
 def seed_config(seeds: Seeds) -> hlofast.config.Config:
     """The config among the seed documents."""
     return hlofast.config.load(seeds.path("004"))
+
+
+@pytest.fixture(scope="session")
+def the_browser() -> Iterator[Browser]:
+    """One browser for all tests; they are skipped where there is none."""
+    yield from started()
+
+
+@pytest.fixture
+def browser(the_browser: Browser) -> Iterator[Browser]:
+    """The browser; its pages are closed after the test."""
+    yield the_browser
+    the_browser.close_pages()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

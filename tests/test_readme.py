@@ -21,6 +21,8 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 def output_of(command: str) -> str:
     arguments = [sys.executable, "-P", "-m", *shlex.split(command)]
     done = subprocess.run(arguments, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    for written in re.findall(r" -o (\S+)", command):
+        (CHECKOUT / written).unlink()
     return done.stdout.rstrip() + "\n"
 
 

@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
+    from hlofast._report import Report
+    from hlofast._report.charts import Plot
     from hlofast._scan import Scan, scan
     from hlofast._stages import Stages
     from hlofast._time import Time
@@ -108,9 +110,11 @@ __all__ = [
     "PaddingDimension",
     "ParseError",
     "PartitionSpec",
+    "Plot",
     "Prediction",
     "Remat",
     "ReplicaGroups",
+    "Report",
     "Scan",
     "Shape",
     "Sharding",
@@ -204,6 +208,14 @@ def __getattr__(name: str) -> object:
         from hlofast import _remat
 
         value = _remat.Remat
+    elif name == "Report":
+        from hlofast import _report
+
+        value = _report.Report
+    elif name == "Plot":
+        from hlofast._report import charts
+
+        value = charts.Plot
     elif name in {"Scan", "scan"}:
         from hlofast import _scan
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar, final, overload
 import numpy
 import numpy.typing
 
+from hlofast._check import Declaration
 from hlofast._collectives import Collectives
 from hlofast._cost import Cost, CustomCallFunction, Rules
 from hlofast._cost_data import CollectivesData as CollectivesData
@@ -41,6 +42,8 @@ from hlofast._records import PaddingDimension as PaddingDimension
 from hlofast._records import SliceDimension as SliceDimension
 from hlofast._records import WindowDimension as WindowDimension
 from hlofast._remat import Remat
+from hlofast._report import Report
+from hlofast._report.charts import Plot
 from hlofast._scan_data import ScanData as ScanData
 from hlofast._scan_data import ScanPart as ScanPart
 from hlofast._scan_data import ScanTable as ScanTable
@@ -57,6 +60,7 @@ from hlofast._time import Time
 from hlofast._time_data import TimeData as TimeData
 from hlofast._time_data import _collective_time as _collective_time
 from hlofast._time_data import _time as _time
+from hlofast.config import EffectiveConfig
 from hlofast.devices import Device
 from hlofast.errors import ParseError
 from hlofast.table import Table
@@ -233,6 +237,17 @@ class Module:
         schedule: str | None = None,
         device: str | None = None,
     ) -> Memory: ...
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        device: str | Device | None = None,
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
+        plots: bool = True,
+    ) -> Report: ...
+    @property
+    def plot(self) -> Plot: ...
     def where(
         self,
         *,

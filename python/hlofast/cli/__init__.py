@@ -27,6 +27,7 @@ VERBS = {
     "stages": "pipeline stages: sections, what stays and is sent, the boundary, micro-batches",
     "diff": "what differs between two programs or dump directories; what hosts compiled otherwise",
     "history": "what each pass of a compilation did to a module: counts, cost, peak, changes",
+    "report": "a page for a browser: verdict, charts, tables, every instruction, in one HTML file",
     "show": "one instruction or computation in context: operands, users, source line",
     "scan": "everything in dump directories: programs, or a dataset of all modules",
     "fmt": "print modules as canonical HLO text",

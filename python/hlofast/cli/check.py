@@ -118,7 +118,7 @@ def _read(
 
     path, expected = arguments.config, None
     try:
-        declaration = _declaration(arguments)
+        declaration = read_declaration(path, arguments.instance, arguments.devices)
         if arguments.expect is not None:
             path = arguments.expect
             expected = hlofast.Expectations.load(path)
@@ -137,22 +137,27 @@ def _read(
     return declaration, expected
 
 
-def _declaration(arguments: argparse.Namespace) -> Declaration | EffectiveConfig:
+def read_declaration(
+    path: str | None, instance: str | None, devices: int | None
+) -> Declaration | EffectiveConfig:
+    """What was declared in a file, of a golden config on an instance.
+
+    A `UsageError` where the arguments do not go together; what reading raises besides.
+    """
     import hlofast
     from hlofast import config
 
-    path = arguments.config
     if path is None:
         return hlofast.Declaration()
     with open(path, "rb") as file:
         start = file.read(SAMPLE)
     if path.endswith(".toml") or not config.is_config(start):
-        if arguments.instance is not None:
+        if instance is not None:
             raise UsageError("--instance goes with a golden config, which this is not")
         return hlofast.Declaration.load(path)
-    if arguments.instance is None:
+    if instance is None:
         raise UsageError("a golden config needs --instance, which selects its mesh rule")
-    return config.load(path).select(arguments.instance, arguments.devices)
+    return config.load(path).select(instance, devices)
 
 
 class UsageError(ValueError):

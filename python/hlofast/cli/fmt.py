@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from hlofast.cli import USAGE, inputs, output
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json("fmt", VERSION, {"modules": modules, "errors": reader.errors})
     elif arguments.output and reader.exit_code() == 0:
-        _replace(arguments.output, "\n".join(texts))
+        output.write_whole(arguments.output, _encoded("\n".join(texts)))
     return reader.exit_code()
 
 
@@ -71,17 +70,3 @@ def _write(text: str) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(_encoded(text))
     sys.stdout.buffer.flush()
-
-
-def _replace(path: str, text: str) -> None:
-    """Write through a file beside `path`, so that a reader sees the old or the new text."""
-    import tempfile
-
-    handle, name = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=os.path.basename(path))
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_encoded(text))
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

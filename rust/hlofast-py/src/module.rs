@@ -367,6 +367,33 @@ impl Module {
         diff.call1((slf, other, layouts, backend_config, schedule, mesh, rules))
     }
 
+    /// A page about the module for a browser, and its HTML in a notebook: a `hlofast.Report`.
+    ///
+    /// `path` is a file to write it to. `device` (a name or a `hlofast.devices.Device`) and `mesh`
+    /// as for `time`; without a device the page says that times are unknown. `config`: a
+    /// `hlofast.Declaration`, a selected config or the path of a TOML declaration, as for
+    /// `hlofast.check`. `plots=False` leaves the charts out; they need bokeh, and the page says
+    /// so where it is missing.
+    #[pyo3(signature = (path=None, *, device=None, mesh=None, config=None, plots=true))]
+    fn report<'py>(
+        slf: &Bound<'py, Self>,
+        path: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        mesh: Option<&Bound<'py, PyAny>>,
+        config: Option<&Bound<'py, PyAny>>,
+        plots: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let report = slf.py().import("hlofast._report")?.getattr("of_module")?;
+        report.call1((slf, path, device, mesh, config, plots))
+    }
+
+    /// Charts of the module as bokeh figures: `memory()`, `roofline()`, `collectives()`,
+    /// `scopes()`. See `hlofast.Plot`.
+    #[getter]
+    fn plot<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("hlofast._report.charts")?.getattr("Plot")?.call1((slf,))
+    }
+
     /// The instruction table: one row per instruction, implied ones included.
     fn table<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let table = slf.py().import("hlofast.table")?.getattr("Table")?;

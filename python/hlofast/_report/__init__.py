@@ -1,0 +1,123 @@
+"""`Report`: a page for a browser about a module or a dump directory."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from hlofast import Mesh, Module
+    from hlofast._check import Declaration
+    from hlofast._report.data import Contents
+    from hlofast.config import EffectiveConfig
+    from hlofast.devices import Device
+
+_HEIGHT = 720
+"""Of the page inside a notebook, in pixels."""
+
+
+class Report:
+    """A page: one HTML file that loads nothing, to open from disk or in a notebook.
+
+    Made by `Module.report` and `hlofast.report`.
+    """
+
+    __slots__ = ("_contents", "html")
+
+    def __init__(self, contents: Contents, *, plots: bool = True) -> None:
+        from hlofast._report.page import html
+
+        self._contents = contents
+        self.html: str = html(contents, plots)
+        """The page."""
+
+    @property
+    def title(self) -> str:
+        """What the page is about: the module's or the folder's name."""
+        return self._contents.title
+
+    @property
+    def verdict(self) -> dict[str, float | None]:
+        """The figures that stand first, by key; None for what is not known.
+
+        Of a module `step` and `exposed` (seconds), `mfu` (between 0 and 1), `peak` and `bytes`
+        (bytes), `flops`: those of `Module.time`, `memory` and `cost`.
+        """
+        return {figure.key: figure.value for figure in self._contents.figures}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What stands first: `title`, `kind` (module or directory), `figures` and `findings`.
+
+        Figures have `key`, `label`, `value` (None for what is not known), `text` and `note` (what
+        the figure rests on, or how to give what is missing), findings `code`, `text`, `stake`,
+        `remedy`, `place` and `names`.
+        """
+        return {
+            "title": self.title,
+            "kind": self._contents.kind,
+            "figures": [
+                {name: getattr(figure, name) for name in ("key", "label", "value", "text", "note")}
+                for figure in self._contents.figures
+            ],
+            "findings": [
+                {
+                    **{name: getattr(one, name) for name in ("code", "text")},
+                    **{name: getattr(one, name) or None for name in ("stake", "remedy", "place")},
+                    "names": [name for _, name in one.proof],
+                }
+                for one in self._contents.findings
+            ],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to `path`, all or nothing; an `OSError` if that cannot be."""
+        from hlofast.cli.output import write_whole
+
+        write_whole(os.fspath(path), self.html.encode("utf-8", "replace"))
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        # A frame of its own keeps the page's policy, and the notebook out of its reach.
+        return (
+            f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" '
+            f'style="width:100%;height:{_HEIGHT}px;border:0" '
+            f'srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<Report of {self.title}: {len(self.html):,} characters of HTML>"
+
+
+def mesh_of(mesh: Mesh | str | Mapping[str, int] | None) -> Mesh | None:
+    """A mesh, from text like `data=2,model=4` or a mapping."""
+    from hlofast import Mesh
+
+    if mesh is None or isinstance(mesh, Mesh):
+        return mesh
+    return Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
+
+
+def of_module(
+    module: Module,
+    path: str | os.PathLike[str] | None = None,
+    device: str | Device | None = None,
+    mesh: Mesh | str | Mapping[str, int] | None = None,
+    config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
+    plots: bool = True,
+    source: str | None = None,
+) -> Report:
+    """`Module.report`."""
+    from hlofast._report.data import Analyses, contents
+
+    found = Analyses(module, device, mesh_of(mesh), config)
+    report = Report(contents(found, source), plots=plots)
+    if path is not None:
+        report.save(path)
+    return report
+
+
+__all__: list[str] = ["Report", "mesh_of", "of_module"]

@@ -1,0 +1,220 @@
+// Charts: what Python described, drawn by BokehJS, in the colours of the page.
+
+const figures = [];
+const VERTICAL = new Set(["y", "y1", "y2", "top", "bottom"]);
+const PLACES = new Set([...VERTICAL, "x", "left", "right"]);
+
+async function loadBokeh() {
+  const packed = await block("bokeh");
+  if (!packed) return false;
+  for (const place of packed.head.scripts) {
+    const script = document.createElement("script");
+    script.textContent = new TextDecoder().decode(packed.array(place));
+    document.head.append(script);
+  }
+  blocks.delete("bokeh");
+  return Boolean(window.Bokeh && Bokeh.Plotting);
+}
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+class Chart {
+  constructor(host, from, spec, program) {
+    this.spec = spec;
+    this.program = program;
+    this.marks = spec.marks.map((mark) => ({ ...mark, sheet: sheetOf(from, mark.sheet) }));
+    const id = `chart-${spec.key}`;
+    this.canvas = make("div", { className: "canvas", role: "img" });
+    this.canvas.style.height = `${spec.height}px`;
+    this.canvas.setAttribute("aria-label", `${spec.title}: a chart; the table below has its figures`);
+    this.tools = make("div", { className: "tools", role: "group" });
+    this.tools.setAttribute("aria-label", `Part of ${spec.title} that is shown`);
+    for (const [label, title, act] of [
+      ["−", "Zoom out", () => this.zoom(1.6)], ["+", "Zoom in", () => this.zoom(1 / 1.6)],
+      ["←", "Move left", () => this.move(-0.25)], ["→", "Move right", () => this.move(0.25)],
+      ["All", "Show all", () => this.reset()],
+    ]) {
+      const button = make("button", { type: "button", textContent: label, title });
+      button.setAttribute("aria-label", `${title}: ${spec.title}`);
+      button.addEventListener("click", act);
+      this.tools.append(button);
+    }
+    const head = make("figcaption", {}, make("h3", { textContent: spec.title }), this.tools);
+    this.element = make("figure", { id, className: "chart" }, head, this.canvas);
+    this.legend();
+    if (spec.note) this.element.append(make("p", { className: "note", textContent: clean(spec.note) }));
+    host.append(this.element);
+  }
+
+  legend() {
+    const named = this.marks.filter((mark) => mark.legend);
+    if (!named.length) return;
+    this.element.append(make("ul", { className: "legend" }, ...named.map((mark) => {
+      const swatch = make("span", { className: `swatch ${mark.glyph}` });
+      swatch.style.background = mark.color;
+      return make("li", {}, swatch, clean(mark.legend));
+    })));
+  }
+
+  async draw() {
+    const { spec } = this;
+    const P = Bokeh.Plotting;
+    const options = {
+      height: spec.height, sizing_mode: "stretch_width", toolbar_location: null,
+      tools: "tap", min_border_right: 12, background_fill_color: null,
+      border_fill_color: null, outline_line_color: null,
+      x_axis_label: spec.x.label || null, y_axis_label: spec.y.label || null,
+    };
+    if (spec.x.kind === "log") options.x_axis_type = "log";
+    if (spec.y.kind === "log") options.y_axis_type = "log";
+    if (spec.y.kind === "factors") {
+      options.y_range = new Bokeh.Range1d({ start: spec.y.factors.length - 0.4, end: -0.6 });
+    }
+    this.figure = P.figure(options);
+    if (spec.y.kind === "factors") this.nameRows();
+    this.marks.forEach((mark) => this.mark(mark));
+    if (spec.y.kind === "linear") this.figure.y_range.start = 0;
+    if (spec.x.kind === "linear" && this.figure.x_range.range_padding !== undefined) {
+      this.figure.x_range.range_padding = 0.01;
+    }
+    this.paint();
+    this.view = await P.show(this.figure, this.canvas);
+    this.home = [this.figure.x_range.start, this.figure.x_range.end];
+    figures.push(this);
+  }
+
+  nameRows() {
+    const [axis] = this.figure.yaxis;
+    const { factors } = this.spec.y;
+    axis.ticker = new Bokeh.FixedTicker({ ticks: factors.map((_, place) => place) });
+    axis.major_label_overrides = new Map(factors.map((name, place) => [place, clean(name)]));
+    for (const grid of this.figure.ygrid) grid.visible = false;
+    if (factors.every((name) => !name)) {
+      axis.visible = false;
+      for (const grid of this.figure.xgrid) grid.visible = false;
+    }
+  }
+
+  mark(mark) {
+    const data = {};
+    for (const column of mark.sheet.columns) data[column.key] = column.data.isText
+      ? Array.from({ length: column.data.length }, (_, row) => clean(column.data.at(row)))
+      : column.kind === "row" ? Array.from(column.data.values, Number)
+        : Float64Array.from(column.data.values, Number);
+    const fields = {};
+    for (const [name, key] of Object.entries(mark.fields)) {
+      const scale = !PLACES.has(name) ? 1 : VERTICAL.has(name) ? this.spec.y.scale : this.spec.x.scale;
+      if (scale !== 1) data[`${name} `] = data[key].map((value) => value / scale);
+      fields[name] = { field: scale === 1 ? key : `${name} ` };
+    }
+    for (const key of mark.hover) {
+      const column = mark.sheet.columns.find((one) => one.key === key);
+      data[`${key} shown`] = column.data.isText ? data[key]
+        : Array.from(column.data.values, (value) => column.data.isUnknown(value)
+          ? "unknown" : short(value, column.kind));
+    }
+    const source = new Bokeh.ColumnDataSource({ data });
+    const properties = { ...mark.options, ...fields, source };
+    if (mark.glyph === "text") properties.text_color = color("ink");
+    else Object.assign(properties, { color: mark.color, alpha: mark.alpha });
+    if (mark.glyph === "quad" || mark.glyph === "hbar") properties.line_color = color("card");
+    mark.renderer = this.figure[mark.glyph](properties);
+    if (mark.hover.length) {
+      const labels = Object.fromEntries(mark.sheet.columns.map((one) => [one.key, one.label]));
+      const tooltips = mark.hover.map((key) => [labels[key], `@{${key} shown}`]);
+      this.figure.add_tools(new Bokeh.HoverTool({ renderers: [mark.renderer], tooltips }));
+    }
+    const rows = mark.sheet.columns.find((one) => one.kind === "row");
+    if (rows && this.program) {
+      source.selected.change.connect(() => {
+        const [first] = source.selected.indices;
+        if (first !== undefined) location.hash = `#i-${Number(rows.data.at(first))}`;
+      });
+    }
+  }
+
+  paint() {
+    const [ink, quiet, line, card] = ["ink", "quiet", "line", "card"].map(color);
+    const { figure } = this;
+    for (const axis of [...figure.xaxis, ...figure.yaxis]) {
+      Object.assign(axis, {
+        axis_label_text_color: quiet, axis_label_text_font_style: "normal", axis_label_text_font_size: "12px",
+        major_label_text_color: quiet, major_label_text_font_size: "12px", axis_line_color: line,
+        major_tick_line_color: line, minor_tick_line_color: null,
+      });
+    }
+    for (const grid of [...figure.xgrid, ...figure.ygrid]) grid.grid_line_color = line;
+    for (const mark of this.marks) {
+      if (!mark.renderer) continue;
+      if (mark.glyph === "text") mark.renderer.glyph.text_color = { value: ink };
+      if (mark.glyph === "quad" || mark.glyph === "hbar") mark.renderer.glyph.line_color = { value: card };
+    }
+  }
+
+  zoom(factor) {
+    this.show((start, end) => {
+      const [middle, half] = [(start + end) / 2, ((end - start) / 2) * factor];
+      return [middle - half, middle + half];
+    });
+  }
+
+  move(share) {
+    this.show((start, end) => [start + share * (end - start), end + share * (end - start)]);
+  }
+
+  show(change) {
+    const range = this.figure.x_range;
+    const [to, back] = this.spec.x.kind === "log" ? [Math.log10, (x) => 10 ** x] : [(x) => x, (x) => x];
+    const [start, end] = change(to(range.start), to(range.end));
+    range.setv({ start: back(start), end: back(end) });
+  }
+
+  reset() {
+    this.figure.x_range.setv({ start: this.home[0], end: this.home[1] });
+  }
+}
+
+// The names of nested scopes, as far as there is room for them.
+function fitLabels(chart) {
+  const mark = chart.marks.find((one) => one.glyph === "text");
+  const [label, width] = ["label", "width"].map((key) => columnOf(mark.sheet, key));
+  const range = chart.figure.x_range;
+  const fit = () => {
+    const pixels = chart.canvas.clientWidth * 0.96;
+    const unit = pixels / ((range.end - range.start) * chart.spec.x.scale);
+    const texts = Array.from({ length: label.length }, (_, row) => {
+      const letters = Math.floor((Number(width.values[row]) * unit - 8) / 6.6);
+      return letters < 2 ? "" : cut(clean(label.at(row)), letters);
+    });
+    const source = mark.renderer.data_source;
+    source.data = { ...source.data, cut: texts };
+  };
+  range.change.connect(fit);
+  addEventListener("resize", fit);
+  fit();
+}
+
+// Nested scopes: a click makes one as wide as the chart.
+function zoomScopes(chart) {
+  chart.figure.on_event("tap", (event) => {
+    for (const mark of chart.marks) {
+      if (mark.glyph !== "quad") continue;
+      const get = (key) => columnOf(mark.sheet, key).values;
+      const [left, right, top, bottom] = [get("left"), get("right"), get("top"), get("bottom")];
+      const { scale } = chart.spec.x;
+      for (let row = 0; row < left.length; row++) {
+        const [from, to] = [Number(left[row]) / scale, Number(right[row]) / scale];
+        if (event.x >= from && event.x <= to && event.y >= top[row] && event.y <= bottom[row]) {
+          chart.figure.x_range.setv({ start: from, end: to });
+          return;
+        }
+      }
+    }
+  });
+}
+
+function paintFigures() {
+  for (const chart of figures) chart.paint();
+}

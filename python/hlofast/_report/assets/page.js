@@ -1,0 +1,98 @@
+// Puts the page together: theme, tables, charts, instructions.
+
+const THEMES = ["system", "light", "dark"];
+
+function setUpTheme() {
+  const button = document.getElementById("theme");
+  let place = 0;
+  button.addEventListener("click", () => {
+    place = (place + 1) % THEMES.length;
+    const theme = THEMES[place];
+    if (theme === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    button.textContent = `Theme: ${theme}`;
+    paintFigures();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintFigures);
+}
+
+function setUpPrinting() {
+  let before;
+  const start = () => {
+    if (document.body.classList.contains("printing")) return;
+    document.body.classList.add("printing");
+    before = document.documentElement.dataset.theme;
+    document.documentElement.dataset.theme = "light";
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    paintFigures();
+    printGrids(true);
+  };
+  const end = () => {
+    document.body.classList.remove("printing");
+    if (before) document.documentElement.dataset.theme = before;
+    else delete document.documentElement.dataset.theme;
+    paintFigures();
+    printGrids(false);
+  };
+  addEventListener("beforeprint", start);
+  addEventListener("afterprint", end);
+  matchMedia("print").addEventListener("change", (query) => (query.matches ? start() : end()));
+}
+
+function trouble(error) {
+  const place = document.getElementById("trouble");
+  place.textContent = `This page could not be shown in full: ${error.message || error}`;
+  place.hidden = false;
+  document.body.dataset.state = "failed";
+}
+
+// Lets the browser show what there is before it goes on.
+function breathe() {
+  return new Promise((resolve) => setTimeout(resolve));
+}
+
+async function build() {
+  const packed = await block("sections");
+  let program = null;
+  if (document.body.classList.contains("module")) {
+    program = new Program(await block("instructions"));
+    new Search(program);
+    addEventListener("hashchange", () => followAddress(program));
+    showInstructions(program);
+    followAddress(program);
+    await breathe();
+  }
+  const names = (row) => (program ? program.name(row) : String(row));
+  const charts = [];
+  for (const section of packed.head.sections) {
+    const element = document.getElementById(section.key);
+    const [drawn, tables] = [element.querySelector(".charts"), element.querySelector(".sheets")];
+    for (const spec of section.charts) {
+      const pair = make("div", { className: "pair" });
+      drawn.append(pair);
+      const chart = new Chart(pair, packed, spec, program);
+      chart.table = sheetOf(packed, spec.sheet);
+      chart.grid = new Grid(pair, chart.table, names);
+      charts.push(chart);
+    }
+    for (const spec of section.sheets) new Grid(tables, sheetOf(packed, spec), names);
+    await breathe();
+  }
+  document.body.dataset.state = "usable";
+  if (!charts.length || !(await loadBokeh())) return;
+  for (const chart of charts) {
+    await chart.draw();
+    if (chart.spec.key.startsWith("scopes-")) {
+      zoomScopes(chart);
+      fitLabels(chart);
+    }
+    await breathe();
+  }
+  const memory = charts.find((chart) => chart.spec.key === "memory");
+  const values = memory && (await block("values"));
+  if (values) new LiveSet(memory, memory.table, sheetOf(values, values.head), program);
+}
+
+setUpTheme();
+setUpPrinting();
+build().then(() => { document.body.dataset.state = "complete"; }, trouble);

@@ -1,0 +1,257 @@
+"""`Chart`: what a chart draws, apart from who draws it: bokeh in Python, or BokehJS in a page."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from hlofast._report.pack import Block, Words
+from hlofast._report.sheet import Field, Sheet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+PALETTE = (
+    "#4c7edb",
+    "#dd8a2e",
+    "#3f9f6b",
+    "#d4576b",
+    "#8d70cc",
+    "#2d9fad",
+    "#a08c2c",
+    "#bb6aa5",
+    "#7f8894",
+)
+"""Colours that stand out from a white and from a nearly black background alike."""
+NEUTRAL = "#7f8894"
+INK = "ink"
+"""The colour of text, which depends on that of the page."""
+GIBIBYTE = 1 << 30
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Axis:
+    """One of the two axes: what stands at it, and how numbers become places."""
+
+    __slots__ = ("factors", "kind", "label", "scale")
+
+    def __init__(
+        self,
+        label: str,
+        *,
+        kind: str = "linear",
+        scale: float = 1.0,
+        factors: Sequence[str] = (),
+    ) -> None:
+        self.label = label
+        self.kind = kind
+        """linear, log, none (nothing is written at it) or factors: row n is `factors[n]`."""
+        self.scale = scale
+        """What numbers are divided by before they are drawn, a unit of `label`."""
+        self.factors = [plain(text) for text in factors]
+
+    def packed(self) -> dict[str, Any]:
+        """As a page has it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Mark:
+    """Glyphs of one kind and colour."""
+
+    __slots__ = ("alpha", "color", "fields", "glyph", "hover", "legend", "options", "sheet")
+
+    def __init__(
+        self,
+        glyph: str,
+        fields: dict[str, str],
+        sheet: Sheet,
+        *,
+        color: str = PALETTE[0],
+        alpha: float = 1.0,
+        legend: str = "",
+        hover: Iterable[str] = (),
+        **options: Any,
+    ) -> None:
+        self.glyph = glyph
+        """A method of bokeh's figures: line, scatter, quad, hbar, varea_step, text."""
+        self.fields = fields
+        """Which property of the glyph is which column."""
+        self.sheet = sheet
+        """The columns."""
+        self.color = color
+        self.alpha = alpha
+        self.legend = legend
+        self.hover = tuple(hover)
+        """The columns that are shown where the pointer is."""
+        self.options = options
+        """Further properties."""
+
+    def packed(self, block: Block) -> dict[str, Any]:
+        """As a page has it."""
+        names = ("glyph", "fields", "color", "alpha", "legend", "hover", "options")
+        packed = {name: getattr(self, name) for name in names}
+        return packed | {"sheet": self.sheet.packed(block)}
+
+
+class Chart:
+    """A chart, and the table of what it shows."""
+
+    __slots__ = ("height", "key", "marks", "note", "sheet", "title", "x", "y")
+
+    def __init__(
+        self,
+        key: str,
+        title: str,
+        x: Axis,
+        y: Axis,
+        marks: Iterable[Mark],
+        sheet: Sheet,
+        *,
+        height: int = 320,
+        note: str = "",
+    ) -> None:
+        self.key = key
+        self.title = title
+        self.x = x
+        self.y = y
+        self.marks = tuple(marks)
+        self.sheet = sheet
+        """The same as a table."""
+        self.height = height
+        self.note = note
+
+    def packed(self, block: Block) -> dict[str, Any]:
+        """As a page has it."""
+        return {
+            "key": self.key,
+            "title": self.title,
+            "note": self.note,
+            "height": self.height,
+            "x": self.x.packed(),
+            "y": self.y.packed(),
+            "marks": [mark.packed(block) for mark in self.marks],
+            "sheet": self.sheet.packed(block),
+        }
+
+
+def plain(text: str) -> str:
+    """`text` as plain as it is: bokeh takes what stands between some signs for formulas."""
+    return text.replace("$$", "$ $").replace("\\[", "\\ [").replace("\\(", "\\ (")
+
+
+def decimal(largest: float, unit: str) -> tuple[float, str]:
+    """The power of a thousand to count in, and its name: `(1e9, "GFLOP")`."""
+    power = 0
+    while largest >= 1000.0 ** (power + 1) and power + 1 < len(_PREFIXES):
+        power += 1
+    return 1000.0**power, f"{_PREFIXES[power]}{unit}"
+
+
+def binary(largest: float) -> tuple[float, str]:
+    """Likewise for bytes: `(2**30, "GiB")`."""
+    power = 0
+    while largest >= 1024.0 ** (power + 1) and power + 1 < len(_BINARY):
+        power += 1
+    return 1024.0**power, _BINARY[power]
+
+
+def seconds(largest: float) -> tuple[float, str]:
+    """Likewise for durations: `(1e-3, "ms")`."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if largest >= factor:
+            return factor, unit
+    return 1e-9, "ns"
+
+
+def drawn(chart: Chart, height: int | None = None, width: int | None = None) -> Any:
+    """The chart as a bokeh figure; a `ModuleNotFoundError` that says what to install without it."""
+    try:
+        models, plotting = import_module("bokeh.models"), import_module("bokeh.plotting")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(missing(error.name or "bokeh"), name=error.name) from None
+
+    axes = {"x": chart.x, "y": chart.y}
+    kinds = {f"{name}_axis_type": "log" for name, axis in axes.items() if axis.kind == "log"}
+    size: dict[str, Any] = {"height": height or chart.height}
+    size |= {"width": width} if width else {"sizing_mode": "stretch_width"}
+    tools = "pan,xwheel_zoom,box_zoom,reset,save,tap"
+    made = plotting.figure(
+        title=plain(chart.title),
+        x_axis_label=chart.x.label,
+        y_axis_label=chart.y.label,
+        tools=tools,
+        active_drag="box_zoom",
+        **kinds,
+        **size,
+    )
+    for name, axis in axes.items():
+        (lines,) = made.xaxis if name == "x" else made.yaxis
+        if axis.kind == "none":
+            lines.visible = False
+        if axis.kind == "factors":
+            count = len(axis.factors)
+            lines.ticker = models.FixedTicker(ticks=list(range(count)))
+            lines.major_label_overrides = dict(enumerate(axis.factors))
+            turned = models.Range1d(count - 0.4, -0.6)
+            setattr(made, f"{name}_range", turned)
+    for mark in chart.marks:
+        columns: dict[str, Any] = {}
+        for field in mark.sheet.fields:
+            columns[field.key] = field.values.tolist()
+        for name, key in mark.fields.items():
+            scale = axes["y" if name in _VERTICAL else "x"].scale if name in _PLACES else 1.0
+            if scale != 1.0:
+                columns[f"{name} "] = [value / scale for value in columns[key]]
+        fields = {
+            name: f"{name} " if f"{name} " in columns else key for name, key in mark.fields.items()
+        }
+        properties = dict(mark.options)
+        if mark.glyph == "text":
+            properties |= {"text_color": "black" if mark.color == INK else mark.color}
+        else:
+            properties |= {"color": mark.color, "alpha": mark.alpha}
+        if mark.glyph in ("quad", "hbar"):
+            properties.setdefault("line_color", "white")
+        if mark.legend:
+            properties["legend_label"] = mark.legend
+        source = models.ColumnDataSource(columns)
+        renderer = getattr(made, mark.glyph)(source=source, **fields, **properties)
+        if mark.hover:
+            labels = {field.key: field.label for field in mark.sheet.fields}
+            tips = [(labels[key], f"@{{{key}}}") for key in mark.hover]
+            made.add_tools(models.HoverTool(renderers=[renderer], tooltips=tips))
+    if any(mark.legend for mark in chart.marks):
+        made.add_layout(made.legend[0], "below")
+        made.legend.orientation = "horizontal"
+        made.legend.click_policy = "hide"
+        made.legend.ncols = 4
+    return made
+
+
+_VERTICAL = frozenset({"y", "y1", "y2", "top", "bottom"})
+_PLACES = _VERTICAL | {"x", "left", "right"}
+
+
+def missing(name: str) -> str:
+    """What to say where a package for charts is missing."""
+    return f"charts need {name}: pip install 'hlofast[report]'"
+
+
+__all__ = [
+    "NEUTRAL",
+    "PALETTE",
+    "Axis",
+    "Chart",
+    "Field",
+    "Mark",
+    "Sheet",
+    "Words",
+    "binary",
+    "decimal",
+    "drawn",
+    "missing",
+    "plain",
+    "seconds",
+]

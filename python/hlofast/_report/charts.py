@@ -1,0 +1,609 @@
+"""The charts of a module: memory over the schedule, roofline, collectives, scopes."""
+
+from __future__ import annotations
+
+from array import array
+
+from hlofast import _core
+from hlofast._report import chart as draw
+from hlofast._report.chart import Axis, Chart, Mark
+from hlofast._report.sheet import Field, Sheet, sheet_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast._collectives import Collectives
+    from hlofast._core import Mesh, Module
+    from hlofast._cost import Cost
+    from hlofast._memory import Memory
+    from hlofast._time import Time
+    from hlofast.devices import Device
+
+_POINTS = 2000
+"""Steps that a chart of memory draws at most: more than a screen has columns."""
+_DOTS = 3000
+"""Instructions that a roofline shows at most, and bars of collectives."""
+_SMALLEST = 1 / 4000
+"""Share of the whole below which a scope is too narrow to be drawn."""
+_DEEPEST = 24
+_CLASSES = (
+    "parameter",
+    "optimizer_state",
+    "residual",
+    "gathered_weight",
+    "gradient",
+    "temporary",
+    "output",
+    "constant",
+    "unknown",
+)
+"""What values are for, from what is always there to what comes and goes."""
+
+
+class Plot:
+    """Charts of a module as bokeh figures: `Module.plot`.
+
+    They need the package bokeh; without it a `ModuleNotFoundError` says how to install it. A
+    report shows the same charts.
+    """
+
+    __slots__ = ("_module",)
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def memory(self, **options: Any) -> Any:
+        """Bytes alive at each step of the schedule, by what they are for.
+
+        `options` as for `Module.memory`. At most 2,000 steps are drawn: of each stretch the one
+        where most is alive.
+        """
+        return draw.drawn(memory(self._module.memory(**options)))
+
+    def roofline(
+        self,
+        device: str | Device | None = None,
+        *,
+        mesh: Mesh | None = None,
+    ) -> Any:
+        """FLOPs per byte of HBM and FLOP per second of the instructions of one step.
+
+        Without a device the speed is not known, and the FLOPs of a step stand in its place.
+        """
+        time = None if device is None else self._module.time(device, mesh=mesh)
+        return draw.drawn(roofline(self._module.cost(), time))
+
+    def collectives(
+        self,
+        mesh: Mesh | None = None,
+        *,
+        device: str | Device | None = None,
+    ) -> Any:
+        """What is sent when, by mesh axes.
+
+        With a device over the simulated seconds of a step, else over the steps of the schedule.
+        """
+        time = None if device is None else self._module.time(device, mesh=mesh)
+        return draw.drawn(sent_when(self._module.collectives(mesh), time))
+
+    def scopes(self, by: str = "flops") -> Any:
+        """FLOPs (`by="flops"`) or bytes (`by="bytes_accessed"`) of nested scopes.
+
+        A `ValueError` for other figures.
+        """
+        return draw.drawn(scopes(self._module.cost(), by))
+
+    def __repr__(self) -> str:
+        return f"<Plot of {self._module.name}: memory, roofline, collectives, scopes>"
+
+
+def drawn_steps(timeline: list[int], count: int = _POINTS) -> list[int]:
+    """At most about `count` steps that stand for all: of each stretch the highest."""
+    if len(timeline) <= count:
+        return list(range(len(timeline)))
+    kept = {0, len(timeline) - 1}
+    for stretch in range(count):
+        first = stretch * len(timeline) // count
+        last = max((stretch + 1) * len(timeline) // count, first + 1)
+        kept.add(max(range(first, last), key=timeline.__getitem__))
+    return sorted(kept)
+
+
+def memory(found: Memory) -> Chart:
+    """Bytes alive at each step, stacked by class."""
+    timeline = found._data.timeline().tolist()
+    sequence = found._data.sequence()
+    values = found.values()._columns
+    changes: dict[str, list[int]] = {}
+    for kind, size, first, last in zip(
+        *(values[name].tolist() for name in ("class", "bytes", "first_step", "last_step")),
+        strict=True,
+    ):
+        if size and first < len(timeline):
+            events = changes.setdefault(kind or "unknown", [0] * (len(timeline) + 1))
+            events[first] += size
+            events[min(last + 1, len(timeline))] -= size
+    steps = drawn_steps(timeline)
+    scale, unit = draw.binary(max(timeline, default=0))
+    below = [0] * len(steps)
+    marks = []
+    order = [name for name in _CLASSES if name in changes]
+    for number, name in enumerate(order):
+        alive, now = [], 0
+        for change in changes[name]:
+            now += change
+            alive.append(now)
+        above = [low + alive[step] for low, step in zip(below, steps, strict=True)]
+        sheet = Sheet(
+            name,
+            name,
+            [
+                Field("step", "step", "integer", steps),
+                Field("below", "from", "bytes", below),
+                Field("above", "to", "bytes", above),
+            ],
+        )
+        fields = {"x": "step", "y1": "below", "y2": "above"}
+        color = draw.PALETTE[number % len(draw.PALETTE)]
+        legend = name.replace("_", " ")
+        marks.append(
+            Mark(
+                "varea_step",
+                fields,
+                sheet,
+                color=color,
+                alpha=0.85,
+                legend=legend,
+                step_mode="after",
+            )
+        )
+        below = above
+    every = array("q", range(len(timeline)))
+    table = Sheet(
+        "memory-steps",
+        "Bytes alive at each step",
+        [
+            Field("step", "step", "integer", every),
+            Field("instruction", "instruction", "row", sequence),
+            Field("bytes", "bytes alive", "bytes", found._data.timeline()),
+        ],
+    )
+    some = len(steps) < len(timeline)
+    note = f"{len(steps):,} of {len(timeline):,} steps are drawn" if some else ""
+    if some:
+        note += ": of each stretch the one where most is alive; the table has all"
+    return Chart(
+        "memory",
+        "Memory over the schedule",
+        Axis("step of the schedule"),
+        Axis(f"{unit} alive", scale=scale),
+        marks,
+        table,
+        note=note,
+    )
+
+
+def units(cost: Cost) -> list[tuple[int, int, int, int]]:
+    """What runs by itself: row, FLOPs and bytes of HBM of one execution, executions.
+
+    The FLOPs of a fusion are those of what is in it, its bytes its own. What runs no time or moves
+    no known bytes is left out, and so is what only calls others.
+    """
+    columns = cost.module.columns
+    whole = cost.computations._columns["flops"].tolist()
+    flops = cost._data.column("flops").tolist()
+    opcodes = columns.buffer("opcode").tolist()
+    fusion = _core.opcodes.index("fusion")
+    callers = {_core.opcodes.index(name) for name in ("while", "conditional", "call")}
+    applied = {_core.call_roles.index(role) for role in ("to_apply", "select", "scatter")}
+    inside: set[int] = set()
+    keys = ("call_row", "call_computation", "call_role")
+    for row, called, role in zip(*(columns.buffer(key).tolist() for key in keys), strict=True):
+        if opcodes[row] == fusion:
+            flops[row] += whole[called]
+            inside.add(called)
+        elif role in applied and opcodes[row] not in callers:
+            inside.add(called)
+    places = columns.buffer("computation").tolist()
+    read = cost._data.column("bytes_read").tolist()
+    written = cost._data.column("bytes_written").tolist()
+    times = cost._data.column("multiplicity").tolist()
+    return [
+        (row, flops[row], read[row] + written[row], times[row])
+        for row in range(len(flops))
+        if times[row] > 0
+        and read[row] + written[row] > 0
+        and places[row] not in inside
+        and opcodes[row] not in callers
+    ]
+
+
+def roofline(cost: Cost, time: Time | None) -> Chart:
+    """FLOPs per byte and FLOP per second of what runs by itself."""
+    each = None if time is None else time._data.column("seconds").tolist()
+    found = []
+    for row, flops, moved, times in units(cost):
+        taken = float("nan") if each is None else each[row]
+        if flops > 0 and (each is None or taken > 0):
+            found.append((row, flops, moved, times, taken))
+    weigh = (lambda one: -one[1] * one[3]) if each is None else (lambda one: -one[4] * one[3])
+    found.sort(key=weigh)
+    shown = found[:_DOTS]
+    module = cost.module
+    names = [module[row].name for row, *_ in shown]
+    phases = cost._data.column("phase")
+    phase = [_core.phases[phases[row]] for row, *_ in shown]
+    columns: list[Field] = [
+        Field("instruction", "instruction", "row", [row for row, *_ in shown]),
+        Field("name", "name", "text", names),
+        Field("phase", "phase", "text", phase),
+        Field("intensity", "FLOP per byte", "float", [one[1] / one[2] for one in shown]),
+        Field("flops", "FLOPs of one execution", "flops", [one[1] for one in shown]),
+        Field("bytes", "HBM bytes of one execution", "bytes", [one[2] for one in shown]),
+        Field("times", "executions", "integer", [one[3] for one in shown]),
+        Field("total", "FLOPs in a step", "flops", [one[1] * one[3] for one in shown]),
+    ]
+    if each is None:
+        y, label = "total", "FLOPs in a step"
+        note = "Speed is unknown: no device is given. The FLOPs of a step stand in its place."
+    else:
+        y, label = "speed", "FLOP per second"
+        columns += [
+            Field("seconds", "time of one execution", "seconds", [one[4] for one in shown]),
+            Field("speed", "FLOP per second", "float", [one[1] / one[4] for one in shown]),
+        ]
+        note = f"Times are those of the model of {time.device.label}." if time else ""
+    if len(found) > len(shown):
+        note += f" {len(shown):,} of {len(found):,} instructions are shown, the longest ones."
+    hover = ["name", "intensity", "flops", "bytes", "times", *([] if each is None else ["seconds"])]
+    marks = list(_roofs(time, columns[3].values.tolist())) if time is not None else []
+    for number, name in enumerate(_core.phases):
+        rows = [place for place, of in enumerate(phase) if of == name]
+        if not rows:
+            continue
+        kept = [_taken(field, rows) for field in columns]
+        marks.append(
+            Mark(
+                "scatter",
+                {"x": "intensity", "y": y},
+                Sheet(name, name, kept),
+                color=draw.PALETTE[number % len(draw.PALETTE)],
+                alpha=0.75,
+                legend=name,
+                hover=hover,
+                size=9,
+                marker=_MARKERS[number % len(_MARKERS)],
+            )
+        )
+    table = Sheet("roofline", "What runs by itself", columns)
+    return Chart(
+        "roofline",
+        "Roofline",
+        Axis("FLOP per byte of HBM", kind="log"),
+        Axis(label, kind="log"),
+        marks,
+        table,
+        note=note.strip(),
+    )
+
+
+_MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle")
+
+
+def _taken(field: Field, rows: list[int]) -> Field:
+    values = field.values.tolist()
+    return Field(field.key, field.label, field.kind, [values[row] for row in rows], field.unknown)
+
+
+def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
+    """The lines below which a device stays: memory, then computing."""
+    try:
+        peak = time.device.per_jax_device("flops.bf16")
+        bandwidth = time.device.per_jax_device("hbm_bandwidth")
+    except ValueError:
+        return []
+    ridge = peak / bandwidth
+    lowest = min([*intensities, ridge / 10])
+    highest = max([*intensities, ridge * 10])
+    points = [(lowest, lowest * bandwidth), (ridge, peak), (highest, peak)]
+    sheet = sheet_of(
+        "roof",
+        "roof",
+        [{"x": x, "y": y} for x, y in points],
+        [("x", "FLOP per byte", "float"), ("y", "FLOP per second", "float")],
+    )
+    legend = "bfloat16 peak, HBM bandwidth"
+    color = draw.NEUTRAL
+    fields = {"x": "x", "y": "y"}
+    return [Mark("line", fields, sheet, color=color, legend=legend, line_width=2)]
+
+
+def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
+    """Wire bytes by the axes of the mesh; with a device also how long they are waited for."""
+    groups = sorted(found.by("axes"), key=lambda row: -row["total_wire_bytes"])
+    exposed = {} if time is None else time.exposed
+    for row in groups:
+        row["axes"] = row["axes"] or "no known axes"
+        row["exposed"] = exposed.get(row["axes"], 0.0) if time is not None else None
+        row["place"] = groups.index(row)
+        row["drawn"] = max(row["total_wire_bytes"], 0)
+    scale, unit = draw.binary(max((row["drawn"] for row in groups), default=0))
+    columns = [
+        ("axes", "mesh axes", "text"),
+        ("collectives", "collectives", "integer"),
+        ("multiplicity", "executions", "integer"),
+        ("total_payload", "payload in a step", "bytes"),
+        ("total_wire_bytes", "sent in a step", "bytes"),
+    ]
+    if time is not None:
+        columns.append(("exposed", "waited for", "seconds"))
+    table = sheet_of("collectives-axes", "Collectives by mesh axes", groups, columns)
+    drawn = sheet_of(
+        "bars",
+        "bars",
+        groups,
+        [*columns, ("place", "place", "integer"), ("drawn", "sent", "bytes")],
+    )
+    bars = Mark(
+        "hbar",
+        {"y": "place", "right": "drawn"},
+        drawn,
+        hover=[name for name, _, _ in columns],
+        height=0.7,
+    )
+    return Chart(
+        "collectives-axes",
+        "Sent by mesh axes",
+        Axis(f"{unit} sent by each device in a step", scale=scale),
+        Axis("", kind="factors", factors=[row["axes"] for row in groups]),
+        [bars],
+        table,
+        height=110 + 34 * min(len(groups), 16),
+    )
+
+
+def sent_when(found: Collectives, time: Time | None) -> Chart:
+    """Every collective between its start and its end, by mesh axes."""
+    rows = found.to_pylist()
+    rows.sort(key=lambda row: -row["total_wire_bytes"])
+    cut = len(rows) - _DOTS
+    rows = rows[:_DOTS]
+    factors = list(dict.fromkeys(row["axes"] or "no known axes" for row in rows))
+    begins = _moments(found.module, time)
+    drawn = []
+    for row in rows:
+        start = row["scheduled_as"] if row["scheduled_as"] >= 0 else row["instruction"]
+        end = row["done"] if row["done"] >= 0 else start
+        first, last = begins(start, end)
+        place = factors.index(row["axes"] or "no known axes")
+        drawn.append(
+            row
+            | {
+                "first": first,
+                "last": last,
+                "low": place - 0.35,
+                "high": place + 0.35,
+            }
+        )
+    unit: tuple[float, str]
+    if time is None:
+        label, scale = "step of the schedule", 1.0
+        kind = "integer"
+        note = "Over the order of the schedule: times are unknown, no device is given."
+    else:
+        unit = draw.seconds(max((row["last"] for row in drawn), default=0.0))
+        scale, label, kind = unit[0], f"{unit[1]} from the start of the step", "seconds"
+        note = "As the schedule is played on the device; of loops the first iteration is drawn."
+    if cut > 0:
+        note += f" {cut:,} more, which send least, are in the table of all collectives only."
+    columns = [
+        ("instruction", "instruction", "row"),
+        ("name", "name", "text"),
+        ("kind", "kind", "text"),
+        ("axes", "mesh axes", "text"),
+        ("first", "start", kind),
+        ("last", "end", kind),
+        ("wire_bytes", "sent, one execution", "bytes"),
+        ("multiplicity", "executions", "integer"),
+    ]
+    table = sheet_of("collectives-time", "When collectives run", drawn, columns)
+    marks = []
+    for number, name in enumerate(dict.fromkeys(row["kind"] for row in drawn)):
+        of_kind = [row for row in drawn if row["kind"] == name]
+        sheet = sheet_of(
+            name,
+            name,
+            of_kind,
+            [*columns, ("low", "from", "float"), ("high", "to", "float")],
+        )
+        marks.append(
+            Mark(
+                "quad",
+                {"left": "first", "right": "last", "bottom": "low", "top": "high"},
+                sheet,
+                color=draw.PALETTE[number % len(draw.PALETTE)],
+                alpha=0.8,
+                legend=name,
+                hover=["name", "axes", "wire_bytes", "multiplicity", "first", "last"],
+                line_width=1,
+            )
+        )
+    return Chart(
+        "collectives-time",
+        "Collectives over time",
+        Axis(label, scale=scale),
+        Axis("", kind="factors", factors=factors),
+        marks,
+        table,
+        height=150 + 40 * min(len(factors), 12),
+        note=note,
+    )
+
+
+def _moments(module: Module, time: Time | None) -> Any:
+    """Where on the horizontal axis an instruction begins, and what follows it ends."""
+    if time is None:
+        data = module.memory()._data
+
+        def steps(start: int, end: int) -> tuple[float, float]:
+            first, last = data.step_of(start), data.step_of(end)
+            first = 0 if first is None else first
+            return first, max(first if last is None else last, first) + 1
+
+        return steps
+    starts = time._data.column("start_seconds").tolist()
+    ends = time._data.column("end_seconds").tolist()
+    columns = module.columns
+    places = columns.buffer("computation").tolist()
+    called_by: dict[int, int] = {}
+    calls = (columns.buffer(name).tolist() for name in ("call_row", "call_computation"))
+    for row, computation in zip(*calls, strict=True):
+        called_by.setdefault(computation, row)
+    begun: dict[int, float] = {}
+
+    def begin(computation: int) -> float:
+        """When a computation starts to run for the first time."""
+        chain: list[int] = []
+        now = computation
+        while now not in begun and now in called_by and len(chain) <= len(called_by):
+            chain.append(now)
+            now = places[called_by[now]]
+        moment = begun.get(now, 0.0)
+        for one in reversed(chain):
+            start = starts[called_by[one]]
+            moment += start if start == start else 0.0
+            begun[one] = moment
+        return moment
+
+    def seconds(start: int, end: int) -> tuple[float, float]:
+        moment = begin(places[start])
+        first = starts[start] if starts[start] == starts[start] else 0.0
+        last = ends[end] if ends[end] == ends[end] else first
+        return moment + first, moment + max(last, first)
+
+    return seconds
+
+
+def scopes(cost: Cost, by: str = "flops") -> Chart:
+    """FLOPs or bytes of nested scopes: as wide as their share, below what they are part of."""
+    if by not in ("flops", "bytes_accessed"):
+        raise ValueError(f"by is flops or bytes_accessed, not {by!r}")
+    found = cost.by("scope", depth=_DEEPEST)
+    sums: dict[tuple[str, ...], list[int]] = {}
+    names = zip(
+        *(found._columns[name].tolist() for name in ("scope", "flops", "bytes_accessed")),
+        strict=True,
+    )
+    for name, flops, moved in names:
+        parts = tuple(name.split("/")) if name else ("(no scope)",)
+        for depth in range(len(parts) + 1):
+            total = sums.setdefault(parts[:depth], [0, 0])
+            total[0] += flops
+            total[1] += moved
+    which = 0 if by == "flops" else 1
+    whole = sums.get((), [0, 0])[which]
+    children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for path, total in sums.items():
+        if path and total[which] > whole * _SMALLEST:
+            children.setdefault(path[:-1], []).append(path)
+    boxes: list[dict[str, Any]] = []
+    waiting: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    while waiting:
+        path, left = waiting.pop()
+        total = sums[path]
+        boxes.append(
+            {
+                "scope": "/".join(path) if path else "whole step",
+                "label": draw.plain(path[-1] if path else "whole step"),
+                "depth": len(path),
+                "left": left,
+                "right": left + total[which],
+                "top": len(path) - 0.48,
+                "bottom": len(path) + 0.48,
+                "flops": total[0],
+                "bytes_accessed": total[1],
+                "share": total[which] / whole if whole else None,
+            }
+        )
+        for child in sorted(children.get(path, ()), key=lambda one: -sums[one][which]):
+            waiting.append((child, left))
+            left += sums[child][which]
+    boxes.sort(key=lambda box: (box["depth"], box["left"]))
+    unit = draw.decimal(whole, "FLOP") if by == "flops" else draw.binary(whole)
+    columns = [
+        ("scope", "scope", "code"),
+        ("depth", "depth", "integer"),
+        ("flops", "FLOPs", "flops"),
+        ("bytes_accessed", "bytes", "bytes"),
+        ("share", "share", "share"),
+    ]
+    table = sheet_of(f"scopes-{by}", "Scopes", boxes, columns, sort=by)
+    places = [("left", "left", "integer"), ("right", "right", "integer")]
+    places += [("top", "top", "float"), ("bottom", "bottom", "float")]
+    deepest = max(box["depth"] for box in boxes)
+    marks = []
+    fields = {"left": "left", "right": "right", "top": "top", "bottom": "bottom"}
+    for number in range(min(len(draw.PALETTE) - 1, 6)):
+        colored = [box for box in boxes if _color(box["scope"], box["depth"]) == number]
+        if colored:
+            sheet = sheet_of("boxes", "boxes", colored, [*columns, *places])
+            marks.append(
+                Mark(
+                    "quad",
+                    fields,
+                    sheet,
+                    color=draw.PALETTE[number],
+                    alpha=0.55,
+                    hover=["scope", "flops", "bytes_accessed", "share"],
+                    line_width=1,
+                )
+            )
+    for box in boxes:
+        box["width"] = box["right"] - box["left"]
+        room = int(110 * box["width"] / whole) if whole else 0
+        text = box["label"]
+        box["cut"] = text if len(text) <= room else text[: room - 1] + "…" if room > 2 else ""
+    labels = sheet_of(
+        "labels",
+        "labels",
+        boxes,
+        [
+            ("label", "label", "text"),
+            ("cut", "label", "text"),
+            ("left", "left", "integer"),
+            ("width", "width", "integer"),
+            ("depth", "depth", "integer"),
+        ],
+    )
+    marks.append(
+        Mark(
+            "text",
+            {"x": "left", "y": "depth", "text": "cut"},
+            labels,
+            color=draw.INK,
+            text_font_size="11px",
+            text_baseline="middle",
+            x_offset=4,
+        )
+    )
+    what = "FLOPs" if by == "flops" else "Bytes"
+    levels = [""] * (deepest + 1)
+    return Chart(
+        f"scopes-{by}",
+        f"{what} by scope",
+        Axis(unit[1], scale=unit[0]),
+        Axis("", kind="factors", factors=levels),
+        marks,
+        table,
+        height=90 + 24 * (deepest + 1),
+        note="Scopes of less than 1/4,000 of the whole are too narrow to be drawn.",
+    )
+
+
+def _color(scope: str, depth: int) -> int:
+    """A colour that a scope has whatever else there is: by its name."""
+    if depth == 0:
+        return 0
+    last = scope.rpartition("/")[2]
+    return sum(last.encode("utf-8", "replace")) % 6

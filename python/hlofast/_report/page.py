@@ -1,0 +1,265 @@
+"""A page: HTML that needs nothing else, with its data compressed inside."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+
+from hlofast import _core
+from hlofast._report import graph, sections
+from hlofast._report.chart import missing
+from hlofast._report.pack import Block
+from hlofast.cli import output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hlofast._report.data import Contents, Figure, Section, Statement
+    from hlofast._report.sheet import Sheet
+
+SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
+_BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
+_FIRST = 12
+"""Statements of a list that are shown at once; the rest is a click away."""
+
+
+class Bokeh:
+    """The library that draws charts in a page, as its package has it; nothing without that."""
+
+    __slots__ = ("scripts", "version")
+
+    def __init__(self) -> None:
+        from importlib.util import find_spec
+
+        # Importing bokeh takes longer than all the rest; its files are all that is needed.
+        spec = find_spec("bokeh")
+        self.scripts: list[str] = []
+        self.version = ""
+        if spec is None or not spec.submodule_search_locations:
+            return
+        (folder, *_) = spec.submodule_search_locations
+        for name in _BOKEH:
+            path = f"{folder}/server/static/js/{name}"
+            with open(path, encoding="utf-8", newline="") as file:
+                self.scripts.append(file.read())
+        from importlib.metadata import version
+
+        self.version = version("bokeh")
+
+
+def _asset(name: str) -> str:
+    from importlib.resources import files
+
+    return (files("hlofast._report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = b64encode(sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
+
+
+def text(words: str) -> str:
+    """`words` for HTML; what would not be seen, or would turn other text round, is spelt out."""
+    return escape(output.printable(words), quote=True)
+
+
+def html(contents: Contents, plots: bool) -> str:
+    """The page, from its first byte to its last."""
+    bokeh = Bokeh() if plots else None
+    without = ""
+    if bokeh is not None and not bokeh.scripts:
+        bokeh, plots, without = None, False, f"There are no charts: {missing('bokeh')}"
+    script = "\n".join(_asset(name) for name in SCRIPTS)
+    hashes = [_hash(script)]
+    blocks = {"sections": _sections(contents, plots)}
+    if contents.module is not None:
+        block = Block()
+        block.head = graph.packed(contents.module, block)
+        blocks["instructions"] = block.base64()
+        values = sections.live_values(contents.module)
+        if values is not None:
+            block = Block()
+            block.head = values.packed(block)
+            blocks["values"] = block.base64()
+    if bokeh is not None:
+        block = Block()
+        block.head = {"scripts": [block.place(one.encode("utf-8"), "u8") for one in bokeh.scripts]}
+        blocks["bokeh"] = block.base64()
+        hashes += [_hash(one) for one in bokeh.scripts]
+    policy = (
+        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
+        "img-src data:; font-src 'none'; connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+    title = text(f"{contents.title} - hlofast report")
+    data = "\n".join(
+        f'<script type="text/plain" class="block" id="block-{name}">{content}</script>'
+        for name, content in blocks.items()
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{_asset("style.css")}</style>
+</head>
+<body class="{contents.kind}">
+{_body(contents, bokeh, without)}
+{data}
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _sections(contents: Contents, plots: bool) -> str:
+    """The tables and charts of all sections as a block."""
+    block = Block()
+    block.head = {
+        "kind": contents.kind,
+        "sections": [
+            {
+                "key": section.key,
+                "charts": [chart.packed(block) for chart in section.charts] if plots else [],
+                "sheets": [sheet.packed(block) for sheet in _sheets(section, plots)],
+            }
+            for section in contents.sections
+        ],
+    }
+    return block.base64()
+
+
+def _sheets(section: Section, plots: bool) -> list[Sheet]:
+    """The tables of a section; without charts also those that stand beside them."""
+    beside = [] if plots else [chart.sheet for chart in section.charts]
+    return [*beside, *section.sheets]
+
+
+def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
+    links = [("verdict", "Verdict")]
+    links += [(section.key, section.title) for section in contents.sections]
+    search = ""
+    if contents.module is not None:
+        links.append(("instructions", "Instructions"))
+        search = _SEARCH
+    shown = "".join(f'<li><a href="#{key}">{text(title)}</a></li>' for key, title in links)
+    drawn = f"Charts: Bokeh {text(bokeh.version)} (BSD 3-Clause). " if bokeh else ""
+    parts = "\n".join(_section(section) for section in contents.sections)
+    instructions = _INSTRUCTIONS if contents.module is not None else ""
+    return f"""<a class="skip" href="#main">Skip to the report</a>
+<header class="top">
+<div class="name"><span class="mark" aria-hidden="true"></span>
+<h1><bdi>{text(contents.title)}</bdi></h1></div>
+{search}
+<button type="button" id="theme" class="quiet">Theme: system</button>
+</header>
+<div class="columns">
+<nav aria-label="Sections"><ul>{shown}</ul></nav>
+<main id="main" tabindex="-1">
+<noscript><p class="unknown">Tables and charts need JavaScript; the verdict does not.</p></noscript>
+<p id="trouble" class="unknown" role="alert" hidden></p>
+{_verdict(contents)}
+{f'<p class="unknown">{text(without)}</p>' if without else ""}
+{parts}
+{instructions}
+</main>
+</div>
+<footer>Made by hlofast {text(_core._version)}, offline; this file loads nothing. {drawn}
+</footer>"""
+
+
+_SEARCH = """<div class="search" role="search">
+<label class="hidden" for="search">Find an instruction</label>
+<input id="search" type="search" role="combobox" autocomplete="off" spellcheck="false"
+ aria-expanded="false" aria-controls="found" aria-autocomplete="list"
+ placeholder="Find an instruction: name, opcode, scope, source  ( / )">
+<ul id="found" role="listbox" aria-label="Instructions found" hidden></ul>
+<p id="found-count" class="hidden" role="status"></p>
+</div>"""
+
+_INSTRUCTIONS = """<section id="instructions" aria-labelledby="instructions-title">
+<h2 id="instructions-title">Instructions</h2>
+<div id="instruction" class="card" tabindex="-1" aria-live="polite">
+<p class="quiet-text">Choose an instruction, here or in any table or chart, to see its operands and
+users.</p></div>
+<div id="instructions-table"></div>
+</section>"""
+
+
+def _verdict(contents: Contents) -> str:
+    figures = "".join(_figure(figure) for figure in contents.figures)
+    facts = _facts(contents.facts)
+    if contents.findings:
+        found = _statements(contents.findings, "finding")
+    else:
+        found = '<p class="quiet-text">Nothing was found that ought to be changed.</p>'
+    heading = "Findings" if contents.kind == "module" else "What stands out"
+    return f"""<section id="verdict" aria-labelledby="verdict-title">
+<h2 id="verdict-title">Verdict</h2>
+<dl class="figures">{figures}</dl>
+{facts}
+<h3>{heading}</h3>
+{found}
+</section>"""
+
+
+def _figure(figure: Figure) -> str:
+    key = text(figure.key)
+    known = "known" if figure.value is not None else "not-known"
+    shown = text(figure.text)
+    if figure.value is not None:
+        shown = f'<data id="figure-{key}" value="{text(repr(figure.value))}">{shown}</data>'
+    else:
+        shown = f'<span id="figure-{key}">{shown}</span>'
+    return (
+        f'<div class="figure {known}"><dt>{text(figure.label)}</dt>'
+        f'<dd class="value">{shown}</dd><dd class="note">{text(figure.note)}</dd></div>'
+    )
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(
+        f"<div><dt>{text(name)}</dt><dd><bdi>{text(value)}</bdi></dd></div>"
+        for name, value in facts
+        if value
+    )
+    return f'<dl class="facts">{rows}</dl>' if rows else ""
+
+
+def _statements(statements: Iterable[Statement], kind: str) -> str:
+    items = [_statement(one) for one in statements]
+    first = f'<ol class="{kind}s">{"".join(items[:_FIRST])}</ol>'
+    if len(items) <= _FIRST:
+        return first
+    rest = f'<ol class="{kind}s" start="{_FIRST + 1}">{"".join(items[_FIRST:])}</ol>'
+    return f"{first}<details><summary>{len(items) - _FIRST:,} more</summary>{rest}</details>"
+
+
+def _statement(one: Statement) -> str:
+    stake = f'<span class="stake">{text(one.stake)}</span>' if one.stake else ""
+    place = f'<span class="place"><bdi>{text(one.place)}</bdi></span>' if one.place else ""
+    head = f'<p class="head"><code>{text(one.code)}</code>{stake}{place}</p>'
+    remedy = f'<p class="remedy">{text(one.remedy)}</p>' if one.remedy else ""
+    links = ", ".join(f'<a href="#i-{row}"><bdi>{text(name)}</bdi></a>' for row, name in one.proof)
+    proof = f'<p class="proof">Shown by {links}</p>' if links else ""
+    return f"<li>{head}<p>{text(one.text)}</p>{remedy}{proof}</li>"
+
+
+def _section(section: Section) -> str:
+    key = text(section.key)
+    unknown = f'<p class="unknown">{text(section.unknown)}</p>' if section.unknown else ""
+    statements = _statements(section.statements, "statement") if section.statements else ""
+    notes = "".join(f"<li>{text(note)}</li>" for note in section.notes)
+    notes = f'<ul class="notes" aria-label="Notes">{notes}</ul>' if notes else ""
+    return f"""<section id="{key}" aria-labelledby="{key}-title">
+<h2 id="{key}-title">{text(section.title)}</h2>
+{unknown}{_facts(section.facts)}{statements}
+<div class="charts"></div><div class="sheets"></div>
+{notes}
+</section>"""

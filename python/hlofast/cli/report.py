@@ -1,0 +1,138 @@
+"""A page to open in a browser: verdict, charts, tables and every instruction, in one file."""
+
+from __future__ import annotations
+
+from hlofast.cli import UNREADABLE, USAGE, inputs, output
+from hlofast.cli.check import UsageError, read_declaration
+from hlofast.cli.collectives import add_mesh, read_mesh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from hlofast._report import Report
+
+EXAMPLES = """\
+examples:
+  hlofast report module_0042.jit_train_step.after_optimizations.txt -o report.html
+  hlofast report --device tpu-v5p --mesh data=2,model=4 step.txt -o report.html
+  hlofast report --config mesh.toml step.txt -o report.html
+  hlofast report --config fuji-70B.txt --instance tpu-v6e-256-4 step.txt -o report.html
+
+The page is one file that loads nothing, for any browser of 2023 or later: it can be sent, kept and
+opened from disk. What is not known without --device or --mesh is said to be unknown. --config is
+what was declared, as `hlofast check` reads it. Charts need bokeh (pip install 'hlofast[report]');
+without it, and with --no-charts, there are the tables alone.
+"""
+VERSION = 1
+SHOWN = 3
+"""Findings that are printed; the page has all."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    inputs.add_files(parser, several=False)
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", required=True, help="the page to write, all or nothing"
+    )
+    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
+    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
+    add_mesh(parser)
+    parser.add_argument(
+        "--config",
+        metavar="CONFIG",
+        help="what was declared: a TOML description or golden config",
+    )
+    parser.add_argument("--instance", metavar="NAME", help="the instance, of a golden config")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    parser.add_argument("--no-charts", action="store_true", help="tables alone, without bokeh")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page."""
+    device: Any = None
+    try:
+        if arguments.devices or arguments.device:
+            from hlofast import devices
+
+            known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
+            device = known[arguments.device] if arguments.device else None
+    except (OSError, ValueError) as error:
+        inputs.complain(str(error))
+        return USAGE
+    is_mesh, mesh = read_mesh(arguments)
+    if not is_mesh:
+        return USAGE
+    declaration: Any = None
+    if arguments.config is None and arguments.instance is not None:
+        inputs.complain("--instance goes with --config")
+        return USAGE
+    try:
+        if arguments.config is not None:
+            declaration = read_declaration(arguments.config, arguments.instance, None)
+    except UsageError as error:
+        inputs.complain(f"{arguments.config}: {error}")
+        return USAGE
+    except (OSError, ValueError) as error:
+        inputs.Failures().failed(arguments.config, error)
+        return UNREADABLE
+    try:
+        report, code = _of_file(arguments, device, mesh, declaration)
+        if report is None:
+            return code
+        report.save(arguments.output)
+    except OSError as error:
+        inputs.complain(f"{arguments.output}: {error.strerror or error}")
+        return UNREADABLE
+    _say(arguments, report)
+    return code
+
+
+def _of_file(
+    arguments: argparse.Namespace, device: Any, mesh: Any, declaration: Any
+) -> tuple[Report | None, int]:
+    """The page about the one module of a file, and the exit code."""
+    from hlofast._report import of_module
+
+    reader = inputs.Reader(arguments)
+    found = list(reader)
+    if len(found) > 1:
+        names = output.names([one.module.name for one in found])
+        inputs.complain(f"{arguments.file}: several modules, name one with --module: {names}")
+        return None, USAGE
+    if not found:
+        return None, reader.exit_code() or UNREADABLE
+    report = of_module(
+        found[0].module,
+        device=device,
+        mesh=mesh,
+        config=declaration,
+        plots=not arguments.no_charts,
+        source=found[0].path,
+    )
+    return report, reader.exit_code()
+
+
+def _say(arguments: argparse.Namespace, report: Report) -> None:
+    """What was written, and its verdict."""
+    path = arguments.output
+    document = report.to_dict()
+    if arguments.json:
+        written = {"path": arguments.file, "output": path, "bytes": len(report.html.encode())}
+        output.print_json("report", VERSION, written | document)
+        return
+    printer = output.Printer()
+    printer.heading(document["title"])
+    figures = [(one["label"], f"{one['text']} ({one['note']})") for one in document["figures"]]
+    printer.facts([("report", path), *figures])
+    for one in document["findings"][:SHOWN]:
+        printer.line()
+        stake = f": {one['stake']}" if one["stake"] else ""
+        printer.paragraph(f"{one['code']}{stake}: ", one["text"])
+    more = len(document["findings"]) - SHOWN
+    if more > 0:
+        printer.line()
+        printer.line(f"{output.counted(more, 'more finding')} in the report")
+    printer.line()

@@ -1,0 +1,172 @@
+"""`Module.report` and `hlofast report` as they are made; in a browser they are tested elsewhere."""
+
+import base64
+import json
+import stat
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from test_cli import document, hlofast_command
+
+UNSCHEDULED = """\
+HloModule bare
+
+ENTRY main {
+  x = f32[8]{0} parameter(0)
+  ROOT y = f32[8]{0} add(x, x)
+}
+"""
+
+
+def block(html: str, name: str) -> tuple[dict[str, Any], bytes]:
+    """The head and the buffers of a block of a page."""
+    packed = html.split(f'id="block-{name}">')[1].split("</script>")[0]
+    content = zlib.decompress(base64.b64decode(packed))
+    length = int.from_bytes(content[:4], "little")
+    return json.loads(content[4 : 4 + length]), content[4 + length :]
+
+
+@pytest.fixture(scope="module")
+def report(train_step: Path) -> Any:
+    return hlofast.load(train_step).report(device="tpu-v5e", mesh="data=2,model=4", plots=False)
+
+
+def test_what_is_not_known_is_said_with_how_to_give_it(train_step: Path) -> None:
+    made = hlofast.loads(UNSCHEDULED).report(plots=False)
+    assert made.verdict["step"] is None
+    assert made.verdict["mfu"] is None
+    assert made.verdict["flops"] == 8
+    assert "hlofast report --device NAME" in made.html
+    assert "hlofast report --mesh data=2,model=4" in made.html
+    assert 'id="figure-step">unknown<' in made.html
+
+
+def test_the_verdict_is_that_of_the_analyses(report: Any, train_step: Path) -> None:
+    module = hlofast.load(train_step)
+    time = module.time("tpu-v5e", mesh="data=2,model=4")
+    assert report.verdict["step"] == time.step_seconds
+    assert report.verdict["mfu"] == time.mfu
+    assert report.verdict["exposed"] == sum(time.exposed.values())
+    assert report.verdict["peak"] == module.memory(device="tpu-v5e").xla_peak
+    codes = [one["code"] for one in report.to_dict()["findings"]]
+    assert codes[: len(module.lint())] == [one.code for one in module.lint()]
+
+
+def test_columns_are_those_of_the_module(report: Any, train_step: Path) -> None:
+    module = hlofast.load(train_step)
+    head, buffers = block(report.html, "instructions")
+    start, length, kind = head["numbers"]["flops"]
+    assert kind == "i64"
+    assert buffers[start : start + length] == bytes(module.cost()._data.column("flops"))
+    start, length, _ = head["words"]["name"]["texts"]["ascii"]
+    assert buffers[start : start + length].decode().split("\n") == module.names()
+
+
+def test_names_beyond_ascii_and_line_breaks_stay_in_their_row() -> None:
+    name = "λ/\U0001f600/x"
+    text = UNSCHEDULED.replace("add(x, x)", f'add(x, x), metadata={{op_name="{name}"}}')
+    head, buffers = block(hlofast.loads(text).report(plots=False).html, "instructions")
+    texts = head["words"]["op_name"]["texts"]
+    start, length, _ = texts["utf16"]
+    shown = buffers[start : start + length].decode("utf-16-le").split("\n")
+    assert len(shown) == texts["count"]
+    assert name in shown
+
+
+def test_a_page_is_written_whole_or_not_at_all(
+    report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("before")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(OSError, match="no space"):
+            report.save(path)
+    assert path.read_text() == "before"
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+    report.save(path)
+    assert path.read_text(encoding="utf-8") == report.html
+    assert stat.S_IMODE(path.stat().st_mode) & 0o600 == 0o600
+
+
+def test_notebooks_show_it_in_a_frame_of_its_own(report: Any) -> None:
+    shown = report._repr_html_()
+    assert shown.startswith("<iframe ")
+    assert 'sandbox="allow-scripts"' in shown
+    assert "<script" not in shown
+
+
+def test_config_is_compared(tmp_path: Path, train_step: Path) -> None:
+    declared = tmp_path / "declared.toml"
+    declared.write_text("[mesh]\naxes = { data = 4, model = 4 }\n")
+    module = hlofast.load(train_step)
+    html = module.report(config=declared, plots=False).html
+    check = hlofast.check(declared, module)
+    assert not check.ok
+    assert 'id="check-title"' in html
+    for one in check.found():
+        assert one.message[:40].replace("'", "&#x27;") in html
+
+
+class TestCommand:
+    def test_says_the_verdict(self, train_step: Path, tmp_path: Path) -> None:
+        path = tmp_path / "report.html"
+        arguments = ("report", train_step, "-o", path, "--device", "tpu-v5e", "--no-charts")
+        found = document(*arguments)
+        module = hlofast.load(train_step)
+        figures = {one["key"]: one["value"] for one in found["figures"]}
+        assert figures == module.report(device="tpu-v5e", plots=False).verdict
+        assert found["bytes"] == path.stat().st_size
+        assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+        done = hlofast_command(*arguments)
+        assert done.returncode == 0
+        assert "Step time" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (("--device", "tpu-v99"), 2),
+            (("--mesh", "data"), 2),
+            (("--instance", "tpu-v5litepod-16"), 2),
+            (("--config", "absent.toml"), 3),
+            (("--module", "absent"), 2),
+        ],
+    )
+    def test_faults_write_nothing(
+        self, train_step: Path, tmp_path: Path, arguments: tuple[str, ...], code: int
+    ) -> None:
+        path = tmp_path / "report.html"
+        done = hlofast_command("report", train_step, "-o", path, *arguments, cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        assert done.stderr.startswith("hlofast: ")
+        assert not path.exists()
+
+    def test_unreadable_input_is_exit_code_3(self, tmp_path: Path) -> None:
+        done = hlofast_command("report", tmp_path / "absent.txt", "-o", tmp_path / "report.html")
+        assert done.returncode == 3
+        assert "absent.txt" in done.stderr
+
+    def test_a_folder_that_is_not_there(self, train_step: Path, tmp_path: Path) -> None:
+        done = hlofast_command("report", train_step, "-o", tmp_path / "absent" / "report.html")
+        assert done.returncode == 3
+        assert "report.html" in done.stderr
+
+    def test_loads_no_numpy(self, train_step: Path, tmp_path: Path) -> None:
+        arguments = ["report", str(train_step), "-o", str(tmp_path / "r.html"), "--device", "v5e"]
+        code = (
+            "import sys\nfrom hlofast.__main__ import main\n"
+            f"main({arguments!r})\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+        )
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert not {"numpy", "bokeh", "dataclasses"} & set(done.stderr.split())
