@@ -140,7 +140,10 @@ class Tree:
         """What no dump should have and some do."""
         packed = gzip.compress(text.after)
         stem = f"{folder}module_0900.odd"
-        failed = lambda reason: Expected("module", "failed", "after", reason)  # noqa: E731
+
+        def failed(reason: str) -> Expected:
+            return Expected("module", "failed", "after", reason)
+
         after = f"{stem}.after_optimizations"
         self.put(f"{after}.txt.gz", packed[: len(packed) // 2], failed("ends too early"))
         cut = text.after[: text.after.index(b"parameter(0)") + 6]

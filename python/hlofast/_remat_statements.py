@@ -406,8 +406,11 @@ def _alike_gathers(rows: Sequence[Row]) -> list[list[Row]]:
     for row in rows:
         key = (row["shape"], row["axes"], row["source_file"], row["source_line"], row["op_name"])
         groups.setdefault(key, []).append(row)
-    size = lambda rows: -sum(max(row["payload_out"], 0) for row in rows)  # noqa: E731 - a key
-    return sorted(groups.values(), key=size)[:MOST_ALIKE]
+
+    def payload(rows: Sequence[Row]) -> int:
+        return sum(max(row["payload_out"], 0) for row in rows)
+
+    return sorted(groups.values(), key=payload, reverse=True)[:MOST_ALIKE]
 
 
 def _gathers(rows: Sequence[Row]) -> str:

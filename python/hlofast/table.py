@@ -178,6 +178,7 @@ class Table:
             return NotImplemented
         return self.columns == other.columns and self.to_pylist() == other.to_pylist()
 
+    # What compares by value and may hold lists is not hashable; object's type says otherwise.
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -44,7 +44,7 @@ class Scan:
     empty as everywhere in hlofast; elsewhere it is null.
     """
 
-    def __init__(self, survey: SurveyData, path: str | None, format: str | None) -> None:  # noqa: A002
+    def __init__(self, survey: SurveyData, path: str | None, format: str | None) -> None:  # noqa: A002 - as in `scan`
         self.path = path
         """The dataset; None if the rows are in memory."""
         self.counts = {"read": 0, "failed": 0, "skipped": 0, "unchanged": 0}
@@ -287,7 +287,7 @@ class Scanner:
         paths: str | PathLike[str] | Iterable[str | PathLike[str]],
         out: str | PathLike[str] | None,
         *,
-        format: str,  # noqa: A002
+        format: str,  # noqa: A002 - as in `scan`
         tables: Iterable[str] | None,
         device: str | Device | None,
         mesh: Mesh | str | Mapping[str, int] | None,

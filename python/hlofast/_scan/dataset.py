@@ -47,7 +47,7 @@ class Batch:
 class Dataset:
     """A folder of results, open for writing by one scan at a time."""
 
-    def __init__(self, path: str, format: str, options: dict[str, Any]) -> None:  # noqa: A002
+    def __init__(self, path: str, format: str, options: dict[str, Any]) -> None:  # noqa: A002 - as in `scan`
         self.path = path
         self.format = format
         self.batches: dict[int, Batch] = {}

@@ -146,6 +146,7 @@ class Config(Mapping["Any", "Any"]):
 
         return next(differences(self, other), None) is None
 
+    # What compares by value and may hold lists is not hashable; object's type says otherwise.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:

@@ -405,6 +405,7 @@ class Reader:
             if isinstance(dimension, Opaque) and dimension.text.endswith(UNCONSTRAINED):
                 dimension = UNCONSTRAINED
             try:
+                # Whatever value was read: what is no dimension is refused there.
                 dimensions.append(_dimension(dimension))  # type: ignore[arg-type]
             except TypeError as error:
                 raise Fault("invalid-value", str(error), at, self.at) from None

@@ -26,6 +26,7 @@ mod programs;
 mod query;
 mod records;
 mod remat;
+mod restore;
 mod scan;
 mod sequence;
 mod shape;
@@ -75,7 +76,7 @@ mod _core {
     #[pymodule_export]
     use crate::metadata::{Metadata, SourceLocation, StackFrame};
     #[pymodule_export]
-    use crate::module::{_restore_computation, _restore_instruction, _restore_shape, Module};
+    use crate::module::Module;
     #[pymodule_export]
     use crate::plan::PlanData;
     #[pymodule_export]
@@ -86,6 +87,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::remat::RematData;
+    #[pymodule_export]
+    use crate::restore::{_restore_computation, _restore_instruction, _restore_shape};
     #[pymodule_export]
     use crate::scan::{
         _concatenated, _scan_part, _scan_table, _scan_words, _survey, _survey_listing,

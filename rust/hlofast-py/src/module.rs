@@ -4,7 +4,6 @@ use crate::attributes::Attributes;
 use crate::columns::{Columns, as_array};
 use crate::computation::Computation;
 use crate::held::{Held, same_module, text};
-use crate::instruction::Instruction;
 use crate::loading::strict_argument;
 use crate::mesh::Mesh;
 use crate::names::{instruction_names, instruction_opcodes, operand_names};
@@ -619,36 +618,4 @@ pub fn header_count(core: &hlofast::ir::Module, key: &str, count: Option<i64>) -
         let error = ParseError::new(ErrorKind::InvalidNumber, span, message);
         crate::errors::to_python(core.source(), &error)
     })
-}
-
-/// Item `number` of `count`, for views made by number.
-fn checked(number: u32, count: usize, what: &str) -> PyResult<u32> {
-    match (number as usize) < count {
-        true => Ok(number),
-        false => Err(PyValueError::new_err(format!("the module has {count} {what}, not {number}"))),
-    }
-}
-
-/// What unpickling an instruction calls.
-#[pyfunction]
-pub fn _restore_instruction(module: &Bound<'_, Module>, row: u32) -> PyResult<Instruction> {
-    let held = Arc::clone(&module.get().held);
-    let row = checked(row, held.core.row_count(), "instructions")?;
-    Ok(Instruction { held, row })
-}
-
-/// What unpickling a computation calls.
-#[pyfunction]
-pub fn _restore_computation(module: &Bound<'_, Module>, number: u32) -> PyResult<Computation> {
-    let held = Arc::clone(&module.get().held);
-    let number = checked(number, held.core.computations().len(), "computations")?;
-    Ok(Computation { held, id: hlofast::ir::ComputationId(number) })
-}
-
-/// What unpickling a shape calls.
-#[pyfunction]
-pub fn _restore_shape(module: &Bound<'_, Module>, number: u32) -> PyResult<Shape> {
-    let held = Arc::clone(&module.get().held);
-    let number = checked(number, held.core.shapes().len(), "shapes")?;
-    Ok(Shape { held, id: hlofast::ir::ShapeId(number) })
 }
