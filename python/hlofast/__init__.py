@@ -48,7 +48,7 @@ from hlofast.errors import ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hlofast import config, devices
+    from hlofast import config, devices, ray
     from hlofast._check import (
         Check,
         Comparison,
@@ -143,6 +143,7 @@ __all__ = [
     "opcodes",
     "phases",
     "provenances",
+    "ray",
     "register_custom_call",
     "scan",
     "unregister_custom_call",
@@ -188,7 +189,7 @@ def __getattr__(name: str) -> object:
         from hlofast import _memory
 
         value = _memory.Memory
-    elif name in {"config", "devices"}:
+    elif name in {"config", "devices", "ray"}:
         from importlib import import_module
 
         value = import_module(f"hlofast.{name}")

@@ -61,6 +61,13 @@ class ConfigError(ParseError):
     """A fault in the text of a config, with its place."""
 
 
+class WorkerError(RuntimeError):
+    """A scan that others do for this process stopped, since a part of it could not be done there.
+
+    Rows that had been written stay, and the next scan goes on from them.
+    """
+
+
 def _restore(message: str, fields: dict[str, object], kind: type = ParseError) -> ParseError:
     error: ParseError = kind(message)
     error.__dict__.update(fields)

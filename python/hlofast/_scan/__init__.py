@@ -7,16 +7,19 @@ import os
 from hlofast import _core
 from hlofast._scan import formats
 from hlofast._scan.progress import Progress
+from hlofast.errors import WorkerError
 from hlofast.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from concurrent.futures import Executor
     from os import PathLike
     from typing import Any
 
     from hlofast._core import Mesh, ScanData, ScanPart, ScanTable, SurveyData
     from hlofast._scan.dataset import Dataset
+    from hlofast._scan.tasks import Engine, Tasks
     from hlofast.devices import Device
 
 _TABLES, KINDS, STAGES = _core._scan_words()
@@ -238,6 +241,7 @@ def scan(
     device: str | Device | None = "auto",
     mesh: Mesh | str | Mapping[str, int] | None = None,
     workers: int | None = None,
+    executor: Executor | Engine | None = None,
     max_bytes: int = MAX_BYTES,
     max_text_bytes: int = MAX_BYTES,
     max_seconds: float | None = MAX_SECONDS,
@@ -257,6 +261,11 @@ def scan(
     modules for, "auto" the one that a dump names, None for no times; `mesh` that of all modules
     instead of the one each speaks of. `workers` are threads, one per processor if None.
 
+    With `executor`, one of `concurrent.futures` or anything with its `submit`, or an
+    `hlofast.ray.Cluster`, the files are read there, in tasks of `workers` threads each (one if
+    None) that have to find the files under the same paths. What comes of it is the same. A
+    `WorkerError` if a task fails, as with its process; scanned again, `out` is completed.
+
     No file stops the others: one of more than `max_bytes`, with more than `max_text_bytes` in it or
     that takes longer than `max_seconds` fails, with its reason. `progress` shows a bar on standard
     error if that is a terminal.
@@ -271,6 +280,7 @@ def scan(
         device=device,
         mesh=mesh,
         workers=workers,
+        executor=executor,
         max_bytes=max_bytes,
         max_text_bytes=max_text_bytes,
         max_seconds=max_seconds,
@@ -292,6 +302,7 @@ class Scanner:
         device: str | Device | None,
         mesh: Mesh | str | Mapping[str, int] | None,
         workers: int | None,
+        executor: Executor | Engine | None,
         max_bytes: int,
         max_text_bytes: int,
         max_seconds: float | None,
@@ -318,7 +329,14 @@ class Scanner:
         elif mesh is not None and not isinstance(mesh, _core.Mesh):
             mesh = _core.Mesh(mesh)
         self.mesh = mesh
-        self.workers = _processors() if workers is None else workers
+        self.engine: Engine | None = None
+        if executor is not None:
+            from hlofast._scan.tasks import engine
+
+            self.engine = engine(executor)
+        if workers is None:
+            workers = _processors() if executor is None else 1
+        self.workers = workers
         if self.workers < 1:
             raise ValueError("workers is at least 1")
         self.max_bytes = max_bytes
@@ -334,7 +352,7 @@ class Scanner:
         # First the dataset: if it lies below the paths, every scan sees it.
         dataset = self._dataset()
         try:
-            return self._run(_core._survey(self.paths), dataset, each)
+            return self.scan(_core._survey(self.paths), dataset, each)
         finally:
             if dataset is not None:
                 dataset.close()
@@ -356,7 +374,8 @@ class Scanner:
         }
         return Dataset(self.out, self.format, options)
 
-    def _run(self, survey: SurveyData, dataset: Dataset | None, each: Any) -> Scan:
+    def scan(self, survey: SurveyData, dataset: Dataset | None = None, each: Any = None) -> Scan:
+        """Scan files that have been listed, into `dataset` if there is one."""
         scan = Scan(survey, self.out, self.format if self.out is not None else None)
         known: dict[str, str] = {}
         if dataset is not None:
@@ -364,27 +383,35 @@ class Scanner:
             known = dataset.known()
             dataset.forget(known.keys() - set(survey.paths()))
         chips, places = self._devices(survey, scan)
-        data = survey.scan(
-            tables=self.tables,
-            chips=chips,
-            devices=places,
-            mesh=self.mesh,
-            known=known,
-            stamps=self.stamps,
-            workers=self.workers,
-            memory=MEMORY,
-            max_bytes=self.max_bytes,
-            max_text_bytes=self.max_text_bytes,
-            max_seconds=self.max_seconds,
-            batch_bytes=self.batch_bytes,
-        )
+        options: dict[str, Any] = {
+            "tables": self.tables,
+            "chips": chips,
+            "devices": places,
+            "mesh": self.mesh,
+            "known": known,
+            "stamps": self.stamps,
+            "workers": self.workers,
+            "memory": MEMORY,
+            "max_bytes": self.max_bytes,
+            "max_text_bytes": self.max_text_bytes,
+            "max_seconds": self.max_seconds,
+            "batch_bytes": self.batch_bytes,
+        }
+        data: ScanData | Tasks
+        if self.engine is None:
+            data = survey.scan(**options)
+        else:
+            from hlofast._scan.tasks import Tasks, split
+
+            tasks = split(survey, options, self.engine.at_once)
+            data = Tasks(self.engine.results(tasks), self.batch_bytes)
         take = each or (scan._keep if dataset is None else dataset.add)
         bar = Progress(len(survey), survey.bytes, is_wanted=self.progress)
         try:
             for part in _parts(data, bar):
                 scan._take(part)
                 take(part)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, WorkerError):
             # What is done is kept, so that the next scan goes on from here.
             if dataset is not None:
                 dataset.recover()
@@ -442,7 +469,7 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _parts(data: ScanData, bar: Progress) -> Iterator[ScanPart]:
+def _parts(data: ScanData | Tasks, bar: Progress) -> Iterator[ScanPart]:
     """The parts of a scan as they come; an interrupt is seen in between."""
     while not data.is_done:
         part = data.next(_PATIENCE)

@@ -6,13 +6,15 @@ import sys
 
 from hlofast import _scan
 from hlofast.cli import UNREADABLE, USAGE, inputs, output
+from hlofast.errors import WorkerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
+    from typing import Any, BinaryIO, NoReturn, TextIO
 
     from hlofast._scan import Scan, Scanner
+    from hlofast.ray import Cluster
 
 EXAMPLES = """\
 examples:
@@ -21,6 +23,7 @@ examples:
   hlofast scan dumps/ -o tables --format jsonl     the same without pyarrow
   hlofast scan dumps/ -o - | jq 'select(.table == "modules") | .flops'
   hlofast scan dumps/ -o tables --watch            follow a running job
+  hlofast scan dumps/ -o tables --engine ray       on a Ray cluster (hlofast[ray])
 
 A dataset has a folder table=NAME per table and a manifest. A scan that was interrupted goes on
 where it was; files that are new or changed are read, by their bytes. Nothing that cannot be read
@@ -46,7 +49,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="NAME", help="time modules for it (default: the dump's)"
     )
     parser.add_argument("--mesh", metavar="NAME=SIZE,...", help="the mesh of all modules")
-    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: processors)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="threads (default: processors); on Ray those of a task (default: 1)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("threads", "ray"),
+        default="threads",
+        help="who reads the files: threads of this process, or tasks of Ray Data",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help='the Ray cluster; "auto" is the one this machine belongs to (default: RAY_ADDRESS, or '
+        "else one of this machine alone, started for this scan)",
+    )
     parser.add_argument("--max-bytes", type=output.natural, default=_scan.MAX_BYTES, metavar="N")
     parser.add_argument("--max-seconds", type=float, default=_scan.MAX_SECONDS, metavar="S")
     parser.add_argument(
@@ -77,20 +97,28 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.watch is not None and (arguments.out is None or to_stdout):
         inputs.complain("--watch needs a dataset: -o OUT")
         return USAGE
+    if arguments.address is not None and arguments.engine != "ray":
+        inputs.complain("--address is that of a Ray cluster: --engine ray")
+        return USAGE
     try:
-        scanner = _scanner(arguments, None if to_stdout else arguments.out)
-        if to_stdout:
-            found = scanner.run(_write)
-            return UNREADABLE if found.counts["failed"] else 0
-        if arguments.watch is not None:
-            return _watch(scanner, arguments)
-        found = scanner.run()
+        if arguments.engine == "ray":
+            found = _scan_on_ray(arguments)
+        else:
+            found = _scan_with(arguments, sys.stdout, None)
+    except ImportError as error:
+        inputs.complain(str(error))
+        return USAGE
+    except WorkerError as error:
+        inputs.complain(str(error))
+        return UNREADABLE
     except (KeyError, ValueError) as error:
         inputs.complain(str(error.args[0]) if isinstance(error, KeyError) else str(error))
         return USAGE
     except OSError as error:
         inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
         return UNREADABLE
+    if to_stdout:
+        return UNREADABLE if found.counts["failed"] else 0
     document = _document(found)
     if arguments.json:
         output.print_json("scan", VERSION, document)
@@ -99,7 +127,26 @@ def run(arguments: argparse.Namespace) -> int:
     return UNREADABLE if found.counts["failed"] else 0
 
 
-def _scanner(arguments: argparse.Namespace, out: str | None) -> Scanner:
+def _scan_on_ray(arguments: argparse.Namespace) -> Scan:
+    from contextlib import redirect_stdout
+
+    from hlofast.ray import Cluster
+
+    stdout = sys.stdout
+    # Ray prints what happens to its workers, where rows and documents belong.
+    with redirect_stdout(sys.stderr), Cluster(arguments.address) as cluster:
+        return _scan_with(arguments, stdout, cluster)
+
+
+def _scan_with(arguments: argparse.Namespace, stdout: TextIO, cluster: Cluster | None) -> Scan:
+    """Scan once, or until interrupted if a job is followed."""
+    if arguments.out == "-":
+        return _scanner(arguments, None, cluster).run(lambda part: _write(part, stdout.buffer))
+    scanner = _scanner(arguments, arguments.out, cluster)
+    return scanner.run() if arguments.watch is None else _watch(scanner, arguments)
+
+
+def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | None) -> Scanner:
     tables = None if arguments.tables is None else arguments.tables.split(",")
     if tables is None and arguments.out is None:
         tables = ["modules"]
@@ -111,6 +158,7 @@ def _scanner(arguments: argparse.Namespace, out: str | None) -> Scanner:
         device=None if arguments.device == "none" else arguments.device,
         mesh=arguments.mesh,
         workers=arguments.workers,
+        executor=cluster,
         max_bytes=arguments.max_bytes,
         max_text_bytes=arguments.max_bytes,
         max_seconds=arguments.max_seconds,
@@ -119,14 +167,14 @@ def _scanner(arguments: argparse.Namespace, out: str | None) -> Scanner:
     )
 
 
-def _write(part: Any) -> None:
+def _write(part: Any, stream: BinaryIO) -> None:
     """The rows of a part as JSON lines."""
     for name in part.tables():
-        sys.stdout.buffer.write(part.table(name).json_lines(name))
-    sys.stdout.buffer.flush()
+        stream.write(part.table(name).json_lines(name))
+    stream.flush()
 
 
-def _watch(scanner: Scanner, arguments: argparse.Namespace) -> int:
+def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
     """Scan until interrupted; say what changed."""
     import time
 

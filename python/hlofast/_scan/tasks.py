@@ -1,0 +1,218 @@
+"""A scan in tasks, which other threads, processes or machines do, with their results in order.
+
+A task is some files, in the order of the scan, with all that reading them asks for: what the whole
+listing says of their programs, what lies beside them, their devices. It can be pickled, and so can
+what it gives. Whoever does the tasks, results are handed on as those of the threads of this process
+are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from hlofast import _core
+from hlofast.errors import WorkerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor, Future
+    from typing import Any, Protocol
+
+    from hlofast._core import ScanPart, SurveyData
+
+    class Engine(Protocol):
+        """Who does tasks."""
+
+        @property
+        def at_once(self) -> int:
+            """How many it does at the same time, about."""
+
+        def results(self, tasks: Iterator[Task]) -> Iterator[Result | None]:
+            """What the tasks give, in their order; None now and then while there is nothing yet.
+
+            A `WorkerError` if a task cannot be done.
+            """
+
+
+_SMALLEST = 1 << 20
+_MOST_FILES = 512
+_UNKNOWN = 32
+_PATIENCE = 0.1
+
+
+class Task(NamedTuple):
+    """Some files of a scan."""
+
+    survey: Any
+    """The files, and what is to be known of those beside them."""
+    options: dict[str, Any]
+    """How to read them."""
+    read: Callable[[str, int], bytes] | None
+    """What gives their bytes; None for files on the disk."""
+
+    @property
+    def title(self) -> str:
+        """What people are told of it."""
+        files, _, own = self.survey
+        return f"{files[0][0]} and {own - 1} more" if own > 1 else str(files[0][0])
+
+
+class Result(NamedTuple):
+    """What a task gives."""
+
+    parts: list[ScanPart]
+    files: int
+    bytes: int
+    """Of the files that were done."""
+
+
+def run(task: Task) -> Result:
+    """Do a task."""
+    data = _core._survey_part(task.survey, task.read).scan(**task.options)
+    parts = []
+    while not data.is_done:
+        part = data.next(_PATIENCE)
+        if part is not None:
+            parts.append(part)
+    return Result(parts, *data.progress())
+
+
+def split(
+    survey: SurveyData,
+    options: dict[str, Any],
+    at_once: int,
+    read: Callable[[str, int], bytes] | None = None,
+) -> Iterator[Task]:
+    """The tasks of a scan: enough of them for all workers, none larger than a part of a dataset."""
+    size = min(options["batch_bytes"], max(survey.bytes // (4 * at_once), _SMALLEST))
+    stamps = survey.stamps()
+    first = filled = 0
+    for last, (_, (own, _)) in enumerate(stamps, 1):
+        filled += own
+        if filled >= size or last - first >= _MOST_FILES or last == len(stamps):
+            paths = [path for path, _ in stamps[first:last]]
+            yield Task(*_task(survey, options, first, paths), read)
+            first, filled = last, 0
+
+
+def _task(
+    survey: SurveyData, options: dict[str, Any], first: int, paths: list[str]
+) -> tuple[Any, dict[str, Any]]:
+    part, programs = survey.part(first, first + len(paths))
+    devices = options["devices"]
+    own = {
+        "devices": [devices[number] for number in programs] if devices else [],
+        "known": {path: options["known"][path] for path in paths if path in options["known"]},
+        "stamps": {path: options["stamps"][path] for path in paths if path in options["stamps"]},
+    }
+    return part, options | own
+
+
+def engine(executor: Any) -> Engine:
+    """What does tasks, made of what callers have."""
+    if hasattr(executor, "results"):
+        own: Engine = executor
+        return own
+    if not hasattr(executor, "submit"):
+        raise TypeError(f"an executor has a method submit, {type(executor).__name__} has not")
+    return Executed(executor)
+
+
+class Executed:
+    """An `Executor` as what does tasks."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        # Not all executors say how many workers they have.
+        self.at_once = int(getattr(executor, "_max_workers", None) or _UNKNOWN)
+
+    def results(self, tasks: Iterator[Task]) -> Iterator[Result | None]:
+        """What the tasks give, in their order; None now and then while there is nothing yet."""
+        waiting: deque[tuple[Task, Future[Result]]] = deque()
+        try:
+            while True:
+                while len(waiting) < 2 * self.at_once and (task := next(tasks, None)) is not None:
+                    waiting.append((task, self._submit(task)))
+                if not waiting:
+                    return
+                task, future = waiting[0]
+                try:
+                    result = future.result(_PATIENCE)
+                except TimeoutError as error:
+                    if future.done():
+                        raise failed(task.title, error) from error
+                    yield None
+                    continue
+                except Exception as error:
+                    raise failed(task.title, error) from error
+                waiting.popleft()
+                yield result
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _submit(self, task: Task) -> Future[Result]:
+        try:
+            return self.executor.submit(run, task)
+        except Exception as error:
+            raise failed(task.title, error) from error
+
+
+def failed(files: str, error: BaseException) -> WorkerError:
+    """The error of a task that cannot be done."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return WorkerError(f"a worker could not read {files}: {said}")
+
+
+class Tasks:
+    """A scan under way, done in tasks; to be used like `ScanData`."""
+
+    def __init__(self, results: Iterator[Result | None], batch_bytes: int) -> None:
+        self.is_done = False
+        self._results = results
+        self._batch_bytes = batch_bytes
+        self._ready: list[ScanPart] = []
+        self._files = self._bytes = 0
+
+    def next(self, seconds: float) -> ScanPart | None:  # noqa: ARG002 - results say when to wait
+        """The next part; None if it is not ready."""
+        for result in self._results:
+            if result is None:
+                return None
+            self._files += result.files
+            self._bytes += result.bytes
+            self._ready += result.parts
+            if sum(part.size for part in self._ready) >= self._batch_bytes:
+                return self._joined()
+        self.is_done = True
+        return self._joined()
+
+    def stop(self) -> ScanPart:
+        """What is ready, as a part; the scan is over then."""
+        self.is_done = True
+        close = getattr(self._results, "close", None)
+        if close is not None:
+            close()
+        return self._joined()
+
+    def progress(self) -> tuple[int, int]:
+        """Files and bytes of files that are done."""
+        return self._files, self._bytes
+
+    def _joined(self) -> ScanPart:
+        """The parts that are ready as one."""
+        parts, self._ready = self._ready, []
+        if len(parts) == 1:
+            return parts[0]
+        tables: dict[str, list[_core.ScanTable]] = {}
+        for part in parts:
+            for name in part.tables():
+                tables.setdefault(name, []).append(part.table(name))
+        return _core._scan_part(
+            [state for part in parts for state in part.states()],
+            [path for part in parts for path in part.unchanged()],
+            [(name, _core._concatenated(own)) for name, own in tables.items()],
+            sum(part.size for part in parts),
+        )

@@ -1,0 +1,217 @@
+"""Scans on Ray, and tables of HLO in one's own pipelines of Ray Data.
+
+    with hlofast.ray.Cluster("auto") as cluster:
+        hlofast.scan("/shared/dumps", "tables", executor=cluster)
+
+    files = ray.data.read_binary_files("s3://bucket/dumps", include_paths=True)
+    hlofast.ray.analyse(files, "collectives").write_parquet("s3://bucket/collectives")
+
+That function of Ray decompresses files by their names, and a damaged one ends the pipeline; a scan
+goes on with a row that says so. It needs `ray[data]`, the extra `ray`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from importlib import import_module
+from importlib.util import find_spec
+from warnings import catch_warnings, simplefilter
+
+from hlofast import _core, _scan
+from hlofast.errors import WorkerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from hlofast._core import Mesh, SurveyData
+    from hlofast._scan.tasks import Result, Task
+    from hlofast.devices import Device
+
+__all__ = ["Cluster", "Rows", "analyse"]
+
+_RETRIES = 3
+"""So often a task is done again whose worker died."""
+
+
+class Cluster:
+    """A Ray cluster as `executor` of `hlofast.scan`.
+
+    `address` is that of a running one, "auto" the one that this machine belongs to; without it the
+    one of RAY_ADDRESS, or else one of this machine alone, started for the purpose. If the process
+    is connected already, that connection is used. `options` are arguments of `ray.init`.
+
+    Files are read by tasks of Ray Data; all nodes have to have them under the same paths, and
+    hlofast of the same version. A task whose worker dies is done again. As a context manager, or
+    with `close`, what was started or connected to is left.
+
+    A `ModuleNotFoundError` without Ray.
+    """
+
+    def __init__(self, address: str | None = None, **options: Any) -> None:
+        if find_spec("ray") is None:
+            raise ModuleNotFoundError(
+                "Ray is not installed: pip install 'hlofast[ray]'", name="ray"
+            )
+        self.address = address
+        self.options = options
+        self._is_ours = False
+
+    @property
+    def at_once(self) -> int:
+        """How many processors the cluster has."""
+        return max(int(self._connected().cluster_resources().get("CPU", 1)), 1)
+
+    def results(self, tasks: Iterator[Task]) -> Iterator[Result | None]:
+        """What the tasks of a scan give, in their order. A `WorkerError` if one cannot be done."""
+        from hlofast._scan.tasks import failed
+
+        ray = self._connected()
+        items = []
+        threads = 1
+        for task in tasks:
+            threads = task.options["workers"]
+            items.append({"task": pickle.dumps(task)})
+        if not items:
+            return
+        dataset = import_module("ray.data").from_items(items, override_num_blocks=len(items))
+        dataset.context.execution_options.preserve_order = True
+        dataset.context.enable_progress_bars = False
+        how = {"batch_size": 1, "batch_format": "pyarrow", "num_cpus": threads}
+        with catch_warnings():
+            # Without a bound a file that kills its worker would be tried for ever; Ray 2.64 will
+            # have no argument for it.
+            simplefilter("ignore")
+            results = dataset.map_batches(_run, **how, max_retries=_RETRIES)
+        try:
+            for batch in results.iter_batches(batch_size=None, batch_format="pyarrow"):
+                for held in batch["result"]:
+                    result = pickle.loads(held.as_py())
+                    if isinstance(result, WorkerError):
+                        raise result
+                    yield result
+        except ray.exceptions.RayError as error:
+            raise failed("some of the files", error) from error
+
+    def _connected(self) -> Any:
+        """The module `ray`, connected."""
+        # Nothing is told to anybody; before it is imported, since Ray looks once.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray = import_module("ray")
+        if not ray.is_initialized():
+            address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            if address == "local":
+                options["include_dashboard"] = False
+            try:
+                ray.init(address, **(options | self.options))
+            except (OSError, RuntimeError) as error:
+                raise WorkerError(f"no connection to Ray, {address}: {error}") from error
+            self._is_ours = True
+            import logging
+
+            import_module("ray.data")
+            logging.getLogger("ray.data").setLevel(logging.ERROR)
+        return ray
+
+    def close(self) -> None:
+        """End the connection that this made, and the cluster if it started one."""
+        if self._is_ours:
+            import_module("ray").shutdown()
+            self._is_ours = False
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _run(batch: Any) -> Any:
+    """Do the tasks of a batch."""
+    from hlofast._scan.tasks import failed, run
+
+    results = []
+    for held in batch["task"]:
+        files = "some of the files"
+        try:
+            task = pickle.loads(held.as_py())
+            files = task.title
+            results.append(pickle.dumps(run(task)))
+        except Exception as error:
+            # Ray would send its whole traceback.
+            results.append(pickle.dumps(failed(files, error)))
+    arrow = import_module("pyarrow")
+    return arrow.table({"result": arrow.array(results, arrow.large_binary())})
+
+
+class Rows:
+    """What makes rows of one table from the bytes of files: a function for `map_batches`.
+
+    It takes `pyarrow.Table`s with the columns `bytes` and `path`, as `ray.data.read_binary_files`
+    gives with `include_paths=True`, and returns those with the columns of `table`: one of the
+    tables of `hlofast.scan`, or "files", which has a row for every file and says why one could not
+    be read. Programs are named by their paths below `root`. Every file is looked at alone, so that
+    what other files say of it, as buffer assignments and descriptions of the chip, is unknown:
+    `device` is the chip to time for. The other options are those of `hlofast.scan`.
+    """
+
+    def __init__(
+        self,
+        table: str = "modules",
+        *,
+        root: str = "",
+        device: str | Device | None = None,
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        max_bytes: int = _scan.MAX_BYTES,
+        max_text_bytes: int = _scan.MAX_BYTES,
+        max_seconds: float | None = _scan.MAX_SECONDS,
+    ) -> None:
+        self.table = table
+        self.root = root
+        self._scanner = _scan.Scanner(
+            (),
+            None,
+            format="parquet",
+            tables=() if table == "files" else (table,),
+            device=device,
+            mesh=mesh,
+            workers=1,
+            executor=None,
+            max_bytes=max_bytes,
+            max_text_bytes=max_text_bytes,
+            max_seconds=max_seconds,
+            batch_bytes=_scan.BATCH_BYTES,
+            progress=False,
+        )
+
+    def __call__(self, batch: Any) -> Any:
+        """The rows of the files in `batch`, a `pyarrow.Table`."""
+        arrow = import_module("pyarrow")
+        tables = []
+        for path, held in zip(batch["path"].to_pylist(), batch["bytes"], strict=True):
+            survey = _survey(path, held.as_py(), self.root)
+            rows = self._scanner.scan(survey).to_arrow(self.table)
+            if rows.num_rows:
+                tables.append(rows)
+        return arrow.concat_tables(tables) if tables else arrow.table({})
+
+
+def _survey(path: str, data: bytes, root: str) -> SurveyData:
+    """A survey of one file, whose bytes are here."""
+
+    def read(_: str, most: int) -> bytes:
+        return data[:most]
+
+    return _core._survey_listing([(path, len(data), 0, None)], [root], read)
+
+
+def analyse(dataset: Any, table: str = "modules", **options: Any) -> Any:
+    """The rows of one table, as a `ray.data.Dataset`.
+
+    `dataset` is one with the columns `bytes` and `path`, as `ray.data.read_binary_files` gives with
+    `include_paths=True`; `options` are those of `Rows`.
+    """
+    return dataset.map_batches(Rows(table, **options), batch_format="pyarrow", batch_size=32)
