@@ -10,6 +10,11 @@ from browser import Browser
 
 MESH = "data=2,model=4"
 
+AXE = {
+    "light": {"resultTypes": ["violations"]},
+    "dark": {"resultTypes": ["violations"], "runOnly": ["color-contrast"]},
+}
+"""What passes is not listed, which takes time; themes differ in nothing but colours."""
 USABLE = "body[data-state]"
 """Tables and search are there, charts not yet."""
 
@@ -170,3 +175,146 @@ def test_the_policy_forbids_all_but_the_page_s_own_scripts(report: Path) -> None
     assert re.fullmatch(r"('sha256-[A-Za-z0-9+/=]{44}' ?)+", rules["script-src"])
     assert "innerHTML" not in html
     assert len(html) < 1_000_000
+
+
+def test_the_pointer_shows_what_is_alive(browser: Browser, report: Path, train_step: Path) -> None:
+    memory = hlofast.load(train_step).memory(device="tpu-v5e")
+    page = browser.open(report).page
+    line = page.locator("#live-line")
+    at_peak = line.inner_text()
+    assert f"({memory.live_peak:,} B)" in at_peak
+    canvas = page.locator("#chart-memory .canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.locator("#live-line", has_not_text=at_peak).wait_for()
+    step = number(line.inner_text().split(" of ")[0])
+    assert 60 < step < 200
+    live = memory.live_at(int(memory.steps()["instruction"][step]))
+    names = [row["name"] + (row["index"] if row["index"] != "{}" else "") for row in live][:4]
+    assert page.locator("#live tbody tr td:first-child").all_inner_texts()[:4] == names
+    assert f"({memory.timeline[step]:,} B)" in line.inner_text()
+    slider = page.locator("#live-step")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert f"Step {step + 1} of" in line.inner_text()
+    assert slider.get_attribute("aria-valuetext") == line.inner_text()
+
+
+def test_every_chart_has_its_figures_as_a_table(browser: Browser, report: Path) -> None:
+    page = browser.open(report).page
+    charts = page.locator("figure.chart")
+    assert charts.count() == 6
+    for pair in page.locator(".pair").all():
+        assert pair.locator("canvas").count() > 0
+        assert number(pair.locator(".count").inner_text()) > 0
+        assert pair.locator("table[role=grid]").get_attribute("aria-labelledby")
+        label = pair.locator(".canvas").get_attribute("aria-label")
+        assert pair.locator("h3").inner_text() in label
+
+
+def test_charts_zoom_without_a_pointer(browser: Browser, report: Path) -> None:
+    page = browser.open(report).page
+    spans = "figures.map((c) => c.figure.x_range.end - c.figure.x_range.start)"
+    before = page.evaluate(spans)
+    for button in page.get_by_role("button", name="Zoom in").all():
+        button.focus()
+        page.keyboard.press("Enter")
+    after = page.evaluate(spans)
+    assert all(new < old for new, old in zip(after, before, strict=True))
+    for button in page.get_by_role("button", name="Show all").all():
+        button.click()
+    assert page.evaluate(spans) == pytest.approx(before)
+
+
+def test_a_click_makes_a_scope_as_wide_as_the_chart(browser: Browser, report: Path) -> None:
+    page = browser.open(report).page
+    canvas = page.locator("#chart-scopes-flops .canvas")
+    canvas.scroll_into_view_if_needed()
+    end = "figures.find((c) => c.spec.key === 'scopes-flops').figure.x_range.end"
+    before = page.evaluate(end)
+    box = canvas.bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + 150)
+    page.wait_for_timeout(200)
+    assert page.evaluate(end) < before
+
+
+def test_the_keyboard_reaches_everything(browser: Browser, report: Path) -> None:
+    page = browser.open(report).page
+    wanted = page.evaluate(
+        """[...document.querySelectorAll('a[href],button,input,summary,[tabindex="0"]')]
+        .filter((e) => e.tabIndex >= 0 && e.checkVisibility()).length"""
+    )
+    seen = "const seen = new Set(); addEventListener('focusin', (e) => seen.add(e.target)); seen"
+    page.evaluate(f"window.seen = (() => {{ {seen.rsplit(' ', 1)[0]} return seen; }})()")
+    for _ in range(wanted + 20):
+        page.keyboard.press("Tab")
+    reached = page.evaluate("window.seen.size")
+    assert reached >= wanted
+    sections = page.evaluate(
+        "[...document.querySelectorAll('main > section')].filter((s) => "
+        "[...window.seen].some((e) => s.contains(e))).length"
+    )
+    assert sections == page.locator("main > section").count()
+
+
+def test_no_barrier_is_serious_in_either_theme(browser: Browser, report: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = browser.open(report, color_scheme="light").page
+    for scheme in AXE:
+        page.emulate_media(color_scheme=scheme)
+        page.locator("#search").fill("fusion")
+        page.wait_for_selector("#found li")
+        found = axe.Axe().run(page, options=AXE[scheme]).response["violations"]
+        grave = [
+            (scheme, one["id"], [node["html"][:200] for node in one["nodes"]][:3])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert grave == []
+
+
+def test_the_theme_can_be_chosen(browser: Browser, report: Path) -> None:
+    page = browser.open(report, color_scheme="dark").page
+    ground = "getComputedStyle(document.body).backgroundColor"
+    ticks = "[...figures[0].figure.xaxis][0].major_label_text_color"
+    dark, dark_ticks = page.evaluate(ground), page.evaluate(ticks)
+    button = page.locator("#theme")
+    button.click()
+    assert button.inner_text() == "Theme: light"
+    assert page.evaluate(ground) != dark
+    assert page.evaluate(ticks) != dark_ticks
+    button.click()
+    assert page.evaluate(ground) == dark
+
+
+@pytest.mark.parametrize("width", [340, 760])
+def test_a_narrow_window_does_not_scroll_sideways(
+    browser: Browser, report: Path, width: int
+) -> None:
+    page = browser.open(report, viewport={"width": width, "height": 800}).page
+    page.locator("#search").fill("fusion")
+    page.wait_for_selector("#found li")
+    page.keyboard.press("Enter")
+    page.locator("#instruction h3").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for card in page.locator(".figure, .grid, .chart, #instruction").all():
+        box = card.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
+def test_prints_the_verdict_the_charts_and_the_first_rows(browser: Browser, report: Path) -> None:
+    opened = browser.open(report, color_scheme="dark")
+    page = opened.page
+    page.emulate_media(media="print")
+    page.wait_for_selector("body.printing", state="attached")
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    rows = page.locator("#instructions-table tbody tr[aria-rowindex]")
+    assert rows.count() == 30
+    assert "more rows are not printed" in opened.text("#instructions-table .printed-note")
+    assert len(page.pdf(prefer_css_page_size=True)) > 20_000
+    page.emulate_media(media="screen")
+    page.wait_for_selector("body:not(.printing)", state="attached")
+    assert rows.count() < 30
+    assert opened.errors == []

@@ -35,7 +35,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 class Axis:
     """One of the two axes: what stands at it, and how numbers become places."""
 
-    __slots__ = ("factors", "kind", "label", "scale")
+    __slots__ = ("factors", "kind", "label", "limits", "scale")
 
     def __init__(
         self,
@@ -44,13 +44,16 @@ class Axis:
         kind: str = "linear",
         scale: float = 1.0,
         factors: Sequence[str] = (),
+        limits: tuple[float, float] | None = None,
     ) -> None:
         self.label = label
         self.kind = kind
-        """linear, log, none (nothing is written at it) or factors: row n is `factors[n]`."""
+        """linear, log or factors: row n is `factors[n]`."""
         self.scale = scale
         """What numbers are divided by before they are drawn, a unit of `label`."""
         self.factors = [plain(text) for text in factors]
+        self.limits = limits
+        """Where it begins and ends at first; None for where what is drawn does."""
 
     def packed(self) -> dict[str, Any]:
         """As a page has it."""
@@ -188,8 +191,9 @@ def drawn(chart: Chart, height: int | None = None, width: int | None = None) -> 
     )
     for name, axis in axes.items():
         (lines,) = made.xaxis if name == "x" else made.yaxis
-        if axis.kind == "none":
-            lines.visible = False
+        if axis.limits is not None:
+            start, end = (limit / axis.scale for limit in axis.limits)
+            setattr(made, f"{name}_range", models.Range1d(start, end))
         if axis.kind == "factors":
             count = len(axis.factors)
             lines.ticker = models.FixedTicker(ticks=list(range(count)))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._time import Time
     from hlofast.devices import Device
+    from hlofast.table import Table
 
 _POINTS = 2000
 """Steps that a chart of memory draws at most: more than a screen has columns."""
@@ -110,18 +111,20 @@ def drawn_steps(timeline: list[int], count: int = _POINTS) -> list[int]:
     return sorted(kept)
 
 
-def memory(found: Memory) -> Chart:
-    """Bytes alive at each step, stacked by class."""
+def memory(found: Memory, values: Table | None = None) -> Chart:
+    """Bytes alive at each step, stacked by class; `values` are its values, where they are known."""
     timeline = found._data.timeline().tolist()
     sequence = found._data.sequence()
-    values = found.values()._columns
+    lives = (found.values() if values is None else values)._columns
     changes: dict[str, list[int]] = {}
     for kind, size, first, last in zip(
-        *(values[name].tolist() for name in ("class", "bytes", "first_step", "last_step")),
+        *(lives[name].tolist() for name in ("class", "bytes", "first_step", "last_step")),
         strict=True,
     ):
         if size and first < len(timeline):
-            events = changes.setdefault(kind or "unknown", [0] * (len(timeline) + 1))
+            events = changes.get(kind)
+            if events is None:
+                events = changes[kind] = [0] * (len(timeline) + 1)
             events[first] += size
             events[min(last + 1, len(timeline))] -= size
     steps = drawn_steps(timeline)
@@ -176,7 +179,7 @@ def memory(found: Memory) -> Chart:
     return Chart(
         "memory",
         "Memory over the schedule",
-        Axis("step of the schedule"),
+        Axis("step of the schedule", limits=(0, max(len(timeline) - 1, 1))),
         Axis(f"{unit} alive", scale=scale),
         marks,
         table,
@@ -276,7 +279,7 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
                 marker=_MARKERS[number % len(_MARKERS)],
             )
         )
-    table = Sheet("roofline", "What runs by itself", columns)
+    table = Sheet("roofline", "What runs by itself", [one for one in columns if one.key != "name"])
     return Chart(
         "roofline",
         "Roofline",
@@ -399,15 +402,15 @@ def sent_when(found: Collectives, time: Time | None) -> Chart:
         note += f" {cut:,} more, which send least, are in the table of all collectives only."
     columns = [
         ("instruction", "instruction", "row"),
-        ("name", "name", "text"),
-        ("kind", "kind", "text"),
         ("axes", "mesh axes", "text"),
         ("first", "start", kind),
         ("last", "end", kind),
         ("wire_bytes", "sent, one execution", "bytes"),
         ("multiplicity", "executions", "integer"),
+        ("kind", "kind", "text"),
     ]
     table = sheet_of("collectives-time", "When collectives run", drawn, columns)
+    columns.append(("name", "name", "text"))
     marks = []
     for number, name in enumerate(dict.fromkeys(row["kind"] for row in drawn)):
         of_kind = [row for row in drawn if row["kind"] == name]
@@ -532,12 +535,14 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
     boxes.sort(key=lambda box: (box["depth"], box["left"]))
     unit = draw.decimal(whole, "FLOP") if by == "flops" else draw.binary(whole)
     columns = [
-        ("scope", "scope", "code"),
-        ("depth", "depth", "integer"),
         ("flops", "FLOPs", "flops"),
         ("bytes_accessed", "bytes", "bytes"),
         ("share", "share", "share"),
+        ("scope", "scope", "code"),
+        ("depth", "depth", "integer"),
     ]
+    if by != "flops":
+        columns[:2] = columns[1::-1]
     table = sheet_of(f"scopes-{by}", "Scopes", boxes, columns, sort=by)
     places = [("left", "left", "integer"), ("right", "right", "integer")]
     places += [("top", "top", "float"), ("bottom", "bottom", "float")]
@@ -592,7 +597,7 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
     return Chart(
         f"scopes-{by}",
         f"{what} by scope",
-        Axis(unit[1], scale=unit[0]),
+        Axis(unit[1], scale=unit[0], limits=(0, max(whole, 1))),
         Axis("", kind="factors", factors=levels),
         marks,
         table,

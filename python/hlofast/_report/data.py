@@ -146,6 +146,7 @@ class Analyses:
                 name = None if self.time is None else self.time.device.name
                 self.memory = module.memory(device=name)
                 self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
+                self.values = self.memory.values()
         except (ValueError, OverflowError) as error:
             self.memory = None
             self.no_memory = str(error)

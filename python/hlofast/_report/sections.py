@@ -98,7 +98,7 @@ def _memory(found: Analyses) -> Section:
             for key in ("class", "scope")
         ),
     ]
-    chart = charts.memory(memory)
+    chart = charts.memory(memory, found.values)
     return Section("memory", title, facts=facts, charts=[chart], sheets=sheets, notes=memory.notes)
 
 
@@ -114,7 +114,7 @@ def live_values(found: Analyses) -> Sheet | None:
         last_step | integer | to step
         index | code | part
     """
-    return _sheet("values", "Alive", found.memory.values(), values)
+    return _sheet("values", "Alive", found.values, values)
 
 
 def _roofline(found: Analyses) -> Section:

@@ -72,13 +72,14 @@ class Chart {
     if (spec.y.kind === "factors") {
       options.y_range = new Bokeh.Range1d({ start: spec.y.factors.length - 0.4, end: -0.6 });
     }
+    if (spec.x.limits) {
+      const [start, end] = spec.x.limits;
+      options.x_range = new Bokeh.Range1d({ start: start / spec.x.scale, end: end / spec.x.scale });
+    }
     this.figure = P.figure(options);
     if (spec.y.kind === "factors") this.nameRows();
     this.marks.forEach((mark) => this.mark(mark));
     if (spec.y.kind === "linear") this.figure.y_range.start = 0;
-    if (spec.x.kind === "linear" && this.figure.x_range.range_padding !== undefined) {
-      this.figure.x_range.range_padding = 0.01;
-    }
     this.paint();
     this.view = await P.show(this.figure, this.canvas);
     this.home = [this.figure.x_range.start, this.figure.x_range.end];

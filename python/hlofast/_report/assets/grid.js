@@ -4,6 +4,7 @@ const ROW_HEIGHT = 28;
 const TALLEST = 6000000; // Browsers cannot make elements much taller than this.
 const SHOWN_ROWS = 12;
 const PRINTED_ROWS = 30;
+const LONGEST_CODE = 48;
 let grids = 0;
 
 class Grid {
@@ -34,10 +35,17 @@ class Grid {
   }
 
   cell(column, row) {
-    if (column.data.isText) return clean(column.data.at(row)) || "–";
+    if (column.data.isText) return this.words(column, row);
     const value = column.data.at(row);
     if (column.kind === "row") return value < 0 ? "" : clean(this.names(Number(value)));
     return column.data.isUnknown(value) ? "unknown" : format(value, column.kind);
+  }
+
+  // Names of the program are long, and differ at their end.
+  words(column, row) {
+    const text = clean(column.data.at(row)) || "–";
+    if (column.kind !== "code" || text.length <= LONGEST_CODE) return text;
+    return `${text.slice(0, LONGEST_CODE / 3)}…${text.slice(1 - (LONGEST_CODE * 2) / 3)}`;
   }
 
   width(column) {
@@ -46,7 +54,7 @@ class Grid {
     for (let row = 0; row < this.sheet.rows; row += step) {
       most = Math.max(most, this.cell(column, row).length);
     }
-    return Math.min(most + 2, 46);
+    return Math.min(most + 2, 52);
   }
 
   build(host, options) {
@@ -225,7 +233,7 @@ class Grid {
       if (value >= 0) {
         cell.append(make("a", { href: `#i-${value}`, textContent: text, tabIndex: -1 }));
       } else cell.textContent = text;
-      if (text.length > 24) cell.title = text;
+      if (text.length > 24) cell.title = column.data.isText ? clean(column.data.at(row)) : text;
       return cell;
     });
     const element = make("tr", { tabIndex: -1 }, ...cells);

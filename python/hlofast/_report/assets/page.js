@@ -52,16 +52,17 @@ function breathe() {
 }
 
 async function build() {
-  const packed = await block("sections");
   let program = null;
   if (document.body.classList.contains("module")) {
     program = new Program(await block("instructions"));
     new Search(program);
     addEventListener("hashchange", () => followAddress(program));
+    await breathe();
     showInstructions(program);
     followAddress(program);
     await breathe();
   }
+  const packed = await block("sections");
   const names = (row) => (program ? program.name(row) : String(row));
   const charts = [];
   for (const section of packed.head.sections) {
