@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,12 @@ def test_wrong_usage(tree: Tree, options: tuple[str, ...], said: str) -> None:
     assert said in done.stderr
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hlofast.ray.find_spec", lambda name: None)
+@pytest.mark.parametrize("found", [None, ModuleSpec("ray", None)])
+def test_without_ray_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, found: ModuleSpec | None
+) -> None:
+    """A folder of the name is not Ray."""
+    monkeypatch.setattr("hlofast.ray.find_spec", lambda name: found)
     with pytest.raises(ModuleNotFoundError, match=r"hlofast\[ray\]"):
         hlofast.ray.Cluster()
 

@@ -51,7 +51,9 @@ class Cluster:
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
-        if find_spec("ray") is None:
+        spec = find_spec("ray")
+        # Ray leaves a folder of its name in folders for temporary files, which could be imported.
+        if spec is None or spec.origin is None:
             raise ModuleNotFoundError(
                 "Ray is not installed: pip install 'hlofast[ray]'", name="ray"
             )
