@@ -29,6 +29,7 @@ VERBS = {
     "history": "what each pass of a compilation did to a module: counts, cost, peak, changes",
     "report": "a page for a browser: verdict, charts, tables, every instruction, in one HTML file",
     "show": "one instruction or computation in context: operands, users, source line",
+    "top": "an interactive view in a terminal: sorted tables, drill-down, memory over the schedule",
     "scan": "everything in dump directories: programs, or a dataset of all modules",
     "fmt": "print modules as canonical HLO text",
 }

@@ -1,0 +1,163 @@
+"""Tables as a terminal shows them: which rows in which order, and their cells as text."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from hlofast._report.data import seconds, short, short_bytes
+from hlofast._report.sheet import Field, Sheet
+from hlofast.cli import output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast import Module
+    from hlofast._report.data import Analyses, Contents
+
+MOST = 1000
+"""Rows that are shown at once; a filter finds the others."""
+_TEXTS = ("text", "code")
+KEYS = ("opcode", "phase", "scope", "source")
+"""Columns of sums that lead to the instructions they sum up."""
+
+
+class View:
+    """A sheet, the order of its rows and a filter."""
+
+    def __init__(self, sheet: Sheet, module: Module) -> None:
+        self.sheet = sheet
+        self.sort: str | None = sheet.sort
+        self.is_descending = True
+        self.filter = ""
+        self.within: tuple[str, str] | None = None
+        """A column and what its text begins with, of the rows that are shown."""
+        self._module = module
+        self._values: dict[str, list[Any]] = {}
+
+    @property
+    def labels(self) -> list[str]:
+        """What stands above the columns; the sorted one is marked."""
+        mark = "▼" if self.is_descending else "▲"
+        return [
+            f"{field.label} {mark}" if field.key == self.sort else field.label
+            for field in self.sheet.fields
+        ]
+
+    def sort_by_next(self) -> None:
+        """Sort by the column after the one the rows are sorted by."""
+        keys = [field.key for field in self.sheet.fields]
+        at = keys.index(self.sort) + 1 if self.sort in keys else 0
+        self.sort_by(keys[at % len(keys)])
+
+    def sort_by(self, key: str) -> None:
+        """Sort by a column: numbers from the largest, texts from the first; again, turned round."""
+        if key == self.sort:
+            self.is_descending = not self.is_descending
+            return
+        (field,) = (field for field in self.sheet.fields if field.key == key)
+        self.sort, self.is_descending = key, field.kind not in (*_TEXTS, "row")
+
+    def rows(self) -> list[int]:
+        """The numbers of the rows that pass the filter, in order; unknown values come last."""
+        rows: list[int] = list(range(len(self.sheet)))
+        if self.within is not None:
+            key, begin = self.within
+            values = self._column(key)
+            rows = [row for row in rows if values[row].startswith(begin)]
+        wanted = self.filter.casefold()
+        if wanted:
+            fields = [f for f in self.sheet.fields if f.kind in (*_TEXTS, "row")]
+            columns = [self._column(field.key) for field in fields]
+            rows = [r for r in rows if any(wanted in column[r].casefold() for column in columns)]
+        if self.sort is not None:
+            values = self._column(self.sort)
+            known = [row for row in rows if values[row] is not None]
+            known.sort(key=values.__getitem__, reverse=self.is_descending)
+            rows = known + [row for row in rows if values[row] is None]
+        return rows
+
+    def cells(self, row: int) -> list[str]:
+        """What stands in a row."""
+        fields = self.sheet.fields
+        return [_shown(field.kind, self._column(field.key)[row]) for field in fields]
+
+    def instruction(self, row: int) -> int | None:
+        """The instruction that a row is about, by its number."""
+        for field in self.sheet.fields:
+            if field.kind == "row":
+                number: int = field.values[row]
+                return number if number >= 0 else None
+        return None
+
+    def group(self, row: int) -> tuple[str, str] | None:
+        """The column and the text that the instructions of a sum have in common."""
+        first = self.sheet.fields[0]
+        text = self._column(first.key)[row] if first.key in KEYS else ""
+        return (first.key, text) if text else None
+
+    def _column(self, key: str) -> list[Any]:
+        """The values of a column; None where they are not known."""
+        if key not in self._values:
+            (field,) = (field for field in self.sheet.fields if field.key == key)
+            self._values[key] = self._read(field)
+        return self._values[key]
+
+    def _read(self, field: Field) -> list[Any]:
+        values: list[Any] = list(field.values.tolist())
+        if field.kind == "row":
+            return [self._module[row].name if row >= 0 else "" for row in values]
+        if field.kind in _TEXTS:
+            return [value or "" for value in values]
+        unknown = field.unknown
+        is_float = field.kind in ("seconds", "share", "float")
+        return [None if v == unknown or (is_float and isnan(v)) else v for v in values]
+
+
+def _shown(kind: str, value: Any) -> str:
+    if value is None:
+        return "?"
+    if kind in (*_TEXTS, "row"):
+        return output.printable(value)
+    if kind == "bytes":
+        return short_bytes(value)
+    if kind == "flops":
+        return short(int(value), "")
+    if kind == "seconds":
+        return seconds(value)
+    if kind == "share":
+        return str(output.share(value, 1))
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def instructions(found: Analyses) -> Sheet:
+    """Every instruction with what it costs, those that take longest or compute most first."""
+    costs: dict[str, Any] = found.cost.table()._columns
+    shown = [
+        Field("instruction", "instruction", "row", costs["instruction"]),
+        Field("opcode", "opcode", "code", costs["opcode"].tolist()),
+    ]
+    if found.time is not None:
+        total: Any = found.time.table()._columns["total_seconds"]
+        shown.append(Field("total_seconds", "time", "seconds", total, None))
+    for key, label, kind in (
+        ("flops", "FLOPs", "flops"),
+        ("bytes_accessed", "bytes", "bytes"),
+        ("multiplicity", "times", "integer"),
+    ):
+        shown.append(Field(key, label, kind, costs[key]))
+    shown += [Field(key, key, "code", costs[key].tolist()) for key in ("shape", "phase", "scope")]
+    files, lines = costs["source_file"].tolist(), costs["source_line"].tolist()
+    places = [f"{file}:{line}" if file else "" for file, line in zip(files, lines, strict=True)]
+    shown.append(Field("source", "source", "code", places))
+    sort = "flops" if found.time is None else "total_seconds"
+    note = "FLOPs are those of the instructions in a fusion, not of the fusion"
+    return Sheet("instructions", "Instructions", shown, sort=sort, note=note)
+
+
+def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]:
+    """The tables that have rows by section, instructions first."""
+    sections = [("Instructions", [instructions(found)])]
+    for section in contents.sections:
+        sections.append((section.title, [sheet for sheet in section.sheets if len(sheet)]))
+    return [(title, sheets) for title, sheets in sections if sheets]

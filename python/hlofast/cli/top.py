@@ -1,0 +1,107 @@
+"""An interactive view of a module in a terminal: sorted tables, drill-down, memory."""
+
+from __future__ import annotations
+
+import sys
+
+from hlofast.cli import UNREADABLE, USAGE, inputs, output
+from hlofast.cli.collectives import add_mesh, read_mesh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from hlofast._report.data import Analyses, Contents
+
+EXAMPLES = """\
+examples:
+  hlofast top module_0042.jit_train_step.after_optimizations.txt
+  hlofast top --device tpu-v5p --mesh data=2,model=4 step.txt
+  hlofast top --rows 5 step.txt | less           plain text, as everywhere but on a terminal
+
+Keys: up and down, Tab from the list of tables to the rows; Enter on a sum shows its instructions,
+on an instruction what it reads and who reads it, Escape goes back; s sorts by the next column, r
+turns the order round, / filters, q ends. A click on a column's head sorts by it. The view needs
+textual (pip install 'hlofast[top]').
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    inputs.add_files(parser, several=False)
+    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
+    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
+    add_mesh(parser)
+    parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
+    parser.add_argument(
+        "--rows",
+        type=output.natural,
+        default=10,
+        metavar="N",
+        help="rows per table in plain text, 0 for all (default 10)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the module of a file."""
+    device: Any = None
+    try:
+        if arguments.devices or arguments.device:
+            from hlofast import devices
+
+            known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
+            device = known[arguments.device] if arguments.device else None
+    except (OSError, ValueError) as error:
+        inputs.complain(str(error))
+        return USAGE
+    is_mesh, mesh = read_mesh(arguments)
+    if not is_mesh:
+        return USAGE
+    reader = inputs.Reader(arguments)
+    modules = list(reader)
+    if len(modules) > 1:
+        names = output.names([one.module.name for one in modules])
+        inputs.complain(f"{arguments.file}: several modules, name one with --module: {names}")
+        return USAGE
+    if not modules:
+        return reader.exit_code() or UNREADABLE
+    from hlofast._report.data import Analyses, contents
+
+    found = Analyses(modules[0].module, device, mesh, None)
+    page = contents(found, modules[0].path)
+    is_terminal = sys.stdout.isatty() and sys.stdin.isatty()
+    if is_terminal and not arguments.plain:
+        try:
+            from hlofast._top.app import Top
+        except ImportError:
+            inputs.complain("the view needs textual: pip install 'hlofast[top]'; in plain text:")
+        else:
+            Top(found, page).run()
+            return reader.exit_code()
+    _print(found, page, arguments.rows or None)
+    return reader.exit_code()
+
+
+def _print(found: Analyses, page: Contents, limit: int | None) -> None:
+    from hlofast._top.view import View, sheets
+
+    printer = output.Printer()
+    printer.heading(page.title)
+    printer.facts(page.facts)
+    printer.facts([(figure.label, f"{figure.text} ({figure.note})") for figure in page.figures])
+    for _, section in sheets(found, page):
+        for sheet in section:
+            view = View(sheet, found.module)
+            fields = sheet.fields
+            rows = view.rows()
+            cells = [
+                [
+                    cell if field.kind in ("text", "code", "row") else output.Figure(cell)
+                    for field, cell in zip(fields, view.cells(row), strict=True)
+                ]
+                for row in rows[:limit]
+            ]
+            printer.table(sheet.caption, [field.label for field in fields], cells, len(rows))
+    printer.line()

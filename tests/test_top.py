@@ -1,0 +1,219 @@
+"""`hlofast top`: the view driven by the library's own pilot, and what it prints elsewhere."""
+
+import asyncio
+import pty
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from test_cli import hlofast_command
+
+pytestmark = pytest.mark.once
+
+HOSTILE = """\
+HloModule evil
+
+ENTRY main {
+  x = f32[8]{0} parameter(0), metadata={op_name="[bold]x\\033[2J"}
+  ROOT y = f32[8]{0} add(x, x), metadata={op_name="[/nothing] \\033]0;title\\007" source_file="[link=x]"}
+}
+"""
+
+
+def driven(
+    module: hlofast.Module,
+    drive: Callable[[Any], Awaitable[None]],
+    device: str | None = None,
+    size: tuple[int, int] = (140, 48),
+) -> None:
+    """Run the view of `module` without a terminal and hand its pilot to `drive`."""
+    pytest.importorskip("textual")
+    from hlofast._report.data import Analyses, contents
+    from hlofast._top.app import Top
+
+    found = Analyses(module, device, None, None)
+
+    async def run() -> None:
+        app = Top(found, contents(found, None))
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await drive(pilot)
+
+    asyncio.run(run())
+
+
+def table(pilot: Any) -> Any:
+    """The table on the screen."""
+    from textual.widgets import DataTable
+
+    return pilot.app.screen.query_one(DataTable)
+
+
+def cells(pilot: Any, row: int = 0) -> list[str]:
+    return [str(cell) for cell in table(pilot).get_row_at(row)]
+
+
+def said(pilot: Any, where: str) -> str:
+    return str(pilot.app.screen.query_one(where).render())
+
+
+@pytest.fixture(scope="module")
+def module(train_step: Path) -> hlofast.Module:
+    return hlofast.load(train_step)
+
+
+def test_the_verdict_is_that_of_the_analyses(module: hlofast.Module) -> None:
+    time = module.time("tpu-v5e")
+
+    async def drive(pilot: Any) -> None:
+        from textual.widgets import Sparkline
+
+        text = said(pilot, "#verdict")
+        assert f"MFU {100 * time.mfu:.1f} %" in text
+        assert "Step time " in text
+        memory = module.memory(device="tpu-v5e")
+        assert f"{memory.live_peak:,} B" in said(pilot, "#memory Static")
+        data = pilot.app.screen.query_one(Sparkline).data
+        assert max(data) == memory.live_peak
+        assert len(data) <= 400
+
+    driven(module, drive, "tpu-v5e")
+
+
+def test_rows_are_sorted_and_turned_round(module: hlofast.Module) -> None:
+    cost = module.cost().table()
+    largest = max(cost, key=lambda row: row["flops"])
+    most_bytes = max(cost, key=lambda row: row["bytes_accessed"])
+
+    async def drive(pilot: Any) -> None:
+        assert cells(pilot)[0] == largest["name"]
+        await pilot.press("s")
+        assert cells(pilot)[0] == most_bytes["name"]
+        await pilot.press("r")
+        first = cells(pilot)[0]
+        least = min(row["bytes_accessed"] for row in cost)
+        assert {row["bytes_accessed"] for row in cost if row["name"] == first} == {least}
+
+    driven(module, drive)
+
+
+def test_an_instruction_leads_to_what_it_reads_and_back(module: hlofast.Module) -> None:
+    async def drive(pilot: Any) -> None:
+        name = cells(pilot)[0]
+        (instruction,) = (i for i in module if i.name == name)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert said(pilot, "#facts").startswith(name)
+        neighbours = [cells(pilot, row)[:2] for row in range(table(pilot).row_count)]
+        expected = [["operand", other.name] for other in instruction.operands]
+        expected += [["user", other.name] for other in instruction.users]
+        assert neighbours == expected
+        await pilot.press("enter")
+        await pilot.pause()
+        assert said(pilot, "#facts").startswith(expected[0][1])
+        await pilot.press("escape", "escape")
+        await pilot.pause()
+        assert cells(pilot)[0] == name
+
+    driven(module, drive)
+
+
+def test_a_sum_leads_to_its_instructions(module: hlofast.Module) -> None:
+    async def drive(pilot: Any) -> None:
+        pilot.app.screen.show("cost-by-opcode")
+        await pilot.pause()
+        opcode = cells(pilot)[0]
+        await pilot.press("enter")
+        await pilot.pause()
+        shown = {cells(pilot, row)[1] for row in range(table(pilot).row_count)}
+        assert shown == {opcode}
+        assert f"opcode {opcode}" in said(pilot, "#place")
+        await pilot.press("escape")
+        assert table(pilot).row_count == min(len(module), 1000)
+
+    driven(module, drive)
+
+
+def test_a_filter_finds_and_is_taken_away(module: hlofast.Module) -> None:
+    async def drive(pilot: Any) -> None:
+        await pilot.press("slash", *"DOT", "enter")
+        await pilot.pause()
+        assert 0 < table(pilot).row_count < len(module)
+        for row in range(table(pilot).row_count):
+            assert "dot" in " ".join(cells(pilot, row)).casefold()
+        await pilot.press("escape")
+        assert table(pilot).row_count == min(len(module), 1000)
+
+    driven(module, drive)
+
+
+def test_tables_are_reached_by_keyboard(module: hlofast.Module) -> None:
+    async def drive(pilot: Any) -> None:
+        from textual.widgets import OptionList
+
+        await pilot.press("shift+tab")
+        assert isinstance(pilot.app.focused, OptionList)
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert "Instructions" not in said(pilot, "#place")
+        await pilot.press("q")
+
+    driven(module, drive, size=(80, 24))
+
+
+def test_names_of_dumps_steer_nothing() -> None:
+    async def drive(pilot: Any) -> None:
+        shown = [cell for row in range(2) for cell in cells(pilot, row)]
+        assert any("[bold]x" in cell for cell in shown)
+        await pilot.press("enter")
+        await pilot.pause()
+        everything = "".join(shown) + said(pilot, "#facts")
+        assert "\x1b" not in everything
+        assert "\x07" not in everything
+
+    module = hlofast.loads(HOSTILE.replace("\\033", "\x1b").replace("\\007", "\x07"))
+    driven(module, drive)
+
+
+def test_plain_text_where_there_is_no_terminal(train_step: Path, module: hlofast.Module) -> None:
+    done = hlofast_command("top", "--rows", "2", str(train_step))
+    assert done.returncode == 0
+    assert done.stdout.startswith("jit_train_step")
+    largest = max(module.cost().table(), key=lambda row: row["flops"])
+    lines = done.stdout.split("Instructions (first 2 of ")[1].splitlines()
+    assert lines[2].startswith(largest["name"])
+    assert len(lines[1:4]) == 3
+
+
+def test_inputs_that_are_none(tmp_path: Path) -> None:
+    assert hlofast_command("top", str(tmp_path / "absent.txt")).returncode == 3
+    bad = tmp_path / "bad.txt"
+    bad.write_text("HloModule m\nENTRY e { ROOT p = f32[ parameter(0) }")
+    assert hlofast_command("top", str(bad)).returncode == 3
+    assert hlofast_command("top", "--device", "nothing", str(bad)).returncode == 2
+
+
+def test_the_view_ends_with_q(train_step: Path) -> None:
+    pytest.importorskip("textual")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-P", "-m", "hlofast", "top", str(train_step)]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as running:
+        import os
+
+        os.close(theirs)
+        seen = b""
+        while b"Instructions" not in seen:
+            seen += os.read(ours, 1 << 16)
+        os.write(ours, b"q")
+        try:
+            while os.read(ours, 1 << 16):
+                pass
+        except OSError:  # The other end has gone.
+            pass
+        assert running.wait(60) == 0
+    os.close(ours)
