@@ -92,22 +92,20 @@ def split(
     for last, (_, (own, _)) in enumerate(stamps, 1):
         filled += own
         if filled >= size or last - first >= _MOST_FILES or last == len(stamps):
+            part, programs = survey.part(first, last)
             paths = [path for path, _ in stamps[first:last]]
-            yield Task(*_task(survey, options, first, paths), read)
+            yield Task(part, options | _own(options, programs, paths), read)
             first, filled = last, 0
 
 
-def _task(
-    survey: SurveyData, options: dict[str, Any], first: int, paths: list[str]
-) -> tuple[Any, dict[str, Any]]:
-    part, programs = survey.part(first, first + len(paths))
+def _own(options: dict[str, Any], programs: list[int], paths: list[str]) -> dict[str, Any]:
+    """Options by program and by path, as far as they are about these."""
     devices = options["devices"]
-    own = {
-        "devices": [devices[number] for number in programs] if devices else [],
-        "known": {path: options["known"][path] for path in paths if path in options["known"]},
-        "stamps": {path: options["stamps"][path] for path in paths if path in options["stamps"]},
-    }
-    return part, options | own
+    own: dict[str, Any] = {"devices": [devices[number] for number in programs] if devices else []}
+    for name in ("known", "stamps"):
+        values = options[name]
+        own[name] = {path: values[path] for path in paths if path in values}
+    return own
 
 
 def engine(executor: Any) -> Engine:
@@ -138,10 +136,11 @@ class Executed:
                 if not waiting:
                     return
                 task, future = waiting[0]
+                is_done = future.done()
                 try:
                     result = future.result(_PATIENCE)
                 except TimeoutError as error:
-                    if future.done():
+                    if is_done:  # Then it is the task's own.
                         raise failed(task.title, error) from error
                     yield None
                     continue
