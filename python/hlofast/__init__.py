@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from hlofast._scan import Scan, scan
     from hlofast._stages import Stages
     from hlofast._time import Time
+    from hlofast._trace import Trace
     from hlofast.table import Table
 
     __version__: str
@@ -125,6 +126,7 @@ __all__ = [
     "Table",
     "TextColumn",
     "Time",
+    "Trace",
     "Utilization",
     "WindowDimension",
     "__version__",
@@ -229,6 +231,10 @@ def __getattr__(name: str) -> object:
         from hlofast import _time
 
         value = _time.Time
+    elif name == "Trace":
+        from hlofast import _trace
+
+        value = _trace.Trace
     elif name == "Table":
         from hlofast import table
 

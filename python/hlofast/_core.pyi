@@ -60,6 +60,9 @@ from hlofast._time import Time
 from hlofast._time_data import TimeData as TimeData
 from hlofast._time_data import _collective_time as _collective_time
 from hlofast._time_data import _time as _time
+from hlofast._trace import Trace
+from hlofast._trace_data import TraceData as TraceData
+from hlofast._trace_data import _trace as _trace
 from hlofast.config import EffectiveConfig
 from hlofast.devices import Device
 from hlofast.errors import ParseError
@@ -227,6 +230,17 @@ class Module:
         estimates: str = "model",
         collectives: str | Measurements | None = None,
     ) -> Time: ...
+    def trace(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        device: str | Device,
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        estimates: str = "model",
+        collectives: str | Measurements | None = None,
+        iterations: int | None = None,
+        min_duration: float = 0.0,
+    ) -> Trace: ...
     def memory(
         self,
         *,

@@ -74,9 +74,10 @@ class Report:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to `path`, all or nothing; an `OSError` if that cannot be."""
-        from hlofast.cli.output import write_whole
+        from hlofast._files import replacing
 
-        write_whole(os.fspath(path), self.html.encode("utf-8", "replace"))
+        with replacing(os.fspath(path)) as file:
+            file.write(self.html.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
         from html import escape

@@ -22,6 +22,7 @@ VERBS = {
     "remat": "what is recomputed, what is kept for the backward pass instead, what to change",
     "memory": "what is alive at the peak: class, scope, source; XLA's account",
     "time": "how long a step takes on a device: compute, memory, exposed collectives; MFU",
+    "trace": "the simulated schedule as a timeline for Perfetto: tracks, links, bytes alive",
     "config": "a trainer config: its mesh rules, what it is on an instance, what differs",
     "check": "what was declared (mesh, shardings, policy, figures) beside what was compiled",
     "stages": "pipeline stages: sections, what stays and is sent, the boundary, micro-batches",

@@ -57,7 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json("fmt", VERSION, {"modules": modules, "errors": reader.errors})
     elif arguments.output and reader.exit_code() == 0:
-        output.write_whole(arguments.output, _encoded("\n".join(texts)))
+        from hlofast._files import replacing
+
+        with replacing(arguments.output) as file:
+            file.write(_encoded("\n".join(texts)))
     return reader.exit_code()
 
 

@@ -263,26 +263,3 @@ def print_json(verb: str, version: int, document: dict[str, Any]) -> None:
 
     json.dump({"schema": f"hlofast.{verb}", "version": version, **document}, sys.stdout, indent=1)
     sys.stdout.write("\n")
-
-
-def write_whole(path: str, content: bytes) -> None:
-    """Write through a file beside `path`, so that a reader sees the old or the new content."""
-    import tempfile
-
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as device:  # A pipe or /dev/null, which nothing may replace.
-            device.write(content)
-        return
-
-    handle, name = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=os.path.basename(path))
-    try:
-        # Such a file is its owner's alone; what people share are reports.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

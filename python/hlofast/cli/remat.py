@@ -117,24 +117,16 @@ def _is_plan(arguments: argparse.Namespace) -> bool:
 
 def _apply(remat: Remat, path: str) -> bool:
     """Write the new module beside `path` and move it there; False if there is none to write."""
-    import os
-    import tempfile
+    from hlofast._files import replacing
 
     try:
         text = remat.apply().to_text()
     except ValueError as error:
         inputs.complain(f"{error}; nothing is written")
         return False
-    folder = os.path.dirname(path) or "."
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".hlofast-", suffix=".txt")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(path) as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
     except OSError as error:
         inputs.complain(f"{path}: {error.strerror or error}")
         return False

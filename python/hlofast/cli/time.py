@@ -33,10 +33,8 @@ KEYS = ("bound", "opcode", "computation", "phase", "scope", "source")
 MODELS = ("topology", "speed-of-light", "alpa")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.epilog = EXAMPLES
-    inputs.add_files(parser)
+def add_timing(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say on what a module runs and whose figures count."""
     parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
     parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
     add_mesh(parser)
@@ -52,20 +50,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="topology",
         help=f"{', '.join(MODELS)} or a file of measurements (default topology)",
     )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    inputs.add_files(parser)
+    add_timing(parser)
     parser.add_argument("--by", choices=KEYS, default="bound", help="rows (default bound)")
     output.add_top(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Time the modules of every file."""
+def read_timing(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The arguments of `Module.time`; None, and said why, if they make no sense."""
     from hlofast import devices
 
     try:
         known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
         if arguments.device is None:
             inputs.complain(f"which --device? known are: {', '.join(known)}")
-            return USAGE
+            return None
         device = known[arguments.device]
         models = arguments.collectives in MODELS
         collectives = (
@@ -73,17 +78,28 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except (OSError, ValueError) as error:
         inputs.complain(str(error))
-        return USAGE
+        return None
     is_mesh, mesh = read_mesh(arguments)
     if not is_mesh:
+        return None
+    return {
+        "device": device,
+        "mesh": mesh,
+        "estimates": arguments.estimates,
+        "collectives": collectives,
+    }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Time the modules of every file."""
+    timing = read_timing(arguments)
+    if timing is None:
         return USAGE
     reader = inputs.Reader(arguments)
     printer = None if arguments.json else output.Printer()
     documents = []
     for found in reader:
-        time = found.module.time(
-            device, mesh=mesh, estimates=arguments.estimates, collectives=collectives
-        )
+        time = found.module.time(**timing)
         document = found.describe() | _describe(time, arguments)
         if printer is None:
             documents.append(document)
@@ -92,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     if printer is None:
         contents = {
             "by": arguments.by,
-            "device": _device(device),
+            "device": _device(timing["device"]),
             "modules": documents,
             "errors": reader.errors,
         }
@@ -128,22 +144,27 @@ def _describe(time: Time, arguments: argparse.Namespace) -> dict[str, Any]:
         "collective_model": arguments.collectives,
         "mesh": time.mesh,
         "mesh_source": time.mesh_source,
-        "step": {
-            "seconds": time.step_seconds,
-            "compute_seconds": time.compute_seconds,
-            "memory_seconds": time.memory_seconds,
-            "other_seconds": time.other_seconds,
-            "exposed_seconds": time.exposed,
-            "bound": time.bound,
-            "is_lower_bound": bool(time.unknown or time.open_loops),
-        },
+        "step": describe_step(time),
         "utilization": _utilization(time),
         "compiler": _compiler(time),
         "groups": groups,
         "collectives": collectives,
         "unknown_figures": list(time.unknown),
         "loops_of_unknown_trip_count": list(time.open_loops),
-        "notes": _notes(time, arguments, collectives),
+        "notes": notes(time, arguments),
+    }
+
+
+def describe_step(time: Time) -> dict[str, Any]:
+    """Seconds of a step by what they go to."""
+    return {
+        "seconds": time.step_seconds,
+        "compute_seconds": time.compute_seconds,
+        "memory_seconds": time.memory_seconds,
+        "other_seconds": time.other_seconds,
+        "exposed_seconds": time.exposed,
+        "bound": time.bound,
+        "is_lower_bound": bool(time.unknown or time.open_loops),
     }
 
 
@@ -170,13 +191,14 @@ def _compiler(time: Time) -> dict[str, Any] | None:
     }
 
 
-def _notes(
-    time: Time, arguments: argparse.Namespace, collectives: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    notes: list[dict[str, Any]] = []
+def notes(time: Time, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """What to keep in mind when reading the figures."""
+    noted: list[dict[str, Any]] = []
 
     def note(kind: str, text: str) -> None:
-        notes.append({"kind": kind, "text": text})
+        noted.append({"kind": kind, "text": text})
+
+    collectives = time.collectives
 
     summary = time.module.summary(shapes=1)
     if not time.module.is_scheduled:
@@ -187,12 +209,12 @@ def _notes(
             f"the module is {summary['status']}: instructions are not fused yet and move several "
             f"times the bytes that run",
         )
-    if collectives and time.mesh is None:
+    if len(collectives) and time.mesh is None:
         note("no-mesh", "no mesh is known: all collectives share one set of links")
-    elif collectives and time.mesh_source != "given":
+    elif len(collectives) and time.mesh_source != "given":
         words = time.mesh_source.replace("_", " ")
         note("derived-mesh", f"mesh {time.mesh}, derived from {words}")
-    if collectives and arguments.hosts is None and arguments.slices is None:
+    if len(collectives) and arguments.hosts is None and arguments.slices is None:
         note("one-level", "neither hosts nor slices are given: all devices are one network level")
     if time.device.backend == "tpu" and time.estimates != "roofline":
         note(
@@ -200,7 +222,7 @@ def _notes(
             "seconds of instructions follow the TPU compiler's own estimates, which are slower "
             "than hardware where HBM limits; --estimates roofline gives the other end",
         )
-    return notes
+    return noted
 
 
 def seconds(value: float) -> str:

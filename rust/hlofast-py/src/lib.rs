@@ -38,6 +38,7 @@ mod table;
 mod table_builder;
 mod text_column;
 mod time;
+mod trace;
 mod values;
 
 use pyo3::prelude::*;
@@ -110,6 +111,8 @@ mod _core {
     use crate::text_column::TextColumn;
     #[pymodule_export]
     use crate::time::{_collective_time, _time, TimeData};
+    #[pymodule_export]
+    use crate::trace::{_trace, TraceData};
     use hlofast::Provenance;
     use hlofast::graph::Phase;
     use hlofast::ir::{CallRole, ElementType, Opcode};

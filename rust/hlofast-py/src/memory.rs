@@ -33,6 +33,13 @@ pub struct MemoryData {
     counted: Arc<Counted>,
 }
 
+impl MemoryData {
+    /// The core's live ranges.
+    pub fn core(&self) -> &Memory {
+        &self.counted.memory
+    }
+}
+
 fn choice<T: Copy>(word: &str, what: &str, all: &[(&str, T)]) -> PyResult<T> {
     let found = all.iter().find(|(name, _)| *name == word);
     found.map(|(_, value)| *value).ok_or_else(|| {

@@ -324,6 +324,31 @@ impl Module {
         time.call1((slf, device, mesh, estimates, collectives))
     }
 
+    /// The simulated schedule on `device` as a trace for timeline viewers, written to `path` if that
+    /// is given: its name ends in `.json` (Chrome's Trace Event Format) or `.pftrace` (Perfetto's
+    /// protobuf), and in `.gz` if it is compressed.
+    ///
+    /// `device`, `mesh`, `estimates` and `collectives` are those of `time`. `iterations` says how
+    /// many iterations of a loop are shown one by one, by default as many as fit well; slices
+    /// shorter than `min_duration` seconds are left out. A `ValueError` for other names, and for a
+    /// step longer than a trace can hold.
+    #[pyo3(signature = (path=None, *, device, mesh=None, estimates="model", collectives=None, iterations=None, min_duration=0.0))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
+    fn trace<'py>(
+        slf: &Bound<'py, Self>,
+        path: Option<&Bound<'py, PyAny>>,
+        device: &Bound<'py, PyAny>,
+        mesh: Option<&Bound<'py, PyAny>>,
+        estimates: &str,
+        collectives: Option<&Bound<'py, PyAny>>,
+        iterations: Option<&Bound<'py, PyAny>>,
+        min_duration: f64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let trace = slf.py().import("hlofast._trace")?.getattr("trace")?;
+        let arguments = (slf, path, device, mesh, estimates, collectives, iterations, min_duration);
+        trace.call1(arguments)
+    }
+
     /// What is alive when: the peak, the values alive there, the bytes alive at every step.
     ///
     /// `rule` says which values share memory: `in_place` also results and the operands they may

@@ -13,10 +13,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
 
-struct Timed {
-    held: Arc<Held>,
-    found: Arc<Collectives>,
-    time: Time,
+/// A module, its time and what it was timed with.
+pub struct Timed {
+    pub held: Arc<Held>,
+    pub found: Arc<Collectives>,
+    pub time: Time,
+    pub device: Device,
     mesh: Option<String>,
     mesh_source: &'static str,
     /// Executions outside fusions; -1 beyond 64 bits.
@@ -28,7 +30,7 @@ struct Timed {
 /// The time of a module, as modelled by `Module.time`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct TimeData {
-    timed: Arc<Timed>,
+    pub timed: Arc<Timed>,
 }
 
 /// A device by name, backend, topology, figures and peaks.
@@ -85,7 +87,8 @@ pub fn _time(
         let multiplicity = multiplicity(&held, &time.simulation.executions);
         let bound = time.rows.bound.iter().map(|bound| *bound as u8).collect();
         let provenance = time.rows.provenance.iter().map(|known| *known as u8).collect();
-        Timed { held, found, time, mesh, mesh_source, multiplicity, bound, provenance }
+        let device = options.device;
+        Timed { held, found, time, device, mesh, mesh_source, multiplicity, bound, provenance }
     });
     Ok(TimeData { timed: Arc::new(timed) })
 }

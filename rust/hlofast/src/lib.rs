@@ -25,6 +25,7 @@ pub mod summary;
 pub mod table;
 pub mod text;
 pub mod time;
+pub mod trace;
 
 pub use error::{ErrorKind, ParseError, Result};
 pub use parse::Options;

@@ -21,4 +21,5 @@ pub use matmuls::matmuls;
 pub use modules::{computations, findings, instructions};
 pub use remat::{gathers, recomputed, remat, residuals};
 pub use scopes::{SCOPE_BYTES, ScopeTexts};
+pub(crate) use text::json_text;
 pub use text::{csv, json_lines};

@@ -109,7 +109,8 @@ fn plain(cell: &Cell<'_>, out: &mut Vec<u8>) {
     };
 }
 
-fn json_text(text: &[u8], out: &mut Vec<u8>) {
+/// Appends `text` as a JSON string; bytes that are not UTF-8 become replacement characters.
+pub(crate) fn json_text(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     let text = String::from_utf8_lossy(text);
     let mut rest = text.as_bytes();

@@ -2,11 +2,13 @@
 //!
 //! Start at [`time`]. `work.rs` says what a row computes, `windows.rs` what the TPU compiler wrote
 //! about it; `tpu.rs` and `roofline.rs` turn that into seconds; `collective.rs` times one
-//! collective, `communication.rs` those of a module; `simulate.rs` plays the schedule.
+//! collective, `communication.rs` those of a module; `simulate.rs` plays the schedule, and keeps what
+//! time is spent on (`recording.rs`) where that is asked for.
 
 pub mod collective;
 mod communication;
 mod device;
+mod recording;
 mod roofline;
 mod simulate;
 mod tpu;
@@ -15,8 +17,9 @@ mod work;
 
 pub use communication::{ALL_LINKS, Communication, Model, communications};
 pub use device::{Device, Topology};
+pub use recording::{Recording, Resource, Stretch};
 pub use roofline::{Bound, Rows, rows};
-pub use simulate::{Simulation, Split, simulate};
+pub use simulate::{Simulation, Split, record, simulate};
 pub use windows::{Windows, windows};
 
 use crate::Provenance;

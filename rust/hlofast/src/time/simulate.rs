@@ -4,6 +4,7 @@
 
 use super::communication::Communication;
 use super::device::Device;
+use super::recording::{Recording, Resource, Stretch};
 use super::roofline::{Bound, Rows};
 use crate::comms::Collectives;
 use crate::cost::Cost;
@@ -89,6 +90,33 @@ pub fn simulate(
     found: &Collectives,
     communications: &[Communication],
 ) -> Simulation {
+    play(module, cost, device, rows, found, communications, None).result
+}
+
+/// Plays the schedule of `module` as [`simulate`] does, and keeps what its time is spent on.
+pub fn record(
+    module: &Module,
+    cost: &Cost,
+    device: &Device,
+    rows: &Rows,
+    found: &Collectives,
+    communications: &[Communication],
+) -> Recording {
+    let ranges = vec![0..0; module.computations().len()];
+    let empty = Recording { stretches: Vec::new(), ranges };
+    let player = play(module, cost, device, rows, found, communications, Some(empty));
+    player.recording.unwrap_or_default()
+}
+
+fn play<'a>(
+    module: &'a Module,
+    cost: &'a Cost,
+    device: &Device,
+    rows: &'a Rows,
+    found: &'a Collectives,
+    communications: &[Communication],
+    recording: Option<Recording>,
+) -> Player<'a> {
     let count = module.row_count();
     let mut player = Player {
         module,
@@ -108,8 +136,10 @@ pub fn simulate(
         axis_of: Vec::new(),
         seconds: communications.iter().map(|entry| entry.estimate.seconds).collect(),
         last_of_channel: HashMap::new(),
+        found,
+        recording,
     };
-    player.prepare(found, communications);
+    player.prepare(communications);
     for id in module.computation_post_order() {
         player.computation(id);
     }
@@ -117,7 +147,7 @@ pub fn simulate(
     player.result.step = player.result.computations.get(entry).cloned().unwrap_or_default();
     player.result.step.exposed.resize(player.result.axes.len(), 0.0);
     player.result.executions = player.executions();
-    player.result
+    player
 }
 
 /// Texts of axes that are told apart; the rest share links.
@@ -150,14 +180,16 @@ struct Player<'a> {
     seconds: Vec<f64>,
     /// By row of a start that is no collective's: when its copy ends.
     last_of_channel: HashMap<u32, f64>,
+    found: &'a Collectives,
+    /// Where it is wanted: what time is spent on.
+    recording: Option<Recording>,
 }
 
 impl Player<'_> {
-    fn prepare(&mut self, found: &Collectives, communications: &[Communication]) {
+    fn prepare(&mut self, communications: &[Communication]) {
         let mut numbers: HashMap<&str, usize> = HashMap::new();
-        for (number, (collective, entry)) in
-            found.collectives.iter().zip(communications).enumerate()
-        {
+        let found = &self.found.collectives;
+        for (number, (collective, entry)) in found.iter().zip(communications).enumerate() {
             let axes = &mut self.result.axes;
             let axis = *numbers.entry(&entry.axes).or_insert_with(|| {
                 if axes.len() < MOST_AXES {
@@ -190,7 +222,28 @@ impl Player<'_> {
         }
     }
 
+    /// Keeps a stretch of time; those of no length only of what contains others.
+    fn keep(&mut self, row: Row, resource: Resource, begin: f64, end: f64) {
+        self.keep_of(row, None, resource, begin, end);
+    }
+
+    fn keep_of(
+        &mut self,
+        row: Row,
+        collective: Option<u32>,
+        resource: Resource,
+        begin: f64,
+        end: f64,
+    ) {
+        if let Some(recording) = &mut self.recording
+            && (end > begin || resource == Resource::Called)
+        {
+            recording.stretches.push(Stretch { row, collective, resource, begin, end });
+        }
+    }
+
     fn computation(&mut self, id: ComputationId) {
+        let first = self.recording.as_ref().map_or(0, |recording| recording.stretches.len());
         let calls = self.module.calls_within(id);
         let calls: &[Call] = self.module.all_calls().get(calls).unwrap_or_default();
         let mut play = Play {
@@ -218,6 +271,11 @@ impl Player<'_> {
         for (number, end) in rest {
             self.wait_for(None, number, end, &mut play);
         }
+        if let Some(recording) = &mut self.recording
+            && let Some(range) = recording.ranges.get_mut(id.0 as usize)
+        {
+            *range = first as u32..recording.stretches.len() as u32;
+        }
         if let Some(place) = self.result.computations.get_mut(id.0 as usize) {
             *place = play.split;
         }
@@ -236,11 +294,13 @@ impl Player<'_> {
                 let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
                 let duration = self.seconds.get(number as usize).copied().unwrap_or(0.0);
                 let free = play.links.get(axis).copied().unwrap_or(0.0);
-                let end = play.clock.max(free) + duration;
+                let begin = play.clock.max(free);
+                let end = begin + duration;
                 if let Some(link) = play.links.get_mut(axis) {
                     *link = end;
                 }
                 play.flying.insert(number, end);
+                self.keep_of(row, Some(number), Resource::Links(axis as u16), begin, end);
                 return end;
             }
             Transfer::Done(number) => {
@@ -259,8 +319,10 @@ impl Player<'_> {
         }
         match opcode {
             Opcode::CopyStart | Opcode::AsyncStart => {
-                let end = play.clock.max(play.copies) + self.copied(row);
+                let begin = play.clock.max(play.copies);
+                let end = begin + self.copied(row);
                 play.copies = end;
+                self.keep(row, Resource::Copies, begin, end);
                 self.last_of_channel.insert(row.0, end);
                 end
             }
@@ -268,34 +330,38 @@ impl Player<'_> {
                 let start = self.module.operands(row).first().copied();
                 let end = start.and_then(|start| self.last_of_channel.get(&start).copied());
                 let waited = end.map_or(0.0, |end| (end - play.clock).max(0.0));
+                self.keep(row, Resource::Memory, play.clock, play.clock + waited);
                 play.clock += waited;
                 play.split.seconds += waited;
                 play.split.memory += waited;
                 play.clock
             }
-            Opcode::While => {
-                self.repeat(row, play);
-                play.clock
-            }
-            Opcode::Conditional => {
-                self.branch(row, play);
-                play.clock
-            }
-            Opcode::Call => {
-                for call in calls_of(play.calls, row) {
-                    self.enter(call.computation, 1.0, play);
+            Opcode::While | Opcode::Conditional | Opcode::Call => {
+                let begin = play.clock;
+                match opcode {
+                    Opcode::While => self.repeat(row, play),
+                    Opcode::Conditional => self.branch(row, play),
+                    _ => {
+                        for call in calls_of(play.calls, row) {
+                            self.enter(call.computation, 1.0, play);
+                        }
+                    }
                 }
+                self.keep(row, Resource::Called, begin, play.clock);
                 play.clock
             }
             _ => {
+                let begin = play.clock;
                 play.clock += own;
                 play.split.seconds += own;
                 let bound = self.rows.bound.get(at).copied().unwrap_or_default();
-                match bound {
-                    Bound::Compute => play.split.compute += own,
-                    Bound::Memory => play.split.memory += own,
-                    _ => play.split.other += own,
-                }
+                let (sum, resource) = match bound {
+                    Bound::Compute => (&mut play.split.compute, Resource::Compute),
+                    Bound::Memory => (&mut play.split.memory, Resource::Memory),
+                    _ => (&mut play.split.other, Resource::Other),
+                };
+                *sum += own;
+                self.keep(row, resource, begin, play.clock);
                 play.clock
             }
         }
@@ -306,10 +372,12 @@ impl Player<'_> {
         let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
         let duration = self.seconds.get(number as usize).copied().unwrap_or(0.0);
         let free = play.links.get(axis).copied().unwrap_or(0.0);
-        let end = play.clock.max(free) + duration;
+        let begin = play.clock.max(free);
+        let end = begin + duration;
         if let Some(link) = play.links.get_mut(axis) {
             *link = end;
         }
+        self.keep_of(row, Some(number), Resource::Links(axis as u16), begin, end);
         self.wait_for(Some(row), number, end, play);
     }
 
@@ -355,6 +423,11 @@ impl Player<'_> {
     fn wait_for(&mut self, row: Option<Row>, number: u32, end: f64, play: &mut Play<'_>) {
         let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
         let waited = (end - play.clock).max(0.0);
+        if let Some(row) = row.or_else(|| Some(self.found.collectives.get(number as usize)?.outer))
+        {
+            let resource = Resource::Exposed(axis as u16);
+            self.keep_of(row, Some(number), resource, play.clock, play.clock + waited);
+        }
         play.clock += waited;
         play.split.wait(axis, waited);
         if let Some(entry) = self.result.collectives.get_mut(number as usize) {

@@ -1,0 +1,172 @@
+"""`Trace`: the simulated schedule of a module as a file for timeline viewers."""
+
+from __future__ import annotations
+
+import os
+
+from hlofast import _core, _time, devices
+from hlofast._files import replacing
+from hlofast.table import Table
+
+TYPE_CHECKING = False  # The command line writes traces; importing typing would slow its start.
+if TYPE_CHECKING:
+    from _collections_abc import Mapping
+    from collections.abc import Callable
+
+    from hlofast._core import Module
+    from hlofast._measurements import Measurements
+    from hlofast._time import Time
+
+FORMATS = ("json", "pftrace")
+"""Chrome's Trace Event Format, and Perfetto's protobuf."""
+
+
+def format_of(path: str) -> tuple[str, bool]:
+    """Which format the name of a file asks for, and whether compressed; a `ValueError` if none."""
+    is_compressed = path.endswith(".gz")
+    name = path.removesuffix(".gz")
+    for form in FORMATS:
+        if name.endswith(f".{form}"):
+            return form, is_compressed
+    raise ValueError(
+        f"{path}: the name of a trace ends in .json or .pftrace, and in .gz if it is compressed"
+    )
+
+
+class Trace:
+    """The simulated schedule of a module: `Module.trace()`.
+
+    Tracks are `program` (loops, iterations and calls around what they contain), `compute`,
+    `memory` (with waiting for copies) and `other`, which share the one compute unit; `exposed` by
+    axes of the mesh (waiting for collectives), `links` by axes (collectives under way) and
+    `copies`. Seconds of `compute`, `memory`, `other` and `exposed` add up to the step. A counter
+    holds the bytes alive, as `Module.memory()` counts them.
+
+    Of each loop the first iterations are shown one by one, as many as fit; the rest is one slice
+    per track, as long as all of it together, so that every track adds up to what `time` says.
+    """
+
+    __slots__ = ("_data", "live_bytes_unknown", "time")
+
+    def __init__(self, time: Time, data: _core.TraceData, live_bytes_unknown: str | None) -> None:
+        self.time = time
+        """The time model's figures."""
+        self._data = data
+        self.live_bytes_unknown = live_bytes_unknown
+        """Why there is no counter of bytes alive; None if there is one."""
+
+    @property
+    def tracks(self) -> Table:
+        """One row per track.
+
+        Columns: track, slices, seconds (of its slices, as modelled; of `program` the step),
+        left_out (slices shorter than `min_duration`, or that overlap too many others),
+        left_out_seconds.
+        """
+        return Table(self._data.tracks())
+
+    @property
+    def loops(self) -> Table:
+        """One row per loop: instruction, name, trip_count (-1 if unknown), shown (iterations)."""
+        return Table(self._data.loops())
+
+    @property
+    def peak(self) -> int | None:
+        """The most bytes alive; None if they could not be counted (`live_bytes_unknown`)."""
+        return self._data.peak
+
+    @property
+    def not_played(self) -> int:
+        """Calls that are shown as a whole, since the trace would be too large otherwise."""
+        return self._data.not_played
+
+    def write(self, path: str | os.PathLike[str], form: str | None = None) -> None:
+        """Write the trace to `path`, all or nothing.
+
+        `form` is `json` (Chrome's Trace Event Format) or `pftrace` (Perfetto's protobuf); both
+        hold the same events, and Perfetto opens both. By default the name says which; names that
+        end in `.gz` are compressed. A `ValueError` for other names.
+        """
+        name = os.fspath(path)
+        if form is None:
+            form, is_compressed = format_of(name)
+        elif form in FORMATS:
+            is_compressed = name.endswith(".gz")
+        else:
+            raise ValueError(f"form is one of {', '.join(FORMATS)}, not {form!r}")
+
+        def put(write: Callable[[bytes], object]) -> None:
+            self._data.write(form, self._facts(), write)
+
+        with replacing(name) as file:
+            if not is_compressed:
+                put(file.write)
+                return
+            import gzip
+
+            # Without a name and a time in it, equal traces are equal files.
+            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                put(packed.write)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What is told of the module as a whole."""
+        time = self.time
+        facts = {
+            "provenance": "simulated schedule of a time model; nothing was measured",
+            "device": time.device.name,
+            "estimates": time.estimates,
+            "mesh": time.mesh or "unknown",
+            "unknown_figures": ", ".join(time.unknown),
+            "live_bytes": self.live_bytes_unknown and f"unknown: {self.live_bytes_unknown}",
+            "hlofast": _core._version,
+        }
+        return [(name, text) for name, text in facts.items() if text]
+
+    def __repr__(self) -> str:
+        slices = sum(row["slices"] for row in self.tracks)
+        return (
+            f"<Trace of {self.time.module.name} on {self.time.device.name}: {slices} slices in "
+            f"{self.time.step_seconds:.6g} s>"
+        )
+
+
+def of_time(time: Time, iterations: int | None, min_duration: float) -> Trace:
+    """The trace of a module that has been timed."""
+    if iterations is not None and not 1 <= iterations < 1 << 64:
+        raise ValueError(f"iterations is a number from 1 on, not {iterations}")
+    if not 0 <= min_duration < float("inf"):
+        raise ValueError(f"min_duration is a number of seconds, not {min_duration}")
+    unknown = memory = None
+    try:
+        memory = _core._memory(
+            time.module,
+            rule="in_place",
+            sizes="device",
+            constants="last_use",
+            space=0,
+            schedule="text",
+        )
+    except (ValueError, OverflowError) as error:
+        unknown = str(error)
+    data = _core._trace(time._data, memory, iterations=iterations, min_seconds=min_duration)
+    return Trace(time, data, unknown)
+
+
+def trace(
+    module: Module,
+    path: str | os.PathLike[str] | None,
+    device: str | devices.Device,
+    mesh: _core.Mesh | str | Mapping[str, int] | None,
+    estimates: str,
+    collectives: str | Measurements | None,
+    iterations: int | None,
+    min_duration: float,
+) -> Trace:
+    """`Module.trace`."""
+    if path is not None:
+        format_of(os.fspath(path))
+    time = _time.time(module, device, mesh, estimates, collectives)
+    result = of_time(time, iterations, min_duration)
+    if path is not None:
+        result.write(path)
+    return result
