@@ -158,10 +158,8 @@ def _time_notes(found: Analyses) -> list[str]:
     if found.time is None:
         return []
     mesh = found.collectives.mesh
-    arguments = SimpleNamespace(
-        hosts=None if mesh is None else mesh.hosts, slices=None if mesh is None else mesh.slices
-    )
-    notes = say_time._notes(found.time, arguments, found.time.collectives.to_pylist())  # type: ignore[arg-type]
+    has_levels = mesh is not None and (mesh.hosts is not None or mesh.slices is not None)
+    notes = say_time.notes(found.time, has_levels)
     texts = [note["text"] for note in notes]
     if found.time.unknown:
         texts.append(f"unknown and counted as 0 s: {', '.join(found.time.unknown)}")

@@ -139,6 +139,20 @@ class Reader(Failures):
                 yield Found(found.module, name, found.line, found.label)
 
 
+def only(reader: Reader) -> Found | None:
+    """The one module that is selected; None, and said why, if there is none or there are several.
+
+    People are told of modules that cannot be read by the reader, as always.
+    """
+    found = list(reader)
+    if len(found) > 1:
+        from hlofast.cli import output
+
+        names = output.names([one.module.name for one in found])
+        complain(f"{found[0].path} holds {len(found)} modules; --module says which: {names}")
+    return found[0] if len(found) == 1 else None
+
+
 def count(text: str) -> int:
     """How many devices an argument says there are."""
     is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

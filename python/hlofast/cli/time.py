@@ -151,7 +151,7 @@ def _describe(time: Time, arguments: argparse.Namespace) -> dict[str, Any]:
         "collectives": collectives,
         "unknown_figures": list(time.unknown),
         "loops_of_unknown_trip_count": list(time.open_loops),
-        "notes": notes(time, arguments),
+        "notes": notes(time, has_levels(arguments)),
     }
 
 
@@ -191,8 +191,13 @@ def _compiler(time: Time) -> dict[str, Any] | None:
     }
 
 
-def notes(time: Time, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """What to keep in mind when reading the figures."""
+def has_levels(arguments: argparse.Namespace) -> bool:
+    """Whether hosts or slices are given."""
+    return arguments.hosts is not None or arguments.slices is not None
+
+
+def notes(time: Time, has_levels: bool) -> list[dict[str, Any]]:
+    """What to keep in mind about a time, whose mesh was given with or without hosts and slices."""
     noted: list[dict[str, Any]] = []
 
     def note(kind: str, text: str) -> None:
@@ -214,7 +219,7 @@ def notes(time: Time, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     elif len(collectives) and time.mesh_source != "given":
         words = time.mesh_source.replace("_", " ")
         note("derived-mesh", f"mesh {time.mesh}, derived from {words}")
-    if len(collectives) and arguments.hosts is None and arguments.slices is None:
+    if len(collectives) and not has_levels:
         note("one-level", "neither hosts nor slices are given: all devices are one network level")
     if time.device.backend == "tpu" and time.estimates != "roofline":
         note(

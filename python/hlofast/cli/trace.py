@@ -93,34 +93,27 @@ def run(arguments: argparse.Namespace) -> int:
     if timing is None:
         return USAGE
     reader = inputs.Reader(arguments)
-    found = list(reader)
-    if len(found) > 1:
-        names = output.names([one.module.name for one in found])
-        inputs.complain(f"{found[0].path} holds {len(found)} modules; --module says which: {names}")
-        return USAGE
+    found = inputs.only(reader)
     documents = []
-    for one in found:
+    if found is not None:
         try:
             trace = _trace.of_time(
-                one.module.time(**timing), arguments.iterations, arguments.min_duration
+                found.module.time(**timing), arguments.iterations, arguments.min_duration
             )
-        except ValueError as error:
-            reader.failed(one.path, error)
-            continue
-        try:
             trace.write(arguments.output)
+        except ValueError as error:
+            reader.failed(found.path, error)
         except OSError as error:
             inputs.complain(f"{arguments.output}: {error.strerror or error}")
             return UNREADABLE
-        written = {"output": arguments.output, "format": form, "is_compressed": is_compressed}
-        documents.append(one.describe() | written | _describe(trace, arguments))
+        else:
+            written = {"output": arguments.output, "format": form, "is_compressed": is_compressed}
+            documents.append(found.describe() | written | _describe(trace, arguments))
     if arguments.json:
         output.print_json("trace", VERSION, {"modules": documents, "errors": reader.errors})
-    else:
-        printer = output.Printer()
-        for document in documents:
-            _print(printer, document)
-    return reader.exit_code()
+    elif documents:
+        _print(output.Printer(), documents[0])
+    return reader.exit_code() or (0 if documents else USAGE)
 
 
 def _describe(trace: Trace, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -144,7 +137,7 @@ def _describe(trace: Trace, arguments: argparse.Namespace) -> dict[str, Any]:
 def _notes(
     trace: Trace, arguments: argparse.Namespace, loops: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    notes = time.notes(trace.time, arguments)
+    notes = time.notes(trace.time, time.has_levels(arguments))
 
     def note(kind: str, text: str) -> None:
         notes.append({"kind": kind, "text": text})
