@@ -77,6 +77,10 @@ class View:
             rows = known + [row for row in rows if values[row] is None]
         return rows
 
+    def values(self, row: int) -> list[str | float | None]:
+        """The values of a row, instructions by their names; None where one is not known."""
+        return [self._column(field.key)[row] for field in self.sheet.fields]
+
     def cells(self, row: int) -> list[str]:
         """What stands in a row."""
         fields = self.sheet.fields
@@ -140,18 +144,19 @@ def instructions(found: Analyses) -> Sheet:
     if found.time is not None:
         total: Any = found.time.table()._columns["total_seconds"]
         shown.append(Field("total_seconds", "time", "seconds", total, None))
-    for key, label, kind in (
-        ("flops", "FLOPs", "flops"),
-        ("bytes_accessed", "bytes", "bytes"),
-        ("multiplicity", "times", "integer"),
-    ):
-        shown.append(Field(key, label, kind, costs[key]))
+    times = costs["multiplicity"].tolist()
+    for key, label in (("flops", "FLOPs"), ("bytes_accessed", "bytes")):
+        each = zip(costs[key].tolist(), times, strict=True)
+        totals = [a * n if min(a, n) >= 0 else -1 for a, n in each]
+        kind = "flops" if key == "flops" else "bytes"
+        shown.append(Field(key, label, kind, totals))
+    shown.append(Field("multiplicity", "times", "integer", costs["multiplicity"]))
     shown += [Field(key, key, "code", costs[key].tolist()) for key in ("shape", "phase", "scope")]
     files, lines = costs["source_file"].tolist(), costs["source_line"].tolist()
     places = [f"{file}:{line}" if file else "" for file, line in zip(files, lines, strict=True)]
     shown.append(Field("source", "source", "code", places))
     sort = "flops" if found.time is None else "total_seconds"
-    note = "FLOPs are those of the instructions in a fusion, not of the fusion"
+    note = "FLOPs and bytes of all executions; what is in a fusion counts there"
     return Sheet("instructions", "Instructions", shown, sort=sort, note=note)
 
 

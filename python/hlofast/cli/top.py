@@ -27,6 +27,9 @@ textual (pip install 'hlofast[top]').
 """
 
 
+VERSION = 1
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
@@ -34,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
     parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
     add_mesh(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
     parser.add_argument(
         "--rows",
@@ -61,6 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     reader = inputs.Reader(arguments)
     modules = list(reader)
+    if arguments.json:
+        from hlofast._report.data import Analyses
+
+        documents = [_document(one, Analyses(one.module, device, mesh, None)) for one in modules]
+        output.print_json("top", VERSION, {"modules": documents, "errors": reader.errors})
+        return reader.exit_code()
     if len(modules) > 1:
         names = output.names([one.module.name for one in modules])
         inputs.complain(f"{arguments.file}: several modules, name one with --module: {names}")
@@ -82,6 +92,25 @@ def run(arguments: argparse.Namespace) -> int:
             return reader.exit_code()
     _print(found, page, arguments.rows or None)
     return reader.exit_code()
+
+
+def _document(one: inputs.Found, found: Analyses) -> dict[str, Any]:
+    from hlofast._report.data import contents
+    from hlofast._top.view import View, sheets
+
+    page = contents(found, one.path)
+    tables = []
+    for section, several in sheets(found, page):
+        for sheet in several:
+            view = View(sheet, found.module)
+            keys = ("key", "label", "kind")
+            columns = [{name: getattr(field, name) for name in keys} for field in sheet.fields]
+            rows = [view.values(row) for row in view.rows()]
+            table = {"key": sheet.key, "section": section, "caption": sheet.caption}
+            tables.append(table | {"columns": columns, "count": len(sheet), "rows": rows})
+    names = ("key", "label", "value", "text", "note")
+    figures = [{name: getattr(figure, name) for name in names} for figure in page.figures]
+    return one.describe() | {"figures": figures, "tables": tables}
 
 
 def _print(found: Analyses, page: Contents, limit: int | None) -> None:
