@@ -40,6 +40,11 @@ impl Store for Callable {
             .unwrap_or_else(|| Err("the interpreter has ended".to_owned()))
             .map_err(io::Error::other)
     }
+
+    /// Whoever reads through Python mostly waits.
+    fn at_once(&self) -> usize {
+        16
+    }
 }
 
 /// A file: path, root, folder, name, bytes, when written, is it a folder, trouble (whether it failed,

@@ -24,6 +24,10 @@ impl Store for Memory {
         let text = self.0.get(&found.path).ok_or_else(|| io::Error::other("vanished"))?;
         Ok(text.as_bytes()[..text.len().min(most as usize)].to_vec())
     }
+
+    fn at_once(&self) -> usize {
+        4
+    }
 }
 
 /// Two runs below two roots: programs whose files are far apart, files without a program, a file
@@ -74,6 +78,39 @@ fn rows(survey: &Survey) -> Vec<Vec<u8>> {
             [vec![file_rows(survey, &[outcome]).to_bytes()], modules].concat()
         })
         .collect()
+}
+
+#[test]
+fn listed_datasets_are_not_entered() {
+    let roots = ["mem://a".to_owned(), "mem://b".to_owned()];
+    let paths = [
+        "mem://a/results/hlofast-manifest.jsonl",
+        "mem://a/results/table=files/part-1.jsonl",
+        "mem://a/results2/x.ll",
+        "mem://a/run/tables/hlofast-manifest.jsonl",
+        "mem://a/run/tables/table=files/part-1.jsonl",
+        "mem://a/run/x.ll",
+        "mem://b/hlofast-manifest.jsonl",
+        "mem://b/x.ll",
+    ];
+    let found = paths.iter().map(|path| Found::listed(path.into(), &roots)).collect();
+    let survey = Survey::from_listing(found, &roots, Arc::new(Memory(HashMap::new())));
+    let rows: Vec<_> = survey.found.iter().map(|found| (found.text(), found.is_folder)).collect();
+    let row = |path: &str, is_folder| (path.to_owned(), is_folder);
+    let expected = [
+        row("mem://a/results", true),
+        row("mem://a/results2/x.ll", false),
+        row("mem://a/run/tables", true),
+        row("mem://a/run/x.ll", false),
+        row("mem://b", true),
+    ];
+    for row in &expected {
+        assert!(rows.contains(row), "{row:?} in {rows:?}");
+    }
+    assert_eq!(rows.len(), expected.len());
+    let reasons = survey.found.iter().filter(|found| found.is_folder).map(|found| &found.trouble);
+    let skipped = Trouble::Skipped("a dataset that hlofast wrote".to_owned());
+    assert!(reasons.into_iter().all(|reason| reason.as_ref() == Some(&skipped)));
 }
 
 #[test]

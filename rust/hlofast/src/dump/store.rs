@@ -4,11 +4,43 @@ use super::walk::Found;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Read};
+use std::iter;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
 
 /// Where the bytes of files come from: the disk, or whatever the caller has.
 pub trait Store: Debug + Send + Sync {
     /// The first bytes of a file, all of them if they are not more than `most`.
     fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>>;
+
+    /// How many files it pays to read at once.
+    fn at_once(&self) -> usize {
+        1
+    }
+}
+
+/// What `read` gives for the numbers below `count`, as many of them at once as pays with `store`.
+pub(super) fn all<T: Send>(
+    store: &dyn Store,
+    count: usize,
+    read: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let numbers = iter::repeat_with(|| next.fetch_add(1, Relaxed)).take_while(|at| *at < count);
+        numbers.map(|at| (at, read(at))).collect::<Vec<_>>()
+    };
+    let mut results = thread::scope(|scope| {
+        let others = 1..store.at_once().min(count);
+        // Without another thread the work goes on with those there are.
+        let others = others.filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok());
+        let others: Vec<_> = others.collect();
+        let mut results = work();
+        results.extend(others.into_iter().filter_map(|thread| thread.join().ok()).flatten());
+        results
+    });
+    results.sort_unstable_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Files that the system opens by their paths.

@@ -4,8 +4,8 @@ use super::group::{NONE, Program, Programs, programs};
 use super::kind::{Kind, Stage};
 use super::name::{self, FileName};
 use super::sniff::{Content, HEAD, sniff};
-use super::store::{Disk, Store};
-use super::walk::{Found, Trouble, reason, walk};
+use super::store::{Disk, Store, all};
+use super::walk::{Found, Trouble, reason, walk, without_datasets};
 use crate::text::{Compression, decompress_head};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -38,15 +38,22 @@ impl Survey {
 
     /// Looks at files that somebody has listed; `roots` are what they are below, as people call it.
     /// Files whose name says nothing are opened, since a dump may have been saved under any name.
-    pub fn from_listing(mut found: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
-        let mut kinds = Vec::with_capacity(found.len());
-        for file in &mut found {
-            let kind = match name::parse(&file.name).kind {
-                _ if file.is_folder => Kind::Folder,
-                Kind::Other if file.trouble.is_none() => kind_by_content(file, &*store),
-                kind => kind,
-            };
-            kinds.push(kind);
+    /// Folders with results of hlofast are not looked into.
+    pub fn from_listing(found: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
+        let mut found = without_datasets(found);
+        let kind = |file: &Found| match file.is_folder {
+            true => Kind::Folder,
+            false => name::parse(&file.name).kind,
+        };
+        let mut kinds: Vec<Kind> = found.iter().map(kind).collect();
+        let is_unclear = |at: &usize| kinds[*at] == Kind::Other && found[*at].trouble.is_none();
+        let unclear: Vec<usize> = (0..found.len()).filter(is_unclear).collect();
+        let by_content = |at: usize| kind_by_content(&found[unclear[at]], &*store);
+        for (at, kind) in unclear.iter().zip(all(&*store, unclear.len(), by_content)) {
+            match kind {
+                Ok(kind) => kinds[*at] = kind,
+                Err(error) => found[*at].trouble = Some(Trouble::Failed(reason(&error))),
+            }
         }
         let names = found.iter().zip(&kinds);
         let names: Vec<FileName<'_>> =
@@ -136,22 +143,16 @@ impl Survey {
     }
 }
 
-/// What a file is by its first bytes; what the system refuses is noted.
-fn kind_by_content(file: &mut Found, store: &dyn Store) -> Kind {
-    match head(file, store) {
-        Ok(head) => match sniff(&head) {
-            Content::Hlo | Content::Proto => Kind::Module,
-            Content::HloInside => Kind::Log,
-            Content::Memory => Kind::Memory,
-            Content::Mlir => Kind::Ir,
-            Content::Archive => Kind::Archive,
-            _ => Kind::Other,
-        },
-        Err(error) => {
-            file.trouble = Some(Trouble::Failed(reason(&error)));
-            Kind::Other
-        }
-    }
+/// What a file is by its first bytes.
+fn kind_by_content(file: &Found, store: &dyn Store) -> io::Result<Kind> {
+    Ok(match sniff(&head(file, store)?) {
+        Content::Hlo | Content::Proto => Kind::Module,
+        Content::HloInside => Kind::Log,
+        Content::Memory => Kind::Memory,
+        Content::Mlir => Kind::Ir,
+        Content::Archive => Kind::Archive,
+        _ => Kind::Other,
+    })
 }
 
 /// The first bytes of a file, of a compressed one those of what is in it.

@@ -1,6 +1,7 @@
 //! What files beside a dump say about the chip that it is for.
 
 use super::group::NONE;
+use super::store::all;
 use super::survey::Survey;
 use super::walk::Found;
 use crate::text::{Compression, decompress};
@@ -16,12 +17,16 @@ impl Survey {
     pub fn targets(&self) -> Vec<Option<String>> {
         let mut targets: Vec<Option<String>> = vec![None; self.programs.list.len()];
         let mut folders: Vec<(u32, &str, String)> = Vec::new();
-        for (file, found) in self.found.iter().enumerate() {
+        let is_description = |(_, found): &(usize, &Found)| {
             let name = super::name::without_compression(&found.name);
-            if found.trouble.is_some() || !NAMES.iter().any(|ending| name.ends_with(ending)) {
-                continue;
-            }
-            let Some(chip) = self.description(found).and_then(|text| chip(&text)) else { continue };
+            found.trouble.is_none() && NAMES.iter().any(|ending| name.ends_with(ending))
+        };
+        let files: Vec<(usize, &Found)> =
+            self.found.iter().enumerate().filter(is_description).collect();
+        let chip = |at: usize| self.description(files[at].1).and_then(|text| chip(&text));
+        let chips = all(&*self.store, files.len(), chip);
+        for ((file, found), chip) in files.iter().copied().zip(chips) {
+            let Some(chip) = chip else { continue };
             match self.programs.of_file.get(file).copied().unwrap_or(NONE) {
                 NONE => folders.push((found.root, &found.folder, chip)),
                 program => {

@@ -3,11 +3,14 @@
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// The file that makes a folder a dataset of results, which is never read as a dump.
 pub const MANIFEST: &str = "hlofast-manifest.jsonl";
+
+const DATASET: &str = "a dataset that hlofast wrote";
 
 /// A file below one of the given paths, or a folder that could not be entered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +107,42 @@ pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
     found
 }
 
+/// Files that somebody has listed, each dataset of results among them as one folder, which [`walk`]
+/// does not enter.
+pub fn without_datasets(found: Vec<Found>) -> Vec<Found> {
+    let place = |file: &Found| match file.folder.as_str() {
+        "" => (file.root, String::new()),
+        folder => (file.root, format!("{folder}/")),
+    };
+    let manifests = found.iter().filter(|file| !file.is_folder && file.name == MANIFEST);
+    let datasets: HashSet<(u32, String)> = manifests.map(place).collect();
+    if datasets.is_empty() {
+        return found;
+    }
+    let is_inside = |file: &Found| {
+        let (root, folder) = place(file);
+        let ends = folder.match_indices('/').map(|(at, _)| at + 1);
+        iter::once(0).chain(ends).any(|end| datasets.contains(&(root, folder[..end].to_owned())))
+    };
+    let mut kept = Vec::with_capacity(found.len());
+    for file in found {
+        if !is_inside(&file) {
+            kept.push(file);
+        } else if file.name == MANIFEST {
+            let path = file.path.parent().map(Path::to_owned).unwrap_or_default();
+            let (folder, name) = match file.folder.rsplit_once('/') {
+                Some((folder, name)) => (folder.to_owned(), name.to_owned()),
+                None => (String::new(), file.folder),
+            };
+            let (root, trouble) = (file.root, Some(Trouble::Skipped(DATASET.to_owned())));
+            let (bytes, modified, is_folder) = (0, 0, true);
+            kept.push(Found { path, root, folder, name, bytes, modified, is_folder, trouble });
+        }
+    }
+    sort(&mut kept);
+    kept
+}
+
 /// Puts files in order: by root and path.
 pub fn sort(found: &mut [Found]) {
     found.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));
@@ -129,7 +168,7 @@ impl Walk {
             Err(error) => return self.refused(folder, &error, true),
         }
         if folder.path.join(MANIFEST).exists() {
-            let reason = "a dataset that hlofast wrote".to_owned();
+            let reason = DATASET.to_owned();
             return self.push(folder, 0, true, Some(Trouble::Skipped(reason)));
         }
         let entries = match fs::read_dir(&folder.path) {
