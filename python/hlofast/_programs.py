@@ -85,8 +85,14 @@ def programs(folder: str | os.PathLike[str]) -> list[Program]:
     import os
 
     path = os.fspath(folder)
-    os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
-    return [Program(found) for found in _core._programs(path)]
+    if "://" in path:
+        from hlofast import _remote
+
+        survey = _remote.listed(path)
+    else:
+        os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
+        survey = _core._survey([path])
+    return [Program(found) for found in survey.program_files()]
 
 
 def fingerprints(folder: str | os.PathLike[str]) -> Table:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._core import Mesh, ScanData, ScanPart, ScanTable, SurveyData
+    from hlofast._remote import RemoteFiles
     from hlofast._scan.dataset import Dataset
     from hlofast._scan.tasks import Engine, Tasks
     from hlofast.devices import Device
@@ -36,6 +37,8 @@ BATCH_BYTES = 32 << 20
 MEMORY = 128 << 20
 """Bytes that files under way and their rows take, about; a larger file is read alone."""
 _PATIENCE = 0.05
+_REQUESTS = 8
+"""Objects that are read at once: threads wait for servers more than they work."""
 _SETTLED = 2.0
 
 
@@ -47,8 +50,8 @@ class Scan:
     empty as everywhere in hlofast; elsewhere it is null.
     """
 
-    def __init__(self, survey: SurveyData, path: str | None, format: str | None) -> None:  # noqa: A002 - as in `scan`
-        self.path = path
+    def __init__(self, survey: SurveyData, dataset: Dataset | None) -> None:
+        self.path = None if dataset is None else dataset.folder.path
         """The dataset; None if the rows are in memory."""
         self.counts = {"read": 0, "failed": 0, "skipped": 0, "unchanged": 0}
         """Files by what became of them; their sum is the number of files."""
@@ -59,7 +62,7 @@ class Scan:
         self.is_started_over = False
         """Whether earlier rows were given up, since they were made with other options."""
         self._survey = survey
-        self._format = format
+        self._dataset = dataset
         self._parts: dict[str, list[ScanTable]] = {}
         self._tables: dict[str, Table] = {}
 
@@ -89,11 +92,9 @@ class Scan:
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables that have rows."""
-        if self.path is None:
+        if self._dataset is None:
             return ("programs", *self._parts)
-        prefix = "table="
-        names = (name for name in os.listdir(self.path) if name.startswith(prefix))
-        return tuple(sorted(name[len(prefix) :] for name in names))
+        return tuple(sorted(self._dataset.tables()))
 
     def __getitem__(self, name: str) -> Table:
         """A table; without rows it has no columns. A KeyError for other names."""
@@ -142,11 +143,10 @@ class Scan:
     def _stored(self, table: str) -> Any:
         from importlib import import_module
 
-        folder = os.path.join(self.path or "", f"table={table}")
-        if not os.path.isdir(folder) or not any(n[0] != "." for n in os.listdir(folder)):
+        parts = {} if self._dataset is None else self._dataset.tables()
+        if self._dataset is None or table not in parts:
             return import_module("pyarrow").table({})
-        kind = {"jsonl": "json"}.get(self._format or "", self._format)
-        return import_module("pyarrow.dataset").dataset(folder, format=kind).to_table()
+        return self._dataset.folder.arrow(parts[table], self._dataset.format)
 
     def to_pandas(self, table: str) -> Any:
         """A table as `pandas.DataFrame`."""
@@ -247,6 +247,7 @@ def scan(
     max_seconds: float | None = MAX_SECONDS,
     batch_bytes: int = BATCH_BYTES,
     progress: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Scan:
     """Read everything below `paths` on several threads and make tables of it.
 
@@ -270,7 +271,12 @@ def scan(
     that takes longer than `max_seconds` fails, with its reason. `progress` shows a bar on standard
     error if that is a terminal.
 
-    A `ValueError` for options that cannot be and for an `out` that is something else.
+    `paths` and `out` may be those of fsspec (`s3://…`, `gs://…`), which needs the extra `remote`;
+    `storage_options` are what its file systems take, credentials and the like. What a server says
+    no to is a row of `files`, as everything that cannot be read.
+
+    A `ValueError` for options that cannot be and for an `out` that is something else, an `OSError`
+    for an `out` that cannot be written.
     """
     return Scanner(
         paths,
@@ -286,6 +292,7 @@ def scan(
         max_seconds=max_seconds,
         batch_bytes=batch_bytes,
         progress=progress,
+        storage_options=storage_options,
     ).run()
 
 
@@ -308,6 +315,7 @@ class Scanner:
         max_seconds: float | None,
         batch_bytes: int,
         progress: bool,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         several = [paths] if isinstance(paths, str | os.PathLike) else paths
         self.paths = [os.fspath(path) for path in several]
@@ -329,6 +337,7 @@ class Scanner:
         elif mesh is not None and not isinstance(mesh, _core.Mesh):
             mesh = _core.Mesh(mesh)
         self.mesh = mesh
+        self.storage_options = storage_options
         self.engine: Engine | None = None
         if executor is not None:
             from hlofast._scan.tasks import engine
@@ -336,6 +345,8 @@ class Scanner:
             self.engine = engine(executor)
         if workers is None:
             workers = _processors() if executor is None else 1
+            if executor is None and any("://" in path for path in self.paths):
+                workers = max(workers, _REQUESTS)
         self.workers = workers
         if self.workers < 1:
             raise ValueError("workers is at least 1")
@@ -351,9 +362,17 @@ class Scanner:
         """Scan. `each` is called with every part, instead of keeping or writing it."""
         # First the dataset: if it lies below the paths, every scan sees it.
         dataset = self._dataset()
+        files = None
         try:
-            return self.scan(_core._survey(self.paths), dataset, each)
+            if not any("://" in path for path in self.paths):
+                return self.scan(_core._survey(self.paths), dataset, each)
+            from hlofast import _remote
+
+            files = _remote.RemoteFiles(self.storage_options, self.max_seconds)
+            return self.scan(_remote.survey(self.paths, files), dataset, each, files)
         finally:
+            if files is not None:
+                files.close()
             if dataset is not None:
                 dataset.close()
 
@@ -372,16 +391,28 @@ class Scanner:
             "max_text_bytes": self.max_text_bytes,
             "max_seconds": self.max_seconds,
         }
-        return Dataset(self.out, self.format, options)
+        if "://" not in self.out:
+            return Dataset(self.out, self.format, options)
+        from hlofast._remote import RemoteFiles
 
-    def scan(self, survey: SurveyData, dataset: Dataset | None = None, each: Any = None) -> Scan:
+        return Dataset(self.out, self.format, options, RemoteFiles(self.storage_options))
+
+    def scan(
+        self,
+        survey: SurveyData,
+        dataset: Dataset | None = None,
+        each: Any = None,
+        files: RemoteFiles | None = None,
+    ) -> Scan:
         """Scan files that have been listed, into `dataset` if there is one."""
-        scan = Scan(survey, self.out, self.format if self.out is not None else None)
+        scan = Scan(survey, dataset)
         known: dict[str, str] = {}
         if dataset is not None:
             scan.is_started_over = dataset.is_started_over
             known = dataset.known()
-            dataset.forget(known.keys() - set(survey.paths()))
+            gone = known.keys() - set(survey.paths())
+            unclear = () if files is None else tuple(files.refused)
+            dataset.forget(path for path in gone if not path.startswith(unclear))
         chips, places = self._devices(survey, scan)
         options: dict[str, Any] = {
             "tables": self.tables,
@@ -403,7 +434,8 @@ class Scanner:
         else:
             from hlofast._scan.tasks import Tasks, split
 
-            tasks = split(survey, options, self.engine.at_once)
+            read = None if files is None else files.reader()
+            tasks = split(survey, options, self.engine.at_once, read)
             data = Tasks(self.engine.results(tasks), self.batch_bytes)
         take = each or (scan._keep if dataset is None else dataset.add)
         bar = Progress(len(survey), survey.bytes, is_wanted=self.progress)

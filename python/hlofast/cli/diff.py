@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, output
 from hlofast.cli.collectives import add_mesh, read_mesh
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if rules is None or not is_mesh:
         return USAGE
     paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
-    folders = [os.path.isdir(path) for path in paths]
+    folders = [inputs.is_folder(path) for path in paths]
     if not all(folders) and (any(folders) or len(paths) == 1):
         inputs.complain("compared are two files, two dump directories, or the hosts of one")
         return USAGE
@@ -287,8 +286,7 @@ def _head(path: str) -> bytes:
     if path == "-":
         return b""
     try:
-        with open(path, "rb") as file:
-            return file.read(1 << 16)
+        return inputs.read(path, 1 << 16)
     except OSError:
         return b""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import hlofast
@@ -163,12 +164,25 @@ def count(text: str) -> int:
     return int(text)
 
 
-def read(path: str) -> bytes:
-    """The bytes of a FILE argument."""
+def read(path: str, most: int | None = None) -> bytes:
+    """The bytes of a FILE argument, of a file at most so many."""
     if path == "-":
         return sys.stdin.buffer.read()
+    if "://" in path:
+        from hlofast import _remote
+
+        return _remote.read(path, most=most)
     with open(path, "rb") as file:
-        return file.read()
+        return file.read(-1 if most is None else most)
+
+
+def is_folder(path: str) -> bool:
+    """Whether an argument is a folder that there is."""
+    if "://" in path:
+        from hlofast import _remote
+
+        return _remote.is_folder(path)
+    return os.path.isdir(path)
 
 
 def complain(message: str) -> None:

@@ -117,15 +117,16 @@ def _analysed(module: Any, arguments: argparse.Namespace) -> Memory:
 
 def _allocated(memory: Memory, path: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
     """What XLA's allocator took, where a file says so."""
-    import os
-
     named = arguments.xla_file
     beside = path.removesuffix(".txt") + "-buffer-assignment.txt"
     content = memory._module.buffer_assignment
-    if named is not None or (path.endswith(".txt") and os.path.isfile(beside)):
-        path = named or beside
-        with open(path, "rb") as file:
-            content = file.read()
+    if named is not None or path.endswith(".txt"):
+        try:
+            content = inputs.read(named or beside)
+            path = named or beside
+        except FileNotFoundError:
+            if named is not None:
+                raise
     if content is None:
         return None
     found = memory.file(content)

@@ -81,8 +81,6 @@ mod _core {
     #[pymodule_export]
     use crate::plan::PlanData;
     #[pymodule_export]
-    use crate::programs::_programs;
-    #[pymodule_export]
     use crate::records::{
         Alias, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,
     };

@@ -227,8 +227,10 @@ fn finish(result: Result<Arc<Held>, Fault>) -> PyResult<Module> {
 /// text, without looking for a module in it. `on_error="collect"` goes on after a fault: see
 /// `Module.errors`. `max_bytes` bounds what decompression may give. `threads` is how many threads
 /// large texts may take, by default one per processor but at most 8; results never depend on it.
+/// A path with `://` in it is opened by fsspec (the extra `remote`), with `storage_options`.
 #[pyfunction]
-#[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
+#[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None, storage_options=None))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub fn load(
     py: Python<'_>,
     path: &Bound<'_, PyAny>,
@@ -237,10 +239,16 @@ pub fn load(
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
+    storage_options: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Module> {
     let request = Request::new(module, strict, on_error, max_bytes, threads)?;
     let path: std::path::PathBuf = path.extract()?;
     let name = path.to_string_lossy().into_owned();
+    if name.contains("://") {
+        let remote = py.import("hlofast._remote")?;
+        let bytes = bytes_of(&remote.call_method1("read", (&name, storage_options))?)?;
+        return finish(py.detach(|| request.read(bytes, Some(&name))));
+    }
     let read = py.detach(|| {
         let bytes = std::fs::read(&path)?;
         Ok(request.read(Arc::new(bytes), Some(&name)))

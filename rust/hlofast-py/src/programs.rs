@@ -4,12 +4,9 @@ use hlofast::dump::{Kind, Stage, Survey};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::collections::HashSet;
-use std::path::PathBuf;
 
-/// The programs below `folder` that have modules to read, each with its modules by stage.
-#[pyfunction]
-pub fn _programs(py: Python<'_>, folder: PathBuf) -> PyResult<Bound<'_, PyList>> {
-    let survey = py.detach(|| Survey::new(&[folder]));
+/// The programs of a survey that have modules to read, each with its modules by stage.
+pub fn program_files<'py>(py: Python<'py>, survey: &Survey) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for program in &survey.programs.list {
         let is_module = |file: &u32| {

@@ -2,6 +2,7 @@
 
 use crate::arrow::stream_of;
 use crate::mesh::Mesh;
+use crate::programs::program_files;
 use crate::survey::{PackedSurvey, packed, store, unpacked};
 use crate::table_builder::to_list;
 use crate::time::{DeviceParts, device_of};
@@ -107,6 +108,11 @@ impl SurveyData {
     /// The table of programs.
     fn programs(&self, py: Python<'_>) -> ScanTable {
         ScanTable { columns: Arc::new(py.detach(|| program_rows(&self.survey))) }
+    }
+
+    /// The programs that have modules to read, each with its modules by stage.
+    fn program_files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        program_files(py, &self.survey)
     }
 
     /// By program: what its files say about the chip it is for; None where they say nothing.

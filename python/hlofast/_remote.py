@@ -1,0 +1,422 @@
+"""Files that fsspec reaches: `s3://…`, `gs://…`, `https://…`, `memory://…`.
+
+Nothing here is loaded before a path with `://` is met. Credentials and endpoints are those of
+fsspec's own configuration (`FSSPEC_S3_ENDPOINT_URL` and the like), or `storage_options`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
+from importlib import import_module
+
+from hlofast import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from hlofast._core import SurveyData
+
+    Entry = tuple[str, int, int, str | None]
+    """Path, bytes, when it was written (nanoseconds since 1970; 0 if the server does not say) and
+    why there is nothing to read (None for others)."""
+    Options = Mapping[str, Any]
+
+RANGE = 16 << 20
+"""Bytes asked for at once."""
+PATIENCE = 300.0
+"""Seconds for one answer where nobody sets a time cap."""
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+_VERSIONS = ("ETag", "etag", "generation", "md5Hash", *_TIMES)
+
+
+class RemoteError(OSError):
+    """What a server or fsspec refuses; `strerror` is the reason, `filename` the path."""
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is fsspec's to open."""
+    return "://" in path
+
+
+def read(path: str, storage_options: Options | None = None, most: int | None = None) -> bytes:
+    """The bytes of one object, at most so many."""
+    return RemoteFiles(storage_options).read(path, most=most)
+
+
+def is_folder(path: str) -> bool:
+    """Whether something lies below `path`."""
+    files = RemoteFiles(None)
+    try:
+        place = files.root(path)
+        return bool(path.endswith("/") or files.info(place)["type"] == "directory")
+    except OSError:
+        return False
+
+
+def listed(path: str) -> SurveyData:
+    """What lies below `path`; an `OSError` if that cannot be learned."""
+    files = RemoteFiles(None)
+    return _core._survey_listing(files.entries(path), [path], files.reader())
+
+
+def survey(paths: list[str], files: RemoteFiles) -> SurveyData:
+    """What lies below remote folders; a `ValueError` if some of `paths` are on disk.
+
+    A folder that cannot be listed is a file that cannot be read; see `RemoteFiles.refused`.
+    """
+    if not all(is_remote(path) for path in paths):
+        raise ValueError("paths on disk and remote ones are scanned one by one")
+    entries: list[Entry] = []
+    for path in paths:
+        files.root(path)  # Without fsspec there is nothing to scan.
+        try:
+            entries += files.entries(path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                files.refused.append(path)
+            entries.append((path, 0, 0, error.strerror or str(error)))
+    return _core._survey_listing(entries, paths, files.reader())
+
+
+class Reader:
+    """Reads the first bytes of objects, in this process or in one that it was sent to."""
+
+    def __init__(
+        self, files: RemoteFiles, options: Options, max_seconds: float, roots: list[str]
+    ) -> None:
+        self._files = files
+        self._parts = (options, max_seconds, roots)
+
+    def __call__(self, path: str, most: int) -> bytes:
+        """At most so many bytes; an `OSError` says nothing but why there are none."""
+        try:
+            return self._files.read(path, most)
+        except OSError as error:
+            raise OSError(error.strerror or str(error)) from None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reader, self._parts
+
+
+def _reader(options: Options, max_seconds: float, roots: list[str]) -> Reader:
+    files = RemoteFiles(options, max_seconds)
+    for root in roots:
+        files.root(root)
+    return files.reader()
+
+
+class Place:
+    """A path, as the file system that it belongs to knows it."""
+
+    __slots__ = ("file_system", "name", "path")
+
+    def __init__(self, path: str, file_system: Any, name: str) -> None:
+        self.path = path
+        self.file_system = file_system
+        self.name = name
+
+    def below(self, rest: str) -> Place:
+        """What lies at `rest` below it."""
+        path, name = (f"{text.rstrip('/')}/{rest}" for text in (self.path, self.name))
+        return Place(path, self.file_system, name)
+
+
+class RemoteFiles:
+    """Lists and reads objects, on any threads; nothing waits longer than `max_seconds`."""
+
+    def __init__(self, storage_options: Options | None, max_seconds: float | None = None) -> None:
+        self._options = dict(storage_options or {})
+        self._seconds = PATIENCE if max_seconds is None else max_seconds
+        self.refused: list[str] = []
+        """Folders of which it could not be learned what they hold."""
+        self._roots: list[Place] = []
+        self._sizes: dict[str, int] = {}
+        self._pending: set[Future[Any]] = set()
+        self._lock = threading.Condition()
+        self._is_closed = False
+
+    def place(self, path: str) -> Place:
+        """Where `path` is: below a folder that was listed, or wherever fsspec says."""
+        for root in self._roots:
+            if path == root.path:
+                return root
+            if path.startswith(f"{root.path}/"):
+                return root.below(path[len(root.path) + 1 :])
+        try:
+            core = import_module("fsspec.core")
+        except ImportError:
+            reason = "paths with :// need fsspec: pip install 'hlofast[remote]'"
+            raise RemoteError(errno.ENOTSUP, reason, path) from None
+        try:
+            file_system, name = core.url_to_fs(path, **self._options)
+        except ImportError as error:
+            # fsspec names what is missing: "Install s3fs to access S3".
+            reason = f"{_line(error)} (beside 'hlofast[remote]')"
+            raise RemoteError(errno.ENOTSUP, reason, path) from None
+        except Exception as error:
+            raise _refusal(error, path) from None
+        return Place(path, file_system, name)
+
+    def entries(self, root: str) -> list[Entry]:
+        """Every file below `root`, or `root` itself if it is one.
+
+        An `OSError` if the server refuses or there is none: object stores have no empty folders.
+        """
+        place = self.root(root)
+        found = self._found(place, is_folder=root.endswith("/"))
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
+        entries = _entries(place, found)
+        self._sizes.update((path, size) for path, size, _, _ in entries)
+        return entries
+
+    def reader(self) -> Reader:
+        """What reads objects below the folders there are now, in any process."""
+        roots = [root.path for root in self._roots]
+        return Reader(self, self._options, self._seconds, roots)
+
+    def root(self, path: str) -> Place:
+        """A folder; what lies below it is found there from now on."""
+        place = self.place(path if path.endswith("://") else path.rstrip("/"))
+        if place not in self._roots:
+            self._roots.append(place)
+        return place
+
+    def _found(self, place: Place, *, is_folder: bool) -> dict[str, dict[str, Any]]:
+        if not is_folder:
+            try:
+                info = self.info(place)
+            except FileNotFoundError:
+                return {}
+            if info["type"] == "file":
+                return {place.name: info}
+        place.file_system.invalidate_cache()
+        found = self.call(place, "find", place.name, detail=True)
+        return {name: info for name, info in found.items() if info.get("type") == "file"}
+
+    def sizes(self, place: Place) -> dict[str, int]:
+        """What lies below a folder: names, relative to it, and bytes."""
+        try:
+            found = self._found(place, is_folder=True)
+        except FileNotFoundError:
+            return {}
+        return {_relative(name, place): info["size"] for name, info in found.items()}
+
+    def info(self, place: Place) -> dict[str, Any]:
+        """What the server says about an object now."""
+        place.file_system.invalidate_cache()
+        found: dict[str, Any] = self.call(place, "info", place.name)
+        return found
+
+    def read(self, path: str, most: int | None = None) -> bytes:
+        """The first `most` bytes of an object.
+
+        An answer that ends too early is an error, as is an object that changes meanwhile.
+        """
+        place = self.place(path)
+        until = time.monotonic() + self._seconds
+        before = None
+        size = self._sizes.get(path)
+        if not size or min(size, most or size) > RANGE:
+            # Servers refuse a range of an empty object; of a large one several are asked for.
+            before = self.info(place)
+            size = before["size"]
+            if size == 0:
+                return b""
+        parts: list[bytes] = []
+        got = 0
+        while most is None or got < most:
+            length = RANGE if most is None else min(RANGE, most - got)
+            if got and size is not None:
+                length = min(length, size - got)
+                if length <= 0:
+                    break
+            part = self.call(
+                place, "cat_file", place.name, start=got, end=got + length, until=until
+            )
+            if len(part) > length:
+                # A server that knows no ranges gives everything.
+                return bytes(part[:most])
+            parts.append(part)
+            got += len(part)
+            if len(part) < length:
+                break
+        if len(parts) > 1 or got != (size if most is None or size is None else min(size, most)):
+            self._judge(place, before, got, most)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _judge(
+        self, place: Place, before: dict[str, Any] | None, got: int, most: int | None
+    ) -> None:
+        """An error unless `got` bytes are what an object has, as it is now."""
+        now = self.info(place)
+        if before is not None and _version(before) != _version(now):
+            raise RemoteError(errno.EIO, "it changed while it was read", place.path)
+        size = now["size"]
+        if size is not None and got < (size if most is None else min(size, most)):
+            reason = f"the answer ended after {got} of {size} bytes"
+            raise RemoteError(errno.EIO, reason, place.path)
+
+    def version(self, place: Place) -> list[Any] | None:
+        """What changes whenever an object does; None if there is none."""
+        try:
+            return _version(self.info(place))
+        except FileNotFoundError:
+            return None
+
+    def write(self, place: Place, data: bytes) -> None:
+        """Make an object of `data`."""
+        self.call(place, "pipe_file", place.name, data)
+
+    def send(self, path: str, place: Place) -> None:
+        """Make an object of a file on disk."""
+        if not getattr(place.file_system, "async_impl", False):
+            # Object stores have no folders, and would make a bucket.
+            self.call(place, "makedirs", place.name.rpartition("/")[0], exist_ok=True)
+        self.call(place, "put_file", path, place.name)
+
+    def move(self, source: Place, target: Place) -> None:
+        """Put an object in the place of another."""
+        if getattr(source.file_system, "async_impl", False):
+            source.file_system.invalidate_cache()
+            self.call(target, "cp_file", source.name, target.name)
+            self.remove(source)
+        else:
+            self.call(target, "mv", source.name, target.name)
+
+    def remove(self, place: Place) -> None:
+        """Remove an object."""
+        self.call(place, "rm_file", place.name)
+
+    def call(
+        self, place: Place, method: str, *arguments: Any, until: float | None = None, **named: Any
+    ) -> Any:
+        """What a method of the file system gives; its errors as an `OSError` with a reason."""
+        seconds = self._seconds if until is None else until - time.monotonic()
+        future = self._submit(place.file_system, method, arguments, named)
+        try:
+            return future.result(max(seconds, 0.0))
+        except (TimeoutError, CancelledError) as error:
+            if future.done() and not future.cancelled():
+                raise _refusal(error, place.path) from None
+            future.cancel()
+            reason = f"no answer within {self._seconds:g} s"
+            if self._is_closed:
+                reason = "interrupted"
+            raise RemoteError(errno.ETIMEDOUT, reason, place.path) from None
+        except Exception as error:
+            raise _refusal(error, place.path) from None
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            with self._lock:
+                self._pending.discard(future)
+                self._lock.notify_all()
+
+    def _submit(
+        self, file_system: Any, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Future[Any]:
+        with self._lock:
+            future: Future[Any] = Future()
+            if self._is_closed:
+                future.cancel()
+                return future
+            if getattr(file_system, "async_impl", False):
+                from asyncio import run_coroutine_threadsafe
+
+                coroutine = getattr(file_system, f"_{method}")(*arguments, **named)
+                future = run_coroutine_threadsafe(coroutine, file_system.loop)
+            else:
+                # Only a thread of its own can be left to itself if it hangs.
+                target = getattr(file_system, method)
+                task = (future, target, arguments, named)
+                threading.Thread(target=_answer, args=task, daemon=True).start()
+            self._pending.add(future)
+            return future
+
+    def close(self) -> None:
+        """End what is under way and refuse what comes; wait until threads have noticed."""
+        with self._lock:
+            self._is_closed = True
+            for future in list(self._pending):
+                future.cancel()
+            self._lock.wait_for(lambda: not self._pending, timeout=2.0)
+
+
+def _answer(
+    future: Future[Any],
+    target: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> None:
+    with suppress(InvalidStateError):  # Nobody waits any more.
+        try:
+            future.set_result(target(*arguments, **named))
+        except InvalidStateError:
+            raise
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def _entries(place: Place, found: dict[str, dict[str, Any]]) -> list[Entry]:
+    """The rows of a listing."""
+    names = {_relative(name, place): info for name, info in found.items()}
+    return [
+        (
+            place.below(name).path if name else place.path,
+            info.get("size") or 0,
+            _nanoseconds(info),
+            None,
+        )
+        for name, info in names.items()
+    ]
+
+
+def _relative(name: str, place: Place) -> str:
+    return name[len(place.name) :].lstrip("/")
+
+
+def _nanoseconds(info: dict[str, Any]) -> int:
+    """When an object was written; 0 if that is not said."""
+    for name in _TIMES:
+        said: Any = info.get(name)
+        if isinstance(said, str):
+            from datetime import datetime
+
+            with suppress(ValueError):
+                said = datetime.fromisoformat(said)
+        seconds = said.timestamp() if hasattr(said, "timestamp") else said
+        if isinstance(seconds, int | float) and seconds > 0:
+            return int(seconds * 1e9)
+    return 0
+
+
+def _version(info: dict[str, Any]) -> list[Any]:
+    """What tells one content of an object from another."""
+    return [info.get("size"), *(info.get(name) for name in _VERSIONS)]
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
+
+def _refusal(error: BaseException, path: str) -> OSError:
+    """An error of whatever library as one that has a reason and the path."""
+    if isinstance(error, RemoteError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if isinstance(error, PermissionError):
+        return PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    number = error.errno if isinstance(error, OSError) else None
+    reason = getattr(error, "strerror", None) or _line(error)
+    return RemoteError(number or errno.EIO, reason, path)
