@@ -2,9 +2,11 @@
 
 import base64
 import json
+import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 import hlofast
+from conftest import FIXTURES
 from test_cli import document, hlofast_command
 
 UNSCHEDULED = """\
@@ -118,6 +121,44 @@ def test_config_is_compared(tmp_path: Path, train_step: Path) -> None:
         assert one.message[:40].replace("'", "&#x27;") in html
 
 
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two hosts wrote, who compiled something else, one with dumps between passes."""
+    folder = tmp_path_factory.mktemp("dumps")
+    with tarfile.open(FIXTURES / "passes.tar.xz") as archive:
+        archive.extractall(folder / "host0", filter="data")
+    (folder / "host1").mkdir()
+    name = "module_0000.jit_train_step.cpu_after_optimizations.txt.gz"
+    shutil.copy(FIXTURES / "dump_folders" / "cpu" / name, folder / "host1")
+    (folder / "host1" / "module_0009.jit_bad.before_optimizations.txt").write_text("HloModule x")
+    return folder
+
+
+def test_a_directory_ranks_programs_and_tells_hosts_and_passes(dumps: Path) -> None:
+    made = hlofast.report(dumps, plots=False)
+    assert made.verdict["programs"] == 2
+    assert made.verdict["differing"] == 1
+    assert made.verdict["step"] is None
+    found = made.to_dict()["findings"]
+    assert found[0]["code"] == "hosts-differ: jit_train_step"
+    head, buffers = block(made.html, "sections")
+    sheets = {one["key"]: one for part in head["sections"] for one in part["sheets"]}
+    assert {"programs", "fingerprints", "history-0", "failures"} <= set(sheets)
+    history = hlofast.history(dumps, "host0/module_0000.jit_train_step")
+    assert sheets["history-0"]["rows"] == len(history)
+    columns = {one["key"]: one for one in sheets["history-0"]["columns"]}
+    start, length, _ = columns["live_peak"]["data"]
+    assert buffers[start : start + length] == bytes(history._columns["live_peak"])
+    scan = hlofast.scan(dumps, tables=("modules",)).programs
+    largest = max(row["flops"] for row in scan.to_pylist())
+    assert made.verdict["flops"] == largest
+
+
+def test_what_is_of_one_module_does_not_go_with_a_directory(dumps: Path) -> None:
+    with pytest.raises(ValueError, match="a directory"):
+        hlofast.report(dumps, module="jit_train_step")
+
+
 class TestCommand:
     def test_says_the_verdict(self, train_step: Path, tmp_path: Path) -> None:
         path = tmp_path / "report.html"
@@ -150,6 +191,14 @@ class TestCommand:
         assert done.returncode == code, done.stderr
         assert done.stderr.startswith("hlofast: ")
         assert not path.exists()
+
+    def test_a_directory(self, dumps: Path, tmp_path: Path) -> None:
+        path = tmp_path / "report.html"
+        found = document("report", dumps, "-o", path, "--no-charts")
+        assert found["kind"] == "directory"
+        assert path.stat().st_size == found["bytes"]
+        done = hlofast_command("report", dumps, "-o", path, "--module", "jit_train_step")
+        assert done.returncode == 2
 
     def test_unreadable_input_is_exit_code_3(self, tmp_path: Path) -> None:
         done = hlofast_command("report", tmp_path / "absent.txt", "-o", tmp_path / "report.html")

@@ -258,12 +258,25 @@ def test_the_keyboard_reaches_everything(browser: Browser, report: Path) -> None
     assert sections == page.locator("main > section").count()
 
 
-def test_no_barrier_is_serious_in_either_theme(browser: Browser, report: Path) -> None:
+SMALL = f"""\
+HloModule small, num_partitions=2
+{ADD}
+ENTRY main.1 {{
+  a = f32[64,64]{{1,0}} parameter(0), sharding={{devices=[2,1]<=[2]}}
+  b = f32[64,64]{{1,0}} dot(a, a), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, metadata={{op_name="jit(f)/dot"}}
+  ROOT d = f32[64,64]{{1,0}} all-reduce(b), channel_id=1, replica_groups={{{{0,1}}}}, to_apply=add.1
+}}
+"""
+
+
+def test_no_barrier_is_serious_in_either_theme(browser: Browser, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    page = browser.open(report, color_scheme="light").page
+    path = tmp_path / "report.html"
+    hlofast.loads(SMALL).report(path, device="tpu-v5e", mesh={"data": 2})
+    page = browser.open(path, color_scheme="light").page
     for scheme in AXE:
         page.emulate_media(color_scheme=scheme)
-        page.locator("#search").fill("fusion")
+        page.locator("#search").fill("dot")
         page.wait_for_selector("#found li")
         found = axe.Axe().run(page, options=AXE[scheme]).response["violations"]
         grave = [
@@ -318,3 +331,20 @@ def test_prints_the_verdict_the_charts_and_the_first_rows(browser: Browser, repo
     page.wait_for_selector("body:not(.printing)", state="attached")
     assert rows.count() < 30
     assert opened.errors == []
+
+
+def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) -> None:
+    for host, text in (("host0", SMALL), ("host1", SMALL.replace("64,64", "32,32"))):
+        (tmp_path / host).mkdir()
+        name = "module_0001.small.sm_9.0_gpu_after_optimizations.txt"
+        (tmp_path / host / name).write_text(text)
+    path = tmp_path / "report.html"
+    made = hlofast.report(tmp_path, path, device="h100")
+    opened = browser.open(path)
+    assert opened.errors == []
+    programs = opened.page.locator("#programs table tbody tr[aria-rowindex] td:first-child")
+    names = [name.split("/")[0] for name in programs.all_inner_texts()]
+    assert names == ["host0", "host1"]
+    shown = opened.page.locator("#figure-differing").get_attribute("value")
+    assert float(shown) == made.verdict["differing"] == 1
+    assert opened.page.locator("#hosts .statements li").count() == 1

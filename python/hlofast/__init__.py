@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
-    from hlofast._report import Report
+    from hlofast._report import Report, report
     from hlofast._report.charts import Plot
     from hlofast._scan import Scan, scan
     from hlofast._stages import Stages
@@ -147,6 +147,7 @@ __all__ = [
     "provenances",
     "ray",
     "register_custom_call",
+    "report",
     "scan",
     "unregister_custom_call",
 ]
@@ -211,10 +212,10 @@ def __getattr__(name: str) -> object:
         from hlofast import _remat
 
         value = _remat.Remat
-    elif name == "Report":
+    elif name in {"Report", "report"}:
         from hlofast import _report
 
-        value = _report.Report
+        value = getattr(_report, name)
     elif name == "Plot":
         from hlofast._report import charts
 

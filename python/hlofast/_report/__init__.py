@@ -43,8 +43,10 @@ class Report:
     def verdict(self) -> dict[str, float | None]:
         """The figures that stand first, by key; None for what is not known.
 
-        Of a module `step` and `exposed` (seconds), `mfu` (between 0 and 1), `peak` and `bytes`
-        (bytes), `flops`: those of `Module.time`, `memory` and `cost`.
+        Of a directory `programs`, `step` (of the longest program, seconds), `flops`, `live_peak`
+        and `wire_bytes` (the most of any program), `differing` (programs that hosts compiled
+        differently). Of a module `step` and `exposed` (seconds), `mfu` (between 0 and 1), `peak`
+        and `bytes` (bytes), `flops`: those of `Module.time`, `memory` and `cost`.
         """
         return {figure.key: figure.value for figure in self._contents.figures}
 
@@ -121,4 +123,36 @@ def of_module(
     return report
 
 
-__all__: list[str] = ["Report", "mesh_of", "of_module"]
+def report(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    module: str | int | None = None,
+    device: str | Device | None = None,
+    mesh: Mesh | str | Mapping[str, int] | None = None,
+    config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
+    plots: bool = True,
+) -> Report:
+    """A page about a dump, or about a dump directory, written to `out` if that is given.
+
+    `module` is the one of a file that is meant; the other arguments are those of `Module.report`.
+    Of a directory the page ranks the programs, says which hosts compiled something else and what
+    passes did; `config` and `module` are of no use there, a `ValueError` says so. What
+    `hlofast.load` and `hlofast.scan` raise besides.
+    """
+    import hlofast
+
+    if not os.path.isdir(path):
+        found = hlofast.load(path, module=module)
+        return of_module(found, out, device, mesh, config, plots, os.fspath(path))
+    if module is not None or config is not None:
+        raise ValueError(f"{os.fspath(path)}: a directory; module and config are of one module")
+    from hlofast._report.directory import contents
+
+    made = Report(contents(os.fspath(path), device, mesh_of(mesh)), plots=plots)
+    if out is not None:
+        made.save(out)
+    return made
+
+
+__all__: list[str] = ["Report", "mesh_of", "of_module", "report"]

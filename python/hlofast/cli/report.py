@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hlofast.cli import UNREADABLE, USAGE, inputs, output
+import os
+
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
 from hlofast.cli.check import UsageError, read_declaration
 from hlofast.cli.collectives import add_mesh, read_mesh
 
@@ -17,6 +19,7 @@ EXAMPLES = """\
 examples:
   hlofast report module_0042.jit_train_step.after_optimizations.txt -o report.html
   hlofast report --device tpu-v5p --mesh data=2,model=4 step.txt -o report.html
+  hlofast report dumps/ -o dumps.html              programs ranked, hosts that differ, passes
   hlofast report --config mesh.toml step.txt -o report.html
   hlofast report --config fuji-70B.txt --instance tpu-v6e-256-4 step.txt -o report.html
 
@@ -79,15 +82,31 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.Failures().failed(arguments.config, error)
         return UNREADABLE
     try:
-        report, code = _of_file(arguments, device, mesh, declaration)
+        if os.path.isdir(arguments.file):
+            report, code = _of_directory(arguments, device, mesh)
+        else:
+            report, code = _of_file(arguments, device, mesh, declaration)
         if report is None:
             return code
         report.save(arguments.output)
     except OSError as error:
-        inputs.complain(f"{arguments.output}: {error.strerror or error}")
+        inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
         return UNREADABLE
     _say(arguments, report)
     return code
+
+
+def _of_directory(
+    arguments: argparse.Namespace, device: Any, mesh: Any
+) -> tuple[Report | None, int]:
+    """The page about a dump directory, and the exit code."""
+    from hlofast._report import report
+
+    if arguments.config is not None or arguments.module is not None:
+        inputs.complain(f"{arguments.file}: a directory; --config and --module are of one module")
+        return None, USAGE
+    made = report(arguments.file, device=device, mesh=mesh, plots=not arguments.no_charts)
+    return made, DONE
 
 
 def _of_file(

@@ -1,0 +1,262 @@
+"""What a page about a dump directory shows: programs ranked, hosts that differ, histories."""
+
+from __future__ import annotations
+
+import os
+
+from hlofast._history import FIGURES, KINDS, History
+from hlofast._programs import fingerprints, programs
+from hlofast._report import chart as draw
+from hlofast._report.chart import Axis, Chart, Mark
+from hlofast._report.data import Contents, Figure, Section, Statement, seconds, short, short_bytes
+from hlofast._report.sheet import Sheet, sheet_of
+from hlofast._scan import scan
+from hlofast.cli import output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast import Mesh
+    from hlofast._programs import Program
+    from hlofast._scan import Scan
+    from hlofast.devices import Device
+
+_BARS = 24
+_HISTORIES = 3
+"""Programs whose passes are shown, those with most dumps between passes."""
+_MOST_BYTES = 256 << 20
+"""Of dumps of one program: what is larger takes longer than anybody waits for a page."""
+
+
+def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Contents:
+    """The page about a dump directory; an `OSError` if it cannot be read."""
+    found = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
+    rows = found.programs.to_pylist()
+    known = "canonical" in found.programs and "flops" in found.programs
+    rows = [row for row in rows if row.get("status")] if known else []
+    prints = fingerprints(folder).to_pylist()
+    histories = [one for one in programs(folder) if any(file.step >= 0 for file in one.files)]
+    title = os.path.basename(os.path.abspath(folder)) or folder
+    counts = found.counts
+    facts = [
+        ("directory", folder),
+        ("files", ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)),
+        ("timed for", ", ".join(sorted({row["device"] for row in rows if row["device"]}))),
+    ]
+    sections = [_programs(rows, bool(device)), _hosts(prints)]
+    sections += _histories(histories, mesh)
+    if counts["failed"]:
+        sections.append(_failures(found))
+    statements = [*sections[1].statements, *_largest(rows)]
+    return Contents(title, "directory", facts, _verdict(found, rows, prints), statements, sections)
+
+
+def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any]]) -> list[Figure]:
+    counts = found.counts
+    files = sum(counts.values())
+    note = f"in {output.counted(files, 'file')}, {counts['failed']:,} could not be read"
+    figures = [Figure("programs", "Programs", len(rows), f"{len(rows):,}", note)]
+    timed = [row for row in rows if row["step_seconds"] > 0]
+    if timed:
+        row = max(timed, key=lambda one: one["step_seconds"])
+        text = seconds(row["step_seconds"])
+        note = f"{row['module_name']}, on {row['device']}; modelled"
+        figures.append(Figure("step", "Longest program", row["step_seconds"], text, note))
+    else:
+        note = "no dump names its chip and no device is given: hlofast report --device NAME DIR"
+        figures.append(Figure("step", "Longest program", None, "unknown", note))
+    for key, label, words in (
+        ("flops", "Most FLOPs", lambda count: short(count, "FLOP")),
+        ("live_peak", "Largest live peak", short_bytes),
+        ("wire_bytes", "Most sent", short_bytes),
+    ):
+        row = max(rows, key=lambda one: one[key], default={key: -1})
+        if row[key] >= 0:
+            figures.append(Figure(key, label, row[key], words(row[key]), row["module_name"]))
+    hosts = {row["host"] for row in prints}
+    different = sorted(
+        {row["program"] for row in prints if row["fingerprint"] and not row["is_common"]}
+    )
+    text = f"{len(different):,}" if len(hosts) > 1 else "none"
+    note = f"of {output.counted(len(hosts), 'host')}" if len(hosts) > 1 else "one host wrote it all"
+    figures.append(Figure("differing", "Programs that differ", len(different), text, note))
+    return figures
+
+
+def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
+    """Where most of the FLOPs are, if it is more than one program."""
+    whole = sum(max(row["flops"], 0) for row in rows)
+    if len(rows) < 2 or not whole:
+        return []
+    row = max(rows, key=lambda one: one["flops"])
+    text = (
+        f"{row['program']} has {output.share(row['flops'], whole)} of the FLOPs of "
+        f"{output.counted(len(rows), 'program')}"
+    )
+    return [Statement("largest-program", text, stake=short(row["flops"], "FLOP"))]
+
+
+def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
+    """Every program, those that take longest, or have most FLOPs, first."""
+    timed = any(row["step_seconds"] > 0 for row in rows)
+    key = "step_seconds" if timed else "flops"
+    rows = sorted(rows, key=lambda row: -(row[key] if row[key] == row[key] else 0))
+    columns = (
+        ("program", "program", "code"),
+        ("step_seconds", "step time", "seconds"),
+        ("flops", "FLOPs", "flops"),
+        ("live_peak", "live peak", "bytes"),
+        ("host", "host", "text"),
+        ("status", "status", "text"),
+        ("xla_peak", "XLA peak", "bytes"),
+        ("wire_bytes", "sent", "bytes"),
+        ("bytes_read", "HBM read", "bytes"),
+        ("bytes_written", "HBM written", "bytes"),
+        ("instructions", "instructions", "integer"),
+        ("collectives", "collectives", "integer"),
+        ("device", "timed for", "text"),
+        ("files", "files", "integer"),
+        ("canonical", "file", "code"),
+    )
+    table = sheet_of("programs", "Programs", rows, columns, sort=key)
+    shown = [row | {"place": place} for place, row in enumerate(rows[:_BARS])]
+    charts = []
+    if shown:
+        largest = max(row[key] for row in shown)
+        scale, unit = draw.seconds(largest) if timed else draw.decimal(largest, "FLOP")
+        bars = sheet_of("bars", "bars", shown, [*columns, ("place", "place", "integer")])
+        mark = Mark(
+            "hbar",
+            {"y": "place", "right": key},
+            bars,
+            hover=["program", "host", "step_seconds", "flops", "live_peak", "wire_bytes"],
+            height=0.7,
+        )
+        names = [row["module_name"] or row["program"] for row in shown]
+        note = f"The first {_BARS} of {len(rows):,}." if len(rows) > _BARS else ""
+        charts.append(
+            Chart(
+                "programs",
+                "Programs by step time" if timed else "Programs by FLOPs",
+                Axis(unit, scale=scale),
+                Axis("", kind="factors", factors=names),
+                [mark],
+                table,
+                height=90 + 26 * len(shown),
+                note=note,
+            )
+        )
+    unknown = ""
+    if not timed and not is_given:
+        unknown = "Times are unknown: no dump names its chip. hlofast report --device NAME DIR."
+    return Section("programs", "Programs", charts=charts, unknown=unknown)
+
+
+def _hosts(prints: list[dict[str, Any]]) -> Section:
+    """Who compiled what."""
+    statements = []
+    names: dict[str, dict[str, list[str]]] = {}
+    for row in prints:
+        if row["fingerprint"]:
+            of_name = names.setdefault(row["program"], {})
+            of_name.setdefault(row["fingerprint"], []).append(row["host"] or "(no host)")
+    differing = {row["program"] for row in prints if row["fingerprint"] and not row["is_common"]}
+    for name in sorted(differing):
+        parts = [
+            f"{output.names(sorted(set(hosts)))} ({fingerprint[:8]})"
+            for fingerprint, hosts in sorted(names[name].items(), key=lambda item: -len(item[1]))
+        ]
+        text = f"hosts compiled {len(parts):,} different programs of this name: {'; '.join(parts)}"
+        statements.append(
+            Statement(
+                f"hosts-differ: {name}",
+                text,
+                remedy="hlofast diff of two of the files says where they differ",
+            )
+        )
+    columns = (
+        ("program", "program", "code"),
+        ("host", "host", "text"),
+        ("fingerprint", "fingerprint", "code"),
+        ("hosts", "hosts with it", "integer"),
+        ("key", "of the directory", "code"),
+        ("file", "file", "code"),
+        ("error", "not read because", "text"),
+    )
+    table = sheet_of("fingerprints", "Who compiled what", prints, columns)
+    hosts = {row["host"] for row in prints}
+    said = output.counted(len(hosts), "host") if hosts - {""} else "folders tell no hosts apart"
+    facts = [("hosts", said)]
+    return Section("hosts", "Hosts", facts=facts, statements=statements, sheets=[table])
+
+
+def _histories(found: list[Program], mesh: Mesh | None) -> list[Section]:
+    """What passes did, of the programs with most dumps between them."""
+    if not found:
+        why = "There are no dumps between passes: XLA writes them with --xla_dump_hlo_pass_re=.*"
+        return [Section("history", "History", unknown=why)]
+    found.sort(key=lambda one: -len(one.files))
+    charts, notes = [], []
+    for number, program in enumerate(found[:_HISTORIES]):
+        size = sum(os.path.getsize(file.path) for file in program.files)
+        if size > _MOST_BYTES:
+            notes.append(f"{program.key}: {size:,} B of dumps are too many; see hlofast history")
+            continue
+        charts.append(_history(History(program, mesh), number))
+    if len(found) > _HISTORIES:
+        left = output.counted(len(found) - _HISTORIES, "more program")
+        notes.append(f"{left} with dumps between passes; see hlofast history")
+    return [Section("history", "History", charts=charts, notes=notes)]
+
+
+def _history(found: History, number: int) -> Chart:
+    rows = found.to_pylist()
+    for place, row in enumerate(rows):
+        row["number"] = place
+        row["after"] = row["pass"] or row["stage"]
+    numbers = [(name, name.replace("_", " "), _kind(name)) for name in FIGURES]
+    columns = [
+        ("number", "dump", "integer"),
+        ("after", "after", "text"),
+        *numbers,
+        ("pipeline", "pipeline", "text"),
+        *((name, name, "integer") for name in KINDS),
+        ("error", "not read because", "text"),
+    ]
+    key = found.program.key
+    table = sheet_of(f"history-{number}", f"Passes of {key}", rows, columns)
+    counts = [
+        _line(rows, name, draw.PALETTE[place])
+        for place, name in enumerate(("instructions", "fusions", "collectives"))
+    ]
+    return Chart(
+        f"history-{number}",
+        f"What passes did to {key}",
+        Axis("dump, in the order of compilation", limits=(0, max(len(rows) - 1, 1))),
+        Axis("number"),
+        counts,
+        table,
+    )
+
+
+def _failures(found: Scan) -> Section:
+    """What could not be read."""
+    columns = [("path", "file", "code"), ("reason", "because", "text"), ("line", "line", "integer")]
+    table = sheet_of("failures", "Could not be read", found.failures, columns)
+    return Section("failures", "Not read", sheets=[table])
+
+
+def _kind(name: str) -> str:
+    if name == "flops":
+        return "flops"
+    return "bytes" if name in ("bytes_accessed", "live_peak", "wire_bytes") else "integer"
+
+
+def _line(rows: list[dict[str, Any]], name: str, color: str) -> Mark:
+    known = [row for row in rows if row[name] >= 0]
+    sheet: Sheet = sheet_of(
+        name, name, known, [("number", "dump", "integer"), (name, name, _kind(name))]
+    )
+    fields = {"x": "number", "y": name}
+    return Mark("step", fields, sheet, color=color, legend=name, mode="after", line_width=2)
