@@ -8,6 +8,7 @@ from hlofast import _core
 from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.sheet import Field, Sheet, sheet_of
+from hlofast._time import Time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh, Module
     from hlofast._cost import Cost
     from hlofast._memory import Memory
-    from hlofast._time import Time
     from hlofast.devices import Device
     from hlofast.table import Table
 
@@ -85,8 +85,11 @@ class Plot:
 
         With a device over the simulated seconds of a step, else over the steps of the schedule.
         """
-        time = None if device is None else self._module.time(device, mesh=mesh)
-        return draw.drawn(sent_when(self._module.collectives(mesh), time))
+        if device is None:
+            when: Time | Memory = self._module.memory()
+        else:
+            when = self._module.time(device, mesh=mesh)
+        return draw.drawn(sent_when(self._module.collectives(mesh), when))
 
     def scopes(self, by: str = "flops") -> Any:
         """FLOPs (`by="flops"`) or bytes (`by="bytes_accessed"`) of nested scopes.
@@ -366,14 +369,18 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
     )
 
 
-def sent_when(found: Collectives, time: Time | None) -> Chart:
-    """Every collective between its start and its end, by mesh axes."""
+def sent_when(found: Collectives, when: Time | Memory) -> Chart:
+    """Every collective between its start and its end, by mesh axes.
+
+    Over the seconds of a `Time`, or over the schedule that a `Memory` counts along.
+    """
+    time = when if isinstance(when, Time) else None
     rows = found.to_pylist()
     rows.sort(key=lambda row: -row["total_wire_bytes"])
     cut = len(rows) - _DOTS
     rows = rows[:_DOTS]
     factors = list(dict.fromkeys(row["axes"] or "no known axes" for row in rows))
-    begins = _moments(found.module, time)
+    begins = _moments(found.module, when)
     drawn = []
     for row in rows:
         start = row["scheduled_as"] if row["scheduled_as"] >= 0 else row["instruction"]
@@ -444,10 +451,10 @@ def sent_when(found: Collectives, time: Time | None) -> Chart:
     )
 
 
-def _moments(module: Module, time: Time | None) -> Any:
+def _moments(module: Module, when: Time | Memory) -> Any:
     """Where on the horizontal axis an instruction begins, and what follows it ends."""
-    if time is None:
-        data = module.memory()._data
+    if not isinstance(when, Time):
+        data = when._data
 
         def steps(start: int, end: int) -> tuple[float, float]:
             first, last = data.step_of(start), data.step_of(end)
@@ -455,8 +462,8 @@ def _moments(module: Module, time: Time | None) -> Any:
             return first, max(first if last is None else last, first) + 1
 
         return steps
-    starts = time._data.column("start_seconds").tolist()
-    ends = time._data.column("end_seconds").tolist()
+    starts = when._data.column("start_seconds").tolist()
+    ends = when._data.column("end_seconds").tolist()
     columns = module.columns
     places = columns.buffer("computation").tolist()
     called_by: dict[int, int] = {}

@@ -270,10 +270,9 @@ def _collectives(found: Analyses) -> Section:
             _sheet("collectives-seconds", "How long they take", table, waited, sort="seconds")
         )
     drawn = [charts.sent_by_axis(sent, found.time)]
-    try:
-        drawn.append(charts.sent_when(sent, found.time))
-    except (ValueError, OverflowError) as error:
-        notes.append(f"no chart over time: {error}")
+    when = found.time or found.memory
+    if when is not None:
+        drawn.append(charts.sent_when(sent, when))
     return Section(
         "collectives",
         title,
