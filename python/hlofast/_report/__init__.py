@@ -141,8 +141,9 @@ def report(
     `hlofast.load` and `hlofast.scan` raise besides.
     """
     import hlofast
+    from hlofast.cli.inputs import is_folder
 
-    if not os.path.isdir(path):
+    if not is_folder(os.fspath(path)):
         found = hlofast.load(path, module=module)
         return of_module(found, out, device, mesh, config, plots, os.fspath(path))
     if module is not None or config is not None:

@@ -34,6 +34,7 @@ def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Con
     found = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
     rows = found.programs.to_pylist()
     known = "canonical" in found.programs and "flops" in found.programs
+    sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
     prints = fingerprints(folder).to_pylist()
     histories = [one for one in programs(folder) if any(file.step >= 0 for file in one.files)]
@@ -45,7 +46,7 @@ def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Con
         ("timed for", ", ".join(sorted({row["device"] for row in rows if row["device"]}))),
     ]
     sections = [_programs(rows, bool(device)), _hosts(prints)]
-    sections += _histories(histories, mesh)
+    sections += _histories(histories, mesh, sizes)
     if counts["failed"]:
         sections.append(_failures(found))
     statements = [*sections[1].statements, *_largest(rows)]
@@ -191,7 +192,7 @@ def _hosts(prints: list[dict[str, Any]]) -> Section:
     return Section("hosts", "Hosts", facts=facts, statements=statements, sheets=[table])
 
 
-def _histories(found: list[Program], mesh: Mesh | None) -> list[Section]:
+def _histories(found: list[Program], mesh: Mesh | None, sizes: dict[str, int]) -> list[Section]:
     """What passes did, of the programs with most dumps between them."""
     if not found:
         why = "There are no dumps between passes: XLA writes them with --xla_dump_hlo_pass_re=.*"
@@ -199,7 +200,7 @@ def _histories(found: list[Program], mesh: Mesh | None) -> list[Section]:
     found.sort(key=lambda one: -len(one.files))
     charts, notes = [], []
     for number, program in enumerate(found[:_HISTORIES]):
-        size = sum(os.path.getsize(file.path) for file in program.files)
+        size = sizes.get(program.key, 0)
         if size > _MOST_BYTES:
             notes.append(f"{program.key}: {size:,} B of dumps are too many; see hlofast history")
             continue

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
 from hlofast.cli.check import UsageError, read_declaration
 from hlofast.cli.collectives import add_mesh, read_mesh
@@ -82,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.Failures().failed(arguments.config, error)
         return UNREADABLE
     try:
-        if os.path.isdir(arguments.file):
+        if inputs.is_folder(arguments.file):
             report, code = _of_directory(arguments, device, mesh)
         else:
             report, code = _of_file(arguments, device, mesh, declaration)
