@@ -147,6 +147,7 @@ class Chart {
       });
     }
     for (const grid of [...figure.xgrid, ...figure.ygrid]) grid.grid_line_color = line;
+    if (this.marker) this.marker.line_color = ink;
     for (const mark of this.marks) {
       if (!mark.renderer) continue;
       if (mark.glyph === "text") mark.renderer.glyph.text_color = { value: ink };

@@ -137,21 +137,21 @@ class TextColumn {
     return code < 0 || code >= this.texts.count ? "" : this.texts.at(code);
   }
 
-  // Flags by row: whether its text holds the needle.
-  rowsHolding(needle) {
-    const rows = new Uint8Array(this.length);
+  // Sets `flag` where a row's text holds the needle; nothing is looked through for a text that
+  // occurs nowhere.
+  flagHolding(needle, rows, flag) {
     const holding = this.texts.holding(needle);
+    if (!holding.length) return;
     if (!this.codes) {
-      for (const row of holding) rows[row] = 1;
-      return rows;
+      for (const row of holding) rows[row] |= flag;
+      return;
     }
     const hit = new Uint8Array(this.texts.count);
     for (const code of holding) hit[code] = 1;
     for (let row = 0; row < rows.length; row++) {
       const code = this.codes[row];
-      if (code >= 0 && hit[code]) rows[row] = 1;
+      if (code >= 0 && hit[code]) rows[row] |= flag;
     }
-    return rows;
   }
 
   // Numbers in the order of the texts.

@@ -125,10 +125,8 @@ class Grid {
     for (const word of query.split(/\s+/)) {
       const found = new Uint8Array(this.sheet.rows);
       for (const column of this.sheet.columns) {
-        if (column.data.isText) {
-          const rows = column.data.rowsHolding(word);
-          for (let row = 0; row < found.length; row++) found[row] |= rows[row];
-        } else if (column.kind === "row") {
+        if (column.data.isText) column.data.flagHolding(word, found, 1);
+        else if (column.kind === "row") {
           for (let row = 0; row < found.length; row++) {
             const one = Number(column.data.at(row));
             if (!found[row] && one >= 0 && this.names(one).toLowerCase().includes(word)) found[row] = 1;

@@ -96,16 +96,15 @@ class Program {
 
   // By row: 0, 1 where it holds every word, 3 where its name does.
   matching(words) {
-    const flags = new Uint8Array(this.rows).fill(3);
-    const columns = ["op_name", "opcode", "source_file", "shape", "phase"];
+    let flags = null;
     for (const word of words) {
-      const inName = this.words.name.rowsHolding(word);
-      const elsewhere = columns.map((name) => this.words[name].rowsHolding(word));
-      for (let row = 0; row < flags.length; row++) {
-        let found = inName[row] ? 3 : 0;
-        for (const column of elsewhere) found |= column[row];
-        flags[row] &= found;
+      const found = new Uint8Array(this.rows);
+      this.words.name.flagHolding(word, found, 3);
+      for (const name of ["op_name", "opcode", "source_file", "shape", "phase"]) {
+        this.words[name].flagHolding(word, found, 1);
       }
+      if (flags) for (let row = 0; row < flags.length; row++) flags[row] &= found[row];
+      else flags = found;
     }
     return flags;
   }

@@ -60,6 +60,7 @@ class LiveSet {
       });
     });
     this.marker = new Bokeh.Span({ location: this.step, dimension: "height", line_color: color("ink"), line_width: 1 });
+    this.chart.marker = this.marker;
     this.chart.figure.add_layout(this.marker);
   }
 

@@ -94,6 +94,22 @@ async function build() {
   if (values) new LiveSet(memory, memory.table, sheetOf(values, values.head), program);
 }
 
+// What the address names stays in sight while the page above it grows, until somebody moves.
+let hasMoved = false;
+for (const kind of ["wheel", "pointerdown", "keydown", "touchstart"]) {
+  addEventListener(kind, () => { hasMoved = true; }, { once: true, passive: true });
+}
+
+function keepInSight() {
+  if (hasMoved || !location.hash) return;
+  const id = location.hash.startsWith("#i-") ? "instruction" : location.hash.slice(1);
+  const element = document.getElementById(id);
+  if (element) element.scrollIntoView({ block: "start" });
+}
+
 setUpTheme();
 setUpPrinting();
-build().then(() => { document.body.dataset.state = "complete"; }, trouble);
+build().then(() => {
+  keepInSight();
+  document.body.dataset.state = "complete";
+}, trouble);
