@@ -135,11 +135,16 @@ add.1 {
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_hostile_dump_stays_inert(browser: Browser, tmp_path: Path, scheme: str) -> None:
+def hostile() -> hlofast.Module:
+    """A module whose every text is an attack."""
     head, entry = HOSTILE.split("\n\n", 1)
     place = "</title><script>window.hit=1</script>"
-    module = hlofast.loads(f"{head}\n{ADD}\n{entry}", path=place)
+    return hlofast.loads(f"{head}\n{ADD}\n{entry}", path=place)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_hostile_dump_stays_inert(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    module = hostile()
     path = tmp_path / "report.html"
     made = module.report(path, device="tpu-v5e", mesh={"<b>x</b>$$y$$": 2})
     head = made.html.split("</head>")[0]
@@ -348,3 +353,29 @@ def test_a_directory_s_page(browser: Browser, tmp_path: Path, train_step: Path) 
     shown = opened.page.locator("#figure-differing").get_attribute("value")
     assert float(shown) == made.verdict["differing"] == 1
     assert opened.page.locator("#hosts .statements li").count() == 1
+
+
+def test_notebooks_show_modules_tables_and_reports(browser: Browser, tmp_path: Path) -> None:
+    module = hostile()
+    shown = [module, module.table(), module.matmuls(), module.cost(), module.lint().table()]
+    cells = [one._repr_html_() for one in (*shown, module.report(device="tpu-v5e"))]
+    path = tmp_path / "notebook.html"
+    path.write_text("<!DOCTYPE html><meta charset=utf-8>" + "<hr>".join(cells), encoding="utf-8")
+    opened = browser.open(path, until="iframe")
+    frame = opened.page.frame_locator("iframe")
+    frame.locator("body[data-state=complete]").wait_for(state="attached")
+    assert frame.locator("#chart-memory canvas").count() > 0
+    assert "<img src=x onerror" in opened.page.locator("table").nth(1).inner_text()
+    assert opened.page.evaluate("window.hit") is None
+    assert opened.page.locator("img, svg, table script").count() == 0
+    assert [one for one in opened.requests if not one.startswith(("file:", "about:"))] == []
+    assert opened.errors == []
+
+
+def test_an_address_leads_to_its_instruction(browser: Browser, report: Path) -> None:
+    page = browser.open(report).page
+    page.goto(f"{report.as_uri()}#i-22")
+    page.reload()
+    page.wait_for_selector("body[data-state=complete]", state="attached")
+    box = page.locator("#instruction").bounding_box()
+    assert 0 <= box["y"] < 300
