@@ -171,8 +171,8 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
         "Bytes alive at each step",
         [
             Field("step", "step", "integer", every),
-            Field("instruction", "instruction", "row", sequence),
             Field("bytes", "bytes alive", "bytes", found._data.timeline()),
+            Field("instruction", "instruction", "row", sequence),
         ],
     )
     some = len(steps) < len(timeline)

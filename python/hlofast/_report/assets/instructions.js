@@ -67,12 +67,16 @@ class Program {
     return found;
   }
 
-  firstRow(computation) {
-    return this.numbers("computation").indexOf(computation);
-  }
-
-  lastRow(computation) {
-    return this.numbers("computation").lastIndexOf(computation);
+  // The rows of a computation stand together.
+  rootOf(computation) {
+    const computations = this.numbers("computation");
+    const flags = this.numbers("flags");
+    let row = computations.indexOf(computation);
+    while (row >= 0 && row < this.rows && computations[row] === computation) {
+      if (flags[row] & FLAGS.root) return row;
+      row += 1;
+    }
+    return -1;
   }
 
   text(row) {
@@ -226,7 +230,7 @@ function showInstruction(program, row, focus) {
   const lists = [];
   const called = program.edges("call_row", "call_computation", row);
   if (called.length) {
-    lists.push(edgeList(program, "Results of what it calls", called.map((one) => program.lastRow(one)).filter((one) => one >= 0)));
+    lists.push(edgeList(program, "Results of what it calls", called.map((one) => program.rootOf(one)).filter((one) => one >= 0)));
   }
   const callers = program.edges("call_computation", "call_row", program.numbers("computation")[row]);
   if (callers.length) lists.push(edgeList(program, "Called by", callers));
