@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from hlofast._collectives import Collectives
     from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
     from hlofast._diff import Diff, diff
+    from hlofast._graph import Graph
     from hlofast._history import History, history
     from hlofast._jax import from_jax
     from hlofast._lint import Finding, Findings
@@ -99,6 +100,7 @@ __all__ = [
     "Finding",
     "Findings",
     "FoundModule",
+    "Graph",
     "History",
     "Instruction",
     "InstructionSequence",
@@ -180,6 +182,10 @@ def __getattr__(name: str) -> object:
         from hlofast import _diff
 
         value = getattr(_diff, name)
+    elif name == "Graph":
+        from hlofast import _graph
+
+        value = _graph.Graph
     elif name in {"History", "history"}:
         from hlofast import _history
 

@@ -23,6 +23,7 @@ from hlofast._cost_data import _lint_options as _lint_options
 from hlofast._diff import Diff
 from hlofast._diff_data import DiffData as DiffData
 from hlofast._diff_data import _diff as _diff
+from hlofast._graph import Graph
 from hlofast._lint import Findings
 from hlofast._measurements import Measurements
 from hlofast._memory import Memory
@@ -241,6 +242,14 @@ class Module:
         iterations: int | None = None,
         min_duration: float = 0.0,
     ) -> Trace: ...
+    def graph(
+        self,
+        computation: str | Computation | None = None,
+        *,
+        around: Instruction | str | int | None = None,
+        depth: int = 2,
+        inside: str = "fusions",
+    ) -> Graph: ...
     def memory(
         self,
         *,

@@ -29,6 +29,7 @@ VERBS = {
     "diff": "what differs between two programs or dump directories; what hosts compiled otherwise",
     "history": "what each pass of a compilation did to a module: counts, cost, peak, changes",
     "report": "a page for a browser: verdict, charts, tables, every instruction, in one HTML file",
+    "graph": "a computation, or what is around an instruction, as DOT or for Model Explorer",
     "show": "one instruction or computation in context: operands, users, source line",
     "top": "an interactive view in a terminal: sorted tables, drill-down, memory over the schedule",
     "scan": "everything in dump directories: programs, or a dataset of all modules",

@@ -349,6 +349,22 @@ impl Module {
         trace.call1(arguments)
     }
 
+    /// Instructions and what they use, to be laid out elsewhere: those of `computation` (a name; by
+    /// default the entry), or what is at most `depth` operands or users away from `around` (an
+    /// instruction, its row or its name). `inside` says which called computations are shown inside
+    /// their callers: of `fusions`, `all` or `none`. A `KeyError` for unknown names.
+    #[pyo3(signature = (computation=None, *, around=None, depth=2, inside="fusions"))]
+    fn graph<'py>(
+        slf: &Bound<'py, Self>,
+        computation: Option<&Bound<'py, PyAny>>,
+        around: Option<&Bound<'py, PyAny>>,
+        depth: i64,
+        inside: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let graph = slf.py().import("hlofast._graph")?.getattr("graph")?;
+        graph.call1((slf, computation, around, depth, inside))
+    }
+
     /// What is alive when: the peak, the values alive there, the bytes alive at every step.
     ///
     /// `rule` says which values share memory: `in_place` also results and the operands they may

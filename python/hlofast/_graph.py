@@ -1,0 +1,374 @@
+"""`Graph`: instructions and what they use, for layout tools and graph libraries."""
+
+from __future__ import annotations
+
+from hlofast import _core
+from hlofast.table import Table, column_of
+
+TYPE_CHECKING = False  # The command line draws graphs; importing typing would slow its start.
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from hlofast._core import Computation, Instruction, Module
+
+INSIDE = ("fusions", "all", "none")
+"""Which called computations are shown inside their callers."""
+MOST_NODES = {"dot": 5_000, "model-explorer": 50_000}
+"""Nodes that the tools for a format still lay out, by our experience with them."""
+_DEEPEST = 64
+_LONGEST_SHAPE = 200
+
+
+class Graph:
+    """Instructions and what they use: `Module.graph()`.
+
+    Nodes are instructions. Edges are of the kinds `operand` (the target uses the source, as in the
+    text), `control` (the target runs after the source), and, where the inside of a call is shown,
+    `argument` (from an operand of a call to the parameter it becomes) and `result` (from the root
+    of what is called to the call).
+    """
+
+    __slots__ = ("_edges", "_namespaces", "_nodes", "around", "computation", "inside", "module")
+
+    def __init__(
+        self,
+        module: Module,
+        nodes: dict[int, int],
+        inside: str,
+        computation: Computation | None,
+        around: Instruction | None,
+    ) -> None:
+        self.module = module
+        """The module."""
+        self.inside = inside
+        """Which called computations are shown inside their callers."""
+        self.computation = computation
+        """The computation that is shown; None for a neighbourhood."""
+        self.around = around
+        """The instruction whose neighbourhood is shown; None for a computation."""
+        self._nodes = nodes
+        self._namespaces: dict[int, tuple[str, ...]] = {}
+        self._edges = list(self._find_edges())
+
+    @property
+    def name(self) -> str:
+        """What is shown: the name of the computation, or of the instruction in the middle."""
+        if self.around is not None:
+            return f"around {plain(self.around.name)}"
+        return "" if self.computation is None else plain(self.computation.name)
+
+    @property
+    def nodes(self) -> Table:
+        """One row per node, in the order of the text.
+
+        Columns: instruction (row), name, opcode, shape, sharding, computation, namespace (the
+        computation and the calls around it, joined by `/`), op_name, source (file and line),
+        distance (from `around`; 0 for a computation).
+        """
+        found = [self.module[row] for row in self._nodes]
+
+        def texts(of: Any) -> _core.TextColumn:
+            return _core.TextColumn([plain(of(instruction)) for instruction in found])
+
+        return Table(
+            [
+                ("instruction", column_of(list(self._nodes), "I")),
+                ("name", texts(lambda one: one.name)),
+                ("opcode", texts(lambda one: one.opcode_text)),
+                ("shape", texts(_shape)),
+                ("sharding", texts(_sharding)),
+                ("computation", texts(lambda one: one.computation.name)),
+                ("namespace", texts(lambda one: "/".join(self.namespace(one)))),
+                ("op_name", texts(_op_name)),
+                ("source", texts(_source)),
+                ("distance", column_of(list(self._nodes.values()))),
+            ]
+        )
+
+    @property
+    def edges(self) -> Table:
+        """One row per edge.
+
+        Columns: source and target (rows), operand (which operand of the target it is, -1 for other
+        kinds), kind (operand, control, argument or result).
+        """
+        return Table(
+            [
+                ("source", column_of([edge[0] for edge in self._edges], "I")),
+                ("target", column_of([edge[1] for edge in self._edges], "I")),
+                ("operand", column_of([edge[2] for edge in self._edges])),
+                ("kind", _core.TextColumn([edge[3] for edge in self._edges])),
+            ]
+        )
+
+    def namespace(self, instruction: Instruction) -> tuple[str, ...]:
+        """The computation that holds `instruction`, or the calls inside which it is shown."""
+        computation = instruction.computation
+        known = self._namespaces.get(computation.index)
+        if known is not None:
+            return known
+        # From the inside to the outside; what is called twice is shown where it is called first.
+        chain = [computation]
+        parts: list[tuple[str, ...]] = []
+        while len(chain) <= _DEEPEST:
+            caller = self._caller(chain[-1])
+            if caller is None:
+                break
+            parts.append(_steps(caller, chain[-1]))
+            chain.append(caller.computation)
+        if len(chain) > _DEEPEST:
+            # Nobody opens so many layers; this one stands by itself.
+            chain, parts = chain[:1], []
+        path: tuple[str, ...] = (plain(chain[-1].name),)
+        for steps in reversed(parts):
+            path = path + steps
+        self._namespaces[computation.index] = path
+        return path
+
+    def _caller(self, computation: Computation) -> Instruction | None:
+        """The call inside which a computation is shown."""
+        for caller in computation.callers:
+            if caller.row in self._nodes and _is_shown(caller, self.inside):
+                return caller
+        return None
+
+    def _find_edges(self) -> Iterator[tuple[int, int, int, str]]:
+        nodes = self._nodes
+        for row in nodes:
+            instruction = self.module[row]
+            operands = instruction.operands.rows.tolist()
+            for number, operand in enumerate(operands):
+                if operand in nodes:
+                    yield operand, row, number, "operand"
+            for before in instruction.control_predecessors:
+                if before.row in nodes:
+                    yield before.row, row, -1, "control"
+            if not _is_shown(instruction, self.inside):
+                continue
+            for index, (role, called) in enumerate(instruction.calls):
+                for parameter, operand in _arguments(instruction, index, called):
+                    if parameter in nodes and operand in nodes:
+                        yield operand, parameter, -1, "argument"
+                root = called.root
+                if root is not None and root.row in nodes and role != "condition":
+                    yield root.row, row, -1, "result"
+
+    def _refuse(self, form: str, force: bool) -> None:
+        most = MOST_NODES[form]
+        if len(self._nodes) > most and not force:
+            raise ValueError(
+                f"{len(self._nodes):,} nodes are more than tools for {form} lay out ({most:,}): "
+                f"show what is around one instruction, a smaller depth, inside none, or force it"
+            )
+
+    def to_dot(self, *, force: bool = False) -> str:
+        """The graph in the DOT language of Graphviz, calls as clusters.
+
+        A `ValueError` for more nodes than layout tools can take (`MOST_NODES`), unless `force`.
+        """
+        from hlofast._graph_formats import dot
+
+        self._refuse("dot", force)
+        return dot(self)
+
+    def to_model_explorer(self, *, force: bool = False) -> dict[str, Any]:
+        """The graph as Model Explorer reads it from JSON: a collection of one graph.
+
+        Calls are namespaces, nodes have the attributes of `nodes`. A `ValueError` for more nodes
+        than Model Explorer can take (`MOST_NODES`), unless `force`.
+        """
+        from hlofast._graph_formats import model_explorer
+
+        self._refuse("model-explorer", force)
+        return model_explorer(self)
+
+    def to_networkx(self) -> Any:
+        """A `networkx.MultiDiGraph`; needs networkx (`hlofast[graph]`).
+
+        Nodes are rows, with the columns of `nodes` as attributes; edges have `operand` and `kind`.
+        """
+        graph = _library("networkx").MultiDiGraph(name=self.module.name)
+        for row in self.nodes:
+            graph.add_node(row.pop("instruction"), **row)
+        for source, target, operand, kind in self._edges:
+            graph.add_edge(source, target, operand=operand, kind=kind)
+        return graph
+
+    def to_rustworkx(self) -> Any:
+        """A `rustworkx.PyDiGraph`; needs rustworkx (`hlofast[graph]`).
+
+        Nodes are the rows of `nodes` as dictionaries, edges dictionaries of `operand` and `kind`.
+        """
+        graph = _library("rustworkx").PyDiGraph(attrs=self.module.name)
+        indices = graph.add_nodes_from(self.nodes.to_pylist())
+        places = dict(zip(self._nodes, indices, strict=True))
+        graph.add_edges_from(
+            [
+                (places[source], places[target], {"operand": operand, "kind": kind})
+                for source, target, operand, kind in self._edges
+            ]
+        )
+        return graph
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        return f"<Graph of {self.name}: {len(self._nodes)} nodes, {len(self._edges)} edges>"
+
+
+def plain(text: str) -> str:
+    """Text that is valid UTF-8; other bytes become replacement characters."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _library(name: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        message = f"this needs {error.name}: pip install 'hlofast[graph]'"
+        raise ModuleNotFoundError(message, name=error.name) from None
+
+
+def _is_shown(caller: Instruction, inside: str) -> bool:
+    """Whether what `caller` calls is shown inside it."""
+    return inside == "all" or (inside == "fusions" and caller.opcode == "fusion")
+
+
+def _steps(caller: Instruction, called: Computation) -> tuple[str, ...]:
+    """What a namespace says of a call: the caller, and which of several computations."""
+    calls = caller.calls
+    if len(calls) == 1:
+        return (plain(caller.name),)
+    for index, (role, computation) in enumerate(calls):
+        if computation == called:
+            several = sum(one == role for one, _ in calls) > 1
+            return (plain(caller.name), f"{role} {index}" if several else role)
+    return (plain(caller.name),)
+
+
+def _arguments(caller: Instruction, index: int, called: Computation) -> Iterator[tuple[int, int]]:
+    """The parameters of what is called, with the operands that they become."""
+    operands = caller.operands.rows.tolist()
+    opcode = caller.opcode
+    if opcode == "conditional":
+        # The first operand says which branch runs.
+        operands = operands[index + 1 : index + 2]
+    elif opcode not in ("fusion", "call", "while", "async-start"):
+        # Reducers and comparisons get elements.
+        return
+    for parameter in called.parameters:
+        number = parameter.parameter_number
+        if number is not None and number < len(operands):
+            yield parameter.row, operands[number]
+
+
+def _shape(instruction: Instruction) -> str:
+    text = str(instruction.shape)
+    return text if len(text) <= _LONGEST_SHAPE else text[: _LONGEST_SHAPE - 1] + "…"
+
+
+def _sharding(instruction: Instruction) -> str:
+    try:
+        sharding = instruction.sharding
+    except ValueError:
+        return "unreadable"
+    return "" if sharding is None else str(sharding)
+
+
+def _op_name(instruction: Instruction) -> str:
+    try:
+        metadata = instruction.metadata
+    except ValueError:
+        return "unreadable"
+    return (metadata.op_name or "") if metadata else ""
+
+
+def _source(instruction: Instruction) -> str:
+    try:
+        place = instruction.source
+    except ValueError:
+        return "unreadable"
+    return f"{place.file}:{place.line}" if place else ""
+
+
+def _contents(computation: Computation, inside: str) -> dict[int, int]:
+    """The rows of a computation, and of what is shown inside it."""
+    seen = {computation.index}
+    remaining = [computation]
+    rows: list[int] = []
+    while remaining:
+        current = remaining.pop()
+        for instruction in current:
+            rows.append(instruction.row)
+            if inside == "none" or not _is_shown(instruction, inside):
+                continue
+            for called in instruction.called_computations:
+                if called.index not in seen:
+                    seen.add(called.index)
+                    remaining.append(called)
+    return dict.fromkeys(sorted(rows), 0)
+
+
+def _neighbourhood(start: Instruction, depth: int, inside: str) -> dict[int, int]:
+    """The rows at most `depth` steps away, with their distance."""
+    module = start.module
+    distances = {start.row: 0}
+    ring = [start.row]
+    for distance in range(1, depth + 1):
+        further: list[int] = []
+        for row in ring:
+            for neighbour in _neighbours(module[row], inside):
+                if neighbour not in distances:
+                    distances[neighbour] = distance
+                    further.append(neighbour)
+        if not further:
+            break
+        ring = further
+    return dict(sorted(distances.items()))
+
+
+def _neighbours(instruction: Instruction, inside: str) -> Iterator[int]:
+    """Operands and users; of parameters and roots, the calls that they are shown in."""
+    yield from instruction.operands.rows.tolist()
+    yield from instruction.users.rows.tolist()
+    if inside == "none":
+        return
+    if _is_shown(instruction, inside):
+        for called in instruction.called_computations:
+            yield from called.parameters.rows.tolist()
+            if called.root is not None:
+                yield called.root.row
+    if instruction.is_root or instruction.parameter_number is not None:
+        for caller in instruction.computation.callers:
+            if _is_shown(caller, inside):
+                yield caller.row
+
+
+def graph(
+    module: Module,
+    computation: str | Computation | None,
+    around: Instruction | str | int | None,
+    depth: int,
+    inside: str,
+) -> Graph:
+    """`Module.graph`."""
+    if inside not in INSIDE:
+        raise ValueError(f"inside is one of {', '.join(INSIDE)}, not {inside!r}")
+    if depth < 0:
+        raise ValueError(f"depth is a number from 0 on, not {depth}")
+    if around is not None and computation is not None:
+        # A name is looked for in this computation.
+        place = module.computations[computation] if isinstance(computation, str) else computation
+        around = place[around] if isinstance(around, (str, int)) else around
+    if around is not None:
+        start = around if isinstance(around, _core.Instruction) else module[around]
+        return Graph(module, _neighbourhood(start, depth, inside), inside, None, start)
+    if computation is None:
+        computation = module.entry
+    elif isinstance(computation, str):
+        computation = module.computations[computation]
+    return Graph(module, _contents(computation, inside), inside, computation, None)
