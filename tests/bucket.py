@@ -1,6 +1,7 @@
 """A real S3 server on loopback, and a proxy before it that spoils chosen answers."""
 
 import http.client
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ from typing import Any
 from urllib.parse import unquote
 
 BUCKET = "dump-bucket"
+ACCOUNT = {"key": "key", "secret": "secret"}
+IMPATIENT: dict[str, Any] = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+"""A request that fails is not sent again and again: the tests would wait for that."""
 VANISH, CUT, FAIL, HANG = "vanish", "cut", "fail", "hang"
 
 
@@ -24,11 +28,7 @@ class Bucket:
     @property
     def environment(self) -> dict[str, str]:
         """What fsspec's configuration takes from the environment."""
-        return {
-            "FSSPEC_S3_ENDPOINT_URL": self.proxy.address,
-            "FSSPEC_S3_KEY": "key",
-            "FSSPEC_S3_SECRET": "secret",
-        }
+        return {"FSSPEC_S3": json.dumps(ACCOUNT | IMPATIENT | {"endpoint_url": self.proxy.address})}
 
     def upload(self, root: Path, name: str) -> str:
         """Everything below `root` as objects; what to call their folder."""
@@ -150,13 +150,10 @@ def running() -> Iterator[Bucket]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     proxy = Proxy(*server.get_host_and_port())
-    account = {"key": "key", "secret": "secret"}
     before = conf.get("s3")
-    # A request that fails is not sent again and again: the tests would wait for that.
-    patient = {"config_kwargs": {"retries": {"max_attempts": 0}}}
-    conf["s3"] = {"endpoint_url": proxy.address, **account, **patient}
+    conf["s3"] = ACCOUNT | IMPATIENT | {"endpoint_url": proxy.address}
     file_system = s3fs.S3FileSystem(
-        **account,
+        **ACCOUNT,
         endpoint_url=f"http://{proxy.target[0]}:{proxy.target[1]}",
         skip_instance_cache=True,
     )

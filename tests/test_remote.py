@@ -21,7 +21,7 @@ import pytest
 
 import bucket as buckets
 import hlofast
-from bucket import BUCKET, CUT, FAIL, HANG, VANISH, Bucket
+from bucket import ACCOUNT, BUCKET, CUT, FAIL, HANG, IMPATIENT, VANISH, Bucket
 from conftest import FIXTURES
 from dump_tree import MAX_TEXT_BYTES, Tree, mixed_texts
 from hlofast import _remote
@@ -213,7 +213,7 @@ def test_objects_are_read_elsewhere(bucket: Bucket, small: Path) -> None:
     remote = bucket.upload(small, "elsewhere")
     with ThreadPoolExecutor(2) as executor:
         assert rows(scan(remote, executor=executor), remote) == rows(scan(small), small)
-    files = RemoteFiles({"key": "key", "secret": "secret"})
+    files = RemoteFiles(ACCOUNT)
     files.root(remote)
     read = pickle.loads(pickle.dumps(files.reader()))
     assert read(f"{remote}/saved", 9) == b"HloModule"
@@ -251,8 +251,7 @@ def test_single_files(bucket: Bucket, small: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         hlofast.load(f"{remote}/nothing")
     assert caught.value.filename == f"{remote}/nothing"
-    address = bucket.proxy.address
-    options = {"endpoint_url": address, "key": "key", "secret": "secret"}
+    options = ACCOUNT | {"endpoint_url": bucket.proxy.address}
     assert hlofast.load(f"{remote}/saved", storage_options=options) == module
     with pytest.raises(OSError, match="no-such-protocol"):
         hlofast.load("no-such-protocol://x/y")
@@ -282,8 +281,7 @@ def test_a_server_without_ranges(small: Path) -> None:
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("s3fs")
-    options = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "s"}
-    options["config_kwargs"] = {"retries": {"max_attempts": 0}}  # type: ignore[assignment]
+    options = ACCOUNT | IMPATIENT | {"endpoint_url": "http://127.0.0.1:9"}
     found = scan("s3://bucket/dumps", storage_options=options)
     ((status, reason),) = statuses(found).values()
     assert status == "failed" and "127.0.0.1:9" in reason
@@ -399,6 +397,27 @@ def test_datasets_in_a_bucket(bucket: Bucket, small: Path, tmp_path: Path, form:
     assert stored(bucket, "out", tmp_path / "second") == content(tmp_path / "fresh")
 
 
+def test_what_servers_say_is_the_same_is_not_fetched(
+    bucket: Bucket, small: Path, tmp_path: Path
+) -> None:
+    remote, out = bucket.upload(small, "same"), tmp_path / "out"
+    names = sorted(path.name for path in small.iterdir())
+    bucket.file_system.pipe_file(f"{BUCKET}/same/x.ll", b"; code\n")
+    bucket.proxy.faults = {f"same/{names[0]}": CUT}
+    assert scan(remote, out).counts == {"read": 4, "failed": 1, "skipped": 1, "unchanged": 0}
+    bucket.proxy.faults.clear()
+    text = (small / names[1]).read_bytes()
+    bucket.file_system.pipe_file(f"{BUCKET}/same/{names[1]}", text.replace(b"f32", b"f16"))
+    bucket.proxy.requests.clear()
+    assert scan(remote, out).counts == {"read": 2, "failed": 0, "skipped": 0, "unchanged": 4}
+    # The object whose name says nothing is looked at; those that changed or went wrong are read.
+    fetched = {path for method, path in bucket.proxy.requests if method == "GET"}
+    expected = {f"/{BUCKET}/same/{name}" for name in (names[0], names[1], "saved")}
+    assert fetched - {f"/{BUCKET}"} == expected
+    scan(remote, tmp_path / "fresh")
+    assert content(out) == content(tmp_path / "fresh")
+
+
 def test_a_dataset_beside_its_dumps(bucket: Bucket, small: Path, tmp_path: Path) -> None:
     remote = bucket.upload(small, "both")
     first = scan(remote, f"{remote}/results")
@@ -482,11 +501,22 @@ def test_rows_stay_while_a_folder_cannot_be_listed(
     assert scan(remote, out).counts["unchanged"] == 5
 
 
+def manifest(bucket: Bucket, name: str) -> list[dict[str, Any]]:
+    """The rows of a dataset's manifest, none while there is none."""
+    path = f"{BUCKET}/{name}/hlofast-manifest.jsonl"
+    bucket.file_system.invalidate_cache()
+    if not bucket.file_system.exists(path):
+        return []
+    return [json.loads(line) for line in bucket.file_system.cat_file(path).splitlines()]
+
+
 def test_watch_follows_a_bucket(bucket: Bucket, small: Path) -> None:
     source = small / "saved"
     name = "module_{:04}.f.after_optimizations.txt".format
     bucket.file_system.pipe_file(f"{BUCKET}/job/{name(0)}", source.read_bytes())
     out = f"s3://{BUCKET}/followed"
+    writes_to_refuse: list[int] = []
+    bucket.proxy.refused_writes = lambda path: bool(writes_to_refuse and writes_to_refuse.pop())
     command = [sys.executable, "-P", "-m", "hlofast", "scan", f"s3://{BUCKET}/job", "-o", out]
     process = subprocess.Popen(
         [*command, "--format", "jsonl", "--watch", "0.05"],
@@ -498,19 +528,21 @@ def test_watch_follows_a_bucket(bucket: Bucket, small: Path) -> None:
         for number in (1, 2):
             deadline = time.monotonic() + 60
             while True:
-                names = [n for n in bucket.names("followed") if n.startswith("table=modules/")]
-                parts = [bucket.file_system.cat_file(f"{BUCKET}/followed/{n}") for n in names]
-                if sum(part.count(b"\n") for part in parts) == number:
+                # The programs are written when all else is.
+                if sum("programs" in row for row in manifest(bucket, "followed")) == number:
                     break
                 if time.monotonic() > deadline or process.poll() is not None:
                     pytest.fail(f"module {number} was not seen")
                 time.sleep(0.05)
             bucket.file_system.pipe_file(f"{BUCKET}/job/{name(number)}", source.read_bytes())
+            writes_to_refuse.append(number)
     finally:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"1 read" in said
+    assert b"hlofast: s3://" in said
     assert b"Traceback" not in said
-    manifest = bucket.file_system.cat_file(f"{BUCKET}/followed/hlofast-manifest.jsonl")
-    assert all(json.loads(line) for line in manifest.splitlines())
+    batches = [batch for row in manifest(bucket, "followed") for batch in row.get("add", ())]
+    followed = {path for batch in batches for path in batch["files"]}
+    assert {f"s3://{BUCKET}/job/{name(number)}" for number in range(2)} <= followed

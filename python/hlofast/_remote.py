@@ -33,16 +33,11 @@ RANGE = 16 << 20
 PATIENCE = 300.0
 """Seconds for one answer where nobody sets a time cap."""
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
-_VERSIONS = ("ETag", "etag", "generation", "md5Hash", *_TIMES)
+_TAGS = ("ETag", "etag", "md5Hash", "generation")
 
 
 class RemoteError(OSError):
     """What a server or fsspec refuses; `strerror` is the reason, `filename` the path."""
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is fsspec's to open."""
-    return "://" in path
 
 
 def read(path: str, storage_options: Options | None = None, most: int | None = None) -> bytes:
@@ -71,7 +66,7 @@ def survey(paths: list[str], files: RemoteFiles) -> SurveyData:
 
     A folder that cannot be listed is a file that cannot be read; see `RemoteFiles.refused`.
     """
-    if not all(is_remote(path) for path in paths):
+    if not all("://" in path for path in paths):
         raise ValueError("paths on disk and remote ones are scanned one by one")
     entries: list[Entry] = []
     for path in paths:
@@ -136,6 +131,8 @@ class RemoteFiles:
         self._seconds = PATIENCE if max_seconds is None else max_seconds
         self.refused: list[str] = []
         """Folders of which it could not be learned what they hold."""
+        self.tags: dict[str, str] = {}
+        """Of objects that were listed: what changes whenever they do, where servers name it."""
         self._roots: list[Place] = []
         self._sizes: dict[str, int] = {}
         self._pending: set[Future[Any]] = set()
@@ -173,8 +170,15 @@ class RemoteFiles:
         found = self._found(place, is_folder=root.endswith("/"))
         if not found:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
-        entries = _entries(place, found)
-        self._sizes.update((path, size) for path, size, _, _ in entries)
+        entries: list[Entry] = []
+        for name, info in found.items():
+            below = _relative(name, place)
+            path = place.below(below).path if below else place.path
+            entries.append((path, info.get("size") or 0, _nanoseconds(info), None))
+            self._sizes[path] = info.get("size") or 0
+            for tag in _TAGS:
+                if info.get(tag):
+                    self.tags[path] = f"{tag} {info[tag]}"
         return entries
 
     def reader(self) -> Reader:
@@ -366,20 +370,6 @@ def _answer(
             future.set_exception(error)
 
 
-def _entries(place: Place, found: dict[str, dict[str, Any]]) -> list[Entry]:
-    """The rows of a listing."""
-    names = {_relative(name, place): info for name, info in found.items()}
-    return [
-        (
-            place.below(name).path if name else place.path,
-            info.get("size") or 0,
-            _nanoseconds(info),
-            None,
-        )
-        for name, info in names.items()
-    ]
-
-
 def _relative(name: str, place: Place) -> str:
     return name[len(place.name) :].lstrip("/")
 
@@ -401,7 +391,7 @@ def _nanoseconds(info: dict[str, Any]) -> int:
 
 def _version(info: dict[str, Any]) -> list[Any]:
     """What tells one content of an object from another."""
-    return [info.get("size"), *(info.get(name) for name in _VERSIONS)]
+    return [info.get("size"), *(info.get(name) for name in (*_TAGS, *_TIMES))]
 
 
 def _line(error: BaseException) -> str:

@@ -362,7 +362,6 @@ class Scanner:
         """Scan. `each` is called with every part, instead of keeping or writing it."""
         # First the dataset: if it lies below the paths, every scan sees it.
         dataset = self._dataset()
-        files = None
         try:
             if not any("://" in path for path in self.paths):
                 return self.scan(_core._survey(self.paths), dataset, each)
@@ -371,8 +370,6 @@ class Scanner:
             files = _remote.RemoteFiles(self.storage_options, self.max_seconds)
             return self.scan(_remote.survey(self.paths, files), dataset, each, files)
         finally:
-            if files is not None:
-                files.close()
             if dataset is not None:
                 dataset.close()
 
@@ -407,9 +404,14 @@ class Scanner:
         """Scan files that have been listed, into `dataset` if there is one."""
         scan = Scan(survey, dataset)
         known: dict[str, str] = {}
+        stamps = dict(self.stamps)
         if dataset is not None:
             scan.is_started_over = dataset.is_started_over
             known = dataset.known()
+            if files is not None:
+                dataset.tags = files.tags
+                untouched = dataset.untouched()
+                stamps |= {path: stamp for path, stamp in survey.stamps() if path in untouched}
             gone = known.keys() - set(survey.paths())
             unclear = () if files is None else tuple(files.refused)
             dataset.forget(path for path in gone if not path.startswith(unclear))
@@ -420,7 +422,7 @@ class Scanner:
             "devices": places,
             "mesh": self.mesh,
             "known": known,
-            "stamps": self.stamps,
+            "stamps": stamps,
             "workers": self.workers,
             "memory": MEMORY,
             "max_bytes": self.max_bytes,
@@ -452,6 +454,8 @@ class Scanner:
             raise
         finally:
             data.stop()
+            if files is not None:
+                files.close()  # Before threads are waited for.
             bar.close()
         if dataset is not None:
             dataset.put_programs(survey.programs())

@@ -30,18 +30,27 @@ __all__ = ["Batch", "Dataset", "DatasetError"]
 class Batch:
     """Files that were done together."""
 
-    __slots__ = ("number", "parts", "states")
+    __slots__ = ("number", "parts", "states", "tags")
 
-    def __init__(self, number: int, parts: dict[str, list[Any]], states: dict[str, str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        parts: dict[str, list[Any]],
+        states: dict[str, str],
+        tags: dict[str, str],
+    ) -> None:
         self.number = number
         self.parts = parts
         """By table: the name of the part's file, and its bytes."""
         self.states = states
         """By path of a scanned file: what tells whether it has to be done again."""
+        self.tags = tags
+        """By path, where a server names it: what changes whenever the object does."""
 
     def record(self) -> dict[str, Any]:
         """What the manifest says of it."""
-        return {"batch": self.number, "parts": self.parts, "files": self.states}
+        record = {"batch": self.number, "parts": self.parts, "files": self.states}
+        return record | ({"tags": self.tags} if self.tags else {})
 
 
 class Dataset:
@@ -59,6 +68,9 @@ class Dataset:
         self.programs: list[Any] | None = None
         self.is_started_over = False
         """Whether the rows of an earlier scan were given up, since its options were others."""
+        self._are_programs_current = False
+        self.tags: dict[str, str] = {}
+        """Those of the objects that there are now; see `Batch.tags`."""
         self._next = 1
         self.folder: LocalFolder | RemoteFolder
         if files is None:
@@ -93,7 +105,8 @@ class Dataset:
         self.batches = {}
         for record in records[1:]:
             for batch in record.get("add", ()):
-                new = Batch(batch["batch"], batch["parts"], batch["files"])
+                tags = batch.get("tags", {})
+                new = Batch(batch["batch"], batch["parts"], batch["files"], tags)
                 self.batches[new.number] = new
             for number in record.get("remove", ()):
                 self.batches.pop(number, None)
@@ -105,8 +118,11 @@ class Dataset:
             if not all(there.get(name) == size for name, size in batch.parts.values()):
                 del self.batches[number]
         named = {part[0] for batch in self.batches.values() for part in batch.parts.values()}
+        self._are_programs_current = False
         if self.programs is not None:
             named.add(self.programs[0])
+            is_there = there.get(self.programs[0]) == self.programs[1]
+            self._are_programs_current = is_there and "programs" in records[-1]
         for name in there.keys() - named:
             self.folder.remove(name)
 
@@ -126,12 +142,22 @@ class Dataset:
             path: state for batch in self.batches.values() for path, state in batch.states.items()
         }
 
+    def untouched(self) -> set[str]:
+        """The files that, as their server says, have the bytes that the rows here are of."""
+        return {
+            path
+            for batch in self.batches.values()
+            for path, tag in batch.tags.items()
+            if self.tags.get(path) == tag
+        }
+
     def add(self, part: ScanPart) -> None:
         """Write the rows of `part`, instead of what was here of its files."""
         states = dict(part.states())
         if not states:
             return
-        batch = Batch(self._number(), {}, states)
+        tags = {path: self.tags[path] for path in states if path in self.tags}
+        batch = Batch(self._number(), {}, states, tags)
         for table in part.tables():
             batch.parts[table] = self._write(table, batch.number, part.table(table))
         kept, gone = self._without(states)
@@ -144,13 +170,16 @@ class Dataset:
             self._commit(kept, gone)
 
     def put_programs(self, rows: ScanTable) -> None:
-        """Write the table of programs anew."""
+        """Write the table of programs anew, unless nothing has changed since it was written."""
+        if self._are_programs_current:
+            return
         before = self.programs
         number = self._number()
         self.programs = self._write("programs", number, rows)
         self._append({"programs": self.programs, "next": self._next})
         if before is not None:
             self.folder.remove(before[0])
+        self._are_programs_current = True
 
     def close(self) -> None:
         """Let other scans in."""
@@ -183,7 +212,8 @@ class Dataset:
             rest = {path: state for path, state in batch.states.items() if path not in hit}
             if not rest:
                 continue
-            new = Batch(self._number(), {}, rest)
+            tags = {path: tag for path, tag in batch.tags.items() if path in rest}
+            new = Batch(self._number(), {}, rest, tags)
             for table, (name, _) in batch.parts.items():
                 with (
                     self.folder.reading(name) as source,
@@ -200,6 +230,7 @@ class Dataset:
         record: dict[str, Any] = {"add": [batch.record() for batch in added]}
         if gone:
             record["remove"] = gone
+        self._are_programs_current = False
         self._append(record | {"next": self._next})
         for number in gone:
             for name, _ in self.batches.pop(number).parts.values():

@@ -23,6 +23,7 @@ examples:
   hlofast scan dumps/ -o tables --format jsonl     the same without pyarrow
   hlofast scan dumps/ -o - | jq 'select(.table == "modules") | .flops'
   hlofast scan dumps/ -o tables --watch            follow a running job
+  hlofast scan s3://runs/dumps -o s3://runs/tables with fsspec (the extra remote) and s3fs
   hlofast scan dumps/ -o tables --engine ray       on a Ray cluster (hlofast[ray])
 
 A dataset has a folder table=NAME per table and a manifest. A scan that was interrupted goes on
@@ -175,12 +176,24 @@ def _write(part: Any, stream: BinaryIO) -> None:
 
 
 def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
-    """Scan until interrupted; say what changed."""
+    """Scan until interrupted; say what changed.
+
+    Once it went well, a store that cannot be written to is tried again, as it may be there later.
+    """
     import time
 
+    went_well = False
     while True:
         begin = time.time()
-        found = scanner.run()
+        try:
+            found = scanner.run()
+        except OSError as error:
+            if not went_well or "://" not in arguments.out:
+                raise
+            inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
+            time.sleep(arguments.watch)
+            continue
+        went_well = True
         scanner.trust(found, begin)
         if any(count for name, count in found.counts.items() if name != "unchanged"):
             sys.stderr.write(f"{time.strftime('%H:%M:%S')}  {_counts(found.counts)}\n")

@@ -9,8 +9,8 @@ use crate::time::{DeviceParts, device_of};
 use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
 use hlofast::dump::walk::sort;
 use hlofast::dump::{
-    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Stage, Survey, TableKind, Tables, Trouble,
-    file_rows, program_rows, read,
+    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Stage, Status, Survey, TableKind, Tables,
+    Trouble, file_rows, program_rows, read,
 };
 use hlofast::table::{Columns, csv, json_lines};
 use hlofast::time::Device;
@@ -203,9 +203,20 @@ impl Files {
     }
 
     fn state_of(&self, file: u32, digest: &[u8; 16]) -> String {
+        format!("{}{}", hlofast::dump::hexadecimal(digest), self.surroundings(file))
+    }
+
+    /// What the rows of a file depend on beside its bytes.
+    fn surroundings(&self, file: u32) -> String {
         let device = self.device(file).map_or("", |device| device.name.as_str());
         let beside = self.survey.buffer_assignment(file).map_or(0, |found| found.bytes);
-        format!("{}@{device}+{beside}", hlofast::dump::hexadecimal(digest))
+        format!("@{device}+{beside}")
+    }
+
+    /// Whether `known` holds as long as the bytes of the file are the same: it was read, or is
+    /// nothing to read. What went wrong in another way is tried again.
+    fn holds(&self, file: u32, known: &str) -> bool {
+        known.ends_with(&self.surroundings(file)) || known.starts_with(Status::Skipped.as_str())
     }
 }
 
@@ -239,7 +250,8 @@ impl Work for Files {
         let known = found.and_then(|found| self.known.get(&found.text()));
         let is_stamped =
             |found: &Found| self.stamps.get(&found.text()) == Some(&(found.bytes, found.modified));
-        if known.is_some() && !self.stamps.is_empty() && found.is_some_and(is_stamped) {
+        let holds = |known: &String| !self.stamps.is_empty() && self.holds(file, known);
+        if known.is_some_and(holds) && found.is_some_and(is_stamped) {
             return Outcome { file, is_unchanged: true, ..Outcome::default() };
         }
         let is_known =
