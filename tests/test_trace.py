@@ -309,6 +309,18 @@ def test_unknown_figures_leave_an_empty_timeline_that_says_so(tmp_path: Path) ->
     assert max(alive for _, alive in found.samples) == module.memory().live_peak
 
 
+def test_bytes_alive_that_cannot_be_counted_are_called_unknown(tmp_path: Path) -> None:
+    parameters = "".join(f"  p{i} = f32[1000000000,1000000000] parameter({i})\n" for i in range(4))
+    text = f"HloModule m\n\nENTRY e {{\n{parameters}  ROOT t = tuple(p0, p1, p2, p3)\n}}\n"
+    trace = hlofast.loads(text).trace(device=toy())
+    assert trace.peak is None
+    assert trace.live_bytes_unknown == "the sizes add up to more than 64 bits hold"
+    found = both(trace, tmp_path)
+    (head,) = [arguments for *_, category, arguments in found.slices if category == "module"]
+    assert head["live_bytes"] == f"unknown: {trace.live_bytes_unknown}"
+    assert found.samples == []
+
+
 HOSTILE = [
     'x"y\\z',
     "</script><script>alert(1)</script>",
@@ -485,6 +497,14 @@ class TestCommand:
         assert done.returncode == 2
         assert "--module says which: overlapped, loop" in done.stderr
         assert hlofast_command(*arguments, "--module", "loop").returncode == 0
+
+    def test_what_cannot_be_read_is_in_the_document(self, tmp_path: Path) -> None:
+        path = tmp_path / "broken.txt"
+        path.write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[2] add(y, z)\n}\n")
+        printed = document("trace", "--device", "h100", path, "-o", tmp_path / "x.json")
+        assert printed["modules"] == []
+        assert printed["errors"][0]["line"] == 4
+        assert not (tmp_path / "x.json").exists()
 
     def test_what_cannot_be_written_is_said(self, train_step: Path, tmp_path: Path) -> None:
         path = tmp_path / "no" / "folder" / "x.json"
