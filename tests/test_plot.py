@@ -9,6 +9,8 @@ import pytest
 
 import hlofast
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def module(train_step: Path) -> hlofast.Module:

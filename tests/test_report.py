@@ -17,6 +17,8 @@ import hlofast
 from conftest import FIXTURES
 from test_cli import document, hlofast_command
 
+pytestmark = pytest.mark.once
+
 UNSCHEDULED = """\
 HloModule bare
 

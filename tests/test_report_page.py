@@ -8,6 +8,8 @@ import pytest
 import hlofast
 from browser import Browser
 
+pytestmark = pytest.mark.once
+
 MESH = "data=2,model=4"
 
 AXE = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from hlofast._report.pack import Block, Words
-from hlofast._report.sheet import Field, Sheet
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
+
+    from hlofast._report.pack import Block
+    from hlofast._report.sheet import Sheet
 
 PALETTE = (
     "#4c7edb",
@@ -241,21 +241,3 @@ _PLACES = _VERTICAL | {"x", "left", "right"}
 def missing(name: str) -> str:
     """What to say where a package for charts is missing."""
     return f"charts need {name}: pip install 'hlofast[report]'"
-
-
-__all__ = [
-    "NEUTRAL",
-    "PALETTE",
-    "Axis",
-    "Chart",
-    "Field",
-    "Mark",
-    "Sheet",
-    "Words",
-    "binary",
-    "decimal",
-    "drawn",
-    "missing",
-    "plain",
-    "seconds",
-]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from os import PathLike
 
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import output
@@ -11,7 +12,6 @@ from hlofast.cli import time as say_time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from os import PathLike
     from typing import Any
 
     from hlofast import Mesh, Module
@@ -151,10 +151,16 @@ class Analyses:
             self.memory = None
             self.no_memory = str(error)
         self.check: Check | None = None
+        self.no_check = ""
         if config is not None:
             import hlofast
 
-            self.check = hlofast.check(config, module)
+            if isinstance(config, str | PathLike):
+                config = hlofast.Declaration.load(config)
+            try:
+                self.check = hlofast.check(config, module)
+            except (ValueError, OverflowError) as error:
+                self.no_check = str(error)
 
     @property
     def per_device_hbm(self) -> float | None:

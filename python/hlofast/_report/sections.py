@@ -13,6 +13,7 @@ from hlofast._report.data import (
     seconds,
     short_bytes,
 )
+from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import cost as say_cost
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 def of_module(found: Analyses) -> list[Section]:
     """The sections in the order of the page."""
     sections = [] if found.check is None else [_check(found.check)]
+    if found.no_check:
+        sections = [Section("check", "Declared and compiled", unknown=found.no_check)]
     for part in (_memory, _roofline, _scopes, _collectives, _matmuls, _remat, _parameters):
         sections.append(part(found))
     return sections
@@ -211,7 +214,7 @@ def _scopes(found: Analyses) -> Section:
         "scopes",
         "FLOPs and bytes by scope",
         facts=facts,
-        charts=[charts.scopes(cost, "flops"), charts.scopes(cost, "bytes_accessed")],
+        charts=[scopes(cost, "flops"), scopes(cost, "bytes_accessed")],
         sheets=sheets,
         notes=[note["text"] for note in say_cost._notes(cost)],
     )

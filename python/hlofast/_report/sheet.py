@@ -32,6 +32,8 @@ class Field:
         values: Words | Column | array[Any] | Sequence[Any],
         unknown: int | None = -1,
     ) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"no kind {kind!r}; one of {', '.join(KINDS)}")
         self.key = key
         self.label = label
         self.kind = kind

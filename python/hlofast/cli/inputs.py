@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast import Module
+    from hlofast.devices import Device
 
 
 _MOST_DIGITS = 12
@@ -31,6 +32,26 @@ def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
         '"-" is standard input',
     )
     parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The arguments that name a chip."""
+    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
+    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
+
+
+def read_device(arguments: argparse.Namespace) -> tuple[bool, Device | None]:
+    """Whether the arguments make sense, which is said if not, and the chip that they name."""
+    try:
+        if arguments.devices or arguments.device:
+            from hlofast import devices
+
+            known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
+            return True, known[arguments.device] if arguments.device else None
+    except (OSError, ValueError) as error:
+        complain(str(error))
+        return False, None
+    return True, None
 
 
 def read_rules(path: str | None) -> list[tuple[str, str]] | None:

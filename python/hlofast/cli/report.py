@@ -38,8 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="PATH", required=True, help="the page to write, all or nothing"
     )
-    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
-    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
+    inputs.add_device(parser)
     add_mesh(parser)
     parser.add_argument(
         "--config",
@@ -53,18 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
-    device: Any = None
-    try:
-        if arguments.devices or arguments.device:
-            from hlofast import devices
-
-            known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
-            device = known[arguments.device] if arguments.device else None
-    except (OSError, ValueError) as error:
-        inputs.complain(str(error))
-        return USAGE
+    is_device, device = inputs.read_device(arguments)
     is_mesh, mesh = read_mesh(arguments)
-    if not is_mesh:
+    if not is_device or not is_mesh:
         return USAGE
     declaration: Any = None
     if arguments.config is None and arguments.instance is not None:
@@ -84,11 +74,15 @@ def run(arguments: argparse.Namespace) -> int:
             report, code = _of_directory(arguments, device, mesh)
         else:
             report, code = _of_file(arguments, device, mesh, declaration)
-        if report is None:
-            return code
+    except OSError as error:
+        inputs.Failures().failed(arguments.file, error)
+        return UNREADABLE
+    if report is None:
+        return code
+    try:
         report.save(arguments.output)
     except OSError as error:
-        inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
+        inputs.complain(f"{arguments.output}: {error.strerror or error}")
         return UNREADABLE
     _say(arguments, report)
     return code

@@ -34,8 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     inputs.add_files(parser, several=False)
-    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
-    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
+    inputs.add_device(parser)
     add_mesh(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
@@ -50,18 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the module of a file."""
-    device: Any = None
-    try:
-        if arguments.devices or arguments.device:
-            from hlofast import devices
-
-            known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
-            device = known[arguments.device] if arguments.device else None
-    except (OSError, ValueError) as error:
-        inputs.complain(str(error))
-        return USAGE
+    is_device, device = inputs.read_device(arguments)
     is_mesh, mesh = read_mesh(arguments)
-    if not is_mesh:
+    if not is_device or not is_mesh:
         return USAGE
     reader = inputs.Reader(arguments)
     modules = list(reader)
