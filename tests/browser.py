@@ -46,14 +46,16 @@ class Browser:
         self._browser = browser
         self._contexts: list[Any] = []
 
-    def open(self, path: Path, *, until: str = COMPLETE, **options: Any) -> Opened:
-        """The page at `path`, once an element like `until` is there."""
+    def open(
+        self, path: Path, *, until: str = COMPLETE, address: str = "", **options: Any
+    ) -> Opened:
+        """The page at `path` and a place in it, once an element like `until` is there."""
         options = {"viewport": {"width": 1280, "height": 900}} | options
         context = self._browser.new_context(**options)
         context.set_default_timeout(15_000)
         self._contexts.append(context)
         opened = Opened(context.new_page())
-        opened.page.goto(path.as_uri())
+        opened.page.goto(path.as_uri() + address)
         opened.page.wait_for_selector(until, state="attached", timeout=60_000)
         return opened
 
