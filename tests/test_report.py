@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import FIXTURES, Seeds
 from test_cli import document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -121,6 +121,16 @@ def test_config_is_compared(tmp_path: Path, train_step: Path) -> None:
     assert 'id="check-title"' in html
     for one in check.found():
         assert one.message[:40].replace("'", "&#x27;") in html
+
+
+def test_a_page_with_charts_of_seed_002_is_small(seeds: Seeds) -> None:
+    pytest.importorskip("bokeh")
+    module = hlofast.load(seeds.path("002"))
+    made = module.report(device="a100")
+    assert len(made.html.encode()) < 5_000_000
+    assert made.verdict["step"] == module.time("a100").step_seconds
+    head, _ = block(made.html, "instructions")
+    assert head["rows"] == len(module)
 
 
 @pytest.fixture(scope="module")
