@@ -158,6 +158,11 @@ class Tree:
         self.put(f"{folder}module_0905.bad.after_optimizations.txt.gz", bytes(damaged), failed(""))
         json = Expected("module", "failed", "after", "no HLO module")
         self.put(f"{folder}module_0906.json.after_optimizations.txt", b'{"a": [1, 2]}\n', json)
+        (proto,) = FIXTURES.glob("dump_folders/cpu/*after_optimizations.hlo.pb.gz")
+        whole = gzip.decompress(proto.read_bytes())
+        for number, share in ((909, 0.1), (910, 0.5)):
+            name = f"{folder}module_{number:04}.proto.after_optimizations.hlo.pb"
+            self.put(name, whole[: int(share * len(whole))], failed("claims"))
         self.put(f"{folder}renamed.txt", text.after, Expected("module", "read"))
         self.put(
             f"{folder}notes.md", b"# Notes\nrun 7\n", Expected("other", "skipped", "", "not HLO")

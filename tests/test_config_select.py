@@ -114,7 +114,7 @@ class TestRules:
 
     def test_no_more_rules_than_anybody_writes_are_read(self) -> None:
         text = "".join(
-            f"mesh_rules[{index}][0]: 'tpu-v6e-(a{{{index % 90}}})'\nmesh_rules[{index}][1]: None\n"
+            f"mesh_rules[{index}][0]: 'tpu-v6e-(a{{{index % 9}}})'\nmesh_rules[{index}][1]: None\n"
             for index in range(1010)
         )
         config = hlofast.config.loads(text)

@@ -385,8 +385,8 @@ def test_datasets_in_a_bucket(bucket: Bucket, small: Path, tmp_path: Path, form:
     assert found.path == out
     assert found.tables == local.tables
     assert stored(bucket, "out", tmp_path / "first") == content(tmp_path / "local")
-    if form == "parquet":
-        assert rows(found, root) == rows(local, root)
+    assert rows(found, root) == rows(local, root)
+    assert rows(hlofast.open_dataset(out), root) == rows(local, root)
     assert scan(root, out, **options).counts["unchanged"] == 5
     (root / "saved").unlink()
     (root / "module_0000.f0.after_optimizations.txt").write_text("HloModule cut")
@@ -416,6 +416,17 @@ def test_what_servers_say_is_the_same_is_not_fetched(
     assert fetched - {f"/{BUCKET}"} == expected
     scan(remote, tmp_path / "fresh")
     assert content(out) == content(tmp_path / "fresh")
+
+
+def test_a_dataset_in_a_bucket_is_asked(bucket: Bucket, small: Path, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("pyarrow")
+    out = f"s3://{BUCKET}/asked"
+    scan(small, out, tables=["modules"])
+    count = "SELECT count(*) AS modules, sum(flops) AS flops FROM modules"
+    expected = scan(small, tmp_path / "local", tables=["modules"]).query(count)
+    assert hlofast.open_dataset(out).query(count) == expected
+    assert expected["modules"].tolist() == [5]
 
 
 def test_a_dataset_beside_its_dumps(bucket: Bucket, small: Path, tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def test_every_file_is_what_it_was_made_as(tree: Tree, found: hlofast.Scan) -> N
 
 def test_the_sums_match(tree: Tree, found: hlofast.Scan) -> None:
     assert sum(found.counts.values()) == len(tree.expected)
+    # rglob follows no links, but names them.
+    there = {path for path in tree.root.rglob("*") if path.is_symlink() or not path.is_dir()}
+    assert there == {tree.root / name for name in tree.expected}
     for status in ("read", "failed", "skipped"):
         assert found.counts[status] == sum(e.status == status for e in tree.expected.values())
         assert found.counts[status] == found.files["status"].tolist().count(status)

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from hlofast._remat import Remat
     from hlofast._report import Report, report
     from hlofast._report.charts import Plot
-    from hlofast._scan import Scan, scan
+    from hlofast._scan import Scan, open_dataset, scan
     from hlofast._stages import Stages
     from hlofast._time import Time
     from hlofast._trace import Trace
@@ -145,6 +145,7 @@ __all__ = [
     "load",
     "loads",
     "opcodes",
+    "open_dataset",
     "phases",
     "provenances",
     "ray",
@@ -226,7 +227,7 @@ def __getattr__(name: str) -> object:
         from hlofast._report import charts
 
         value = charts.Plot
-    elif name in {"Scan", "scan"}:
+    elif name in {"Scan", "open_dataset", "scan"}:
         from hlofast import _scan
 
         value = getattr(_scan, name)

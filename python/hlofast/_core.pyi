@@ -50,7 +50,9 @@ from hlofast._scan_data import ScanPart as ScanPart
 from hlofast._scan_data import ScanTable as ScanTable
 from hlofast._scan_data import SurveyData as SurveyData
 from hlofast._scan_data import _concatenated as _concatenated
+from hlofast._scan_data import _scan_columns as _scan_columns
 from hlofast._scan_data import _scan_part as _scan_part
+from hlofast._scan_data import _scan_rows as _scan_rows
 from hlofast._scan_data import _scan_table as _scan_table
 from hlofast._scan_data import _scan_words as _scan_words
 from hlofast._scan_data import _survey as _survey

@@ -8,8 +8,10 @@ from hlofast.table import Table, column_of
 TYPE_CHECKING = False  # Verbs list programs; importing typing would slow their start.
 if TYPE_CHECKING:
     import os
-    from typing import Any
+    from collections.abc import Iterable
+    from typing import Any, TypeVar
 
+    _Name = TypeVar("_Name", str, tuple[str, str])
 
 _ORDER = {"before": 0, "pass": 1, "in-pass": 1, "partitioned": 1, "before-config-assignment": 2}
 """Where stages stand in a compilation; the others come last. The SPMD partitioner is one of the
@@ -108,19 +110,19 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
     found = programs(folder)
     prints: list[str] = []
     errors: list[str] = []
-    hosts: dict[tuple[str, str], set[str]] = {}
     for program in found:
         fingerprint = error = ""
         try:
             fingerprint = _core.load(program.files[0].path).fingerprint()
-            hosts.setdefault((program.name, fingerprint), set()).add(program.host)
         except (OSError, ValueError) as fault:
             error = str(fault) or type(fault).__name__
         prints.append(fingerprint)
         errors.append(error)
-    of_name: dict[str, set[str]] = {}
-    for (name, _), names in hosts.items():
-        of_name.setdefault(name, set()).update(names)
+    of_name, hosts = _hosts(
+        (program.name, fingerprint, program.host)
+        for program, fingerprint in zip(found, prints, strict=True)
+        if fingerprint
+    )
     same = [
         len(hosts.get((program.name, fingerprint), ()))
         for program, fingerprint in zip(found, prints, strict=True)
@@ -145,6 +147,51 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
             ("error", _core.TextColumn(errors)),
         ]
     )
+
+
+def differing_hosts(programs: Table) -> Table:
+    """What `Scan.differing_hosts` says, of its table of programs."""
+    rows = [row for row in programs if row["fingerprint"]]
+    # A host that was stopped early has an earlier stage, which is no difference.
+    of_name, hosts = _hosts(
+        ((row["module_name"], row["stage"]), row["fingerprint"], row["host"]) for row in rows
+    )
+    groups: dict[tuple[Any, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        name = (row["module_name"], row["stage"])
+        if len(hosts[name, row["fingerprint"]]) < len(of_name[name]):
+            groups.setdefault((name, row["fingerprint"]), []).append(row)
+    keys = sorted(groups, key=lambda key: (key[0], -len(hosts[key]), groups[key][0]["program"]))
+    first = [groups[key][0] for key in keys]
+    others = [of_name[key[0]] - hosts[key] for key in keys]
+    texts = {
+        "module_name": [name for (name, _), _ in keys],
+        "stage": [stage for (_, stage), _ in keys],
+        "fingerprint": [fingerprint for _, fingerprint in keys],
+        "hosts": [", ".join(sorted(hosts[key])) for key in keys],
+        "other_hosts": [", ".join(sorted(names)) for names in others],
+    }
+    return Table(
+        [(name, _core.TextColumn(values)) for name, values in texts.items()]
+        + [
+            ("programs", column_of([len(groups[key]) for key in keys])),
+            ("program", _core.TextColumn([row["program"] for row in first])),
+            ("instructions", column_of([row["instructions"] for row in first])),
+            ("flops", column_of([row["flops"] for row in first])),
+        ]
+    )
+
+
+def _hosts(
+    compiled: Iterable[tuple[_Name, str, str]],
+) -> tuple[dict[_Name, set[str]], dict[tuple[_Name, str], set[str]]]:
+    """The hosts that compiled something of a name, and of a name and fingerprint."""
+    of_name: dict[_Name, set[str]] = {}
+    hosts: dict[tuple[_Name, str], set[str]] = {}
+    for name, fingerprint, host in compiled:
+        of_name.setdefault(name, set()).add(host)
+        hosts.setdefault((name, fingerprint), set()).add(host)
+    return of_name, hosts
 
 
 def paired(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh, ScanData, ScanPart, ScanTable, SurveyData
     from hlofast._remote import RemoteFiles
     from hlofast._scan.dataset import Dataset
+    from hlofast._scan.folder import RemoteFolder
+    from hlofast._scan.stored import ReadFolder, Stored
     from hlofast._scan.tasks import Engine, Tasks
     from hlofast.devices import Device
 
@@ -50,8 +52,13 @@ class Scan:
     empty as everywhere in hlofast; elsewhere it is null.
     """
 
-    def __init__(self, survey: SurveyData, dataset: Dataset | None) -> None:
-        self.path = None if dataset is None else dataset.folder.path
+    def __init__(
+        self,
+        survey: SurveyData | None,
+        folder: ReadFolder | RemoteFolder | None,
+        tables: Iterable[str] = (),
+    ) -> None:
+        self.path = None if folder is None else folder.path
         """The dataset; None if the rows are in memory."""
         self.counts = {"read": 0, "failed": 0, "skipped": 0, "unchanged": 0}
         """Files by what became of them; their sum is the number of files."""
@@ -62,7 +69,8 @@ class Scan:
         self.is_started_over = False
         """Whether earlier rows were given up, since they were made with other options."""
         self._survey = survey
-        self._dataset = dataset
+        self._folder = folder
+        self._asked = frozenset(("files", "programs", *tables))
         self._parts: dict[str, list[ScanTable]] = {}
         self._tables: dict[str, Table] = {}
 
@@ -72,8 +80,9 @@ class Scan:
 
         Columns: path, program, status (read, failed or skipped), reason, line and column (where
         reading failed), kind, stage, step, pipeline, after_pass, before_pass, timestamp
-        (microseconds since 1970), module_id, module_name, changelist, host, bytes, text_bytes
-        (decompressed), modules, digest (XXH3 of the bytes, 128 bits).
+        (microseconds since 1970), module_id, module_path (the module that a memory file is about),
+        module_name, changelist, host, bytes, text_bytes (decompressed), modules, digest (XXH3 of
+        the bytes, 128 bits).
         """
         return self["files"]
 
@@ -83,70 +92,72 @@ class Scan:
 
         Columns: program, module_name, module_id, host, timestamp, changelist, files, bytes,
         module_files, memory_files, canonical (the file that stands for it), before, after, partner
-        (the program with the other half of a compilation). In memory also, of the canonical
-        module: status, instructions, flops, bytes_read, bytes_written, collectives, wire_bytes,
-        live_peak, xla_peak, device, step_seconds, fingerprint.
+        (the program with the other half of a compilation). Of the canonical module: line and label
+        (where in a log, and what that calls it), stage, status, instructions, fingerprint, flops,
+        bytes_read, bytes_written, collectives, wire_bytes, live_peak, xla_peak, device,
+        step_seconds; unknown where it could not be read, and without the table `modules`.
         """
         return self["programs"]
+
+    def differing_hosts(self) -> Table:
+        """What some hosts compiled and others did not: a row per module name and fingerprint.
+
+        Only hosts are compared that compiled a module of that name to that stage; a host is what
+        `programs` says it is. Columns: module_name, stage, fingerprint, hosts (those that have it,
+        comma-separated), other_hosts (those that have not), programs (how many), program (the first
+        of them), instructions, flops. Without rows if all hosts compiled the same.
+        """
+        from hlofast._programs import differing_hosts
+
+        return differing_hosts(self.programs)
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The tables that have rows."""
-        if self._dataset is None:
+        if self._folder is None:
             return ("programs", *self._parts)
-        return tuple(sorted(self._dataset.tables()))
+        return self._stored().tables
+
+    def _stored(self) -> Stored:
+        from hlofast._scan.stored import Stored
+
+        if self._folder is None:
+            raise ValueError("a scan whose rows are in memory")
+        return Stored(self._folder)
 
     def __getitem__(self, name: str) -> Table:
-        """A table; without rows it has no columns. A KeyError for other names."""
+        """A table; one that was not asked for has neither rows nor columns.
+
+        A KeyError for other names.
+        """
         if name != "programs" and name not in _TABLES:
             raise KeyError(name)
         if name not in self._tables:
-            self._tables[name] = self._programs() if name == "programs" else self._table(name)
+            rows = self._rows(name)
+            self._tables[name] = Table(() if rows is None else rows.columns())
         return self._tables[name]
 
-    def _table(self, name: str) -> Table:
-        if self.path is not None:
-            return Table(_from_arrow(self.to_arrow(name)))
-        rows = self._rows(name)
-        return Table(() if rows is None else rows.columns())
-
     def _rows(self, name: str) -> ScanTable | None:
+        """The rows of a table; None of one that was not asked for."""
+        if self._folder is not None:
+            stored = self._stored()
+            return stored.rows(name) if name in stored.asked else None
+        if name not in self._asked:
+            return None
+        if name == "programs" and self._survey is not None:
+            return self._survey.programs(self._rows("modules"))
         parts = self._parts.get(name)
-        return _core._concatenated(parts) if parts else None
-
-    def _programs(self) -> Table:
-        columns = self._survey.programs().columns()
-        if self.path is not None:
-            return Table(columns)
-        modules = self["modules"]
-        names = dict(columns)
-        places: dict[str, int] = {}
-        if "path" in modules:
-            for row, path in enumerate(modules._columns["path"].tolist()):
-                places.setdefault(path or "", row)
-            rows = [places.get(path or "", -1) for path in names["canonical"].tolist()]
-            columns += [(name, _taken(modules._columns[name], rows)) for name in _FIGURES]
-        return Table(columns)
+        return _core._concatenated(parts) if parts else _core._scan_rows(name, 0, {})
 
     def to_arrow(self, table: str) -> Any:
         """A table as `pyarrow.Table`."""
         from importlib import import_module
 
         arrow = import_module("pyarrow")
-        if self.path is not None:
-            return self._stored(table)
-        if table == "programs":
-            return arrow.table(self.programs)
+        if self._folder is not None:
+            return self._stored().to_arrow(table)
         rows = self._rows(table)
-        return arrow.table({}) if rows is None else arrow.table(rows)
-
-    def _stored(self, table: str) -> Any:
-        from importlib import import_module
-
-        parts = {} if self._dataset is None else self._dataset.tables()
-        if self._dataset is None or table not in parts:
-            return import_module("pyarrow").table({})
-        return self._dataset.folder.arrow(parts[table], self._dataset.format)
+        return arrow.table({} if rows is None else rows)
 
     def to_pandas(self, table: str) -> Any:
         """A table as `pandas.DataFrame`."""
@@ -167,12 +178,27 @@ class Scan:
             connection.register(table, self.to_arrow(table))
         return connection
 
+    def query(self, sql: str) -> Table:
+        """What a SELECT over the tables gives, by duckdb; needs `hlofast[duckdb]`.
+
+        All tables that were asked for are there under their names, with rows or without; nothing
+        else can be read, and nothing written. In the result null is -1, NaN or empty, as in other
+        tables; integers beyond 64 bits stand as the largest number there is, and what is neither
+        number nor text as text. A `ValueError` for what duckdb cannot answer, with its reason.
+        """
+        from hlofast._scan.query import Query
+
+        with Query(self, sql) as query:
+            return query.table()
+
     def _take(self, part: ScanPart) -> None:
         """Count what is in `part`."""
         self.counts["unchanged"] += len(part.unchanged())
         if "files" not in part.tables():
             return
-        files = Table(part.table("files").columns())
+        self._count(Table(part.table("files").columns()))
+
+    def _count(self, files: Table) -> None:
         statuses = files._columns["status"].tolist()
         for row, status in enumerate(statuses):
             self.counts[status or "skipped"] += 1
@@ -189,47 +215,39 @@ class Scan:
         return f"<Scan of {sum(self.counts.values()):,} files: {counts}{place}>"
 
 
-_FIGURES = (
-    "status",
-    "instructions",
-    "flops",
-    "bytes_read",
-    "bytes_written",
-    "collectives",
-    "wire_bytes",
-    "live_peak",
-    "xla_peak",
-    "device",
-    "step_seconds",
-    "fingerprint",
-)
+def open_dataset(
+    path: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> Scan:
+    """The dataset that a scan wrote to `path`, as it is now.
+
+    It may still be written to: each table is what its manifest names when it is first read.
+    `storage_options` are those of `scan`, for a path of fsspec. A `ValueError` for a folder that is
+    no dataset, an `OSError` for one that cannot be read.
+    """
+    from hlofast._scan.stored import ReadFolder
+
+    name = os.fspath(path)
+    folder: ReadFolder | RemoteFolder
+    if "://" in name:
+        from hlofast._remote import RemoteFiles
+        from hlofast._scan.folder import RemoteFolder
+
+        folder = RemoteFolder(name, RemoteFiles(storage_options))
+    else:
+        folder = ReadFolder(name)
+    opened = Scan(None, folder)
+    opened._stored()
+    opened._count(opened.files)
+    return opened
 
 
-def _taken(
-    column: _core.Column | _core.TextColumn, rows: list[int]
-) -> _core.Column | _core.TextColumn:
-    """The values of `rows`; of row -1 what says that there is none."""
-    from hlofast.table import column_of
+def _to_read(dataset: Dataset) -> ReadFolder | RemoteFolder:
+    """Where a dataset is read, apart from what writes it."""
+    from hlofast._scan.folder import LocalFolder
+    from hlofast._scan.stored import ReadFolder
 
-    values = column.tolist()
-    if isinstance(column, _core.TextColumn):
-        return _core.TextColumn([values[row] or "" if row >= 0 else "" for row in rows])
-    missing = float("nan") if any(isinstance(value, float) for value in values) else -1
-    return column_of([values[row] if row >= 0 else missing for row in rows])
-
-
-def _from_arrow(table: Any) -> Iterator[tuple[str, _core.Column | _core.TextColumn]]:
-    """The columns of a stored table in the form of hlofast's."""
-    from hlofast.table import column_of
-
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        values = column.to_pylist()
-        kind = str(column.type)
-        if "string" in kind or kind == "null":
-            yield name, _core.TextColumn(["" if value is None else value for value in values])
-        else:
-            missing = float("nan") if kind in ("double", "float") else -1
-            yield name, column_of([missing if value is None else value for value in values])
+    folder = dataset.folder
+    return ReadFolder(folder.path) if isinstance(folder, LocalFolder) else folder.again()
 
 
 def scan(
@@ -402,7 +420,7 @@ class Scanner:
         files: RemoteFiles | None = None,
     ) -> Scan:
         """Scan files that have been listed, into `dataset` if there is one."""
-        scan = Scan(survey, dataset)
+        scan = Scan(survey, None if dataset is None else _to_read(dataset), self.tables)
         known: dict[str, str] = {}
         stamps = dict(self.stamps)
         if dataset is not None:
@@ -445,21 +463,33 @@ class Scanner:
             for part in _parts(data, bar):
                 scan._take(part)
                 take(part)
+            if dataset is not None:
+                dataset.put_programs(survey.programs(self._figures(scan, survey)))
         except (KeyboardInterrupt, WorkerError):
             # What is done is kept, so that the next scan goes on from here.
             if dataset is not None:
                 dataset.recover()
                 dataset.add(data.stop())
-                dataset.put_programs(survey.programs())
+                dataset.put_programs(survey.programs(self._figures(scan, survey)))
             raise
         finally:
             data.stop()
             if files is not None:
                 files.close()  # Before threads are waited for.
             bar.close()
-        if dataset is not None:
-            dataset.put_programs(survey.programs())
         return scan
+
+    def _figures(self, scan: Scan, survey: SurveyData) -> ScanTable | None:
+        """Of the modules of a dataset what the table of programs takes over."""
+        if "modules" not in self.tables:
+            return None
+        columns = [name for name, _ in _core._scan_columns("programs")]
+        canonical = set(dict(survey.programs().columns())["canonical"].tolist())
+
+        def counts(part: dict[str, list[Any]], row: int) -> bool:
+            return bool(part["label"][row]) or part["path"][row] in canonical
+
+        return scan._stored().rows("modules", ["path", "label", "program", *columns], counts)
 
     def trust(self, scan: Scan, begin: float) -> None:
         """Take files that `scan` has seen as unchanged while their size and time are.
@@ -468,7 +498,7 @@ class Scanner:
         been written again since without another time.
         """
         latest = int((begin - _SETTLED) * 1e9)
-        stamps = scan._survey.stamps()
+        stamps = [] if scan._survey is None else scan._survey.stamps()
         self.stamps = {path: stamp for path, stamp in stamps if 0 < stamp[1] < latest}
 
     def _devices(self, survey: SurveyData, scan: Scan) -> tuple[list[Any], list[int | None]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from hlofast._scan import formats
-from hlofast._scan.folder import DatasetError, LocalFolder
+from hlofast._scan.folder import MANIFEST, DatasetError, LocalFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hlofast._remote import RemoteFiles
     from hlofast._scan.folder import Part, RemoteFolder
 
+SCHEMA = "hlofast.scan"
 VERSION = 1
 
 __all__ = ["Batch", "Dataset", "DatasetError"]
@@ -87,9 +88,9 @@ class Dataset:
 
     def _restore(self, options: dict[str, Any]) -> None:
         """Take up what is there, if it was made with the same options."""
-        head = {"schema": "hlofast.scan", "version": VERSION, "format": self.format}
+        head = {"schema": SCHEMA, "version": VERSION, "format": self.format}
         head["options"] = json.loads(json.dumps(options))
-        records, length = _records(self.folder)
+        records, length = records_of(self.folder.manifest())
         self.folder.cut(length)  # The last row may have been cut off.
         if records and records[0] != head:
             self.is_started_over = len(records) > 1
@@ -101,17 +102,8 @@ class Dataset:
 
     def recover(self) -> None:
         """Take up what the manifest names; remove the rest, parts of an interrupted batch."""
-        records, _ = _records(self.folder)
-        self.batches = {}
-        for record in records[1:]:
-            for batch in record.get("add", ()):
-                tags = batch.get("tags", {})
-                new = Batch(batch["batch"], batch["parts"], batch["files"], tags)
-                self.batches[new.number] = new
-            for number in record.get("remove", ()):
-                self.batches.pop(number, None)
-            self.programs = record.get("programs", self.programs)
-            self._next = max(self._next, record["next"])
+        records, _ = records_of(self.folder.manifest())
+        self.batches, self.programs, self._next = replayed(records)
         # After a loss of power a part may be shorter than it was.
         there = self.folder.parts()
         for number, batch in list(self.batches.items()):
@@ -125,16 +117,6 @@ class Dataset:
             self._are_programs_current = is_there and "programs" in records[-1]
         for name in there.keys() - named:
             self.folder.remove(name)
-
-    def tables(self) -> dict[str, list[str]]:
-        """The parts of every table that has rows."""
-        found: dict[str, list[str]] = {}
-        for batch in self.batches.values():
-            for table, (name, _) in batch.parts.items():
-                found.setdefault(table, []).append(name)
-        if self.programs is not None:
-            found["programs"] = [self.programs[0]]
-        return found
 
     def known(self) -> dict[str, str]:
         """The state of every file whose rows are here."""
@@ -242,11 +224,40 @@ class Dataset:
         self.folder.append(line.encode("utf-8", "surrogateescape"))
 
 
-def _records(folder: LocalFolder | RemoteFolder) -> tuple[list[dict[str, Any]], int]:
+def heads(record: Any) -> bool:
+    """Whether a row is the first of a manifest that this version reads."""
+    if not isinstance(record, dict) or not isinstance(record.get("options"), dict):
+        return False
+    return (record.get("schema"), record.get("version")) == (SCHEMA, VERSION)
+
+
+def replayed(
+    records: list[Any],
+) -> tuple[dict[int, Batch], list[Any] | None, int]:
+    """What the rows of a manifest come to: batches, the part of the programs, the next number."""
+    batches: dict[int, Batch] = {}
+    programs = None
+    following = 1
+    try:
+        for record in records[1:]:
+            for batch in record.get("add", ()):
+                tags = batch.get("tags", {})
+                new = Batch(batch["batch"], batch["parts"], batch["files"], tags)
+                batches[new.number] = new
+            for number in record.get("remove", ()):
+                batches.pop(number, None)
+            programs = record.get("programs", programs)
+            following = max(following, record["next"])
+    except (AttributeError, KeyError, TypeError):
+        raise DatasetError(f"{MANIFEST} is damaged: a row that no scan writes") from None
+    return batches, programs, following
+
+
+def records_of(lines: Iterable[bytes]) -> tuple[list[Any], int]:
     """The whole rows of a manifest, and where the last of them ends."""
-    records: list[dict[str, Any]] = []
+    records: list[Any] = []
     end = 0
-    for line in folder.manifest():
+    for line in lines:
         if not line.endswith(b"\n"):
             break
         try:

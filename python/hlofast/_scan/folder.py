@@ -115,10 +115,6 @@ class LocalFolder:
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.path, name))
 
-    def arrow(self, names: list[str], format: str) -> Any:  # noqa: A002 - as in `scan`
-        """Parts as one `pyarrow.Table`."""
-        return _arrow([os.path.join(self.path, name) for name in names], format, None)
-
     def close(self) -> None:
         """Let other scans in."""
         os.close(self._file)
@@ -146,6 +142,10 @@ class RemoteFolder:
         names = self._files.sizes(self._place)
         if MANIFEST not in names and is_foreign(names):
             raise DatasetError(f"{path}: not empty, and no dataset of hlofast")
+
+    def again(self) -> RemoteFolder:
+        """The same folder with nothing known of it."""
+        return RemoteFolder(self.path, self._files)
 
     def manifest(self) -> Iterator[bytes]:
         """The rows of the manifest."""
@@ -204,11 +204,6 @@ class RemoteFolder:
         with suppress(FileNotFoundError):
             self._files.remove(self._place.below(name))
 
-    def arrow(self, names: list[str], format: str) -> Any:  # noqa: A002 - as in `scan`
-        """Parts as one `pyarrow.Table`."""
-        paths = [self._place.below(name).name for name in names]
-        return _arrow(paths, format, self._place.file_system)
-
     def close(self) -> None:
         """Nothing is held."""
 
@@ -216,14 +211,6 @@ class RemoteFolder:
 def is_foreign(names: Iterable[str]) -> bool:
     """Whether a folder holds what a dataset does not."""
     return any(not name.startswith(("table=", ".")) for name in names)
-
-
-def _arrow(paths: list[str], format: str, file_system: Any) -> Any:  # noqa: A002 - as in `scan`
-    from importlib import import_module
-
-    kind = {"jsonl": "json"}.get(format, format)
-    dataset = import_module("pyarrow.dataset")
-    return dataset.dataset(paths, format=kind, filesystem=file_system).to_table()
 
 
 @contextmanager

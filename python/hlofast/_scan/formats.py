@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from typing import Any
 
     from hlofast._core import ScanTable
@@ -40,6 +40,46 @@ def write(name: str, rows: ScanTable, path: str) -> None:
         file.write(text)
 
 
+def read(name: str, path: str, types: list[tuple[str, str]]) -> tuple[int, dict[str, list[Any]]]:
+    """How many rows a file has, and those of the columns `types` that are in it, by name."""
+    wanted = [column for column, _ in types]
+    if name == "parquet":
+        file = _parquet().ParquetFile(path)
+        present = [column for column in wanted if column in file.schema_arrow.names]
+        table = file.read(columns=present)
+        return table.num_rows, table.to_pydict()
+    if name == "jsonl":
+        from json import loads
+
+        with open(path, encoding="utf-8", newline="\n") as lines:
+            rows = [loads(line) for line in lines]
+        return len(rows), {column: [row.get(column) for row in rows] for column in wanted}
+    header, *cells = _csv_rows(path)
+    columns: dict[str, list[Any]] = {}
+    for column, kind in types:
+        if column in header:
+            at, convert = header.index(column), _OF_TEXT[kind]
+            columns[column] = [convert(row[at]) if row[at] else None for row in cells]
+    return len(cells), columns
+
+
+_OF_TEXT: dict[str, Callable[[str], Any]] = {
+    "uint32": int,
+    "int64": int,
+    "double": float,
+    "bool": "true".__eq__,
+    "string": str,
+}
+
+
+def _csv_rows(path: str) -> list[list[str]]:
+    import csv
+
+    csv.field_size_limit(1 << 30)
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
 def copy_without(name: str, source: str, target: str, column: str, values: Collection[str]) -> int:
     """Copy a file without the rows that have one of `values` in `column`; how many rows stay."""
     if name == "parquet":
@@ -60,9 +100,7 @@ def copy_without(name: str, source: str, target: str, column: str, values: Colle
         import csv
         from io import StringIO
 
-        csv.field_size_limit(1 << 30)
-        with open(source, encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
+        rows = _csv_rows(source)
         at = rows[0].index(column)
         text = StringIO(newline="")
         csv.writer(text).writerow(rows[0])

@@ -33,6 +33,7 @@ VERBS = {
     "show": "one instruction or computation in context: operands, users, source line",
     "top": "an interactive view in a terminal: sorted tables, drill-down, memory over the schedule",
     "scan": "everything in dump directories: programs, or a dataset of all modules",
+    "query": "SQL over the tables of a scan: a dataset, or dumps",
     "fmt": "print modules as canonical HLO text",
 }
 

@@ -213,11 +213,15 @@ class Printer:
             return
         more = "" if total == len(rows) else f" (first {len(rows)} of {total:,})"
         self.stream.write("\n")
-        self.heading(title + more)
+        self.columns(title + more, columns, rows)
+
+    def columns(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A title, and rows below the names of their columns; numbers to the right."""
+        self.heading(title)
         numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]
         widths = [
-            max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(columns)
+            max(len(column), *(len(row[i]) for row in cells), 0) for i, column in enumerate(columns)
         ]
         if self.width is not None:
             widths = _fit(widths, numeric, self.width)

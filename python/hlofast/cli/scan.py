@@ -31,6 +31,9 @@ where it was; files that are new or changed are read, by their bytes. Nothing th
 stops the rest: it is a row of the table `files`, with its reason.
 """
 VERSION = 1
+_HOSTS = ("hosts", "other_hosts")
+_DIGITS = 12
+"""Of a fingerprint in a table for people."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -209,6 +212,7 @@ def _document(found: Scan) -> dict[str, Any]:
         "path": found.path,
         "counts": found.counts,
         "programs": programs,
+        "differing_hosts": [_differing(row) for row in found.differing_hosts()],
         "failures": [
             {name: _known(row[name]) for name in ("path", "reason", "line", "column")}
             for row in found.failures
@@ -216,6 +220,12 @@ def _document(found: Scan) -> dict[str, Any]:
         "unknown_targets": found.unknown_targets,
         "is_started_over": found.is_started_over,
     }
+
+
+def _differing(row: dict[str, Any]) -> dict[str, Any]:
+    known = {name: _known(value) for name, value in row.items()}
+    lists = {name: [host for host in row[name].split(", ") if host] for name in _HOSTS}
+    return known | lists
 
 
 def _known(value: Any) -> Any:
@@ -235,20 +245,23 @@ def _print(printer: output.Printer, document: dict[str, Any], limit: int | None)
         printer.facts([("dataset", document["path"])])
     if document["is_started_over"]:
         printer.paragraph("note: ", "made anew, as earlier rows were made with other options")
-    has_figures = bool(programs) and "flops" in programs[0]
-    columns = ["program", "host", "files", "stage"]
-    if has_figures:
-        columns = ["program", "host", "files", "status", "FLOP", "wire B", "live peak B", "device"]
-    rows = []
-    for row in programs[:limit]:
-        cells: list[object] = [row["program"], row["host"], row["files"]]
-        if has_figures:
-            cells += [row["status"], row["flops"], row["wire_bytes"], row["live_peak"]]
-            cells.append(row["device"])
-        else:
-            cells.append("after" if row["after"] else "before" if row["before"] else None)
-        rows.append(cells)
+    columns = ["program", "host", "files", "status", "FLOP", "wire B", "live peak B", "device"]
+    fields = ("program", "host", "files", "status", "flops", "wire_bytes", "live_peak", "device")
+    rows = [[row[field] for field in fields] for row in programs[:limit]]
     printer.table("Programs", columns, rows, len(programs))
+    differing = document["differing_hosts"]
+    shown = [
+        [
+            row["module_name"],
+            row["fingerprint"][:_DIGITS],
+            row["flops"],
+            output.label(", ".join(row["hosts"])),
+            output.label(", ".join(row["other_hosts"])),
+        ]
+        for row in differing[:limit]
+    ]
+    columns = ["module", "fingerprint", "FLOP", "hosts that have it", "and that have not"]
+    printer.table("Compiled otherwise by other hosts", columns, shown, len(differing))
     failures = document["failures"]
     shown = [
         [f"{row['path']}{f', line {line}' if (line := row['line']) else ''}", row["reason"]]

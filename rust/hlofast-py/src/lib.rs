@@ -28,6 +28,7 @@ mod records;
 mod remat;
 mod restore;
 mod scan;
+mod scan_rows;
 mod sequence;
 mod shape;
 mod sharding;
@@ -93,6 +94,8 @@ mod _core {
         _concatenated, _scan_part, _scan_table, _scan_words, _survey, _survey_listing,
         _survey_part, ScanData, ScanPart, ScanTable, SurveyData,
     };
+    #[pymodule_export]
+    use crate::scan_rows::{_scan_columns, _scan_rows};
     #[pymodule_export]
     use crate::sequence::{
         ComputationIterator, ComputationSequence, InstructionIterator, InstructionSequence,

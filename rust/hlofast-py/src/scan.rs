@@ -105,9 +105,11 @@ impl SurveyData {
         (packed(part), numbers)
     }
 
-    /// The table of programs.
-    fn programs(&self, py: Python<'_>) -> ScanTable {
-        ScanTable { columns: Arc::new(py.detach(|| program_rows(&self.survey))) }
+    /// The table of programs; `modules` is the table of modules, whose figures they take over.
+    #[pyo3(signature = (modules=None))]
+    fn programs(&self, py: Python<'_>, modules: Option<&Bound<'_, ScanTable>>) -> ScanTable {
+        let modules = modules.map(|table| Arc::clone(&table.get().columns)).unwrap_or_default();
+        ScanTable { columns: Arc::new(py.detach(|| program_rows(&self.survey, &modules))) }
     }
 
     /// The programs that have modules to read, each with its modules by stage.
@@ -209,7 +211,7 @@ impl Files {
     /// What the rows of a file depend on beside its bytes.
     fn surroundings(&self, file: u32) -> String {
         let device = self.device(file).map_or("", |device| device.name.as_str());
-        let beside = self.survey.buffer_assignment(file).map_or(0, |found| found.bytes);
+        let beside: u64 = self.survey.memory_files(file).map(|found| found.bytes).sum();
         format!("@{device}+{beside}")
     }
 
@@ -469,7 +471,7 @@ impl ScanPart {
 /// Rows of one table.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct ScanTable {
-    columns: Arc<Columns>,
+    pub(crate) columns: Arc<Columns>,
 }
 
 /// The rows of several tables of one kind as one table.

@@ -55,12 +55,12 @@ type PackedFile =
 /// A program: key, root, folder, host, name of its module, its files.
 type PackedProgram = (String, u32, String, String, String, Vec<u32>);
 
-/// Files, programs, how many of the files are to be read.
-pub type PackedSurvey = (Vec<PackedFile>, Vec<PackedProgram>, usize);
+/// Files, programs, what they are below, how many of the files are to be read.
+pub type PackedSurvey = (Vec<PackedFile>, Vec<PackedProgram>, Vec<String>, usize);
 
 /// A part of a survey as plain values: all that reading its files asks for.
 pub fn packed(survey: Survey) -> PackedSurvey {
-    let Survey { found, kinds, programs, own, .. } = survey;
+    let Survey { found, kinds, programs, roots, own, .. } = survey;
     let files = found.into_iter().zip(kinds).zip(programs.of_file);
     let files = files.map(|((found, kind), program)| {
         let Found { path, root, folder, name, bytes, modified, is_folder, trouble } = found;
@@ -76,12 +76,12 @@ pub fn packed(survey: Survey) -> PackedSurvey {
         let Program { key, root, folder, host, module_name, files, .. } = program;
         (key, root, folder, host, module_name, files)
     });
-    (files.collect(), programs.collect(), own)
+    (files.collect(), programs.collect(), roots, own)
 }
 
 /// A part of a survey from its plain values; None if they do not fit together.
 pub fn unpacked(packed: PackedSurvey, store: Arc<dyn Store>) -> Option<Survey> {
-    let (files, programs, own) = packed;
+    let (files, programs, roots, own) = packed;
     let (mut found, mut kinds, mut of_file) = (Vec::new(), Vec::new(), Vec::new());
     let count = files.len();
     for file in files {
@@ -108,5 +108,5 @@ pub fn unpacked(packed: PackedSurvey, store: Arc<dyn Store>) -> Option<Survey> {
     let fits = own <= count
         && of_file.iter().all(|program| *program == NONE || (*program as usize) < list.len())
         && list.iter().flat_map(|program| &program.files).all(|file| (*file as usize) < count);
-    fits.then_some(Survey { found, kinds, programs: Programs { list, of_file }, own, store })
+    fits.then_some(Survey { found, kinds, programs: Programs { list, of_file }, roots, own, store })
 }

@@ -7,7 +7,7 @@ use crate::cost::{self, Facts, cost, uncertain_executions};
 use crate::graph::{AttributionOptions, attribution};
 use crate::ir::{Module, Opcode};
 use crate::lint;
-use crate::memory::{self, memory, xla_account};
+use crate::memory::{self, FileKind, memory, xla_account};
 use crate::print::{FingerprintOptions, fingerprint};
 use crate::remat::report;
 use crate::summary::{self, summarise};
@@ -87,8 +87,8 @@ pub struct Place<'a> {
     pub step: Option<u32>,
     /// The pass before.
     pub after: &'a str,
-    /// XLA's buffer assignment of the module.
-    pub buffer_assignment: Option<&'a [u8]>,
+    /// XLA's memory files about the module.
+    pub memory_files: &'a [Vec<u8>],
     /// The chip that it was compiled for.
     pub device: Option<&'a Device>,
 }
@@ -100,8 +100,21 @@ pub struct OutOfTime {
     pub before: &'static str,
 }
 
-/// The wanted tables of `module`. Between two analyses it is seen whether `deadline` is over.
+/// The wanted tables of `module` that have rows. Between two analyses it is seen whether `deadline`
+/// is over.
 pub fn analyse(
+    module: &Module,
+    place: &Place<'_>,
+    options: &AnalysisOptions,
+    deadline: Option<Instant>,
+) -> Result<Vec<(TableKind, Columns)>, OutOfTime> {
+    let mut tables = analysed(module, place, options, deadline)?;
+    tables.retain(|(_, columns)| !columns.is_empty());
+    Ok(tables)
+}
+
+/// The wanted tables of `module`, also those without rows.
+pub(super) fn analysed(
     module: &Module,
     place: &Place<'_>,
     options: &AnalysisOptions,
@@ -134,11 +147,7 @@ pub fn analyse(
         lead.before(columns)
     };
     let mut tables: Vec<(TableKind, Columns)> = Vec::new();
-    let mut add = |kind: TableKind, columns: Columns| {
-        if !columns.is_empty() {
-            tables.push((kind, lead(columns)));
-        }
-    };
+    let mut add = |kind: TableKind, columns: Columns| tables.push((kind, lead(columns)));
     if wants(TableKind::Modules) {
         in_time("time")?;
         let timed = place.device.map(|device| {
@@ -190,9 +199,10 @@ pub fn analyse(
         row.numbers("argument_bytes", one(of(|account| account.device.argument)));
         row.numbers("output_bytes", one(of(|account| account.device.output)));
         row.numbers("alias_bytes", one(of(|account| account.device.alias)));
-        let allocated = place.buffer_assignment.map(|text| memory::read_file(module, text));
-        let total = allocated.as_ref().and_then(|file| file.as_ref().ok()?.total_bytes);
-        row.numbers("allocated_bytes", one(total.unwrap_or(-1)));
+        let files = MemoryFiles::read(module, place.memory_files);
+        row.numbers("allocated_bytes", one(files.allocated_bytes.unwrap_or(-1)));
+        row.numbers("live_range_peak", one(files.live_range_peak.unwrap_or(-1)));
+        row.numbers("usage_report_bytes", one(files.usage_report_bytes.unwrap_or(-1)));
         let refused = in_memory.as_ref().err().or(account.as_ref().err());
         row.texts("memory_error", text(&refused.map(ToString::to_string).unwrap_or_default()));
         row.texts("device", text(place.device.map_or("", |device| device.name.as_str())));
@@ -238,6 +248,28 @@ pub fn analyse(
     }
     in_time("the end")?;
     Ok(tables)
+}
+
+/// What XLA's memory files say of a module; nothing of those that are another module's.
+#[derive(Default)]
+struct MemoryFiles {
+    allocated_bytes: Option<i64>,
+    live_range_peak: Option<i64>,
+    usage_report_bytes: Option<i64>,
+}
+
+impl MemoryFiles {
+    fn read(module: &Module, files: &[Vec<u8>]) -> Self {
+        let mut found = Self::default();
+        for file in files.iter().filter_map(|text| memory::read_file(module, text).ok()) {
+            match file.kind {
+                FileKind::BufferAssignment => found.allocated_bytes = file.total_bytes,
+                FileKind::LiveRange => found.live_range_peak = file.peak_bytes,
+                FileKind::UsageReport => found.usage_report_bytes = file.total_bytes,
+            }
+        }
+        found
+    }
 }
 
 /// Payload and wire bytes of all executions that are known, and how many entries are not.

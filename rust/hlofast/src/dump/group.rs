@@ -4,6 +4,7 @@ use super::host::host;
 use super::kind::{Kind, Stage};
 use super::name::{self, FileName};
 use super::walk::Found;
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// No program.
@@ -38,6 +39,17 @@ pub struct Program {
     pub after: Option<u32>,
     /// The program with the other of the two, where they have different numbers.
     pub partner: Option<u32>,
+}
+
+impl Program {
+    /// Which of two comes first in tables.
+    pub(super) fn order(&self, other: &Program) -> Ordering {
+        let of = |program: &Program| (program.root, program.module_id, program.timestamp);
+        let folders = || self.folder.cmp(&other.folder);
+        let keys = || self.key.cmp(&other.key);
+        let (own, others) = (of(self), of(other));
+        own.0.cmp(&others.0).then_with(folders).then_with(|| own.cmp(&others)).then_with(keys)
+    }
 }
 
 /// The programs of some files.
@@ -155,27 +167,27 @@ fn adopt(keys: &mut [Option<Key>], names: &[FileName<'_>]) {
     }
 }
 
-/// The key of the program that a log announces as `label`.
-pub fn label_key(folder: &str, label: &str) -> String {
+/// The key of the program that a log, found as `log`, announces as `label`.
+pub fn label_key(log: &Found, label: &str, roots: &[String]) -> String {
     let name = name::parse(label);
     let number = name.module_id.map(|id| format!("module_{id:04}"));
     let parts = [name.timestamp.map(|time| time.to_string()), number];
     let own = if name.module_name.is_empty() { name.stem } else { name.module_name };
     let parts = parts.into_iter().flatten().chain((!own.is_empty()).then(|| own.to_owned()));
-    let stem = parts.collect::<Vec<_>>().join(".");
-    if folder.is_empty() { stem } else { format!("{folder}/{stem}") }
+    let mut places = key_folders(log.root, &log.folder, roots);
+    places.push(parts.collect::<Vec<_>>().join("."));
+    places.join("/")
+}
+
+/// What keys begin with: the given path where there are several, and the folder below it.
+fn key_folders(root: u32, folder: &str, roots: &[String]) -> Vec<String> {
+    let root = roots.get(root as usize).filter(|_| roots.len() > 1);
+    let root = root.map(|root| root.trim_end_matches('/').to_owned());
+    root.into_iter().chain((!folder.is_empty()).then(|| folder.to_owned())).collect()
 }
 
 fn key_text(program: &Program, found: &[Found], roots: &[String]) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    if roots.len() > 1
-        && let Some(root) = roots.get(program.root as usize)
-    {
-        parts.push(root.trim_end_matches('/').to_owned());
-    }
-    if !program.folder.is_empty() {
-        parts.push(program.folder.clone());
-    }
+    let mut parts = key_folders(program.root, &program.folder, roots);
     let mut stem = String::new();
     if let Some(timestamp) = program.timestamp {
         stem = format!("{timestamp}.");
@@ -225,13 +237,8 @@ fn choose(program: &mut Program, found: &[Found], names: &[FileName<'_>]) {
 
 fn sort(programs: &mut Programs) {
     let mut order: Vec<u32> = (0..programs.list.len() as u32).collect();
-    order.sort_by(|a, b| {
-        let of = |number: &u32| {
-            let program = &programs.list[*number as usize];
-            (program.root, &program.folder, program.module_id, program.timestamp, &program.key)
-        };
-        of(a).cmp(&of(b))
-    });
+    let list = &programs.list;
+    order.sort_by(|a, b| list[*a as usize].order(&list[*b as usize]));
     let mut places = vec![0u32; order.len()];
     for (place, number) in order.iter().enumerate() {
         places[*number as usize] = place as u32;

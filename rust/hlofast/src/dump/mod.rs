@@ -11,6 +11,7 @@ mod host;
 mod kind;
 pub mod name;
 mod read;
+mod rows;
 pub mod sniff;
 pub mod store;
 mod suffix;
@@ -22,6 +23,7 @@ pub use analyse::{AnalysisOptions, OutOfTime, Place, TableKind, Tables, analyse,
 pub use group::{Program, Programs, programs};
 pub use kind::{Kind, Stage, Status};
 pub use name::FileName;
-pub use read::{Outcome, ReadOptions, file_rows, program_rows, read};
+pub use read::{Outcome, ReadOptions, file_rows, read};
+pub use rows::{columns_of, program_rows};
 pub use survey::Survey;
 pub use walk::{Found, Trouble, walk};

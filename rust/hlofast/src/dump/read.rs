@@ -1,7 +1,6 @@
 //! One file: read, taken apart and analysed, or the reason why not.
 
 use super::analyse::{AnalysisOptions, Place, TableKind, analyse, hexadecimal};
-use super::group::{Program, label_key};
 use super::kind::{Kind, Status};
 use super::name::{self, FileName};
 use super::sniff::{Content, HEAD, sniff};
@@ -244,15 +243,16 @@ impl Context<'_> {
         outcome
     }
 
-    /// XLA's buffer assignment of the module in a file; none if it cannot be read.
-    fn buffer_assignment(&self, file: u32) -> Option<Vec<u8>> {
-        let found = self.survey.buffer_assignment(file)?;
-        let bytes = read_within(self.survey, found, self.options.max_bytes).ok()?;
-        match crate::text::decompress(&bytes, Some(self.options.max_text_bytes)) {
-            Ok(Some(text)) => Some(text),
-            Ok(None) => Some(bytes),
-            Err(_) => None,
-        }
+    /// XLA's memory files about the module in a file, without those that cannot be read.
+    fn memory_files(&self, file: u32) -> Vec<Vec<u8>> {
+        let read = |found: &Found| {
+            let bytes = read_within(self.survey, found, self.options.max_bytes).ok()?;
+            match crate::text::decompress(&bytes, Some(self.options.max_text_bytes)) {
+                Ok(text) => Some(text.unwrap_or(bytes)),
+                Err(_) => None,
+            }
+        };
+        self.survey.memory_files(file).filter_map(read).collect()
     }
 
     /// Adds the rows of a module.
@@ -266,14 +266,13 @@ impl Context<'_> {
         let own = self.survey.name(outcome.file);
         let announced = label.map(name::parse);
         let name: &FileName<'_> = announced.as_ref().unwrap_or(&own);
-        let folder = &self.survey.found[outcome.file as usize].folder;
         let program = match label {
-            Some(label) => label_key(folder, label),
+            Some(label) => self.survey.label_key(outcome.file, label),
             None => self.survey.program_of(outcome.file).map_or("", |p| p.key.as_str()).to_owned(),
         };
-        let beside = self.buffer_assignment(outcome.file);
+        let beside = self.memory_files(outcome.file);
         let place = Place {
-            buffer_assignment: beside.as_deref(),
+            memory_files: &beside,
             path: self.path,
             program: &program,
             line,
@@ -332,6 +331,9 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     table.texts("before_pass", each().map(|outcome| name(outcome).before.to_owned()));
     table.numbers("timestamp", each().map(|outcome| number(name(outcome).timestamp)));
     table.numbers("module_id", each().map(|outcome| number(name(outcome).module_id)));
+    let of_module = |outcome: &Outcome| survey.module_of(outcome.file);
+    let module_path = |file: u32| survey.found[file as usize].text();
+    table.texts("module_path", each().map(|o| of_module(o).map_or(String::new(), module_path)));
     let module_name = |o: &Outcome| program(o).map_or("", |program| &program.module_name);
     table.texts("module_name", each().map(module_name));
     table.numbers("changelist", each().map(|outcome| number(name(outcome).changelist)));
@@ -342,42 +344,5 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     table.numbers("modules", each().map(|outcome| i64::from(outcome.modules)));
     let digest = |o: &Outcome| o.digest.map(|digest| hexadecimal(&digest)).unwrap_or_default();
     table.texts("digest", each().map(digest));
-    table
-}
-
-/// The table of programs of a survey.
-pub fn program_rows(survey: &Survey) -> Columns {
-    let each = || survey.programs.list.iter();
-    let number = |value: Option<u64>| crate::table::number(value);
-    let path = |file: Option<u32>| {
-        file.and_then(|file| survey.found.get(file as usize)).map_or(String::new(), |f| f.text())
-    };
-    let kinds = |program: &Program, kind: Kind| {
-        let is_kind = |file: &&u32| survey.kinds.get(**file as usize) == Some(&kind);
-        program.files.iter().filter(is_kind).count() as i64
-    };
-    let bytes = |program: &Program| {
-        let sizes = program.files.iter().filter_map(|file| survey.found.get(*file as usize));
-        sizes.map(|found| found.bytes as i64).sum::<i64>()
-    };
-    let mut table = Columns::default();
-    table.texts("program", each().map(|program| &program.key));
-    table.texts("module_name", each().map(|program| &program.module_name));
-    table.numbers("module_id", each().map(|program| number(program.module_id)));
-    table.texts("host", each().map(|program| &program.host));
-    table.numbers("timestamp", each().map(|program| number(program.timestamp)));
-    table.numbers("changelist", each().map(|program| number(program.changelist)));
-    table.numbers("files", each().map(|program| program.files.len() as i64));
-    table.numbers("bytes", each().map(bytes));
-    table.numbers("module_files", each().map(|program| kinds(program, Kind::Module)));
-    table.numbers("memory_files", each().map(|program| kinds(program, Kind::Memory)));
-    table.texts("canonical", each().map(|program| path(program.canonical)));
-    table.texts("before", each().map(|program| path(program.before)));
-    table.texts("after", each().map(|program| path(program.after)));
-    let partner = |program: &Program| {
-        let partner = program.partner.and_then(|at| survey.programs.list.get(at as usize));
-        partner.map_or("", |partner| partner.key.as_str())
-    };
-    table.texts("partner", each().map(partner));
     table
 }

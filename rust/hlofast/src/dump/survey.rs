@@ -1,7 +1,7 @@
 //! What lies below some folders: the files, what each is, and the programs they belong to.
 
-use super::group::{NONE, Program, Programs, programs};
-use super::kind::{Kind, Stage};
+use super::group::{NONE, Program, Programs, label_key, programs};
+use super::kind::Kind;
 use super::name::{self, FileName};
 use super::sniff::{Content, HEAD, sniff};
 use super::store::{Disk, Store, all};
@@ -22,6 +22,8 @@ pub struct Survey {
     pub kinds: Vec<Kind>,
     /// The programs.
     pub programs: Programs,
+    /// What the files are below, as people call it.
+    pub roots: Vec<String>,
     /// How many of the files, from the first, are to be read; the others only lie beside them.
     pub own: usize,
     /// Where their bytes come from.
@@ -34,6 +36,11 @@ impl Survey {
         let names: Vec<String> =
             roots.iter().map(|root| root.to_string_lossy().into_owned()).collect();
         Self::from_listing(walk(roots), &names, Arc::new(Disk))
+    }
+
+    /// Without files.
+    pub fn empty() -> Self {
+        Self::from_listing(Vec::new(), &[], Arc::new(Disk))
     }
 
     /// Looks at files that somebody has listed; `roots` are what they are below, as people call it.
@@ -60,7 +67,7 @@ impl Survey {
             names.map(|(file, kind)| FileName { kind: *kind, ..name::parse(&file.name) }).collect();
         let programs = programs(&found, &names, roots);
         let own = found.len();
-        Self { kinds, programs, found, own, store }
+        Self { kinds, programs, found, roots: roots.to_vec(), own, store }
     }
 
     /// Some of the files, to be read in another place: with what lies beside them and what is known
@@ -68,7 +75,7 @@ impl Survey {
     /// here.
     pub fn part(&self, range: Range<usize>) -> (Self, Vec<u32>) {
         let range = range.start.min(self.own)..range.end.min(self.own);
-        let beside = range.clone().filter_map(|file| self.beside(file as u32));
+        let beside = range.clone().flat_map(|file| self.beside(file as u32));
         let beside: BTreeSet<u32> =
             beside.filter(|file| !range.contains(&(*file as usize))).collect();
         let own = range.len();
@@ -104,6 +111,7 @@ impl Survey {
             found: files.iter().map(|file| self.found[*file as usize].clone()).collect(),
             kinds: files.iter().map(|file| self.kinds[*file as usize]).collect(),
             programs: Programs { list, of_file },
+            roots: self.roots.clone(),
             own,
             store: Arc::clone(&self.store),
         };
@@ -124,22 +132,51 @@ impl Survey {
 }
 
 impl Survey {
-    /// XLA's buffer assignment of the module in a file, if there is one beside it.
-    pub fn buffer_assignment(&self, file: u32) -> Option<&Found> {
-        self.beside(file).map(|file| &self.found[file as usize])
+    /// XLA's memory files about the module in a file.
+    pub fn memory_files(&self, module: u32) -> impl Iterator<Item = &Found> {
+        self.memory_of(module).map(|memory| &self.found[memory as usize])
     }
 
-    fn beside(&self, file: u32) -> Option<u32> {
-        if !self.name(file).stage.is_some_and(Stage::is_after) {
+    fn memory_of(&self, module: u32) -> impl Iterator<Item = u32> {
+        let program = self.program_of(module);
+        let files = program.map_or(&[][..], |program| &program.files[..]);
+        let is_about = move |memory: &u32| {
+            // Names say no quickly.
+            self.is_named_after(*memory, module) && self.module_of(*memory) == Some(module)
+        };
+        files.iter().copied().filter(is_about)
+    }
+
+    /// The module that a memory file is about: the one whose name its own begins with, rather the
+    /// text than the protobuf.
+    pub fn module_of(&self, memory: u32) -> Option<u32> {
+        if self.kinds[memory as usize] != Kind::Memory {
             return None;
         }
-        let own = name::without_compression(&self.found[file as usize].name);
-        let own = own.strip_suffix(".txt")?;
-        let is_beside = |other: &u32| {
-            let other = name::without_compression(&self.found[*other as usize].name);
-            other.strip_prefix(own) == Some("-buffer-assignment.txt")
-        };
-        self.program_of(file)?.files.iter().copied().find(is_beside)
+        let is_module = |file: &&u32| self.kinds[**file as usize] == Kind::Module;
+        let modules = self.program_of(memory)?.files.iter().filter(is_module);
+        let named = modules.filter(|module| self.is_named_after(memory, **module));
+        named.min_by_key(|file| self.name(**file).suffix.ends_with("pb")).copied()
+    }
+
+    /// The other files that are asked for when this one is read: of a module its memory files, of a
+    /// memory file its module.
+    fn beside(&self, file: u32) -> Vec<u32> {
+        self.memory_of(file).chain(self.module_of(file)).collect()
+    }
+
+    /// Whether the name of a memory file is that of a module with more behind it.
+    fn is_named_after(&self, memory: u32, module: u32) -> bool {
+        let name = |file: u32| name::without_compression(&self.found[file as usize].name);
+        let own = name(module);
+        let stem = [".hlo.pb", ".pb", ".hlo.txt", ".txt", ".hlo"];
+        let stem = stem.iter().find_map(|end| own.strip_suffix(end)).unwrap_or(own);
+        name(memory).strip_prefix(stem).is_some_and(|rest| rest.starts_with('-'))
+    }
+
+    /// The key of the program that a log announces as `label`.
+    pub fn label_key(&self, log: u32, label: &str) -> String {
+        label_key(&self.found[log as usize], label, &self.roots)
     }
 }
 

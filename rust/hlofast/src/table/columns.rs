@@ -113,6 +113,17 @@ impl Values {
         }
     }
 
+    fn clear(&mut self) {
+        match self {
+            Values::Rows(values) => values.clear(),
+            Values::Numbers(values) => values.clear(),
+            Values::Reals(values) => values.clear(),
+            Values::Flags(values) => values.clear(),
+            Values::Texts(texts) => *texts = Texts::default(),
+            Values::Runs(_) => *self = Values::Texts(Texts::default()),
+        }
+    }
+
     fn append(&mut self, other: Values) -> bool {
         match (self, other) {
             (Values::Rows(all), Values::Rows(more)) => all.extend(more),
@@ -197,6 +208,13 @@ impl Columns {
     #[must_use]
     pub fn before(mut self, others: Columns) -> Columns {
         self.list.extend(others.list);
+        self
+    }
+
+    /// The same columns, empty.
+    #[must_use]
+    pub fn without_rows(mut self) -> Columns {
+        self.list.iter_mut().for_each(|(_, values)| values.clear());
         self
     }
 

@@ -1,0 +1,299 @@
+"""SQL over the tables of a scan, by duckdb: nothing else is read, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import warnings
+from importlib import import_module
+
+from hlofast import _core, _scan
+from hlofast._scan.folder import MANIFEST
+from hlofast._scan.stored import ReadFolder
+from hlofast.table import Table, column_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TextIO
+
+    from hlofast._core import Column, TextColumn
+    from hlofast._scan import Scan
+    from hlofast._scan.stored import Stored
+
+_UNKNOWN_TABLE = re.compile(r'Table with name "?(.*?)"? does not exist')
+_BATCH = 4096
+_DUCKDB_TYPES = {
+    "uint32": "UINTEGER",
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "string": "VARCHAR",
+}
+
+
+class QueryError(ValueError):
+    """A query that cannot be answered; `str()` says why, with the place in it."""
+
+
+class Query:
+    """The answer to one SELECT, open until closed."""
+
+    def __init__(self, scan: Scan, sql: str) -> None:
+        try:
+            self._duckdb = import_module("duckdb")
+        except ImportError:
+            raise QueryError("queries need duckdb: pip install 'hlofast[duckdb]'") from None
+        import tempfile
+
+        self.sql = sql
+        self._scratch = tempfile.TemporaryDirectory(prefix="hlofast-")
+        self._tables: tuple[str, ...] = ()
+        try:
+            self._connection = self._duckdb.connect(
+                config={
+                    "autoinstall_known_extensions": "false",
+                    "autoload_known_extensions": "false",
+                    # What does not fit into memory goes there, not below the current folder.
+                    "temp_directory": self._scratch.name,
+                }
+            )
+            try:
+                self._open(scan)
+                self._start()
+            except BaseException:
+                self._connection.close()
+                raise
+        except BaseException:
+            self._scratch.cleanup()
+            raise
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._connection.close()
+        self._scratch.cleanup()
+
+    def _open(self, scan: Scan) -> None:
+        """Make the tables views of what they are, then shut everything else out."""
+        paths: list[str] = []
+        if scan.path is None:
+            self._tables = tuple(
+                name for name in ("programs", *_scan._TABLES) if name in scan._asked
+            )
+            for name in self._tables:
+                self._connection.register(name, scan.to_arrow(name))
+        else:
+            stored = scan._stored()
+            self._tables = stored.asked
+            for name in self._tables:
+                if isinstance(stored.folder, ReadFolder):
+                    self._connection.execute(f"CREATE VIEW {name} AS {_select(stored, name)}")
+                    paths += _paths(stored, name)
+                else:
+                    self._connection.register(name, stored.to_arrow(name))
+        allowed = ", ".join(_quoted(path) for one in paths for path in {one, _escaped(one)})
+        for setting in (
+            "python_enable_replacements = false",
+            f"allowed_paths = [{allowed}]",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            self._connection.execute(f"SET {setting}")
+
+    def _start(self) -> None:
+        try:
+            statements = self._connection.extract_statements(self.sql)
+            if len(statements) != 1 or statements[0].type != self._duckdb.StatementType.SELECT:
+                raise QueryError("a query is one SELECT (or WITH, FROM, VALUES, DESCRIBE)")
+            self._connection.execute(statements[0])
+        except self._duckdb.Error as error:
+            raise self._explained(error) from None
+        names: dict[str, int] = {}
+        self.columns: list[tuple[str, str]] = []
+        """Names, each once, and duckdb's types."""
+        for name, kind, *_ in self._connection.description:
+            count = names[name] = names.get(name, -1) + 1
+            own = f"{name}_{count}" if count else name
+            names.setdefault(own, 0)
+            self.columns.append((own, str(kind)))
+
+    def _explained(self, error: Exception) -> Exception:
+        """An error of duckdb in words of one's own where those say more."""
+        text = str(error).strip()
+        if isinstance(error, self._duckdb.IOException):
+            return OSError(text)
+        unknown = _UNKNOWN_TABLE.search(text)
+        if unknown:
+            name = unknown[1]
+            line = text.find("\nLINE ")
+            there = f"those there are: {', '.join(self._tables)}"
+            if name in _scan._TABLES:
+                there = f"the scan was made without it (--tables); {there}"
+            return QueryError(
+                f"no table {name!r}; {there}\n{text[line:] if line >= 0 else ''}".strip()
+            )
+        return QueryError(text)
+
+    def rows(self, limit: int | None = None) -> Iterator[list[Any]]:
+        """The rows, at most `limit`: numbers, truth values, texts, lists, dictionaries and None."""
+        left = limit
+        while left is None or left > 0:
+            try:
+                rows = self._connection.fetchmany(_BATCH if left is None else min(left, _BATCH))
+            except self._duckdb.Error as error:
+                raise self._explained(error) from None
+            if not rows:
+                return
+            for row in rows:
+                yield [_plain(value) for value in row]
+            if left is not None:
+                left -= len(rows)
+
+    def table(self) -> Table:
+        """All rows."""
+        rows = list(self.rows())
+        return Table(
+            (name, _column([row[number] for row in rows], kind))
+            for number, (name, kind) in enumerate(self.columns)
+        )
+
+    def write(self, form: str, path: str | None, limit: int | None = None) -> None:
+        """All rows, at most `limit`, as `form` (parquet, jsonl, csv) into a file.
+
+        It is there when it is whole. Without `path` text goes to standard output.
+        """
+        if path is None:
+            self._write_text(form, sys.stdout, limit)
+            sys.stdout.flush()
+            return
+        temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
+        try:
+            if form == "parquet":
+                self._write_parquet(temporary, limit)
+            else:
+                with open(temporary, "x", encoding="utf-8", newline="") as file:
+                    self._write_text(form, file, limit)
+            os.replace(temporary, path)
+        finally:
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
+
+    def _write_text(self, form: str, file: TextIO, limit: int | None) -> None:
+        names = [name for name, _ in self.columns]
+        if form == "jsonl":
+            for row in self.rows(limit):
+                values = dict(zip(names, row, strict=True))
+                file.write(json.dumps(values, ensure_ascii=False) + "\n")
+            return
+        import csv
+
+        writer = csv.writer(file)
+        writer.writerow(names)
+        for row in self.rows(limit):
+            writer.writerow([_csv_cell(value) for value in row])
+
+    def _write_parquet(self, path: str, limit: int | None) -> None:
+        parquet = import_module("pyarrow.parquet")
+        connection = self._connection
+        # The first name is that of duckdb 2, which warns that it copies.
+        read = getattr(connection, "to_arrow_reader", None) or connection.fetch_record_batch
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            reader = read(_BATCH)
+        names = [name for name, _ in self.columns]
+        schema = import_module("pyarrow").schema(
+            [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
+        )
+        with parquet.ParquetWriter(path, schema) as writer:
+            left = limit
+            for batch in reader:
+                part = batch.rename_columns(names)
+                if left is not None:
+                    part = part.slice(0, left)
+                    left -= len(part)
+                writer.write_batch(part)
+                if left == 0:
+                    break
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+
+def _select(stored: Stored, table: str) -> str:
+    """What reads the parts of a table, with the types that it has in every format."""
+    types = _core._scan_columns(table)
+    parts = _paths(stored, table)
+    if not parts:
+        nulls = (f'CAST(NULL AS {_DUCKDB_TYPES[kind]}) AS "{name}"' for name, kind in types)
+        return f"SELECT {', '.join(nulls)} WHERE false"
+    # Names of folders may have what patterns are made of.
+    files = f"[{', '.join(_quoted(_escaped(part)) for part in parts)}]"
+    if stored.format == "parquet":
+        return (
+            f"SELECT * FROM read_parquet({files}, hive_partitioning = false, union_by_name = true)"
+        )
+    columns = ", ".join(f"'{name}': '{_DUCKDB_TYPES[kind]}'" for name, kind in types)
+    if stored.format == "jsonl":
+        how = "read_json({}, format = 'newline_delimited', "
+        how += f"maximum_object_size = {1 << 30}, "
+    else:
+        how = "read_csv({}, auto_detect = false, header = true, delim = ',', quote = '\"', "
+        how += f"escape = '\"', new_line = '\\r\\n', max_line_size = {1 << 30}, "
+    how += f"hive_partitioning = false, columns = {{{columns}}})"
+    return f"SELECT * FROM {how.replace('{}', files, 1)}"
+
+
+def _paths(stored: Stored, table: str) -> list[str]:
+    return [os.path.join(stored.folder.path, part) for part in stored.parts(table)]
+
+
+def _escaped(path: str) -> str:
+    """A pattern that only `path` fits."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _plain(value: Any) -> Any:
+    """A value of duckdb as one of JSON; what is not finite is none."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if type(value).__name__ == "Decimal":
+        return int(value) if value == value.to_integral_value() else float(value)
+    return str(value)
+
+
+def _column(values: list[Any], kind: str) -> Column | TextColumn:
+    known = [value for value in values if value is not None]
+    if kind == "BOOLEAN" and len(known) == len(values):
+        return column_of(values, "B")
+    if all(isinstance(value, bool | int | float) for value in known) and (
+        known or kind != "VARCHAR"
+    ):
+        is_real = kind in {"DOUBLE", "FLOAT"} or any(isinstance(value, float) for value in known)
+        missing = float("nan") if is_real else -1
+        numbers = [missing if value is None else value for value in values]
+        return column_of([float(value) for value in numbers] if is_real else numbers)
+    return _core.TextColumn(["" if value is None else str(value) for value in values])
+
+
+def is_dataset(path: str) -> bool:
+    """Whether a scan wrote to `path`, on disk."""
+    return os.path.exists(os.path.join(path, MANIFEST))

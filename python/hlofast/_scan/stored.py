@@ -1,0 +1,146 @@
+"""A dataset as it lies there: which parts count, and what is in them. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager, suppress
+
+from hlofast import _core
+from hlofast._scan import formats
+from hlofast._scan.dataset import heads, records_of, replayed
+from hlofast._scan.folder import MANIFEST, DatasetError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from hlofast._core import ScanTable
+    from hlofast._scan.folder import RemoteFolder
+
+_TRIES = 5
+
+
+class ReadFolder:
+    """A folder on disk, to be read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._manifest = os.path.join(path, MANIFEST)
+        if not os.path.exists(self._manifest):
+            os.listdir(path)  # Says why a folder cannot be read.
+            raise DatasetError(f"{path}: no dataset of hlofast (it has no {MANIFEST})")
+
+    def manifest(self) -> Iterator[bytes]:
+        """The rows of the manifest, the last of them perhaps cut off."""
+        with open(self._manifest, "rb") as stream:
+            yield from stream
+
+    def parts(self) -> dict[str, int]:
+        """The parts that are there with their bytes."""
+        found = {}
+        for folder in os.listdir(self.path):
+            if folder.startswith("table="):
+                with os.scandir(os.path.join(self.path, folder)) as entries:
+                    for entry in entries:
+                        with suppress(FileNotFoundError):  # A scan may just take it away.
+                            found[f"{folder}/{entry.name}"] = entry.stat().st_size
+        return found
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[str]:
+        """The path on disk of a part."""
+        yield os.path.join(self.path, name)
+
+
+class Stored:
+    """What the manifest of a dataset names, at the time of asking; also while a scan writes to it.
+
+    Parts that no row of the manifest names yet, or that a later one takes back, do not count.
+    """
+
+    def __init__(self, folder: ReadFolder | RemoteFolder) -> None:
+        self.folder = folder
+        for attempt in range(_TRIES):
+            records, _ = records_of(folder.manifest())
+            if not records or not heads(records[0]):
+                raise DatasetError(f"{folder.path}: no manifest that this version reads")
+            try:
+                batches, programs, _ = replayed(records)
+            except DatasetError as error:
+                raise DatasetError(f"{folder.path}: {error}") from None
+            named = [list(batch.parts.items()) for batch in batches.values()]
+            if programs is not None:
+                named.append([("programs", programs)])
+            there = folder.parts()
+            whole = [
+                parts
+                for parts in named
+                if all(there.get(name) == size for _, (name, size) in parts)
+            ]
+            self.damaged = len(named) - len(whole)
+            """Batches that do not count since a part of theirs is gone or cut."""
+            if not self.damaged or attempt == _TRIES - 1:
+                break
+            time.sleep(0.02)  # A scan may just have put others in their place.
+        self.format: str = records[0]["format"]
+        self.asked: tuple[str, ...] = ("files", "programs", *records[0]["options"]["tables"])
+        """The tables there are, with rows or without."""
+        self._parts: dict[str, list[str]] = {}
+        for parts in whole:
+            for table, (name, _) in parts:
+                self._parts.setdefault(table, []).append(name)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have rows."""
+        return tuple(sorted(self._parts))
+
+    def parts(self, table: str) -> list[str]:
+        """The files that the rows of a table are in, relative to the folder."""
+        return sorted(self._parts.get(table, ()))
+
+    def rows(
+        self,
+        table: str,
+        columns: Iterable[str] | None = None,
+        where: Callable[[dict[str, list[Any]], int], bool] | None = None,
+    ) -> ScanTable:
+        """The rows of a table; values of other columns than `columns` are left out as unknown.
+
+        `where` says of the columns of a part, and the number of a row in it, whether that counts.
+        """
+        wanted = None if columns is None else set(columns)
+        types = [
+            (name, kind)
+            for name, kind in _core._scan_columns(table)
+            if wanted is None or name in wanted
+        ]
+        values: dict[str, list[Any]] = {name: [] for name, _ in types}
+        length = 0
+        for part in self.parts(table):
+            with self.folder.reading(part) as path:
+                count, read = formats.read(self.format, path, types)
+            chosen = [row for row in range(count) if where is None or where(read, row)]
+            length += len(chosen)
+            for name, more in read.items():
+                values[name] += more if len(chosen) == count else [more[row] for row in chosen]
+        return _core._scan_rows(table, length, values)
+
+    def to_arrow(self, table: str) -> Any:
+        """The rows of a table as `pyarrow.Table`."""
+        from importlib import import_module
+
+        arrow = import_module("pyarrow")
+        parts = self.parts(table)
+        if self.format != "parquet" or not parts:
+            # What readers of text take for a null or a number depends on the file.
+            return arrow.table(self.rows(table))
+        tables = []
+        for part in parts:
+            with self.folder.reading(part) as path:
+                read = import_module("pyarrow.parquet").read_table
+                tables.append(read(path, partitioning=None))
+        # Texts have the longer type where one part needs it.
+        return arrow.concat_tables(tables, promote_options="permissive")

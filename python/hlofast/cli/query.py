@@ -1,0 +1,165 @@
+"""SQL over what a scan found: modules, collectives, matrix products, buffers, findings, files."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hlofast import _scan
+from hlofast.cli import UNREADABLE, USAGE, inputs, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from hlofast._scan.query import Query
+
+EXAMPLES = f"""\
+examples:
+  hlofast query tables 'SELECT module, flops, live_peak FROM modules ORDER BY flops DESC'
+  hlofast query tables 'DESCRIBE collectives'            columns and types of a table
+  hlofast query tables "FROM files WHERE status = 'failed'" --json
+  hlofast query tables 'FROM lint' -o findings.csv       or .jsonl, .parquet
+  hlofast query dumps/ - < report.sql                    dumps are scanned first, in memory
+
+Tables are {", ".join(("programs", *_scan._TABLES))}; instructions
+only if the scan was asked for them. SQL is DuckDB's; a query can read nothing but these tables and
+write nothing. What is not known is null.
+"""
+VERSION = 1
+_SHOWN = 100
+_FORMATS = _scan.formats.FORMATS
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("path", metavar="DIR", help="a dataset of hlofast scan, or dumps")
+    parser.add_argument("sql", metavar="SQL", help='a SELECT; "-" is standard input')
+    parser.add_argument("-o", "--out", metavar="FILE", help="write all rows to a file")
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        help="of the rows in FILE (default: what its name ends with) or on standard output",
+    )
+    parser.add_argument(
+        "--limit",
+        type=output.natural,
+        metavar="N",
+        help=f"rows at most, 0 for all (default: all; {_SHOWN} in a table for people)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask once."""
+    wrong = _contradiction(arguments)
+    if wrong:
+        inputs.complain(wrong)
+        return USAGE
+    from hlofast._scan import query
+
+    sql = sys.stdin.read() if arguments.sql == "-" else arguments.sql
+    try:
+        found = _found(arguments.path)
+        with query.Query(found, sql) as answer:
+            _give(answer, arguments)
+    except query.QueryError as error:
+        inputs.complain(str(error))
+        return USAGE
+    except OSError as error:
+        name = error.filename or arguments.path
+        inputs.complain(f"{name}: {error.strerror or error}")
+        return UNREADABLE
+    except ValueError as error:
+        inputs.complain(str(error))
+        return UNREADABLE
+    return 0
+
+
+def _contradiction(arguments: argparse.Namespace) -> str | None:
+    """Why the arguments do not go together; chooses the format."""
+    if arguments.json and (arguments.out or arguments.format):
+        return "--json prints one document; -o and --format write rows"
+    if arguments.out == "-":
+        arguments.out = None
+        arguments.format = arguments.format or "jsonl"
+    if arguments.out and arguments.format is None:
+        ending = os.path.splitext(arguments.out)[1].removeprefix(".")
+        if ending not in _FORMATS:
+            return f"{arguments.out}: say which --format, one of {', '.join(_FORMATS)}"
+        arguments.format = ending
+    if arguments.format == "parquet" and not arguments.out:
+        return "Parquet needs a file: -o FILE"
+    return None
+
+
+def _found(path: str) -> _scan.Scan:
+    """The dataset at `path`, or what a scan of the dumps there finds."""
+    from hlofast._scan.folder import DatasetError
+    from hlofast._scan.query import is_dataset
+
+    if "://" in path:
+        try:
+            return _scan.open_dataset(path)
+        except DatasetError:
+            return _scan.scan(path, progress=True)
+    if is_dataset(path):
+        found = _scan.open_dataset(path)
+        _warn(found)
+        return found
+    os.stat(path)
+    return _scan.scan(path, progress=True)
+
+
+def _warn(found: _scan.Scan) -> None:
+    damaged = found._stored().damaged
+    if damaged:
+        what = output.counted(damaged, "batch", "batches")
+        inputs.complain(f"{found.path}: {what} left out, as parts are gone or cut; scan again")
+
+
+def _give(answer: Query, arguments: argparse.Namespace) -> None:
+    limit = arguments.limit or None
+    if arguments.format:
+        answer.write(arguments.format, arguments.out, limit)
+    elif arguments.json:
+        _print_json(answer, arguments, limit)
+    else:
+        _print(answer, _SHOWN if arguments.limit is None else limit)
+
+
+def _print_json(answer: Query, arguments: argparse.Namespace, limit: int | None) -> None:
+    rows, is_cut = _taken(answer, limit)
+    names = [name for name, _ in answer.columns]
+    document: dict[str, Any] = {
+        "path": arguments.path,
+        "sql": answer.sql,
+        "columns": [{"name": name, "type": kind} for name, kind in answer.columns],
+        "rows": [dict(zip(names, row, strict=True)) for row in rows],
+        "is_cut": is_cut,
+    }
+    output.print_json("query", VERSION, document)
+
+
+def _taken(answer: Query, limit: int | None) -> tuple[list[list[Any]], bool]:
+    """The rows, and whether there are more."""
+    rows = list(answer.rows(None if limit is None else limit + 1))
+    return (rows, False) if limit is None else (rows[:limit], len(rows) > limit)
+
+
+def _print(answer: Query, limit: int | None) -> None:
+    rows, is_cut = _taken(answer, limit)
+    printer = output.Printer()
+    shown = [[_cell(value) for value in row] for row in rows]
+    count = output.counted(len(rows), "row")
+    title = f"First {count}; --limit 0 for all" if is_cut else count
+    printer.columns(title, [name for name, _ in answer.columns], shown)
+
+
+def _cell(value: Any) -> object:
+    """A value as tables for people have it."""
+    if isinstance(value, float):
+        return output.Figure(f"{value:.6g}")
+    return value if value is None or isinstance(value, int) else str(value)

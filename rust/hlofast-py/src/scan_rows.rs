@@ -1,0 +1,74 @@
+//! Tables of scans from what datasets hold: their columns, and rows from Python values.
+
+use crate::scan::ScanTable;
+use hlofast::dump::{Survey, TableKind, columns_of, program_rows};
+use hlofast::table::{Columns, Texts, Values};
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::Arc;
+
+/// The columns of a table of scans, without rows.
+fn empty(table: &str) -> PyResult<Columns> {
+    if table == "programs" {
+        return Ok(program_rows(&Survey::empty(), &Columns::default()));
+    }
+    let kind = TableKind::ALL.iter().find(|kind| kind.as_str() == table);
+    kind.map(|kind| columns_of(*kind)).ok_or_else(|| PyKeyError::new_err(table.to_owned()))
+}
+
+/// The names of a table's columns, each with its type in the words of Arrow.
+#[pyfunction]
+pub fn _scan_columns(table: &str) -> PyResult<Vec<(String, &'static str)>> {
+    let kind = |values: &Values| match values {
+        Values::Rows(_) => "uint32",
+        Values::Numbers(_) => "int64",
+        Values::Reals(_) => "double",
+        Values::Flags(_) => "bool",
+        Values::Texts(_) | Values::Runs(_) => "string",
+    };
+    let columns = empty(table)?.into_iter();
+    Ok(columns.map(|(name, values)| (name.into_owned(), kind(&values))).collect())
+}
+
+/// A table from the values of its columns, None for what is unknown or absent; of a column that is not
+/// given all are.
+#[pyfunction]
+pub fn _scan_rows(table: &str, length: usize, columns: &Bound<'_, PyDict>) -> PyResult<ScanTable> {
+    fn each<T: Clone + for<'py> FromPyObjectOwned<'py>>(
+        values: Option<Bound<'_, PyAny>>,
+        length: usize,
+        missing: T,
+    ) -> PyResult<Vec<T>> {
+        let Some(values) = values else { return Ok(vec![missing; length]) };
+        let value = |value: PyResult<Bound<'_, PyAny>>| {
+            let value = value?;
+            if value.is_none() { Ok(missing.clone()) } else { value.extract().map_err(Into::into) }
+        };
+        values.try_iter()?.map(value).collect()
+    }
+    let mut filled = Columns::default();
+    for (name, values) in empty(table)? {
+        let given = columns.get_item(&*name)?;
+        let values = match values {
+            Values::Rows(_) => Values::Rows(each(given, length, u32::MAX)?),
+            Values::Numbers(_) => Values::Numbers(each(given, length, -1)?),
+            Values::Reals(_) => Values::Reals(each(given, length, f64::NAN)?),
+            Values::Flags(_) => {
+                Values::Flags(each(given, length, false)?.into_iter().map(u8::from).collect())
+            }
+            Values::Texts(_) | Values::Runs(_) => {
+                let mut texts = Texts::default();
+                each(given, length, String::new())?
+                    .iter()
+                    .for_each(|text| texts.push(text.as_bytes()));
+                Values::Texts(texts)
+            }
+        };
+        if values.len() != length {
+            return Err(PyValueError::new_err(format!("column {name} has {} rows", values.len())));
+        }
+        filled.push(name, values);
+    }
+    Ok(ScanTable { columns: Arc::new(filled) })
+}

@@ -1,0 +1,199 @@
+//! Tables about dump directories as a whole: the programs, and which columns each table has.
+
+use super::analyse::{AnalysisOptions, Place, TableKind, Tables, analysed};
+use super::group::Program;
+use super::host::host;
+use super::kind::{Kind, Stage};
+use super::name;
+use super::read::file_rows;
+use super::survey::Survey;
+use crate::table::{Columns, Texts, Values, number};
+use crate::text::Source;
+use crate::{Options, parse};
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// The columns of the table of modules that programs have too, of their canonical module.
+const FIGURES: [&str; 15] = [
+    "label",
+    "line",
+    "stage",
+    "status",
+    "instructions",
+    "flops",
+    "bytes_read",
+    "bytes_written",
+    "collectives",
+    "wire_bytes",
+    "live_peak",
+    "xla_peak",
+    "device",
+    "step_seconds",
+    "fingerprint",
+];
+
+/// A row of the table of modules, the log that the module is in, and what that calls it.
+type Logged<'a> = (usize, &'a [u8], &'a [u8]);
+
+/// A row of the table of programs.
+struct Line<'a> {
+    program: Cow<'a, Program>,
+    /// The row of its canonical module among the modules.
+    module: Option<usize>,
+}
+
+/// The table of programs: those of the files of `survey`, and those that logs announce. `modules` is
+/// the table of modules, as far as there is one; where it has no row, figures are unknown.
+pub fn program_rows(survey: &Survey, modules: &Columns) -> Columns {
+    let lines = lines(survey, modules);
+    let each = || lines.iter().map(|line| &*line.program);
+    let path = |file: Option<u32>| {
+        file.and_then(|file| survey.found.get(file as usize)).map_or(String::new(), |f| f.text())
+    };
+    let kinds = |program: &Program, kind: Kind| {
+        let is_kind = |file: &&u32| survey.kinds.get(**file as usize) == Some(&kind);
+        program.files.iter().filter(is_kind).count() as i64
+    };
+    let bytes = |program: &Program| {
+        let sizes = program.files.iter().filter_map(|file| survey.found.get(*file as usize));
+        sizes.map(|found| found.bytes as i64).sum::<i64>()
+    };
+    let mut table = Columns::default();
+    table.texts("program", each().map(|program| &program.key));
+    table.texts("module_name", each().map(|program| &program.module_name));
+    table.numbers("module_id", each().map(|program| number(program.module_id)));
+    table.texts("host", each().map(|program| &program.host));
+    table.numbers("timestamp", each().map(|program| number(program.timestamp)));
+    table.numbers("changelist", each().map(|program| number(program.changelist)));
+    table.numbers("files", each().map(|program| program.files.len() as i64));
+    table.numbers("bytes", each().map(bytes));
+    table.numbers("module_files", each().map(|program| kinds(program, Kind::Module)));
+    table.numbers("memory_files", each().map(|program| kinds(program, Kind::Memory)));
+    table.texts("canonical", each().map(|program| path(program.canonical)));
+    table.texts("before", each().map(|program| path(program.before)));
+    table.texts("after", each().map(|program| path(program.after)));
+    let partner = |program: &Program| {
+        let partner = program.partner.and_then(|at| survey.programs.list.get(at as usize));
+        partner.map_or("", |partner| partner.key.as_str())
+    };
+    table.texts("partner", each().map(partner));
+    let rows: Vec<Option<usize>> = lines.iter().map(|line| line.module).collect();
+    for (name, empty) in columns_of(TableKind::Modules) {
+        if FIGURES.contains(&&*name) {
+            let values = taken(modules.get(&name), &empty, &rows);
+            table.push(name, values);
+        }
+    }
+    table
+}
+
+/// The programs in the order of the table.
+fn lines<'a>(survey: &'a Survey, modules: &Columns) -> Vec<Line<'a>> {
+    let texts = |name: &str| modules.get(name).and_then(Values::texts).into_iter().flatten();
+    let mut of_path: HashMap<&[u8], usize> = HashMap::new();
+    let mut announced: HashMap<&[u8], Vec<Logged<'_>>> = HashMap::new();
+    let places = texts("path").zip(texts("label")).zip(texts("program"));
+    for (row, ((path, label), program)) in places.enumerate() {
+        if label.is_empty() {
+            of_path.entry(path).or_insert(row);
+        } else {
+            announced.entry(program).or_default().push((row, path, label));
+        }
+    }
+    let files: HashMap<String, u32> = match announced.is_empty() {
+        true => HashMap::new(),
+        false => survey.found.iter().zip(0..).map(|(found, file)| (found.text(), file)).collect(),
+    };
+    let mut lines = Vec::with_capacity(survey.programs.list.len() + announced.len());
+    for program in &survey.programs.list {
+        let canonical = program.canonical.map(|file| survey.found[file as usize].text());
+        let module = canonical.and_then(|path| of_path.get(path.as_bytes()).copied());
+        let logged = announced.remove(program.key.as_bytes());
+        lines.push(match logged.filter(|_| program.canonical.is_none()) {
+            Some(rows) => in_logs(Cow::Borrowed(program), survey, &files, &rows),
+            None => Line { program: Cow::Borrowed(program), module },
+        });
+    }
+    for (key, rows) in announced {
+        let program =
+            Program { key: String::from_utf8_lossy(key).into_owned(), ..Program::default() };
+        lines.push(in_logs(Cow::Owned(program), survey, &files, &rows));
+    }
+    lines.sort_by(|a, b| a.program.order(&b.program));
+    lines
+}
+
+/// A program without modules of its own whose modules are in logs. Its canonical module is the last
+/// stage there is.
+fn in_logs<'a>(
+    program: Cow<'a, Program>,
+    survey: &'a Survey,
+    files: &HashMap<String, u32>,
+    rows: &[Logged<'_>],
+) -> Line<'a> {
+    let mut program = program.into_owned();
+    let mut best = None;
+    for (row, path, label) in rows {
+        let label = String::from_utf8_lossy(label);
+        let name = name::parse(&label);
+        let Some(file) = files.get(&*String::from_utf8_lossy(path)).copied() else { continue };
+        let found = &survey.found[file as usize];
+        if program.files.is_empty() {
+            (program.root, program.folder) = (found.root, found.folder.clone());
+            (program.timestamp, program.module_id) = (name.timestamp, name.module_id);
+            let own = if name.module_name.is_empty() { name.stem } else { name.module_name };
+            program.module_name = own.to_owned();
+            program.host = host(&program.folder, &program.module_name);
+        }
+        program.changelist = program.changelist.or(name.changelist);
+        if let Err(at) = program.files.binary_search(&file) {
+            program.files.insert(at, file);
+        }
+        if name.stage == Some(Stage::Before) {
+            program.before = program.before.or(Some(file));
+        } else if name.stage.is_some_and(Stage::is_after) {
+            program.after = program.after.or(Some(file));
+        }
+        let rank = (name.stage.map_or(1, |stage| 2 * stage.rank() + 2), name.step);
+        if best.is_none_or(|(other, _)| rank > other) {
+            best = Some((rank, *row));
+            program.canonical = Some(file);
+        }
+    }
+    Line { program: Cow::Owned(program), module: best.map(|(_, row)| row) }
+}
+
+/// The values of `rows`; without a row, or a column, what says that there is none. `empty` is a
+/// column of the same type.
+fn taken(values: Option<&Values>, empty: &Values, rows: &[Option<usize>]) -> Values {
+    fn each<T: Copy>(values: &[T], rows: &[Option<usize>], missing: T) -> Vec<T> {
+        let value = |row: &Option<usize>| row.and_then(|row| values.get(row)).copied();
+        rows.iter().map(|row| value(row).unwrap_or(missing)).collect()
+    }
+    match values.unwrap_or(empty) {
+        Values::Numbers(own) => Values::Numbers(each(own, rows, -1)),
+        Values::Reals(own) => Values::Reals(each(own, rows, f64::NAN)),
+        own => {
+            let own: Vec<&[u8]> = own.texts().into_iter().flatten().collect();
+            let mut texts = Texts::default();
+            each(&own, rows, &[]).into_iter().for_each(|text| texts.push(text));
+            Values::Texts(texts)
+        }
+    }
+}
+
+/// The columns of a table, without rows.
+pub fn columns_of(table: TableKind) -> Columns {
+    if table == TableKind::Files {
+        return file_rows(&Survey::empty(), &[]);
+    }
+    let options = AnalysisOptions { tables: Tables::FILES.with(table), mesh: None };
+    let smallest = b"HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n";
+    let module = parse(Source::from_slice(smallest), &Options::default());
+    let tables = module.map(|module| analysed(&module, &Place::default(), &options, None));
+    match tables {
+        Ok(Ok(tables)) => tables.into_iter().next().map(|(_, own)| own).unwrap_or_default(),
+        _ => Columns::default(),
+    }
+    .without_rows()
+}

@@ -1,0 +1,112 @@
+"""`hlofast query`: what it prints, its JSON, its files, its exit codes."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+from test_cli import document, hlofast_command
+
+pytest.importorskip("duckdb")
+pytest.importorskip("pyarrow")
+
+pytestmark = pytest.mark.once
+
+DUMPS = FIXTURES / "dump_folders" / "cpu"
+MODULES = "SELECT stage, flops, step, is_scheduled FROM modules ORDER BY path, line"
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("query") / "tables"
+    hlofast.scan(DUMPS, out, format="jsonl")
+    return out
+
+
+def test_rows_are_printed(dataset: Path) -> None:
+    done = hlofast_command("query", dataset, MODULES, "--limit", "2")
+    assert done.returncode == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0] == "First 2 rows; --limit 0 for all"
+    assert lines[1].split() == ["stage", "flops", "step", "is_scheduled"]
+    flops = hlofast.open_dataset(dataset).query(MODULES)["flops"].tolist()
+    assert f"{flops[0]:,}" in lines[2]
+    assert len(lines) == 4
+
+
+def test_the_document_keeps_to_its_schema(dataset: Path) -> None:
+    printed = document("query", dataset, MODULES)
+    assert [column["type"] for column in printed["columns"]] == [
+        "VARCHAR",
+        "BIGINT",
+        "BIGINT",
+        "BOOLEAN",
+    ]
+    table = hlofast.open_dataset(dataset).query(MODULES)
+    assert [row["flops"] for row in printed["rows"]] == table["flops"].tolist()
+    assert None in [row["step"] for row in printed["rows"]]
+    assert not printed["is_cut"]
+    cut = document("query", dataset, MODULES, "--limit", "1")
+    assert cut["is_cut"] and cut["rows"] == printed["rows"][:1]
+
+
+def test_rows_as_files(dataset: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    expected = document("query", dataset, MODULES)["rows"]
+    names = [f"rows.{form}" for form in ("csv", "jsonl", "parquet")]
+    for name in names:
+        done = hlofast_command("query", dataset, MODULES, "-o", tmp_path / name)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == expected
+    assert pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist() == expected
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["flops"] for row in rows] == [str(row["flops"]) for row in expected]
+    assert {row["is_scheduled"] for row in rows} <= {"true", "false"}
+
+
+def test_rows_on_standard_output(dataset: Path) -> None:
+    done = hlofast_command(
+        "query", dataset, "-", "--format", "csv", "--limit", "1", input="SELECT 1 AS a, 'b,c' AS b"
+    )
+    assert (done.returncode, done.stdout) == (0, 'a,b\n1,"b,c"\n')
+    done = hlofast_command("query", dataset, "SELECT 1 AS a", "-o", "-")
+    assert json.loads(done.stdout) == {"a": 1}
+
+
+def test_dumps_are_scanned_first(dataset: Path) -> None:
+    printed = document("query", DUMPS, MODULES)
+    assert printed["rows"] == document("query", dataset, MODULES)["rows"]
+
+
+def test_a_query_that_fails_leaves_no_file(dataset: Path, tmp_path: Path) -> None:
+    sql = "SELECT error('x') FROM range(10)"
+    done = hlofast_command("query", dataset, sql, "-o", tmp_path / "rows.csv")
+    assert done.returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("{dataset}", "SELECT nope FROM modules"), 2, "LINE 1"),
+        (("{dataset}", "FROM nothing"), 2, "no table 'nothing'; those there are: files"),
+        (("{dataset}", "SELECT 1", "-o", "rows.txt"), 2, "--format"),
+        (("{dataset}", "SELECT 1", "--format", "parquet"), 2, "-o FILE"),
+        (("{dataset}", "SELECT 1", "--json", "--format", "csv"), 2, "--json"),
+        (("{dataset}", "SELECT 1", "-o", "{dataset}/none/rows.csv"), 3, "No such file"),
+        (("{dataset}/nowhere", "SELECT 1"), 3, "No such file"),
+    ],
+)
+def test_what_goes_wrong(dataset: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    given = [argument.replace("{dataset}", str(dataset)) for argument in arguments]
+    done = hlofast_command("query", *given)
+    assert done.returncode == code
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
