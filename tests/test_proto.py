@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,16 @@ def test_faults_say_where() -> None:
     with pytest.raises(hlofast.ParseError) as caught:
         hlofast.loads(b"\x0a\x04\x01abc\x12\x02hi")
     assert caught.value.kind == "not-hlo"
+
+
+def test_fields_that_text_does_not_have_are_listed() -> None:
+    fields = dict(hlofast.protobuf_fields_not_in_text)
+    assert len(fields) == len(hlofast.protobuf_fields_not_in_text) >= 20
+    assert all(re.fullmatch(r"[A-Z]\w+Proto\.[a-z_]+|OpMetadata\.[a-z_]+", name) for name in fields)
+    assert all(fields.values())
+    # What is read of those listed with an exception.
+    assert "num_partitions" in fields["HloModuleProto.device_assignment"]
+    assert "protobuf_fields_not_in_text" in (hlofast.load.__doc__ or "")
 
 
 def test_command_line(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from hlofast._core import (
     loads,
     opcodes,
     phases,
+    protobuf_fields_not_in_text,
     provenances,
 )
 from hlofast.errors import ParseError
@@ -147,6 +148,7 @@ __all__ = [
     "opcodes",
     "open_dataset",
     "phases",
+    "protobuf_fields_not_in_text",
     "provenances",
     "ray",
     "register_custom_call",

@@ -81,6 +81,7 @@ __all__: list[str]
 
 call_roles: tuple[str, ...]
 phases: tuple[str, ...]
+protobuf_fields_not_in_text: tuple[tuple[str, str], ...]
 provenances: tuple[str, ...]
 element_types: tuple[str, ...]
 error_kinds: tuple[str, ...]

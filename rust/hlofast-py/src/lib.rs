@@ -130,6 +130,8 @@ mod _core {
         let roles = CallRole::ALL.iter().map(|role| role.as_str());
         module.add("phases", PyTuple::new(py, Phase::ALL.map(Phase::as_str))?)?;
         module.add("provenances", PyTuple::new(py, Provenance::ALL.map(Provenance::as_str))?)?;
+        let fields = PyTuple::new(py, hlofast::proto::NOT_IN_TEXT)?;
+        module.add("protobuf_fields_not_in_text", fields)?;
         module.add("call_roles", PyTuple::new(py, roles)?)?;
         module.add("_version", env!("CARGO_PKG_VERSION"))?;
         module.add("error_kinds", PyTuple::new(py, crate::errors::kinds())?)

@@ -220,7 +220,10 @@ fn finish(result: Result<Arc<Held>, Fault>) -> PyResult<Module> {
     }
 }
 
-/// The module in the file `path`; compressed files are recognised.
+/// The module in the file `path`; compressed files and protobufs are recognised.
+///
+/// Of a protobuf what the text that XLA prints for it has is read; the fields that text does not
+/// have are listed in `protobuf_fields_not_in_text`, as pairs of a field and what it is.
 ///
 /// `module` chooses one of several by name or number. `strict=True` accepts what jaxlib 0.10.2
 /// accepts and decodes every value, `strict="newest"` follows newer XLA; both judge the whole

@@ -41,7 +41,8 @@ pub fn unpack(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Resu
         return Ok(source);
     }
     let translation = proto::to_text(source.bytes())?;
-    Ok(source.translated(translation.text, translation.buffer_assignment))
+    let proto::Translation { text, buffer_assignment, outline } = translation;
+    Ok(source.translated(text, buffer_assignment, outline))
 }
 
 /// Reads the one module that `source` holds, as strictly as `options` say.

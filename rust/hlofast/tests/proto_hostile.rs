@@ -221,3 +221,71 @@ proptest! {
         let _ = to_text(&module(0, &[Message(bytes)]).0);
     }
 }
+
+/// A computation that one asynchronous instruction wraps and another calls: XLA's text shows the
+/// call and hides the computation, which XLA then cannot read back.
+#[test]
+fn what_asynchronous_sugar_hides_from_others() {
+    let start = |id: i64, name: &str, operand: i64, callee: i64| {
+        let results = Message::new().number(2, 13).bytes(4, shape());
+        let results = Message::new().number(2, 13).bytes(4, results).bytes(4, shape());
+        let start = Message::new().bytes(1, name).bytes(2, "async-start").bytes(3, results);
+        start.number(35, id).packed(36, &[operand]).packed(38, &[callee])
+    };
+    let done = |id: i64, name: &str| instruction(id, name, "async-done").packed(36, &[id - 1]);
+    let negate = [instruction(0, "x", "parameter"), instruction(1, "n", "negate").packed(36, &[0])];
+    let call = [
+        instruction(0, "q", "parameter"),
+        instruction(1, "c", "call").packed(36, &[0]).packed(38, &[1]),
+    ];
+    let entry = [
+        instruction(0, "p", "parameter"),
+        start(1, "s", 0, 2),
+        done(2, "d"),
+        start(3, "t", 2, 1),
+        done(4, "u"),
+    ];
+    let computations = [
+        computation(1, "callee", 1, &negate),
+        computation(2, "wrapped", 1, &call),
+        computation(3, "e", 4, &entry),
+    ];
+    let proto = module(3, &computations);
+    let source = hlofast::unpack(Arc::new(proto.0), &OpenOptions::default()).unwrap();
+    let read = hlofast::parse(source, &hlofast::Options::default()).unwrap();
+    assert_eq!(read.computations().len(), 3);
+    assert_eq!(read.all_calls().len(), 3);
+    let text = "HloModule m\n\nENTRY %e (p: f32[2]) -> f32[2] {\n  %p = f32[2]{0} parameter(0)\n  \
+                %s = ((f32[2]{0}), f32[2]{0}) call-start(%p), to_apply=%callee\n  \
+                %d = f32[2]{0} call-done(%s)\n  \
+                %t = ((f32[2]{0}), f32[2]{0}) negate-start(%d)\n  \
+                ROOT %u = f32[2]{0} negate-done(%t)\n}\n";
+    let error = support::parse(text.as_bytes()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnknownComputation);
+    assert!(error.help().is_some_and(|help| help.contains("protobuf")), "{error:?}");
+    let plain = "e {\n  a = f32[] call(), to_apply=%none\n}\n";
+    assert_eq!(support::parse(plain.as_bytes()).unwrap_err().help(), None);
+}
+
+/// What is dropped for a fault leaves operands what they are.
+#[test]
+fn collected_faults_of_a_proto() {
+    let twice = [
+        instruction(0, "p", "parameter"),
+        instruction(1, "a", "negate").packed(36, &[0]),
+        instruction(2, "a", "cosine").packed(36, &[1]),
+        instruction(3, "b", "sine").packed(36, &[1]),
+        instruction(4, "r", "add").packed(36, &[1, 3]),
+    ];
+    let proto = module(0, &[computation(0, "e", 4, &twice)]);
+    let read = |collect_errors: bool| {
+        let bytes = Arc::new(proto.0.clone());
+        let source = hlofast::unpack(bytes, &OpenOptions::default()).unwrap();
+        let options = hlofast::Options { collect_errors, ..hlofast::Options::default() };
+        hlofast::parse(source, &options)
+    };
+    assert_eq!(read(false).unwrap_err().kind(), ErrorKind::DuplicateInstruction);
+    let module = read(true).unwrap();
+    assert_eq!(module.errors().len(), 1);
+    assert_eq!(module.columns().operands, [0, 1, 1, 2]);
+}

@@ -24,10 +24,17 @@ const ONLY_TEXT: [&[u8]; 7] = [
     b"debug_attributes",
 ];
 
+/// Its translation tells where the parts of lines are; without that the same must come out.
 fn module_of_proto(bytes: &[u8]) -> Module {
     let source = hlofast::unpack(Arc::new(bytes.to_vec()), &OpenOptions::default()).unwrap();
     assert!(source.is_translated());
-    hlofast::parse(source, &hlofast::Options::default()).unwrap()
+    let plain = module_of_text(source.bytes());
+    let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
+    let columns = |module: &Module| format!("{:?}", module.columns());
+    assert!(columns(&module) == columns(&plain));
+    assert_eq!(module.all_calls(), plain.all_calls());
+    assert_eq!(module.control_predecessors(), plain.control_predecessors());
+    module
 }
 
 fn module_of_text(bytes: &[u8]) -> Module {

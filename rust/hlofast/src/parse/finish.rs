@@ -257,6 +257,10 @@ impl Reader<'_> {
     fn finish_calls(&mut self) -> Result<()> {
         let pending = std::mem::take(&mut self.pending_calls);
         let (mut unresolved, mut is_late) = (false, self.has_late_calls);
+        // Sugar stands for the computation that it wraps; XLA leaves that out of the text even if
+        // others call it too, and cannot read its own text then.
+        let is_sugared = || self.columns.flags.iter().any(|flags| flags & Flags::SUGAR != 0);
+        let may_be_hidden = !pending.is_empty() && is_sugared();
         for (call, name) in &pending {
             match self.find_computation(*name) {
                 Some(id) => {
@@ -267,11 +271,17 @@ impl Reader<'_> {
                 }
                 None => {
                     let shown = String::from_utf8_lossy(self.bytes(*name)).into_owned();
-                    let error = ParseError::new(
+                    let mut error = ParseError::new(
                         ErrorKind::UnknownComputation,
                         *name,
                         format!("no computation of this module is called {shown}"),
                     );
+                    if may_be_hidden {
+                        error = error.with_help(
+                            "text leaves out what an asynchronous instruction like negate-start \
+                             wraps, even if it is called elsewhere: read the module's protobuf",
+                        );
+                    }
                     if !self.options.collect_errors {
                         return Err(error);
                     }

@@ -172,16 +172,9 @@ impl Reader<'_> {
             Opcode::Constant => scan.closing(open)?,
             Opcode::Parameter => {
                 let end = scan.masks.next::<NOT_IDENTIFIER>(open + 1);
-                let digits = scan.line.get(open + 1..end)?;
-                if digits.is_empty() || digits.len() > 9 || scan.byte(end) != b')' {
+                let number = parameter_number(scan.line.get(open + 1..end)?)?;
+                if scan.byte(end) != b')' {
                     return None;
-                }
-                let mut number = 0u64;
-                for digit in digits {
-                    if !digit.is_ascii_digit() {
-                        return None;
-                    }
-                    number = number * 10 + u64::from(digit - b'0');
                 }
                 self.parameters.push((number, self.next_row()));
                 end
@@ -422,4 +415,13 @@ impl Reader<'_> {
             at = name_end + 2;
         }
     }
+}
+
+/// The number that `digits` are, if they are few.
+#[inline(always)]
+pub(super) fn parameter_number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 9 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }

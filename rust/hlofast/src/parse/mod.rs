@@ -9,6 +9,7 @@ mod line;
 mod module;
 mod names;
 mod operands;
+mod outlined;
 mod reader;
 mod scan;
 
@@ -62,10 +63,12 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
             "the text of one module must be below 4 GiB",
         ));
     }
+    let outline = source.take_outline().filter(|_| !options.force_general);
     let reader = match chunk::read_parallel(text, options) {
         Some(reader) => reader,
         None => {
             let mut reader = Reader::new(text, *options);
+            reader.outline = outline.unwrap_or_default();
             reader.read_module()?;
             reader
         }

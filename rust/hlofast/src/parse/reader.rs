@@ -10,7 +10,7 @@ use crate::ir::{
     ShapeInterner,
 };
 use crate::text::kernel::{KernelChoice, LineMasks};
-use crate::text::{Cursor, Span, is_identifier_byte};
+use crate::text::{Cursor, Outline, Span, is_identifier_byte};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -106,6 +106,9 @@ pub(super) struct Reader<'a> {
     pub budget: usize,
     /// Operand slots that start below this offset cannot be dropped.
     pub undroppable: usize,
+    /// What is known of the text's lines beforehand, and which of them is next.
+    pub outline: Outline,
+    pub outlined: usize,
     /// Where the last instruction of the general path stopped.
     pub reached: usize,
     /// Whether this reader has the beginning of the text.
@@ -173,6 +176,8 @@ impl<'a> Reader<'a> {
             has_late_calls: false,
             depth: 0,
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
+            outline: Outline::default(),
+            outlined: 0,
             reached: 0,
             undroppable: 0,
             is_first_part: true,

@@ -83,11 +83,11 @@ pub(super) fn word(
 }
 
 /// Appends the attributes of an instruction whose opcode is `opcode`.
-pub(super) fn write(
-    out: &mut Out<'_>,
-    scope: &Scope<'_, '_>,
+pub(super) fn write<'a>(
+    out: &mut Out<'a>,
+    scope: &Scope<'a, '_>,
     opcode: Opcode,
-    fields: &Record<'_, '_>,
+    fields: &Record<'a, '_>,
 ) -> Read<()> {
     use Opcode as O;
     if !fields.has_any(OWN) && !says_something_always(opcode) {
@@ -311,7 +311,7 @@ fn precision(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
 }
 
 /// Convolutions and custom calls.
-fn windowed(out: &mut Out<'_>, fields: &Record<'_, '_>, opcode: Opcode) -> Read<()> {
+fn windowed<'a>(out: &mut Out<'a>, fields: &Record<'a, '_>, opcode: Opcode) -> Read<()> {
     convolution::window(out, fields)?;
     if let Some(numbers) = fields.bytes(16) {
         convolution::dimension_labels(out, numbers)?;
@@ -337,7 +337,7 @@ fn windowed(out: &mut Out<'_>, fields: &Record<'_, '_>, opcode: Opcode) -> Read<
             if index > 0 {
                 out.push(b", ");
             }
-            shape::write(out, operand, shape::FULL, 0)?;
+            shape::write(out, operand, shape::Style::Full, 0)?;
         }
         out.byte(b'}');
     }
@@ -459,7 +459,7 @@ fn collective(out: &mut Out<'_>, opcode: Opcode, fields: &Record<'_, '_>) -> Rea
 }
 
 /// Attributes whose field says all.
-fn other(out: &mut Out<'_>, opcode: Opcode, fields: &Record<'_, '_>) -> Read<()> {
+fn other<'a>(out: &mut Out<'a>, opcode: Opcode, fields: &Record<'a, '_>) -> Read<()> {
     use Opcode as O;
     if opcode == O::AllGather || opcode == O::AllGatherStart {
         list_if_any(out, fields, 14, b"dimensions")?;
@@ -478,7 +478,7 @@ fn other(out: &mut Out<'_>, opcode: Opcode, fields: &Record<'_, '_>) -> Read<()>
         O::Outfeed => {
             if let Some(sent) = fields.bytes(29) {
                 key(out, b"outfeed_shape");
-                shape::write(out, sent, shape::FULL, 0)?;
+                shape::write(out, sent, shape::Style::Full, 0)?;
             }
             if let Some(config) = fields.text(22) {
                 string(out, b"outfeed_config", config);

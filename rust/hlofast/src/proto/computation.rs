@@ -7,8 +7,13 @@ use super::out::Out;
 use super::wire::{Fault, Fields, Read, Record, Store, Value};
 use super::{instruction, shape};
 use crate::ir::Opcode;
+use crate::text::{Outline, OutlinedLine};
 use std::borrow::Cow;
 use std::collections::HashMap;
+
+/// What stands before every line.
+const INDENT: &[u8] = b"  ";
+const ROOT: &[u8] = b"ROOT ";
 
 /// An instruction whose line has been written.
 pub(super) struct Line<'a> {
@@ -16,11 +21,27 @@ pub(super) struct Line<'a> {
     /// and the name.
     start: u32,
     end: u32,
-    name_length: u32,
+    parts: Parts,
+    /// Where its operands end in those of the module; they begin where those before end.
+    operands_end: u32,
     /// Its id. Within a computation XLA looks at the low 32 bits only.
     id: i64,
     /// Its result.
     shape: &'a [u8],
+}
+
+/// Where the parts of a line are in the scratch text.
+#[derive(Clone, Copy)]
+pub(super) struct Parts {
+    pub(super) name_length: u32,
+    pub(super) shape_end: u32,
+    /// The parentheses around the operands.
+    pub(super) open: u32,
+    pub(super) close: u32,
+    /// The value of its metadata, or `u32::MAX`.
+    pub(super) metadata: u32,
+    /// Whether its operands are all that it refers to.
+    pub(super) is_plain: bool,
 }
 
 /// A computation whose lines have been written.
@@ -36,6 +57,8 @@ pub(super) struct Computation<'a> {
     /// Numbers of parameters and their lines, in the order of the numbers.
     parameters: Vec<(i64, u32)>,
     thread: &'a [u8],
+    /// Where the operands of its lines begin in those of the module.
+    first_operand: u32,
 }
 
 /// Which instruction of a computation has a local id.
@@ -86,6 +109,8 @@ pub(super) struct Scratch<'a> {
     store: Store<'a>,
     /// Instructions and the computations they call.
     calls: Vec<(u32, usize)>,
+    /// The operands of all computations so far, as numbers of lines.
+    pub(super) operands: Vec<u32>,
 }
 
 impl<'a> Computation<'a> {
@@ -99,9 +124,11 @@ impl<'a> Computation<'a> {
         let (mut name, mut thread): (&[u8], &[u8]) = (b"", b"");
         let (mut id, mut root) = (0, 0);
         let mut parameters = Vec::new();
+        let first_operand = scratch.operands.len() as u32;
         scratch.places.clear();
         scratch.calls.clear();
-        let mut lines: Vec<Line<'a>> = Vec::new();
+        // A guess that is mostly enough.
+        let mut lines: Vec<Line<'a>> = Vec::with_capacity(message.len() / 128 + 4);
         let mut fields = Fields::new(message);
         while let Some((number, value)) = fields.next()? {
             match (number, value) {
@@ -113,16 +140,18 @@ impl<'a> Computation<'a> {
                     if opcode == Opcode::Parameter {
                         parameters.push((fields.integer(9), index));
                     }
+                    out.push(INDENT);
                     let start = out.text.len() as u32;
                     let (lines_before, places) = (&lines[..], &scratch.places);
-                    let calls = &mut scratch.calls;
-                    let mut scope = Scope { module, lines: lines_before, places, calls };
-                    let name_length = instruction::write(out, &mut scope, opcode, &fields)?;
+                    let (calls, operands) = (&mut scratch.calls, &mut scratch.operands);
+                    let mut scope = Scope { module, lines: lines_before, places, calls, operands };
+                    let parts = instruction::write(out, &mut scope, opcode, &fields)?;
                     out.check()?;
                     let line = Line {
                         start,
                         end: out.text.len() as u32,
-                        name_length,
+                        parts,
+                        operands_end: scratch.operands.len() as u32,
                         id: id_of(&fields)?,
                         shape: fields.bytes(3).unwrap_or_default(),
                     };
@@ -157,7 +186,22 @@ impl<'a> Computation<'a> {
         } else {
             clean_name(name)
         };
-        Ok(Computation { id, name, calls, lines, schedule, root, parameters, thread })
+        Ok(Computation {
+            id,
+            name,
+            calls,
+            lines,
+            schedule,
+            root,
+            parameters,
+            thread,
+            first_operand,
+        })
+    }
+
+    /// The number of its instructions.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
     }
 
     /// Ids and names of its instructions.
@@ -165,19 +209,60 @@ impl<'a> Computation<'a> {
         self.lines.iter().map(|line| (line.id, &scratch[line.name()]))
     }
 
-    /// Appends the computation to `out`, with the lines that stand in `scratch`.
-    pub(super) fn write(&self, out: &mut Out<'a>, scratch: &[u8], is_entry: bool) -> Read<()> {
+    /// Appends the computation to `out`, with the lines that stand in `scratch`, and where their
+    /// parts are then to `outline`. `operands` are those of all lines of the module.
+    pub(super) fn write(
+        &self,
+        out: &mut Out<'a>,
+        scratch: &[u8],
+        is_entry: bool,
+        operands: &[u32],
+        outline: &mut Outline,
+    ) -> Read<()> {
         out.push(if is_entry { b"ENTRY %" } else { b"%" });
         out.push(&self.name);
         self.signature(out, scratch)?;
-        let mut line = |index: usize| {
-            let line = &self.lines[index];
-            out.push(if index == self.root { b"  ROOT " } else { b"  " });
-            out.push(&scratch[line.start as usize..line.end as usize]);
+        let operands_of = |index: usize| {
+            let first = index
+                .checked_sub(1)
+                .map_or(self.first_operand, |before| self.lines[before].operands_end);
+            &operands[first as usize..self.lines[index].operands_end as usize]
         };
         match &self.schedule {
-            Some(rows) => rows.iter().for_each(|row| line(*row as usize)),
-            None => (0..self.lines.len()).for_each(line),
+            Some(rows) => {
+                let mut places = vec![0; rows.len()];
+                for (place, row) in rows.iter().enumerate() {
+                    places[*row as usize] = place as u32;
+                }
+                for (place, row) in rows.iter().enumerate() {
+                    let index = *row as usize;
+                    let line = &self.lines[index];
+                    out.push(INDENT);
+                    let start = out.text.len();
+                    if index == self.root {
+                        out.push(ROOT);
+                    }
+                    let operands = operands_of(index).iter().map(|row| places[*row as usize]);
+                    line.outline(place, start, out.text.len(), operands, outline);
+                    out.push(&scratch[line.start as usize..line.end as usize]);
+                }
+            }
+            // As they stand in the scratch text already.
+            None => {
+                let root = self.lines[self.root].start as usize;
+                let first = self.lines.first().map_or(root, |line| line.start as usize);
+                let end = self.lines.last().map_or(root, |line| line.end as usize);
+                let start = out.text.len() + INDENT.len();
+                out.push(&scratch[first - INDENT.len()..root]);
+                out.push(ROOT);
+                out.push(&scratch[root..end]);
+                for (index, line) in self.lines.iter().enumerate() {
+                    let before = line.start as usize - first + start;
+                    let at = before + if index >= self.root { ROOT.len() } else { 0 };
+                    let from = if index == self.root { before } else { at };
+                    line.outline(index, from, at, operands_of(index).iter().copied(), outline);
+                }
+            }
         }
         out.byte(b'}');
         if !matches!(self.thread, b"" | b"main") {
@@ -198,10 +283,10 @@ impl<'a> Computation<'a> {
             let line = &self.lines[*row as usize];
             out.push(&scratch[line.name()]);
             out.push(b": ");
-            out.shape(line.shape, shape::PLAIN)?;
+            out.shape(line.shape, shape::Style::Plain)?;
         }
         out.push(b") -> ");
-        out.shape(self.lines[self.root].shape, shape::PLAIN)?;
+        out.shape(self.lines[self.root].shape, shape::Style::Plain)?;
         out.push(b" {\n");
         Ok(())
     }
@@ -211,7 +296,40 @@ impl Line<'_> {
     /// Where its name is in the scratch text.
     fn name(&self) -> std::ops::Range<usize> {
         let start = self.start as usize + 1;
-        start..start + self.name_length as usize
+        start..start + self.parts.name_length as usize
+    }
+
+    /// Notes where its parts are in a text in which it is line `row` of its computation and begins
+    /// at `start`, without `ROOT` at `at`. Its operands are lines of its computation too.
+    fn outline(
+        &self,
+        row: usize,
+        start: usize,
+        at: usize,
+        operands: impl Iterator<Item = u32>,
+        outline: &mut Outline,
+    ) {
+        let parts = &self.parts;
+        if !parts.is_plain {
+            return;
+        }
+        let moved = |offset: u32| offset - self.start + at as u32;
+        outline.operands.extend(operands);
+        outline.lines.push(OutlinedLine {
+            start: start as u32,
+            row: row as u32,
+            name: at as u32 + 1,
+            name_end: at as u32 + 1 + parts.name_length,
+            shape_end: moved(parts.shape_end),
+            open: moved(parts.open),
+            close: moved(parts.close),
+            metadata: match parts.metadata {
+                u32::MAX => u32::MAX,
+                metadata => moved(metadata),
+            },
+            end: moved(self.end) - 1,
+            operands_end: outline.operands.len() as u32,
+        });
     }
 }
 
@@ -268,19 +386,30 @@ pub(super) struct Scope<'a, 's> {
     lines: &'s [Line<'a>],
     places: &'s Places,
     calls: &'s mut Vec<(u32, usize)>,
+    operands: &'s mut Vec<u32>,
 }
 
 impl<'a> Scope<'a, '_> {
-    /// Appends the name of the instruction with `id`, which must stand before this one: no cycles.
+    /// The line of the instruction with `id`, which must stand before this one: no cycles.
     #[inline]
+    fn find(&self, id: i64, message: &[u8]) -> Read<usize> {
+        self.places.find(id).ok_or_else(|| {
+            let text = format!("id {id} is no instruction before this one in its computation");
+            Fault::new(message, text)
+        })
+    }
+
+    /// Appends the name of the instruction with `id`.
     pub(super) fn refer(&self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
-        match self.places.find(id) {
-            Some(found) => out.copy(self.lines[found].name()),
-            None => {
-                let text = format!("id {id} is no instruction before this one in its computation");
-                Err(Fault::new(message, text))
-            }
-        }
+        out.copy(self.lines[self.find(id, message)?].name())
+    }
+
+    /// Appends the name of an operand, and takes note of it.
+    #[inline]
+    pub(super) fn operand(&mut self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
+        let found = self.find(id, message)?;
+        self.operands.push(found as u32);
+        out.copy(self.lines[found].name())
     }
 
     /// `PrimitiveType` of the first operand of `fields`.

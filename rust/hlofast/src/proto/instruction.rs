@@ -1,7 +1,7 @@
 //! `HloInstructionProto` as a line of text.
 
-use super::computation::Scope;
-use super::out::Out;
+use super::computation::{Parts, Scope};
+use super::out::{Meaning, Out};
 use super::wire::{Fault, Read, Record, repeated};
 use super::{literal, metadata, shape, sharding};
 use crate::ir::{CallRole, Opcode};
@@ -12,16 +12,21 @@ pub(super) const REPEATED: u128 = repeated(&[
     4, 5, 6, 44, 86,
 ]);
 
+/// The fields that refer to computations, and to instructions that are no operands.
+const REFERENCES: u128 = repeated(&[37, 38]);
+
 const PREDICATE: i64 = 1;
 
-/// Appends the line of `fields`, without indentation and `ROOT`; gives the length of the name
-/// behind its `%`.
+/// Literals of so many bytes are mostly scalars, of which the same few come again and again.
+const SMALL: usize = 64;
+
+/// Appends the line of `fields`, without indentation and `ROOT`; says where its parts are.
 pub(super) fn write<'a>(
     out: &mut Out<'a>,
     scope: &mut Scope<'a, '_>,
     opcode: Opcode,
     fields: &Record<'a, '_>,
-) -> Read<u32> {
+) -> Read<Parts> {
     let Some(name) = fields.text(1) else {
         return Err(Fault::new(fields.message(), "an instruction without a name"));
     };
@@ -32,7 +37,8 @@ pub(super) fn write<'a>(
     let Some(result) = fields.bytes(3) else {
         return Err(Fault::new(fields.message(), "an instruction without a shape"));
     };
-    out.shape(result, shape::FULL)?;
+    out.shape(result, shape::Style::Full)?;
+    let shape_end = out.text.len() as u32;
     out.byte(b' ');
     let mut comparison = None;
     if opcode == Opcode::Unknown {
@@ -45,15 +51,22 @@ pub(super) fn write<'a>(
     } else {
         out.push(opcode.as_str().as_bytes());
     }
+    let open = out.text.len() as u32;
     out.byte(b'(');
     match opcode {
         Opcode::Parameter => out.integer(fields.integer(9)),
         Opcode::Constant => match fields.bytes(8) {
+            Some(value) if value.len() <= SMALL => {
+                out.again(value, Meaning::Literal, |out, value| {
+                    literal::write(out, value, false, 0)
+                })?;
+            }
             Some(value) => literal::write(out, value, false, 0)?,
             None => out.push(b"{...}"),
         },
         _ => operands(out, scope, fields)?,
     }
+    let close = out.text.len() as u32;
     out.byte(b')');
     if let Some(direction) = comparison {
         out.push(b", direction=");
@@ -61,9 +74,16 @@ pub(super) fn write<'a>(
     }
     super::attributes::write(out, scope, opcode, fields)?;
     calls(out, scope, opcode, fields)?;
-    common(out, scope, fields)?;
+    let metadata = common(out, scope, fields)?;
     out.byte(b'\n');
-    Ok(name.len() as u32)
+    Ok(Parts {
+        name_length: name.len() as u32,
+        shape_end,
+        open,
+        close,
+        metadata,
+        is_plain: opcode != Opcode::Unknown && !fields.has_any(REFERENCES),
+    })
 }
 
 /// The direction in an opcode from before `compare`.
@@ -79,7 +99,7 @@ fn old_comparison(word: &[u8]) -> Option<&'static [u8]> {
     })
 }
 
-fn operands<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<()> {
+fn operands<'a>(out: &mut Out<'a>, scope: &mut Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<()> {
     let mut count = 0;
     fields.integers(36, |id| {
         if count > 0 {
@@ -88,7 +108,7 @@ fn operands<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_
         }
         count += 1;
         out.byte(b'%');
-        scope.refer(out, id, fields.message())
+        scope.operand(out, id, fields.message())
     })
 }
 
@@ -105,7 +125,7 @@ fn calls<'a>(
     let ids = fields.list(38)?;
     scope.note_calls(&ids);
     use Opcode as O;
-    match (opcode, ids.as_slice()) {
+    match (opcode, &ids[..]) {
         (O::While, [body, condition]) => {
             one(out, scope, CallRole::Condition, *condition, fields)?;
             one(out, scope, CallRole::Body, *body, fields)
@@ -180,11 +200,12 @@ fn list<'a>(
     Ok(())
 }
 
-/// The attributes that every opcode may have.
-fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<()> {
+/// The attributes that every opcode may have. Gives where the value of the metadata begins,
+/// `u32::MAX` without any.
+fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<u32> {
     if let Some(value) = fields.bytes(40) {
         out.push(b", sharding=");
-        sharding::write(out, value, 0)?;
+        out.again(value, Meaning::Sharding, |out, value| sharding::write(out, value, 0))?;
     }
     if let Some(value) = fields.text(68) {
         metadata::write_frontend(out, b", frontend_attributes=", value)?;
@@ -204,11 +225,15 @@ fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>)
     if let Some(value) = fields.bytes(88) {
         metadata::write_origin(out, value)?;
     }
+    let mut metadata_at = u32::MAX;
     if let Some(value) = fields.text(7) {
         let start = out.text.len();
-        out.push(b", metadata=");
-        if !metadata::write(out, value, &scope.module.payloads)? {
-            out.text.truncate(start);
+        let payloads = &scope.module.payloads;
+        out.again(value, Meaning::Metadata, |out, value| {
+            metadata::write_attribute(out, value, payloads)
+        })?;
+        if out.text.len() > start {
+            metadata_at = (start + metadata::KEY.len()) as u32;
         }
     }
     let config = match fields.bytes(99) {
@@ -221,7 +246,10 @@ fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>)
     };
     if let Some(config) = config.filter(|config| !config.is_empty()) {
         out.push(b", backend_config=");
-        metadata::write_opaque(out, config);
+        out.again(config, Meaning::Configuration, |out, config| {
+            metadata::write_opaque(out, config);
+            Ok(())
+        })?;
     }
-    Ok(())
+    Ok(metadata_at)
 }

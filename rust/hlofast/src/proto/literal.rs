@@ -63,7 +63,12 @@ enum Storage {
 }
 
 /// Appends the literal, as `constant(...)` has it; `with_shape` as `literal=` has it.
-pub(super) fn write(out: &mut Out<'_>, literal: &[u8], with_shape: bool, depth: u32) -> Read<()> {
+pub(super) fn write<'a>(
+    out: &mut Out<'a>,
+    literal: &'a [u8],
+    with_shape: bool,
+    depth: u32,
+) -> Read<()> {
     if depth >= MAX_DEPTH {
         return Err(Fault::new(literal, "a literal nested deeper than 100"));
     }
@@ -86,7 +91,7 @@ pub(super) fn write(out: &mut Out<'_>, literal: &[u8], with_shape: bool, depth: 
         return Err(Fault::new(literal, format!("a literal of unknown element type {code}")));
     };
     if with_shape {
-        super::shape::write(out, shape, super::shape::FULL, depth)?;
+        super::shape::write(out, shape, super::shape::Style::Full, depth)?;
         out.byte(b' ');
     }
     let Some((number, storage)) = field(element_type) else {
@@ -166,7 +171,11 @@ impl<'a> Values<'a> {
         let parts = if element_type.kind() == ElementKind::Complex { 2 } else { 1 };
         let (values, found) = match storage {
             Storage::Varints => {
-                let list = fields.list(number)?;
+                let mut list = Vec::new();
+                fields.integers(number, |value| {
+                    list.push(value);
+                    Ok(())
+                })?;
                 let found = list.len();
                 (Values::Integers(list), Some(found))
             }

@@ -2,7 +2,7 @@
 
 use super::out::Out;
 use super::shape::MAX_DEPTH;
-use super::wire::{Fault, Fields, Read, Store, Value, repeated};
+use super::wire::{Fault, Fields, List, Read, Store, Value, repeated};
 use crate::text::{Cursor, is_identifier_byte, is_identifier_start};
 
 /// The bytes of a `Payload`: its own, or those it numbers in `payloads`.
@@ -35,6 +35,18 @@ const KEYS: [(u32, &[u8]); 12] = [
     (15, b"stack_frame_id="),
     (20, b"metadata_payload="),
 ];
+
+pub(super) const KEY: &[u8] = b", metadata=";
+
+/// Appends `, metadata={...}`; nothing if nothing would stand in it.
+pub(super) fn write_attribute(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<()> {
+    let start = out.text.len();
+    out.push(KEY);
+    if !write(out, metadata, payloads)? {
+        out.text.truncate(start);
+    }
+    Ok(())
+}
 
 /// Appends `{op_name="..." stack_frame_id=3}`; whether anything stands in it.
 pub(super) fn write(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<bool> {
@@ -169,9 +181,10 @@ pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -
 
 /// A name as text can have it: XLA too writes `_` for other characters.
 pub(super) fn clean_name(name: &[u8]) -> std::borrow::Cow<'_, [u8]> {
-    let is_clean = name.first().is_some_and(|byte| is_identifier_start(*byte))
-        && name.iter().all(|byte| is_identifier_byte(*byte));
-    if is_clean {
+    // Without a branch for each byte.
+    let is_word = |all: bool, byte: &u8| all & is_identifier_byte(*byte);
+    let is_clean = name.first().is_some_and(|byte| is_identifier_start(*byte));
+    if is_clean && name.iter().fold(true, is_word) {
         return name.into();
     }
     let clean = |byte: &u8| if is_identifier_byte(*byte) { *byte } else { b'_' };
@@ -216,7 +229,7 @@ pub(super) fn write_origin(out: &mut Out<'_>, origin: &[u8]) -> Read<()> {
             out.push(b"()");
         }
         // The path of the last element: brackets close and open where paths part.
-        let mut path: Vec<i64> = Vec::new();
+        let mut path = List::default();
         for (count, message) in fields.messages(1).enumerate() {
             let mut store = Store::default();
             let element = store.read(message, repeated(&[1]))?;
@@ -224,7 +237,7 @@ pub(super) fn write_origin(out: &mut Out<'_>, origin: &[u8]) -> Read<()> {
             if next.len() > MAX_DEPTH as usize {
                 return Err(Fault::new(message, "a place in a tuple nested deeper than 100"));
             }
-            let shared = path.iter().zip(&next).take_while(|(a, b)| a == b).count();
+            let shared = path.iter().zip(next.iter()).take_while(|(a, b)| a == b).count();
             if count > 0 {
                 // The component in which they part stays inside the same brackets.
                 (shared + 1..path.len()).for_each(|_| out.byte(b')'));

@@ -20,7 +20,7 @@ mod wire;
 mod words;
 
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::text::Span;
+use crate::text::{Outline, Span};
 
 /// Fields that text does not have, so that they do not outlive reading.
 pub const NOT_IN_TEXT: &[(&str, &str)] = &[
@@ -56,6 +56,8 @@ pub struct Translation {
     pub text: Vec<u8>,
     /// XLA's account of the module's buffers, as the file `-buffer-assignment.txt` has it.
     pub buffer_assignment: Option<Vec<u8>>,
+    /// Where the parts of the text's lines are.
+    pub(crate) outline: Outline,
 }
 
 /// Whether `bytes` look like a protobuf rather than text.
@@ -69,8 +71,7 @@ pub fn is_proto(bytes: &[u8]) -> bool {
 pub fn to_text(bytes: &[u8]) -> Result<Translation> {
     let read = || {
         let found = container::find(bytes)?;
-        let (text, buffer_assignment) = module::to_text(found.module, found.assignment, 0)?;
-        Ok(Translation { text, buffer_assignment })
+        module::to_text(found.module, found.assignment, 0)
     };
     read().map_err(|fault: wire::Fault| {
         if fault.kind == ErrorKind::TooLarge {

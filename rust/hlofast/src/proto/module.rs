@@ -4,8 +4,9 @@ use super::computation::{Computation, Scratch};
 use super::metadata::{self, clean_name};
 use super::out::Out;
 use super::wire::{Fault, Fields, Read, Record, Store, Value, repeated};
-use super::{assignment, shape};
+use super::{Translation, assignment, shape};
 use crate::print::needs_percent;
+use crate::text::Outline;
 use std::collections::HashMap;
 
 /// What all computations of a module share.
@@ -19,6 +20,8 @@ pub(super) struct Context<'a> {
     pub(super) schedule: HashMap<i64, &'a [u8]>,
     /// Strings that others refer to by number.
     pub(super) payloads: Vec<&'a [u8]>,
+    /// The operands of all lines, as numbers of lines in the order of the file.
+    operands: Vec<u32>,
 }
 
 const REPEATED: u128 = repeated(&[3, 10, 13, 14, 22, 24]);
@@ -28,11 +31,7 @@ const MAX_MODULES: u32 = 4;
 
 /// The text of the module `message`, which is `depth` modules inside of another, and of the
 /// `BufferAssignmentProto` that came with it.
-pub(super) fn to_text(
-    message: &[u8],
-    assignment: Option<&[u8]>,
-    depth: u32,
-) -> Read<(Vec<u8>, Option<Vec<u8>>)> {
+pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> Read<Translation> {
     if depth > MAX_MODULES {
         return Err(Fault::new(message, "modules nested more than 4 deep"));
     }
@@ -50,16 +49,21 @@ pub(super) fn to_text(
     if let Some(index) = fields.text(17) {
         tables(&mut out, index)?;
     }
+    let mut outline = Outline::default();
+    outline.lines.reserve(context.computations.iter().map(Computation::len).sum());
+    outline.operands.reserve(context.operands.len());
     for number in context.text_order() {
         out.byte(b'\n');
-        context.computations[number].write(&mut out, &scratch, number == context.entry)?;
+        let computation = &context.computations[number];
+        let is_entry = number == context.entry;
+        computation.write(&mut out, &scratch, is_entry, &context.operands, &mut outline)?;
         out.check()?;
     }
-    let assignment = match assignment {
+    let buffer_assignment = match assignment {
         Some(assignment) => Some(assignment::to_text(assignment, &context, &scratch)?),
         None => None,
     };
-    Ok((out.text, assignment))
+    Ok(Translation { text: out.text, buffer_assignment, outline })
 }
 
 impl<'a> Context<'a> {
@@ -70,6 +74,7 @@ impl<'a> Context<'a> {
             entry: 0,
             schedule: schedule(fields.bytes(7).unwrap_or_default())?,
             payloads: fields.messages(22).collect(),
+            operands: Vec::new(),
         };
         let mut scratch = Scratch::default();
         for message in fields.messages(3) {
@@ -87,6 +92,7 @@ impl<'a> Context<'a> {
             return Err(Fault::new(fields.message(), message));
         };
         context.entry = *entry;
+        context.operands = scratch.operands;
         Ok(context)
     }
 
@@ -146,7 +152,7 @@ fn schedule(message: &[u8]) -> Read<HashMap<i64, &[u8]>> {
     Ok(found)
 }
 
-fn header(out: &mut Out<'_>, fields: &Record<'_, '_>, depth: u32) -> Read<()> {
+fn header<'a>(out: &mut Out<'a>, fields: &Record<'a, '_>, depth: u32) -> Read<()> {
     out.push(b"HloModule ");
     let name = clean_name(fields.bytes(1).unwrap_or_default());
     if needs_percent(&name) {
@@ -194,7 +200,7 @@ fn recovery(out: &mut Out<'_>, message: &[u8], depth: u32) -> Read<()> {
         metadata::write_array(out, entry.bytes(2).unwrap_or_default())?;
         if let Some(module) = entry.bytes(3) {
             out.push(b",\n  \"\n");
-            for line in to_text(module, None, depth + 1)?.0.split(|byte| *byte == b'\n') {
+            for line in to_text(module, None, depth + 1)?.text.split(|byte| *byte == b'\n') {
                 if !line.is_empty() {
                     out.push(b"    ");
                     out.escaped(line);
@@ -255,7 +261,7 @@ fn donors(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
 }
 
 /// `, entry_computation_layout={(f32[2]{0})->f32[2]{0}}`.
-fn entry_layout(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
+fn entry_layout<'a>(out: &mut Out<'a>, message: &'a [u8]) -> Read<()> {
     let mut store = Store::default();
     let program = store.read(message, repeated(&[1, 3]))?;
     let Some(result) = program.bytes(2) else { return Ok(()) };
@@ -265,10 +271,10 @@ fn entry_layout(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
             out.push(b", ");
             shape::index_comment(out, index);
         }
-        shape::write(out, parameter, shape::FULL, 0)?;
+        shape::write(out, parameter, shape::Style::Full, 0)?;
     }
     out.push(b")->");
-    shape::write(out, result, shape::FULL, 0)?;
+    shape::write(out, result, shape::Style::Full, 0)?;
     out.byte(b'}');
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The text being written, with a limit on how much.
 
-use super::shape::{self, NONE, Style};
+use super::shape::{self, Style};
 use super::wire::{Fault, Read};
 use crate::error::ErrorKind;
 
@@ -13,18 +13,38 @@ const FLOOR: usize = 16 << 20;
 pub(super) struct Out<'a> {
     pub(super) text: Vec<u8>,
     limit: usize,
-    /// Shapes written lately and where their text stands: the same few come again and again.
-    shapes: Vec<(&'a [u8], Style, u32, u32)>,
+    /// Messages written lately and where their text stands: the same few come again and again.
+    known: Vec<Known<'a>>,
 }
 
-const SHAPES: usize = 256;
+/// As what a message was written: equal bytes may mean different text elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    None,
+    Shape,
+    PlainShape,
+    Literal,
+    Metadata,
+    Sharding,
+    Configuration,
+}
+
+/// A message and the range of its text.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    message: &'a [u8],
+    meaning: Meaning,
+    start: u32,
+    end: u32,
+}
+
+const UNKNOWN: Known<'_> = Known { message: &[], meaning: Meaning::None, start: 0, end: 0 };
 
 impl<'a> Out<'a> {
     /// For the text of a proto of `bytes` bytes.
     pub(super) fn new(bytes: usize) -> Out<'a> {
         let limit = bytes.saturating_mul(GROWTH).saturating_add(FLOOR).min(u32::MAX as usize);
-        let shapes = vec![(&[][..], NONE, 0, 0); SHAPES];
-        Out { text: Vec::with_capacity(2 * bytes + 256), limit, shapes }
+        Out { text: Vec::with_capacity(2 * bytes + 256), limit, known: Vec::new() }
     }
 
     #[inline(always)]
@@ -82,22 +102,59 @@ impl<'a> Out<'a> {
         if self.text.len() > self.limit { Err(self.too_large()) } else { Ok(()) }
     }
 
-    /// Appends the text of `shape`, copied from where it stands already if it does.
+    /// Appends what `write` makes of `message`, copied from where it stands already if it does.
     #[inline]
-    pub(super) fn shape(&mut self, shape: &'a [u8], style: Style) -> Read<()> {
-        let chunk = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let mixed = chunk(shape.first_chunk()) ^ chunk(shape.last_chunk()).rotate_left(29);
-        let mixed = (mixed ^ (shape.len() as u64) << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = ((mixed >> 56) as usize + usize::from(style.layouts)) % SHAPES;
-        let (known, found, start, end) = self.shapes[place];
-        if found == style && known == shape {
-            self.text.extend_from_within(start as usize..end as usize);
+    pub(super) fn again(
+        &mut self,
+        message: &'a [u8],
+        meaning: Meaning,
+        write: impl FnOnce(&mut Self, &'a [u8]) -> Read<()>,
+    ) -> Read<()> {
+        let place = self.place_of(message, meaning);
+        if let Some(known) = self.known.get(place)
+            && known.meaning == meaning
+            && known.message == message
+        {
+            self.text.extend_from_within(known.start as usize..known.end as usize);
             return Ok(());
         }
         let start = self.text.len() as u32;
-        shape::write(self, shape, style, 0)?;
-        self.shapes[place] = (shape, style, start, self.text.len() as u32);
+        write(self, message)?;
+        if self.known.is_empty() {
+            let places = (self.text.capacity() / 256).next_power_of_two();
+            self.known = vec![UNKNOWN; places.clamp(64, 8192)];
+        }
+        let place = self.place_of(message, meaning);
+        self.known[place] = Known { message, meaning, start, end: self.text.len() as u32 };
         Ok(())
+    }
+
+    /// Where `message` is in the table of known ones, if it is there; the size is a power of two.
+    #[inline]
+    fn place_of(&self, message: &[u8], meaning: Meaning) -> usize {
+        let chunk = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let mixed = match message.first_chunk() {
+            Some(first) => {
+                let middle = message.get(message.len() / 2..).unwrap_or_default();
+                u64::from_le_bytes(*first)
+                    ^ chunk(message.last_chunk()).rotate_left(29)
+                    ^ chunk(middle.first_chunk()).rotate_left(47)
+            }
+            None => message.iter().fold(0, |mixed, byte| mixed << 8 | u64::from(*byte)),
+        };
+        let mixed = mixed ^ (message.len() as u64) << 56 ^ (meaning as u64) << 40;
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 40) as usize & self.known.len().wrapping_sub(1)
+    }
+
+    /// Appends the text of `shape`.
+    #[inline]
+    pub(super) fn shape(&mut self, shape: &'a [u8], style: Style) -> Read<()> {
+        let meaning = match style {
+            Style::Full => Meaning::Shape,
+            Style::Plain => Meaning::PlainShape,
+        };
+        self.again(shape, meaning, |out, shape| shape::write(out, shape, style, 0))
     }
 
     /// A decimal number.
@@ -186,7 +243,20 @@ fn plain_length(text: &[u8]) -> usize {
     // The top bit of each byte that is zero in `word`, and perhaps of bytes above such a byte.
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
     let mut length = 0;
-    for chunk in text.chunks_exact(8) {
+    for chunk in text.chunks_exact(16) {
+        // Without a branch for each byte, so that all are compared at once.
+        let special = |byte: &u8| {
+            u8::from(byte.wrapping_sub(0x20) >= 0x5f)
+                | u8::from(*byte == b'"')
+                | u8::from(*byte == b'\'')
+                | u8::from(*byte == b'\\')
+        };
+        if chunk.iter().fold(0, |all, byte| all | special(byte)) != 0 {
+            break;
+        }
+        length += 16;
+    }
+    for chunk in text[length..].chunks_exact(8) {
         let Some(chunk) = chunk.first_chunk() else { break };
         let word = u64::from_le_bytes(*chunk);
         let quotes = zeros(word ^ (ONES * b'"' as u64))

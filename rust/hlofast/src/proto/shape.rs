@@ -1,7 +1,7 @@
 //! `ShapeProto` and `LayoutProto` as text.
 
 use super::out::Out;
-use super::wire::{Fault, Fields, Read, Store, repeated};
+use super::wire::{Fault, Fields, List, Read, Store, repeated};
 use crate::ir::ElementType;
 
 /// Parsers stop at nested messages of depth 100, and XLA's readers with them.
@@ -60,19 +60,12 @@ pub(super) fn element_type(code: i64) -> Option<ElementType> {
 
 /// What `write` leaves out or adds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Style {
-    /// Layouts of arrays.
-    pub(super) layouts: bool,
-    /// `/*index=5*/` before every fifth element of a tuple.
-    pub(super) comments: bool,
+pub(super) enum Style {
+    /// All, as instructions have it.
+    Full,
+    /// No layouts, as signatures have it.
+    Plain,
 }
-
-/// As instructions have it.
-pub(super) const FULL: Style = Style { layouts: true, comments: true };
-/// Of no shape that is written.
-pub(super) const NONE: Style = Style { layouts: false, comments: false };
-/// As signatures have it.
-pub(super) const PLAIN: Style = Style { layouts: false, comments: true };
 
 /// `/*index=5*/` before every fifth element.
 pub(super) fn index_comment(out: &mut Out<'_>, index: usize) {
@@ -98,21 +91,21 @@ pub(super) fn type_code(shape: &[u8]) -> Read<i64> {
 }
 
 /// Appends the text of `shape`.
-pub(super) fn write(out: &mut Out<'_>, shape: &[u8], style: Style, depth: u32) -> Read<()> {
+pub(super) fn write<'a>(out: &mut Out<'a>, shape: &'a [u8], style: Style, depth: u32) -> Read<()> {
     if depth >= MAX_DEPTH {
         return Err(Fault::new(shape, "a shape nested deeper than 100"));
     }
     let mut code = 0;
     let mut layout = None;
-    let (mut sizes, mut dynamic) = (Few::new(), Few::new());
+    let (mut sizes, mut dynamic) = (List::default(), List::default());
     let mut fields = Fields::new(shape);
     let mut elements = fields;
     while let Some((number, value)) = fields.next()? {
         match number {
             2 => code = value.integer().unwrap_or(code),
-            3 => value.integers(|size| sizes.push(shape, size))?,
+            3 => value.integers(|size| limited(&mut sizes, size, shape))?,
             5 => layout = value.bytes().or(layout),
-            6 => value.integers(|flag| dynamic.push(shape, flag))?,
+            6 => value.integers(|flag| limited(&mut dynamic, flag, shape))?,
             _ => {}
         }
     }
@@ -123,12 +116,13 @@ pub(super) fn write(out: &mut Out<'_>, shape: &[u8], style: Style, depth: u32) -
             if let (4, Some(element)) = (number, value.bytes()) {
                 if index > 0 {
                     out.push(b", ");
-                    if style.comments {
-                        index_comment(out, index);
-                    }
+                    index_comment(out, index);
                 }
                 index += 1;
-                write(out, element, style, depth + 1)?;
+                match type_code(element)? {
+                    TUPLE | BUFFER => write(out, element, style, depth + 1)?,
+                    _ => out.shape(element, style)?,
+                }
             }
         }
         out.byte(b')');
@@ -137,7 +131,6 @@ pub(super) fn write(out: &mut Out<'_>, shape: &[u8], style: Style, depth: u32) -
     let Some(element_type) = element_type(code) else {
         return Err(Fault::new(shape, format!("a shape of unknown element type {code}")));
     };
-    let (sizes, dynamic) = (sizes.as_slice(), dynamic.as_slice());
     if !dynamic.is_empty() && dynamic.len() != sizes.len() {
         return Err(Fault::new(shape, "a shape with more or fewer dynamic flags than dimensions"));
     }
@@ -161,20 +154,20 @@ pub(super) fn write(out: &mut Out<'_>, shape: &[u8], style: Style, depth: u32) -
         }
     }
     out.byte(b']');
-    if let Some(layout) = layout.filter(|_| style.layouts) {
+    if let Some(layout) = layout.filter(|_| style == Style::Full) {
         write_layout(out, layout, sizes.len(), depth + 1)?;
     }
     Ok(())
 }
 
 /// Appends `{1,0:T(8,128)S(1)}`; nothing for a scalar whose layout says nothing.
-fn write_layout(out: &mut Out<'_>, layout: &[u8], rank: usize, depth: u32) -> Read<()> {
-    let mut order = Few::new();
+fn write_layout<'a>(out: &mut Out<'a>, layout: &'a [u8], rank: usize, depth: u32) -> Read<()> {
+    let mut order = List::default();
     let mut fields = Fields::new(layout);
     let mut has_items = false;
     while let Some((number, value)) = fields.next()? {
         match number {
-            1 => value.integers(|dimension| order.push(layout, dimension))?,
+            1 => value.integers(|dimension| limited(&mut order, dimension, layout))?,
             // Written as 1 always, which is the default.
             16 => has_items |= value.integer().is_some_and(|items| items > 1),
             7 | 8 | 11 | 12 | 15 => has_items |= value.integer().is_some_and(|value| value != 0),
@@ -182,14 +175,13 @@ fn write_layout(out: &mut Out<'_>, layout: &[u8], rank: usize, depth: u32) -> Re
             _ => {}
         }
     }
-    let order = order.as_slice();
     if order.len() != rank {
         let message = format!("a layout of {} dimensions for a shape of {rank}", order.len());
         return Err(Fault::new(layout, message));
     }
     // A permutation of 64 or more dimensions is left to the reader of the text.
     let mut seen = 0u64;
-    for dimension in order {
+    for dimension in order.iter() {
         let bit = u32::try_from(*dimension).ok().filter(|d| (*d as usize) < rank);
         let Some(bit) = bit else {
             return Err(Fault::new(layout, "a layout of dimensions that the shape does not have"));
@@ -205,7 +197,7 @@ fn write_layout(out: &mut Out<'_>, layout: &[u8], rank: usize, depth: u32) -> Re
         return Ok(());
     }
     out.byte(b'{');
-    out.plain_integers(order);
+    out.plain_integers(&order);
     if has_items {
         out.byte(b':');
         write_items(out, layout, depth)?;
@@ -214,7 +206,7 @@ fn write_layout(out: &mut Out<'_>, layout: &[u8], rank: usize, depth: u32) -> Re
     Ok(())
 }
 
-fn write_items(out: &mut Out<'_>, layout: &[u8], depth: u32) -> Read<()> {
+fn write_items<'a>(out: &mut Out<'a>, layout: &'a [u8], depth: u32) -> Read<()> {
     let mut store = Store::default();
     let items = store.read(layout, repeated(&[1, 6, 9, 13, 14, 17]))?;
     for (index, tile) in items.messages(6).enumerate() {
@@ -274,7 +266,7 @@ fn write_items(out: &mut Out<'_>, layout: &[u8], depth: u32) -> Read<()> {
     }
     if let Some(physical) = items.bytes(10) {
         out.push(b"P(");
-        write(out, physical, FULL, depth)?;
+        write(out, physical, Style::Full, depth)?;
         out.byte(b')');
     }
     if items.integer(15) != 0 {
@@ -285,39 +277,13 @@ fn write_items(out: &mut Out<'_>, layout: &[u8], depth: u32) -> Read<()> {
     Ok(())
 }
 
-/// The numbers of one shape, without the heap for usual ranks.
-struct Few {
-    inline: [i64; 8],
-    length: usize,
-    more: Vec<i64>,
-}
-
 /// More dimensions than any array has; a hostile proto could list millions.
 const MAX_RANK: usize = 1 << 16;
 
-impl Few {
-    fn new() -> Few {
-        Few { inline: [0; 8], length: 0, more: Vec::new() }
+fn limited(list: &mut List, value: i64, shape: &[u8]) -> Read<()> {
+    if list.len() >= MAX_RANK {
+        return Err(Fault::new(shape, "a shape of more than 65536 dimensions"));
     }
-
-    fn push(&mut self, shape: &[u8], value: i64) -> Read<()> {
-        match self.inline.get_mut(self.length) {
-            Some(place) => *place = value,
-            None if self.length >= MAX_RANK => {
-                return Err(Fault::new(shape, "a shape of more than 65536 dimensions"));
-            }
-            None => {
-                if self.more.is_empty() {
-                    self.more.extend_from_slice(&self.inline);
-                }
-                self.more.push(value);
-            }
-        }
-        self.length += 1;
-        Ok(())
-    }
-
-    fn as_slice(&self) -> &[i64] {
-        if self.more.is_empty() { &self.inline[..self.length] } else { &self.more }
-    }
+    list.push(value);
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::out::Out;
 use super::shape::MAX_DEPTH;
-use super::wire::{Fault, Read, Store, repeated};
+use super::wire::{Fault, List, Read, Store, repeated};
 
 const REPLICATED: i64 = 0;
 const MAXIMAL: i64 = 1;
@@ -46,7 +46,7 @@ pub(super) fn write(out: &mut Out<'_>, sharding: &[u8], depth: u32) -> Read<()> 
         }
         MAXIMAL => {
             let devices = fields.list(4)?;
-            let [device] = devices.as_slice() else {
+            let [device] = &devices[..] else {
                 return Err(Fault::new(sharding, "a maximal sharding without its one device"));
             };
             out.push(b"maximal device=");
@@ -94,7 +94,7 @@ fn write_tiles(out: &mut Out<'_>, fields: &super::wire::Record<'_, '_>) -> Read<
     if fields.is_set(6) {
         out.push(b" last_tile_dim_replicate");
     }
-    for (index, code) in fields.list(8)?.into_iter().enumerate() {
+    for (index, code) in fields.list(8)?.iter().copied().enumerate() {
         out.push(if index == 0 { b" last_tile_dims={" } else { b", " });
         match type_word(code) {
             Some(word) => out.push(word),
@@ -233,9 +233,9 @@ fn write_axes_named(
 /// A mesh whose axes others refer to by number.
 struct Mesh<'a> {
     axes: Vec<(&'a [u8], i64)>,
-    devices: Vec<i64>,
-    reshape: Vec<i64>,
-    order: Vec<i64>,
+    devices: List,
+    reshape: List,
+    order: List,
     /// The one device of a mesh without axes.
     maximal: Option<i64>,
     message: &'a [u8],
@@ -256,8 +256,8 @@ impl<'a> Mesh<'a> {
             maximal: devices.first().copied().filter(|_| axes.is_empty()),
             axes,
             devices,
-            reshape: Vec::new(),
-            order: Vec::new(),
+            reshape: List::default(),
+            order: List::default(),
             message,
         };
         if let Some(transform) = fields.bytes(3) {

@@ -93,6 +93,10 @@ pub(super) fn varint(rest: &mut &[u8]) -> Read<u64> {
             *rest = tail;
             Ok(u64::from(*first))
         }
+        [first, second, tail @ ..] if *second < 0x80 => {
+            *rest = tail;
+            Ok(u64::from(*first & 0x7f) | u64::from(*second) << 7)
+        }
         _ => long_varint(rest),
     }
 }
@@ -100,20 +104,22 @@ pub(super) fn varint(rest: &mut &[u8]) -> Read<u64> {
 #[inline]
 fn long_varint(rest: &mut &[u8]) -> Read<u64> {
     const TOPS: u64 = 0x8080_8080_8080_8080;
-    if let Some(chunk) = rest.first_chunk() {
-        let word = u64::from_le_bytes(*chunk);
-        let ends = !word & TOPS;
-        if ends != 0 {
-            // The bits up to the byte that ends the number, seven of each, moved together.
-            let bits = word & (ends ^ (ends - 1)) & !TOPS;
-            let bits = (bits & 0x007f_007f_007f_007f) | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
-            let bits = (bits & 0x0000_3fff_0000_3fff) | (bits & 0x3fff_0000_3fff_0000) >> 2;
-            let bits = (bits & 0x0fff_ffff) | (bits & 0x0fff_ffff_0000_0000) >> 4;
-            *rest = &rest[ends.trailing_zeros() as usize / 8 + 1..];
-            return Ok(bits);
-        }
+    let word = match rest.first_chunk() {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        // Many numbers stand at the end of their message. What is not there never ends one.
+        None => rest.iter().rev().fold(TOPS, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    let ends = !word & TOPS;
+    if ends == 0 {
+        return slow_varint(rest);
     }
-    slow_varint(rest)
+    // The bits up to the byte that ends the number, seven of each, moved together.
+    let bits = word & (ends ^ (ends - 1)) & !TOPS;
+    let bits = (bits & 0x007f_007f_007f_007f) | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
+    let bits = (bits & 0x0000_3fff_0000_3fff) | (bits & 0x3fff_0000_3fff_0000) >> 2;
+    let bits = (bits & 0x0fff_ffff) | (bits & 0x0fff_ffff_0000_0000) >> 4;
+    *rest = &rest[ends.trailing_zeros() as usize / 8 + 1..];
+    Ok(bits)
 }
 
 #[inline(never)]
@@ -147,35 +153,58 @@ impl<'a> Fields<'a> {
     /// Number and value of the next field, None at the end.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Read<Option<(u32, Value<'a>)>> {
-        if self.rest.is_empty() {
-            return Ok(None);
-        }
         let start = self.rest;
-        let tag = varint(&mut self.rest)?;
-        let number = match u32::try_from(tag) {
-            Ok(tag) if tag >> 3 != 0 && start.len() - self.rest.len() <= 5 => tag >> 3,
-            _ => return Err(Fault::new(start, format!("{tag} is no field of a message"))),
-        };
-        let value = match tag & 7 {
-            0 => Value::Varint(varint(&mut self.rest)?),
-            1 => Value::Fixed64(u64::from_le_bytes(self.fixed(start, number)?)),
-            2 => {
-                let length = varint(&mut self.rest)?;
-                let split =
-                    usize::try_from(length).ok().and_then(|at| self.rest.split_at_checked(at));
-                let Some((bytes, rest)) = split else {
-                    return Err(self.cut_off(start, number, length));
-                };
+        // Tags of one or two bytes, which is what writers make of all of HLO's fields.
+        let tag = match start {
+            [] => return Ok(None),
+            [tag @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
-                Value::Bytes(bytes)
+                u32::from(*tag)
             }
-            5 => Value::Fixed32(u32::from_le_bytes(self.fixed(start, number)?)),
-            wire => {
-                let message = format!("field {number} has wire type {wire}, which HLO never has");
-                return Err(Fault::new(start, message));
+            [low @ 0x80..=0xff, high @ 1..0x80, rest @ ..] => {
+                self.rest = rest;
+                u32::from(*low & 0x7f) | u32::from(*high) << 7
             }
+            _ => self.long_tag()?,
+        };
+        let number = tag >> 3;
+        let wire = tag & 7;
+        let value = if wire == 2 {
+            let length = varint(&mut self.rest)?;
+            let split = usize::try_from(length).ok().and_then(|at| self.rest.split_at_checked(at));
+            let Some((bytes, rest)) = split else {
+                return Err(self.cut_off(start, number, length));
+            };
+            self.rest = rest;
+            Value::Bytes(bytes)
+        } else if wire == 0 {
+            Value::Varint(varint(&mut self.rest)?)
+        } else {
+            self.fixed_value(start, number, wire)?
         };
         Ok(Some((number, value)))
+    }
+
+    /// A tag that is not written as usual.
+    #[cold]
+    fn long_tag(&mut self) -> Read<u32> {
+        let start = self.rest;
+        let tag = varint(&mut self.rest)?;
+        match u32::try_from(tag) {
+            Ok(tag) if tag >> 3 != 0 && start.len() - self.rest.len() <= 5 => Ok(tag),
+            _ => Err(Fault::new(start, format!("{tag} is no field of a message"))),
+        }
+    }
+
+    fn fixed_value(&mut self, start: &[u8], number: u32, wire: u32) -> Read<Value<'a>> {
+        match wire {
+            1 => Ok(Value::Fixed64(u64::from_le_bytes(self.fixed(start, number)?))),
+            5 => Ok(Value::Fixed32(u32::from_le_bytes(self.fixed(start, number)?))),
+            wire => {
+                let message = format!("field {number} has wire type {wire}, which HLO never has");
+                Err(Fault::new(start, message))
+            }
+        }
     }
 
     fn fixed<const N: usize>(&mut self, start: &[u8], number: u32) -> Read<[u8; N]> {
@@ -211,13 +240,19 @@ pub(super) const fn repeated(numbers: &[u32]) -> u128 {
 pub(super) struct Store<'a> {
     few: [(u32, Value<'a>); FEW],
     many: Vec<(u32, Value<'a>)>,
+    /// Where the first field of each number present stands, or `FAR`.
+    places: [u8; NUMBERS],
 }
 
-const FEW: usize = 10;
+const FEW: usize = 16;
+/// Numbers beyond these have no meaning.
+const NUMBERS: usize = 128;
+/// At this place or behind it.
+const FAR: u8 = u8::MAX;
 
 impl Default for Store<'_> {
     fn default() -> Self {
-        Store { few: [(0, Value::Varint(0)); FEW], many: Vec::new() }
+        Store { few: [(0, Value::Varint(0)); FEW], many: Vec::new(), places: [0; NUMBERS] }
     }
 }
 
@@ -225,23 +260,23 @@ impl<'a> Store<'a> {
     /// Reads `message`, in which only fields of `repeated` may stand several times. Parsers of
     /// protobuf let the last scalar win and merge messages; no writer doubles a field, so it is
     /// refused rather than half read.
-    #[inline]
     pub(super) fn read(&mut self, message: &'a [u8], repeated: u128) -> Read<Record<'a, '_>> {
-        let mut present = 0u128;
+        let mut present = [0u64; 2];
+        let repeated = [repeated as u64, (repeated >> 64) as u64];
         let mut count = 0;
         self.many.clear();
         let mut fields = Fields::new(message);
         while let Some((number, value)) = fields.next()? {
-            if number >= 128 {
-                continue;
-            }
-            let bit = 1u128 << number;
-            if present & bit & !repeated != 0 {
+            let Some(place) = self.places.get_mut(number as usize) else { continue };
+            let (half, bit) = (number as usize / 64, 1 << (number % 64));
+            if present[half] & bit == 0 {
+                present[half] |= bit;
+                *place = count.min(FAR as usize) as u8;
+            } else if repeated[half] & bit == 0 {
                 return Err(Fault::new(message, format!("field {number} stands twice")));
             }
-            present |= bit;
             match self.few.get_mut(count) {
-                Some(place) => *place = (number, value),
+                Some(free) => *free = (number, value),
                 None => {
                     if self.many.is_empty() {
                         self.many.extend_from_slice(&self.few);
@@ -252,7 +287,8 @@ impl<'a> Store<'a> {
             count += 1;
         }
         let fields = if self.many.is_empty() { &self.few[..count] } else { &self.many };
-        Ok(Record { fields, present, message })
+        let present = u128::from(present[0]) | u128::from(present[1]) << 64;
+        Ok(Record { fields, present, places: &self.places, message })
     }
 }
 
@@ -262,6 +298,7 @@ pub(super) struct Record<'a, 's> {
     fields: &'s [(u32, Value<'a>)],
     /// Which of the numbers below 128 are there.
     present: u128,
+    places: &'s [u8; NUMBERS],
     message: &'a [u8],
 }
 
@@ -287,7 +324,10 @@ impl<'a> Record<'a, '_> {
         if !self.has(number) {
             return None;
         }
-        self.fields.iter().find(|(found, _)| *found == number).map(|(_, value)| *value)
+        match self.places[number as usize] {
+            FAR => self.all(number).next(),
+            place => self.fields.get(place as usize).map(|(_, value)| *value),
+        }
     }
 
     /// A message, string or bytes.
@@ -326,7 +366,11 @@ impl<'a> Record<'a, '_> {
 
     /// Every occurrence of a repeated field.
     pub(super) fn all(&self, number: u32) -> impl Iterator<Item = Value<'a>> + '_ {
-        let fields = if self.has(number) { self.fields } else { &[] };
+        let fields = if self.has(number) {
+            self.fields.get(self.places[number as usize] as usize..).unwrap_or_default()
+        } else {
+            &[]
+        };
         fields.iter().filter(move |(found, _)| *found == number).map(|(_, value)| *value)
     }
 
@@ -342,13 +386,47 @@ impl<'a> Record<'a, '_> {
     }
 
     /// The elements of a repeated integer field as a list.
-    pub(super) fn list(&self, number: u32) -> Read<Vec<i64>> {
-        let mut list = Vec::new();
+    pub(super) fn list(&self, number: u32) -> Read<List> {
+        let mut list = List::default();
         self.integers(number, |value| {
             list.push(value);
             Ok(())
         })?;
         Ok(list)
+    }
+}
+
+/// Integers; the usual few take no heap.
+#[derive(Default)]
+pub(super) struct List {
+    inline: [i64; 8],
+    length: usize,
+    /// All of them, if they are more.
+    more: Vec<i64>,
+}
+
+impl List {
+    #[inline]
+    pub(super) fn push(&mut self, value: i64) {
+        match self.inline.get_mut(self.length) {
+            Some(place) => *place = value,
+            None => {
+                if self.more.is_empty() {
+                    self.more.extend_from_slice(&self.inline);
+                }
+                self.more.push(value);
+            }
+        }
+        self.length += 1;
+    }
+}
+
+impl std::ops::Deref for List {
+    type Target = [i64];
+
+    #[inline]
+    fn deref(&self) -> &[i64] {
+        if self.more.is_empty() { &self.inline[..self.length] } else { &self.more }
     }
 }
 

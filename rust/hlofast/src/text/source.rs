@@ -1,7 +1,8 @@
 //! Where a module's text comes from: shared bytes, a range of them, and what to call them.
 
+use super::outline::Outline;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Shared, immutable bytes of any owner (a Rust vector, a Python object).
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -23,6 +24,8 @@ pub struct Source {
 #[derive(Debug, Default)]
 struct FromProto {
     buffer_assignment: Option<Vec<u8>>,
+    /// Where the parts of its lines are, for who reads it first.
+    outline: Mutex<Option<Outline>>,
 }
 
 /// Where a cleaned copy comes from: log prefixes were cut off, line by line.
@@ -86,14 +89,28 @@ impl Source {
     }
 
     /// The text that stands for this source, a protobuf, and XLA's account of its buffers that
-    /// came with it, as the file `-buffer-assignment.txt` has it.
+    /// came with it, as the file `-buffer-assignment.txt` has it; with the outline of the text.
     #[must_use]
-    pub fn translated(&self, text: Vec<u8>, buffer_assignment: Option<Vec<u8>>) -> Self {
+    pub(crate) fn translated(
+        &self,
+        text: Vec<u8>,
+        buffer_assignment: Option<Vec<u8>>,
+        outline: Outline,
+    ) -> Self {
+        let outline = Mutex::new(Some(outline));
         Self {
             path: self.path.clone(),
-            proto: Some(Arc::new(FromProto { buffer_assignment })),
+            proto: Some(Arc::new(FromProto { buffer_assignment, outline })),
             ..Self::new(Arc::new(text))
         }
+    }
+
+    /// The outline of the whole text, the first time it is asked for.
+    pub(crate) fn take_outline(&self) -> Option<Outline> {
+        if self.start != 0 || self.end != (*self.bytes).as_ref().len() {
+            return None;
+        }
+        self.proto.as_ref()?.outline.lock().ok()?.take()
     }
 
     /// Whether the text stands for a protobuf: its lines are not those of a file.

@@ -1,0 +1,33 @@
+//! Where the parts of instructions stand in a text, known to whoever wrote it: what needs no search.
+
+/// The lines of a text that are instructions in the printed form, in their order. Lines may be
+/// missing; those that call computations or have control predecessors are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outline {
+    pub lines: Vec<OutlinedLine>,
+    /// Their operands, as numbers of lines counted from the first of the computation.
+    pub operands: Vec<u32>,
+}
+
+/// `ROOT %name = shape opcode(operands), key=value, metadata={...}`; all are offsets in the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutlinedLine {
+    /// Where it begins, behind the indentation.
+    pub start: u32,
+    /// Its number, counted from the first line of the computation.
+    pub row: u32,
+    /// Where its name begins and ends.
+    pub name: u32,
+    pub name_end: u32,
+    /// Where the shape ends, which begins behind ` = `.
+    pub shape_end: u32,
+    /// The parentheses around the operands.
+    pub open: u32,
+    pub close: u32,
+    /// Where the value of `metadata` begins; `u32::MAX` without any.
+    pub metadata: u32,
+    /// The newline.
+    pub end: u32,
+    /// Where its operands end in `Outline::operands`; they begin where those before end.
+    pub operands_end: u32,
+}
