@@ -23,6 +23,7 @@ SCHEMA = "hlofast.benches"
 PACKAGES = ("hlofast", "jaxlib", "xprof", "numpy", "pytest-benchmark")
 
 Work = Callable[[], object]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def seconds(work: Work) -> float:
+def seconds(work: Work, clock: Clock = time.perf_counter) -> float:
     """How long `work` takes; its result is dropped after the clock has stopped."""
-    start = time.perf_counter()
+    start = clock()
     result = work()
-    end = time.perf_counter()
+    end = clock()
     del result
     return end - start
 
@@ -147,7 +148,11 @@ class Times:
 
 
 def interleave(
-    contestants: dict[str, Work], rounds: int, *, turns: dict[str, int] | None = None
+    contestants: dict[str, Work],
+    rounds: int,
+    *,
+    turns: dict[str, int] | None = None,
+    clock: Clock = time.perf_counter,
 ) -> dict[str, Times]:
     """Lets all take turns, so that a noisy spell of the machine hits them alike.
 
@@ -162,7 +167,7 @@ def interleave(
         for _ in range(rounds):
             for name, work in contestants.items():
                 for _ in range((turns or {}).get(name, 1)):
-                    times[name].append(seconds(work))
+                    times[name].append(seconds(work, clock))
     finally:
         if collecting:
             gc.enable()
