@@ -78,10 +78,13 @@ pub(crate) fn origins_within(
     steps: &mut usize,
 ) -> Origins {
     let mut found = Origins::default();
+    // Most values are followed over few places.
+    const FEW: usize = 16;
+    let mut few: Vec<Place> = Vec::new();
     let mut seen: HashSet<Place, BuildMix> = HashSet::default();
     let mut stack = vec![place];
     while let Some(place) = stack.pop() {
-        if seen.contains(&place) {
+        if few.contains(&place) || seen.contains(&place) {
             continue;
         }
         let cost = fan_out(module, place.row);
@@ -90,13 +93,17 @@ pub(crate) fn origins_within(
             break;
         }
         *steps -= cost;
-        seen.insert(place.clone());
         let before = stack.len();
         match step(module, &place, through, &mut stack) {
             Some(end) if !found.ends.contains(&end) => found.ends.push(end),
             Some(_) => {}
             // The first operand first.
             None => stack[before..].reverse(),
+        }
+        if few.len() < FEW {
+            few.push(place);
+        } else {
+            seen.insert(place);
         }
     }
     found

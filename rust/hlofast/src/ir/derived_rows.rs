@@ -80,6 +80,21 @@ impl Module {
         })
     }
 
+    /// Whether `row` calls anything; most rows do not.
+    #[inline]
+    pub(super) fn has_calls(&self, row: Row) -> bool {
+        let bits = self.derived().has_calls.get_or_init(|| {
+            let mut bits = vec![0u64; self.row_count().div_ceil(64)];
+            for call in &self.calls {
+                if let Some(word) = bits.get_mut(call.row.0 as usize / 64) {
+                    *word |= 1 << (call.row.0 % 64);
+                }
+            }
+            bits
+        });
+        bits.get(row.0 as usize / 64).is_some_and(|word| word >> (row.0 % 64) & 1 != 0)
+    }
+
     /// The rows that call computation `id`, ascending.
     pub fn callers(&self, id: ComputationId) -> &[u32] {
         let callers = self.derived().callers.get_or_init(|| {

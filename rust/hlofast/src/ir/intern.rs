@@ -48,13 +48,60 @@ struct KnownLayout {
 
 /// Hasher state for structural keys: keyed once per process, so that collisions cannot be
 /// prepared.
-#[derive(Clone, Default)]
-pub struct BuildMix(std::hash::RandomState);
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuildMix;
 
 impl std::hash::BuildHasher for BuildMix {
-    type Hasher = std::hash::DefaultHasher;
-    fn build_hasher(&self) -> Self::Hasher {
-        self.0.build_hasher()
+    type Hasher = Mix;
+    fn build_hasher(&self) -> Mix {
+        let seed = hash_seed();
+        Mix { hash: seed, key: seed.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 }
+    }
+}
+
+/// Mixes words with multiplications that keep both halves of the product, as `hash_bytes` does.
+pub struct Mix {
+    hash: u64,
+    key: u64,
+}
+
+impl Mix {
+    #[inline]
+    fn add(&mut self, word: u64) {
+        let product = u128::from(self.hash ^ word) * u128::from(self.key);
+        // The sum keeps a word that meets its own hash from wiping out what came before it.
+        self.hash = ((product as u64) ^ ((product >> 64) as u64)).wrapping_add(self.key);
+    }
+}
+
+impl std::hash::Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        self.add(hash_bytes(bytes));
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.add(value.into());
+    }
+
+    fn write_u16(&mut self, value: u16) {
+        self.add(value.into());
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.add(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.add(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.add(value as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        let product = u128::from(self.hash) * u128::from(self.key);
+        (product as u64) ^ ((product >> 64) as u64)
     }
 }
 

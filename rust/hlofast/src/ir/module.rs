@@ -398,8 +398,12 @@ impl Module {
 
     /// The call edges of `row`, in text order.
     pub fn calls(&self, row: Row) -> &[Call] {
+        if !self.has_calls(row) {
+            return &[];
+        }
         let start = self.calls.partition_point(|call| call.row < row);
-        let length = self.calls[start..].partition_point(|call| call.row == row);
+        // Few rows make many calls.
+        let length = self.calls[start..].iter().take_while(|call| call.row == row).count();
         &self.calls[start..start + length]
     }
 

@@ -23,6 +23,7 @@ pub use files::{FileError, FileKind, FileRow, XlaFile, read_file};
 pub use options::{Constants, Options, Rule, Sizes, Space};
 pub use peak::{LiveValue, Peak};
 pub use schedule::Order;
+use xla::account_of;
 pub use xla::{Signature, Tables, XlaAccount, xla_account};
 
 use crate::cost::Backend;
@@ -106,6 +107,7 @@ struct Frame {
     nodes: Nodes,
     values: Vec<u32>,
     mismatched: u32,
+    has_followed_markers: bool,
     donations: Donations,
     /// Values that must share a buffer.
     sets: Sets,
@@ -121,13 +123,24 @@ impl Frame {
         let reader = Reader { module, steps: &steps, shapes: &shapes, nodes: &nodes };
         // Alpa cuts the program at its markers, so they never run.
         let through_markers = rule == Rule::InPlace;
-        let Values { of: values, mismatched } = Values::new(&reader, through_markers);
+        let Values { of: values, mismatched, has_followed_markers } =
+            Values::new(&reader, through_markers);
         let donations = Donations::new(&reader);
         let mut sets = Sets::new(values.len());
         join_aliases(&reader, &values, &donations, &mut sets);
         let mut ranges = Ranges::new(&reader, &values, &donations);
         ranges.hand_over_joined(&reader, &values);
-        Ok(Frame { steps, shapes, nodes, values, mismatched, donations, sets, ranges })
+        Ok(Frame {
+            steps,
+            shapes,
+            nodes,
+            values,
+            mismatched,
+            has_followed_markers,
+            donations,
+            sets,
+            ranges,
+        })
     }
 
     fn reader<'a>(&'a self, module: &'a Module) -> Reader<'a> {
@@ -137,9 +150,34 @@ impl Frame {
 
 /// Analyses what is alive when `module` runs.
 pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError> {
+    let permutation = order::permutation(module, options.order.unwrap_or(Order::Text));
+    let frame = Frame::new(module, permutation.as_deref(), options.rule)?;
+    memory_of(module, frame, options)
+}
+
+/// [`memory`] and [`xla_account`], which start from the same where the options allow it.
+pub fn memory_and_account(
+    module: &Module,
+    options: &Options,
+) -> (Result<Memory, MemoryError>, Result<XlaAccount, MemoryError>) {
+    let is_in_text_order = options.order.is_none_or(|order| order == Order::Text);
+    if !is_in_text_order {
+        return (memory(module, options), xla_account(module, None));
+    }
+    let frame = match Frame::new(module, None, options.rule) {
+        Ok(frame) => frame,
+        Err(error) => return (Err(error), Err(error)),
+    };
+    let account = if frame.has_followed_markers {
+        xla_account(module, None)
+    } else {
+        account_of(module, &frame, frame.sets.clone(), frame.ranges.clone(), None)
+    };
+    (memory_of(module, frame, options), account)
+}
+
+fn memory_of(module: &Module, mut frame: Frame, options: &Options) -> Result<Memory, MemoryError> {
     let order = options.order.unwrap_or(Order::Text);
-    let permutation = order::permutation(module, order);
-    let mut frame = Frame::new(module, permutation.as_deref(), options.rule)?;
     let mut ranges = std::mem::take(&mut frame.ranges);
     let mut sets = std::mem::replace(&mut frame.sets, Sets::new(0));
     let reader = frame.reader(module);

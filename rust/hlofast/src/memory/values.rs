@@ -18,6 +18,8 @@ pub(super) struct Values {
     pub of: Vec<u32>,
     /// Nodes whose value could not be followed, since shapes do not fit; they count as new values.
     pub mismatched: u32,
+    /// Pipeline markers handed values on.
+    pub has_followed_markers: bool,
 }
 
 pub(super) struct Reader<'a> {
@@ -61,7 +63,8 @@ impl Reader<'_> {
 impl Values {
     /// With `through_markers` pipeline markers hand their values on.
     pub fn new(reader: &Reader<'_>, through_markers: bool) -> Self {
-        let mut values = Values { of: (0..reader.nodes.len() as u32).collect(), mismatched: 0 };
+        let of = (0..reader.nodes.len() as u32).collect();
+        let mut values = Values { of, mismatched: 0, has_followed_markers: false };
         // Step of parameter 0, by computation.
         let mut carried = vec![NONE; reader.module.computations().len()];
         let mut computations = Computations::new(reader);
@@ -76,6 +79,7 @@ impl Values {
             } else if hands_on(opcode) {
                 values.row(reader, step, *row, opcode, &carried);
             } else if through_markers && is_marker(reader.module, Row(*row)) {
+                values.has_followed_markers = true;
                 values.copy(reader.nodes.of(step), reader.operand(step, 0));
             }
         }

@@ -6,7 +6,7 @@
 //! adds the largest heap, even where that is the one in fast memory. Found by comparison with
 //! programs compiled ahead of time for v5e, v5p and v6e; see `tests/memory_tpu.rs`.
 
-use super::alias::Donations;
+use super::alias::{Donations, Sets};
 use super::nodes::node_shapes;
 use super::peak::memory_space;
 use super::ranges::{Buffers, Ranges};
@@ -105,8 +105,20 @@ enum Kind {
 /// XLA's account of `module`, whose text order is the schedule.
 pub fn xla_account(module: &Module, tables: Option<Tables>) -> Result<XlaAccount, MemoryError> {
     let mut frame = Frame::new(module, None, Rule::Xla)?;
-    let buffers = Buffers::new(&frame.values, &mut frame.sets);
-    let mut ranges = std::mem::take(&mut frame.ranges);
+    let ranges = std::mem::take(&mut frame.ranges);
+    let sets = std::mem::replace(&mut frame.sets, Sets::new(0));
+    account_of(module, &frame, sets, ranges, tables)
+}
+
+/// The account from `sets` and `ranges`, which are those of `frame`.
+pub(super) fn account_of(
+    module: &Module,
+    frame: &Frame,
+    mut sets: Sets,
+    mut ranges: Ranges,
+    tables: Option<Tables>,
+) -> Result<XlaAccount, MemoryError> {
+    let buffers = Buffers::new(&frame.values, &mut sets);
     let reader = frame.reader(module);
     let backend = Backend::of_module(module);
     let sizes = Sizes::new(&reader, backend);
@@ -311,14 +323,24 @@ struct Heap<'a> {
 /// Memory that stays, and when it is in use.
 struct Allocation {
     bytes: i64,
-    /// First step to last step of each use.
-    uses: BTreeMap<u32, u32>,
+    /// First step to last step of each use, ascending.
+    uses: Vec<(u32, u32)>,
 }
 
 impl Allocation {
     fn is_free(&self, (start, end): (u32, u32)) -> bool {
-        let before = self.uses.range(..=end).next_back();
-        before.is_none_or(|(_, last)| *last < start)
+        let before = self.uses.partition_point(|used| used.0 <= end);
+        before.checked_sub(1).is_none_or(|at| self.uses[at].1 < start)
+    }
+
+    /// Of uses that begin together the last one counts.
+    fn extend(&mut self, uses: &[(u32, u32)]) {
+        for used in uses {
+            match self.uses.binary_search_by_key(&used.0, |known| known.0) {
+                Ok(at) => self.uses[at] = *used,
+                Err(at) => self.uses.insert(at, *used),
+            }
+        }
     }
 }
 
@@ -381,7 +403,10 @@ impl Heap<'_> {
         let mut reused = vec![false; kinds.len()];
         // Each try looks into one allocation; few programs need as many.
         let mut tries = MOST_TRIES.max(64 * order.len());
+        let mut uses = Vec::new();
         for (bytes, _, buffer) in order {
+            uses.clear();
+            uses.extend(self.uses(buffer));
             let is_temporary = kinds[buffer] == Kind::Temporary;
             let bytes = -bytes;
             let mut found = None;
@@ -393,7 +418,7 @@ impl Heap<'_> {
                     tries -= 1;
                     // A result takes only memory of its own size.
                     let fits = is_temporary || allocation.bytes == bytes;
-                    if fits && self.uses(buffer).all(|used| allocation.is_free(used)) {
+                    if fits && uses.iter().all(|used| allocation.is_free(*used)) {
                         found = Some(index);
                         break;
                     }
@@ -401,11 +426,13 @@ impl Heap<'_> {
             }
             match found {
                 Some(index) => {
-                    allocations[index].uses.extend(self.uses(buffer));
+                    allocations[index].extend(&uses);
                     reused[buffer] = is_temporary;
                 }
                 None if !is_temporary => {
-                    allocations.push(Allocation { bytes, uses: self.uses(buffer).collect() });
+                    let mut allocation = Allocation { bytes, uses: Vec::new() };
+                    allocation.extend(&uses);
+                    allocations.push(allocation);
                 }
                 None => {}
             }

@@ -23,7 +23,7 @@ use super::order::row_order;
 use super::shape::write_shape;
 use super::value::{Spacing, write_literal, write_value, write_without_layouts};
 use super::{Seen, implicit_callers, is_metadata, thread_of};
-use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
+use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 
 /// What the fingerprint takes in besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,9 @@ pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
         shapes: Vec::with_capacity(module.shapes().len()),
         is_fused: module.computations_in_fusions(),
         buffer: Vec::new(),
+        begun: [None; Opcode::ALL.len()],
+        attributes: Vec::new(),
+        seen: Seen::default(),
     };
     hasher.shapes();
     let callers = implicit_callers(module);
@@ -112,11 +115,8 @@ impl Digest {
 
     fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
-        let mut chunks = bytes.chunks_exact(8);
-        for chunk in &mut chunks {
-            self.word(chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-        }
-        let rest = chunks.remainder();
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
             self.word(rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
         }
@@ -138,9 +138,14 @@ struct Hasher<'a> {
     /// By computation.
     is_fused: Vec<bool>,
     buffer: Vec<u8>,
+    /// By opcode: what every row of it begins with.
+    begun: [Option<Digest>; Opcode::ALL.len()],
+    /// Of one row.
+    attributes: Vec<(&'a [u8], &'a [u8])>,
+    seen: Seen<'a>,
 }
 
-impl Hasher<'_> {
+impl<'a> Hasher<'a> {
     /// Digests of all shapes; those of tuples are made of their elements'.
     fn shapes(&mut self) {
         let table = self.module.shapes();
@@ -168,11 +173,7 @@ impl Hasher<'_> {
 
     fn row(&mut self, row: Row) -> Lanes {
         let module = self.module;
-        let mut digest = Digest::new(2);
-        match module.opcode(row) {
-            Opcode::Unknown => digest.bytes(module.opcode_text(row)),
-            opcode => digest.bytes(opcode.as_str().as_bytes()),
-        }
+        let mut digest = self.begin(row);
         let shape = self.shapes.get(module.shape(row).0 as usize);
         digest.lanes(shape.copied().unwrap_or_default());
         match module.opcode(row) {
@@ -190,8 +191,9 @@ impl Hasher<'_> {
         for operand in operands {
             digest.lanes(self.rows.get(*operand as usize).copied().unwrap_or_default());
         }
-        self.calls(row, &mut digest);
-        self.attributes(row, &mut digest);
+        let calls = module.calls(row);
+        self.calls(calls, &mut digest);
+        self.attributes(row, calls, &mut digest);
         if self.options.names && !module.is_implicit(row) {
             let name = module.instruction_name(row);
             digest.bytes(if is_valid_name(name) { name } else { b"" });
@@ -199,31 +201,55 @@ impl Hasher<'_> {
         digest.finish()
     }
 
-    /// Sorted by role; computations of one role stay in the text's order.
-    fn calls(&self, row: Row, digest: &mut Digest) {
-        let mut calls: Vec<(CallRole, u32)> =
-            self.module.calls(row).iter().map(|call| (call.role, call.computation.0)).collect();
-        calls.sort_by_key(|(role, _)| role.as_str());
-        digest.word(calls.len() as u64);
-        for (role, computation) in calls {
-            digest.bytes(role.as_str().as_bytes());
-            digest.lanes(self.computations.get(computation as usize).copied().unwrap_or_default());
+    /// The digest of the opcode of `row`, to be continued.
+    fn begin(&mut self, row: Row) -> Digest {
+        let begin = |text: &[u8]| {
+            let mut digest = Digest::new(2);
+            digest.bytes(text);
+            digest
+        };
+        match self.module.opcode(row) {
+            Opcode::Unknown => begin(self.module.opcode_text(row)),
+            opcode => match self.begun.get_mut(opcode as usize) {
+                Some(known) => *known.get_or_insert_with(|| begin(opcode.as_str().as_bytes())),
+                None => begin(opcode.as_str().as_bytes()),
+            },
         }
     }
 
-    fn attributes(&mut self, row: Row, digest: &mut Digest) {
+    /// Sorted by role; computations of one role stay in the text's order.
+    fn calls(&self, calls: &[Call], digest: &mut Digest) {
+        digest.word(calls.len() as u64);
+        let mut add = |call: &Call| {
+            let callee = self.computations.get(call.computation.0 as usize);
+            digest.bytes(call.role.as_str().as_bytes());
+            digest.lanes(callee.copied().unwrap_or_default());
+        };
+        if calls.is_sorted_by_key(|call| call.role.as_str()) {
+            calls.iter().for_each(add);
+        } else {
+            let mut sorted: Vec<&Call> = calls.iter().collect();
+            sorted.sort_by_key(|call| call.role.as_str());
+            sorted.into_iter().for_each(&mut add);
+        }
+    }
+
+    fn attributes(&mut self, row: Row, calls: &[Call], digest: &mut Digest) {
         let module = self.module;
-        let mut attributes: Vec<(&[u8], &[u8])> = Vec::new();
-        let mut seen = Seen::default();
+        let mut attributes = std::mem::take(&mut self.attributes);
+        let mut seen = std::mem::take(&mut self.seen);
+        attributes.clear();
+        seen.clear();
         for attribute in module.attributes(row) {
             let key = module.bytes(attribute.key);
             if !seen.is_new(key) {
                 continue;
             }
             let is_edge = key == b"control-predecessors"
-                || CallRole::from_key(key).is_some_and(|role| {
-                    module.calls(row).iter().any(|call| call.role.as_str() == role.as_str())
-                });
+                || !calls.is_empty()
+                    && CallRole::from_key(key).is_some_and(|role| {
+                        calls.iter().any(|call| call.role.as_str() == role.as_str())
+                    });
             let is_left_out = !self.options.metadata && is_metadata(key)
                 || !self.options.backend_config && key == b"backend_config"
                 || !self.options.channel_ids && key == b"channel_id"
@@ -234,16 +260,17 @@ impl Hasher<'_> {
         }
         attributes.sort_unstable();
         digest.word(attributes.len() as u64);
-        for (key, value) in attributes {
+        for (key, value) in &attributes {
             digest.bytes(key);
             self.buffer.clear();
-            if key == b"outfeed_shape" && !self.options.layouts {
+            if *key == b"outfeed_shape" && !self.options.layouts {
                 write_without_layouts(&mut self.buffer, value);
             } else {
                 write_value(&mut self.buffer, key, value, Spacing::Tight);
             }
             digest.bytes(&self.buffer);
         }
+        (self.attributes, self.seen) = (attributes, seen);
     }
 
     fn computation(&mut self, id: ComputationId, thread: &[u8]) -> Lanes {

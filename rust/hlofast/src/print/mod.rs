@@ -158,6 +158,11 @@ pub(crate) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
+    pub(crate) fn clear(&mut self) {
+        self.few.clear();
+        self.many.clear();
+    }
+
     pub(crate) fn is_new(&mut self, key: &'a [u8]) -> bool {
         if self.few.contains(&key) {
             return false;

@@ -57,8 +57,11 @@ pub(crate) fn with_signed_zeros(literal: &[u8], spelling: &[u8]) -> Option<Vec<u
             done = at + number.len();
         }
     }
+    if done == 0 {
+        return None;
+    }
     out.extend_from_slice(literal.get(done..).unwrap_or_default());
-    (done > 0).then_some(out)
+    Some(out)
 }
 
 /// The literal behind a shape that repeats the instruction's: `f32[2] {1, 2}`.
@@ -87,7 +90,11 @@ fn without_shape(payload: &[u8]) -> &[u8] {
 
 /// Appends the tokens of `text`. With `dictionaries`, values in braces behind `=` are opaque.
 pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dictionaries: bool) {
-    if spacing == Spacing::Readable && is_plain(text) {
+    let stays = match spacing {
+        Spacing::Readable => is_plain(text),
+        Spacing::Tight => is_tight(text),
+    };
+    if stays {
         out.extend_from_slice(text);
         return;
     }
@@ -136,6 +143,12 @@ pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dic
 fn is_plain(text: &[u8]) -> bool {
     !text.iter().any(|byte| matches!(byte, b'\n' | b'\r' | b'\t' | b'/'))
         && memchr::memmem::find(text, b" =").is_none()
+}
+
+/// Whether `text` has no whitespace and no comments. No early end, so that it is looked at in
+/// blocks.
+fn is_tight(text: &[u8]) -> bool {
+    !text.iter().fold(false, |found, byte| found | (*byte <= b' ') | (*byte == b'/'))
 }
 
 /// Whether a byte could join with such a byte before or after it into one token.

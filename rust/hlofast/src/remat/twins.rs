@@ -17,7 +17,7 @@ pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row
         module,
         of_row: vec![0; module.row_count()],
         of_computation: vec![0; module.computations().len()],
-        hasher: BuildMix::default(),
+        hasher: BuildMix,
     };
     for id in module.computation_post_order() {
         numbers.number(id);
