@@ -345,7 +345,26 @@ fn nullable(owner: &Arc<Columns>, name: &str, values: &Values) -> PyResult<Field
         texts @ (Values::Texts(_) | Values::Runs(_)) => {
             let all = || texts.texts().into_iter().flatten();
             let (bits, null_count) = validity(all().map(|text| !text.is_empty()));
-            let mut field = strings(name, texts.len(), all());
+            let as_they_are = match texts {
+                Values::Texts(texts) if !texts.is_empty() => texts.as_utf8(),
+                _ => None,
+            };
+            let mut field = match as_they_are {
+                Some((data, bounds)) => Field {
+                    name,
+                    format: c"U",
+                    length: texts.len(),
+                    null_count: 0,
+                    buffers: vec![
+                        (None, std::ptr::null()),
+                        shared(bounds.as_ptr().cast()),
+                        shared(data.as_ptr().cast()),
+                    ],
+                    children: Vec::new(),
+                    dictionary: None,
+                },
+                None => strings(name, texts.len(), all()),
+            };
             if null_count > 0 {
                 (field.null_count, field.buffers[0]) = (null_count, owned(bits));
             }

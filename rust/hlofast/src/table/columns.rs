@@ -31,40 +31,51 @@ pub enum Values {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
     bytes: Vec<u8>,
-    /// Where each ends.
-    ends: Vec<usize>,
+    /// Where each begins, and behind the last where that ends; empty without texts.
+    bounds: Vec<i64>,
 }
 
 impl Texts {
     /// Adds a text.
     pub fn push(&mut self, text: &[u8]) {
+        if self.bounds.is_empty() {
+            self.bounds.push(0);
+        }
         self.bytes.extend_from_slice(text);
-        self.ends.push(self.bytes.len());
+        self.bounds.push(self.bytes.len() as i64);
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.bounds.len().saturating_sub(1)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.len() == 0
     }
 
     /// The texts, in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.ends.iter().scan(0, |start, end| {
-            let text = self.bytes.get(*start..*end).unwrap_or_default();
-            *start = *end;
-            Some(text)
-        })
+        self.bounds
+            .windows(2)
+            .map(|pair| self.bytes.get(pair[0] as usize..pair[1] as usize).unwrap_or_default())
+    }
+
+    /// All of them in succession, and where each begins and the last ends; None if one of them is
+    /// not UTF-8.
+    pub fn as_utf8(&self) -> Option<(&str, &[i64])> {
+        let all = std::str::from_utf8(&self.bytes).ok()?;
+        let is_between = |at: &i64| all.is_char_boundary(*at as usize);
+        self.bounds.iter().all(is_between).then_some((all, &self.bounds))
     }
 
     fn append(&mut self, other: &Texts) {
-        let shift = self.bytes.len();
+        let shift = self.bytes.len() as i64;
         self.bytes.extend_from_slice(&other.bytes);
-        self.ends.extend(other.ends.iter().map(|end| end + shift));
+        let first = usize::from(!self.bounds.is_empty());
+        let more = other.bounds.get(first..).unwrap_or_default();
+        self.bounds.extend(more.iter().map(|bound| bound + shift));
     }
 }
 
