@@ -56,6 +56,28 @@ FILE is HLO text, alone or inside a page or a log, plain or compressed with gzip
 """
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal, like argparse's own.
+
+    Those look for its width whenever an argument is added, through shutil, whose import takes
+    longer than a small dump.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=max(_columns() - 2, 1))
+
+
+def _columns() -> int:
+    """The width of the terminal, 80 if there is none."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return 80
+
+
 def _top_level() -> argparse.ArgumentParser:
     verbs = "".join(f"  {verb:<18}{summary}\n" for verb, summary in VERBS.items())
     parser = argparse.ArgumentParser(
@@ -63,7 +85,7 @@ def _top_level() -> argparse.ArgumentParser:
         usage="hlofast [-h] [--version] VERB ...",
         description="Static, offline performance and memory debugger for XLA training steps.",
         epilog=f"verbs:\n{verbs}\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     return parser
@@ -77,7 +99,7 @@ def _run(argv: list[str]) -> int:
         parser = argparse.ArgumentParser(
             prog=f"hlofast {argv[0]}",
             description=verb.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
         )
         verb.configure(parser)
         return int(verb.run(parser.parse_args(argv[1:])))
