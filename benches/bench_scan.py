@@ -7,53 +7,61 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import CHECKOUT, Figure, Record, Times, bare_python, interleave
-from texts import CACHE, dumps
+import scan_dumps
+from harness import CHECKOUT, Figure, Record, bare_python, interleave
+from texts import CACHE
 
 sys.path.insert(0, str(CHECKOUT / "tests"))
-from dump_tree import Text, Tree, fixture_texts, grow
+from dump_tree import MAX_TEXT_BYTES, Text, Tree, fixture_texts, grow, make_traps, of_xla
 
 TABLES = ["modules", "collectives", "matmuls", "buffers"]
 SCAN = """
 import json, resource, sys, time
 import hlofast
 begin = time.perf_counter()
-options = dict(tables={tables!r}, workers={workers}, max_text_bytes=8 << 20)
+options = dict(tables={tables!r}, workers={workers}, max_text_bytes={limit})
 found = hlofast.scan({root!r}, {out!r}, **options)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps([time.perf_counter() - begin, peak, found.counts]))
 """
+SAMPLE = 10
+"""XLA parses every so many-th file."""
 
 
-def jax_texts() -> list[Text]:
-    """The pairs among the dumps of the other benches, and the committed pairs."""
-    texts = fixture_texts(largest=1 << 30)
-    index = {text.name: text.path for text in dumps()}
-    for name, path in index.items():
-        stem, _, stage = name.partition(".")
-        if stage.startswith("after") and len(path.read_bytes()) < 10_000_000:
-            before = next((p for n, p in index.items() if n.startswith(f"{stem}.before")), None)
-            text = (before or path).read_bytes()
-            texts.append(Text(stem, stem.split("_")[0], text, path.read_bytes()))
-    return texts
+def plant(root: Path, folders: list[Path], texts: list[Text]) -> Tree:
+    """A directory of what two hosts dumped, the second without passes, and of odd files."""
+    tree = Tree(root)
+    for folder in folders:
+        tree.dumped(f"host-0/{folder.name}/", folder)
+        for path in sorted(folder.glob("*_optimizations.txt")):
+            name = f"host-1/{folder.name}/{path.name}"
+            tree.put(name, path.read_bytes(), of_xla(path.name))
+    tree.real_folders("real/")
+    tree.odd_files("odd/", min(texts, key=lambda text: len(text.after)))
+    make_traps(tree)
+    return tree
 
 
 @pytest.fixture(scope="module")
 def trees(quick: bool) -> Iterator[list[Tree]]:
-    """Two directories, the second three times as large."""
+    """Two directories, the first with a quarter of the programs of the second."""
     root = CACHE / "scan"
     shutil.rmtree(root, ignore_errors=True)
-    texts = fixture_texts() if quick else jax_texts()
-    made = []
-    for name, hosts, rounds in (("small", 1, 1), ("large", 1 if quick else 3, 1 if quick else 4)):
-        tree = grow(root / name, texts, hosts=hosts, passes=2, rounds=rounds)
-        made.append(tree)
+    texts = fixture_texts()
+    if quick:
+        made = [grow(root / name, texts, hosts=1, passes=2) for name in ("small", "large")]
+    else:
+        folders = scan_dumps.folders()
+        parts = (("small", folders[: len(folders) // 4]), ("large", folders))
+        made = [plant(root / name, some, texts) for name, some in parts]
     yield made
     shutil.rmtree(root, ignore_errors=True)
 
@@ -66,7 +74,9 @@ def quick(request: pytest.FixtureRequest) -> bool:
 def run(root: Path, out: Path, workers: int) -> tuple[float, int, dict[str, int]]:
     """Seconds, peak memory in bytes and counts of a scan in a process of its own."""
     shutil.rmtree(out, ignore_errors=True)
-    code = SCAN.format(root=str(root), out=str(out), tables=TABLES, workers=workers)
+    code = SCAN.format(
+        root=str(root), out=str(out), tables=TABLES, workers=workers, limit=MAX_TEXT_BYTES
+    )
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True
     )
@@ -74,15 +84,24 @@ def run(root: Path, out: Path, workers: int) -> tuple[float, int, dict[str, int]
     return seconds, peak, counts
 
 
+def unpacked(data: bytes) -> bytes:
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
 def bench_scan(
     record: Record, quick: bool, trees: list[Tree], xla_parse: Callable[[str], Any], tmp_path: Path
 ) -> None:
     small, tree = trees
     out = tmp_path / "out"
-    names = [name for name, e in tree.expected.items() if e.status == "read"]
-    texts = [(tree.root / name).read_bytes() for name in names]
-    texts = [gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text for text in texts]
-    size = sum(map(len, texts))
+    names = [name for name, expected in tree.expected.items() if expected.status == "read"]
+    digests: dict[bytes, int] = {}
+    size = protos = 0
+    for name in names:
+        text = unpacked((tree.root / name).read_bytes())
+        digests[sha256(text).digest()] = len(text)
+        size += len(text)
+        protos += len(text) if name.endswith(".pb") else 0
+    texts = [name for name in names if ".txt" in name][:: 1 if quick else SAMPLE]
     peaks: dict[str, int] = {}
 
     def scan(root: Path, workers: int, name: str) -> float:
@@ -92,36 +111,40 @@ def bench_scan(
         peaks[name] = max(peaks.get(name, 0), peak)
         return seconds
 
-    def xla() -> None:
-        for text in texts[:: 20 if not quick else 1]:
+    def xla() -> tuple[int, float]:
+        """Bytes that XLA parsed, and in how long; not what it does not read, such as logs."""
+        parsed, spent = 0, 0.0
+        for name in texts:
+            text = unpacked((tree.root / name).read_bytes())
+            decoded = text.decode()
+            begin = time.perf_counter()
             try:
-                xla_parse(text.decode())
-            except Exception:  # Logs and fragments of another form.
+                xla_parse(decoded)
+            except Exception:
                 continue
+            spent += time.perf_counter() - begin
+            parsed += len(text)
+        return parsed, parsed / spent
 
     rounds = 1 if quick else 3
     seconds: dict[str, list[float]] = {"two": [], "one": []}
-    times: dict[str, Times] = {}
+    peers: list[float] = []
+    sample = 0
     for _ in range(rounds):
         seconds["two"].append(scan(tree.root, 2, "large"))
         seconds["one"].append(scan(tree.root, 1, "one"))
-        times = interleave({"xla": xla}, 1)
-        seconds.setdefault("xla", []).append(times["xla"].best)
+        sample, peer = xla()
+        peers.append(peer)
     scan(small.root, 2, "small")
-    sample = sum(map(len, texts[:: 20 if not quick else 1]))
     rate = size / min(seconds["two"])
-    peer = sample / min(seconds["xla"])
     gain = min(seconds["one"]) / min(seconds["two"])
-    what = f"scan to Parquet, {len(tree.expected):,} files, {size / 1e6:,.0f} MB of text"
-    if quick:
-        peak = grown = None
-    else:
-        peak, grown = peaks["large"] / 1e6, peaks["large"] / peaks["small"]
+    what = f"scan to Parquet, {len(tree.expected):,} files, {size / 1e6:,.0f} MB of modules"
     figures = record.figures
     figures.append(Figure(f"{what}: rate, 2 threads", rate / 1e6, "MB/s", at_least=120))
-    figures.append(Figure("… of the rate of XLA's parser alone", rate / peer, at_least=4))
+    figures.append(Figure("… of the rate of XLA's parser alone", rate / max(peers), at_least=4))
     figures.append(Figure("… 2 threads against 1", gain, at_least=1.7))
-    if peak is not None and grown is not None:
+    if not quick:
+        peak, grown = peaks["large"] / 1e6, peaks["large"] / peaks["small"]
         figures.append(Figure("… peak memory", peak, "MB", at_most=300))
         ratio = len(tree.expected) / len(small.expected)
         figures.append(
@@ -129,7 +152,9 @@ def bench_scan(
         )
     record.details.append(
         {"seconds": {name: min(all_of) for name, all_of in seconds.items()}, "bytes": size}
+        | {"bytes_of_protos": protos, "distinct_bytes": sum(digests.values())}
         | {"files": len(tree.expected), "peaks": peaks, "xla_bytes": sample}
+        | {"xla_bytes_per_second": max(peers)}
     )
 
 
@@ -137,7 +162,7 @@ def bench_every_file_is_classified(record: Record, trees: list[Tree]) -> None:
     import hlofast
 
     tree = trees[1]
-    found = hlofast.scan(tree.root, tables=["modules"], max_text_bytes=8 << 20)
+    found = hlofast.scan(tree.root, tables=["modules"], max_text_bytes=MAX_TEXT_BYTES)
     rows = {os.path.relpath(row["path"], tree.root): row for row in found.files}
     right = sum(
         (rows[name]["kind"], rows[name]["status"], rows[name]["stage"]) == expected[:3]

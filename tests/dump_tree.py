@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import random
+import re
 import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -136,6 +137,32 @@ class Tree:
             name = f"{folder}{path.parent.name}/{path.name}"
             self.put(name, path.read_bytes(), Expected(kind, status, stage))
 
+    def dumped(self, folder: str, source: Path, damage: int = 25) -> None:
+        """All files of `source`, which XLA wrote, but of passes only the texts.
+
+        Of every `damage` of those one is cut off, one packed, and one packed and cut off.
+        """
+        passes = 0
+        for path in sorted(path for path in source.rglob("*") if path.is_file()):
+            name, expected = str(path.relative_to(source)), of_xla(path.name)
+            if expected.stage not in ("pass", "in-pass"):
+                self.put(f"{folder}{name}", path.read_bytes(), expected)
+            elif name.endswith(".txt"):
+                passes, text = passes + 1, path.read_bytes()
+                failed = Expected("module", "failed", expected.stage)
+                match passes % damage:
+                    case 1:
+                        cut = text[: text.rindex(b"ROOT ") + len("ROOT ")]
+                        self.put(f"{folder}{name}", cut, failed)
+                    case 2:
+                        packed = gzip.compress(text, 6)
+                        self.put(f"{folder}{name}.gz", packed, expected)
+                    case 3:
+                        packed = gzip.compress(text, 6)
+                        self.put(f"{folder}{name}.gz", packed[: len(packed) // 2], failed)
+                    case _:
+                        self.put(f"{folder}{name}", text, expected)
+
     def odd_files(self, folder: str, text: Text) -> None:
         """What no dump should have and some do."""
         packed = gzip.compress(text.after)
@@ -196,6 +223,40 @@ class Tree:
 
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01"
+
+
+OF_XLA = {
+    r"\.before_optimizations\.(txt|hlo\.pb)": Expected("module", "read", "before"),
+    r"\.(cpu_)?after_optimizations\.(txt|hlo\.pb)": Expected("module", "read", "after"),
+    r"\.after_codegen\.(txt|hlo\.pb)": Expected("module", "read", "codegen"),
+    r"\.after_optimizations_after_buffer_assignment\.(txt|hlo\.pb)": Expected(
+        "module", "read", "after-buffer-assignment"
+    ),
+    r"\.after_optimizations_before_buffer_assignment\.(txt|hlo\.pb)": Expected(
+        "module", "read", "after-before-buffer-assignment"
+    ),
+    r"\.\d{4}\..*\.after_[^.]*\.before_[^.]*\.(txt|hlo\.pb)": Expected("module", "read", "pass"),
+    r"\.\d{4}\..*\.(txt|hlo\.pb)": Expected("module", "read", "in-pass"),
+    r".*-(buffer-assignment|buffer-assignment-values|live-range|memory-usage-report)\.(txt|pb)": (
+        Expected("memory", "skipped", "after")
+    ),
+    r".*\.(ll|o)": Expected("code", "skipped"),
+    r"(.*\.|)(debug_options|flagfile)": Expected("config", "skipped"),
+    r"(.*\.|)(basic_compiler_metadata|execution_options|hlo_module_config|target_arguments"
+    r"|tpu_comp_env|transfer_stats)\.txt": Expected("config", "skipped"),
+    r"(compile_options|topology)\.pb": Expected("config", "skipped"),
+    r".*\.mlir": Expected("ir", "skipped"),
+}
+"""What the ends of names say that XLA of JAX 0.10 gives to the files of CPU and TPU programs."""
+
+
+def of_xla(name: str) -> Expected:
+    """What is known of a file that XLA wrote under this name."""
+    suffix = re.sub(r"^module_\d+\.[^.]*(\.cl_\d+)?(?=\.)", "", name)
+    for pattern, expected in OF_XLA.items():
+        if re.fullmatch(pattern, suffix):
+            return expected
+    raise ValueError(f"nothing is known of {name}")
 
 
 def module(stage: str) -> Expected:

@@ -7,7 +7,7 @@ use crate::cost::{self, Facts, cost, uncertain_executions};
 use crate::graph::{AttributionOptions, attribution};
 use crate::ir::{Module, Opcode};
 use crate::lint;
-use crate::memory::{self, FileKind, memory, xla_account};
+use crate::memory::{self, FileKind, memory_and_account};
 use crate::print::{FingerprintOptions, fingerprint};
 use crate::remat::report;
 use crate::summary::{self, summarise};
@@ -136,8 +136,7 @@ pub(super) fn analysed(
     let mesh = options.mesh.clone().or_else(|| derive_mesh(module).map(|derived| derived.mesh));
     let sent = Sent::new(module, Arc::clone(&found), &attribution, &uncertain, mesh.as_ref());
     in_time("memory")?;
-    let in_memory = memory(module, &memory::Options::default());
-    let account = xla_account(module, None);
+    let (in_memory, account) = memory_and_account(module, &memory::Options::default());
     let summary = summarise(module, &summary::Options { shapes: 0 });
     let lead = |columns: Columns| {
         let mut lead = Columns::default();
