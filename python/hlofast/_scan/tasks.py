@@ -55,7 +55,7 @@ class Task(NamedTuple):
     @property
     def title(self) -> str:
         """What people are told of it."""
-        files, _, own = self.survey
+        files, _, _, own = self.survey
         return f"{files[0][0]} and {own - 1} more" if own > 1 else str(files[0][0])
 
 
