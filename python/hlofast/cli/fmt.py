@@ -1,4 +1,4 @@
-"""Print modules as HLO text in one of XLA's forms."""
+"""Print modules as HLO text in one of XLA's forms, or write one as a protobuf."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ examples:
   hlofast fmt --form short --no-metadata step.txt
   hlofast fmt --form original page.html          the dump inside the page, byte for byte
   hlofast fmt step.txt.xz -o step.txt
+  hlofast fmt step.txt -o step.hlo.pb            HloModuleProto, which XLA loads
+  hlofast fmt step.txt -o step.hlo_proto.pb      HloProto, as profilers take it
   diff <(hlofast fmt a.txt) <(hlofast fmt b.txt)
 """
 VERSION = 1
@@ -33,7 +35,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "original: the bytes of the file (default long)",
     )
     parser.add_argument("--no-metadata", action="store_true", help="leave metadata out")
-    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH, all or nothing")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="write to PATH, all or nothing; a protobuf if it ends in .pb, compressed if in .gz",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -42,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.form == "original" and arguments.no_metadata:
         inputs.complain("--no-metadata needs --form long or short")
         return USAGE
+    if _is_proto(arguments.output):
+        return _write_proto(arguments)
     reader = inputs.Reader(arguments)
     modules = []
     texts = []
@@ -57,11 +66,44 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json("fmt", VERSION, {"modules": modules, "errors": reader.errors})
     elif arguments.output and reader.exit_code() == 0:
-        from hlofast._files import replacing
-
-        with replacing(arguments.output) as file:
-            file.write(_encoded("\n".join(texts)))
+        _replace(arguments.output, _encoded("\n".join(texts)))
     return reader.exit_code()
+
+
+def _is_proto(path: str | None) -> bool:
+    return path is not None and path.removesuffix(".gz").endswith(".pb")
+
+
+def _write_proto(arguments: argparse.Namespace) -> int:
+    """Write the one module that the arguments select."""
+    import hlofast
+    from hlofast._core import _proto
+
+    if arguments.json or arguments.form != "long":
+        inputs.complain("a protobuf goes without --json and --form")
+        return USAGE
+    path = arguments.output
+    wrapped = path.removesuffix(".gz").endswith(".hlo_proto.pb")
+    reader = inputs.Reader(arguments)
+    found = list(reader)
+    if reader.exit_code() or not found:
+        return reader.exit_code()
+    if len(found) > 1:
+        inputs.complain(f"a protobuf holds one module, not {len(found)}; choose with --module")
+        return USAGE
+    module = found[0].module
+    try:
+        if arguments.no_metadata:
+            bare = module.to_text(metadata=False).encode("utf-8", "surrogateescape")
+            module = hlofast.loads(bare, path=found[0].path)
+        content, left_out = _proto(module, wrapped)
+    except hlofast.ParseError as error:
+        reader.failed(found[0].path, error)
+        return reader.exit_code()
+    for line, what in left_out:
+        inputs.complain(f"{found[0].path}:{line}: a protobuf has no place for {what}")
+    _replace(path, content)
+    return 0
 
 
 def _encoded(text: str) -> bytes:
@@ -73,3 +115,15 @@ def _write(text: str) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(_encoded(text))
     sys.stdout.buffer.flush()
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Write all of `content` or nothing, compressed if `path` says so."""
+    from hlofast._files import replacing
+
+    if path.endswith(".gz"):
+        import gzip
+
+        content = gzip.compress(content, mtime=0)
+    with replacing(path) as file:
+        file.write(content)

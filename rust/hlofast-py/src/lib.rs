@@ -23,6 +23,7 @@ mod module;
 mod names;
 mod plan;
 mod programs;
+mod proto;
 mod query;
 mod records;
 mod remat;
@@ -81,6 +82,8 @@ mod _core {
     use crate::module::Module;
     #[pymodule_export]
     use crate::plan::PlanData;
+    #[pymodule_export]
+    use crate::proto::_proto;
     #[pymodule_export]
     use crate::records::{
         Alias, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,

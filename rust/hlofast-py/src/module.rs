@@ -515,6 +515,23 @@ impl Module {
         text(py, &py.detach(|| print::to_text(self.core(), &options)))
     }
 
+    /// The module as the bytes of an `HloModuleProto`, which XLA loads; with `wrapped` of the
+    /// `HloProto` around it that XLA dumps. Reading them gives the same program.
+    ///
+    /// Names that several instructions share become unique, constants whose values the text elides
+    /// have none, device numbers are the usual ones. A `ParseError` at what has no field; what XLA
+    /// itself loses (options of the compiler in the header, a `channel_id` below 1, the grouping of
+    /// `slice_sizes`) is left out, or with `strict` an error too.
+    #[pyo3(signature = (*, wrapped=false, strict=false))]
+    fn to_proto<'py>(
+        &self,
+        py: Python<'py>,
+        wrapped: bool,
+        strict: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        crate::proto::to_proto(py, &self.held, wrapped, strict)
+    }
+
     /// A stable digest, as 32 hexadecimal digits, of what the module computes: equal for modules
     /// that differ only in what is left out here.
     #[pyo3(signature = (*, names=false, channel_ids=false, metadata=false, layouts=true,

@@ -108,7 +108,7 @@ fn every_probe_that_xla_accepts() {
     for line in lines.lines() {
         let pair: serde_json::Value = serde_json::from_str(line).unwrap();
         let field = |key: &str| pair[key].as_str().unwrap();
-        let proto = decode_base64(field("proto"));
+        let proto = support::base64(field("proto"));
         let own = module_of_proto(&proto);
         let theirs = module_of_text(field("text").as_bytes());
         let is_sugared =
@@ -121,21 +121,6 @@ fn every_probe_that_xla_accepts() {
         count += 1;
     }
     assert!(count >= 2000, "{count}");
-}
-
-fn decode_base64(text: &str) -> Vec<u8> {
-    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0u32, 0);
-    for byte in text.bytes().filter(|byte| *byte != b'=') {
-        bits = bits << 6 | alphabet.iter().position(|letter| *letter == byte).unwrap() as u32;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    bytes
 }
 
 /// The protos among the fixtures, each beside its text.

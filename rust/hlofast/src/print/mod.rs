@@ -22,7 +22,7 @@ use crate::ir::{
     CallRole, ComputationId, ElementKind, Flags, Layout, Module, Opcode, Row, ShapeId, ShapeTable,
 };
 use crate::text::{Cursor, Span};
-use names::Names;
+pub(crate) use names::Names;
 pub(crate) use names::needs_percent;
 pub(crate) use order::row_order;
 pub(crate) use shape::shape_classes;
@@ -183,7 +183,7 @@ fn wrapped(module: &Module, row: Row) -> Option<ComputationId> {
 }
 
 /// The thread of an implicit computation: what its start says.
-fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u32, Row>) -> Span {
+pub(crate) fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u32, Row>) -> Span {
     let computation = module.computation(id);
     if !computation.is_implicit {
         return computation.execution_thread;
@@ -193,7 +193,7 @@ fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u32, Row>) ->
 }
 
 /// The callers of implicit computations; each has one.
-fn implicit_callers(module: &Module) -> HashMap<u32, Row> {
+pub(crate) fn implicit_callers(module: &Module) -> HashMap<u32, Row> {
     let calls = module.all_calls().iter();
     calls.filter(|call| call.role == CallRole::Wrapped).map(|c| (c.computation.0, c.row)).collect()
 }

@@ -12,7 +12,7 @@ const MAX_RANK: usize = 64;
 const MAX_EMPTY: usize = 1024;
 
 /// The field of `LiteralProto` that holds elements of a type, and how.
-fn field(element_type: ElementType) -> Option<(u32, Storage)> {
+pub(super) fn field(element_type: ElementType) -> Option<(u32, Storage)> {
     use ElementType as T;
     use Storage::*;
     Some(match element_type {
@@ -52,8 +52,9 @@ fn field(element_type: ElementType) -> Option<(u32, Storage)> {
     })
 }
 
+/// How a field of `LiteralProto` holds elements.
 #[derive(Clone, Copy)]
-enum Storage {
+pub(super) enum Storage {
     /// Packed varints.
     Varints,
     /// Packed numbers of so many bytes each.

@@ -18,9 +18,12 @@ mod shape;
 mod sharding;
 mod wire;
 mod words;
+mod write;
 
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::{Outline, Span};
+
+pub use write::{NOT_IN_PROTO, Written, from_module, wrapped};
 
 /// Fields that text does not have, so that they do not outlive reading.
 pub const NOT_IN_TEXT: &[(&str, &str)] = &[

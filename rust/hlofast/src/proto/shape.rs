@@ -8,7 +8,7 @@ use crate::ir::ElementType;
 pub(super) const MAX_DEPTH: u32 = 100;
 
 pub(super) const TUPLE: i64 = 13;
-const BUFFER: i64 = 34;
+pub(super) const BUFFER: i64 = 34;
 
 use ElementType as T;
 
@@ -56,6 +56,11 @@ const TYPES: [Option<ElementType>; 37] = [
 /// The element type that `PrimitiveType` numbers `code`; None for tuples, buffers and unknown ones.
 pub(super) fn element_type(code: i64) -> Option<ElementType> {
     TYPES.get(usize::try_from(code).ok()?).copied().flatten()
+}
+
+/// The number of an element type in `PrimitiveType`.
+pub(super) fn code_of(element_type: ElementType) -> i64 {
+    TYPES.iter().position(|known| *known == Some(element_type)).unwrap_or_default() as i64
 }
 
 /// What `write` leaves out or adds.

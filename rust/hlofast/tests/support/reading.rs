@@ -150,3 +150,19 @@ pub fn seed(folder: &Path, prefix: &str) -> Module {
     let source = found.into_iter().next().unwrap().source;
     hlofast::parse(source, &Options::default()).unwrap()
 }
+
+/// The bytes that `text` spells in base 64.
+pub fn base64(text: &str) -> Vec<u8> {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0u32, 0);
+    for byte in text.bytes().filter(|byte| *byte != b'=') {
+        bits = bits << 6 | alphabet.iter().position(|letter| *letter == byte).unwrap() as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    bytes
+}

@@ -26,6 +26,7 @@ pub use header::{
     BufferDonor, DebugAttribute, EntryLayout, HeaderValue, OriginRecovery, decode_header,
     first_duplicate_alias,
 };
+pub(crate) use iota::product;
 pub use iota::{DeviceOrder, Iota};
 pub use literal::{Extent, Literal, LiteralData, LiteralLeaf, self_typed_leaves};
 pub use mesh::{AxisLookup, AxisReference, Mesh};
@@ -39,6 +40,7 @@ pub use sharding::{
     LeafSharding, NamedDimension, NamedSharding, Placement, Reduction, ShardGroup, Sharding,
     SubgroupKind, Tiles,
 };
+pub(crate) use sharding_read::given_reduction;
 pub(crate) use small_float::float_value;
 pub use string::{escape, escape_into, marker_sizes, quote, unescape};
 pub use window::{

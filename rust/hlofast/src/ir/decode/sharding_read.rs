@@ -117,7 +117,7 @@ fn words<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
 }
 
 /// A reduction other than the sum travels as `metadata={op_type="sdy::reduction_op" ...}`.
-pub(super) fn given_reduction(origins: &[Metadata<'_>]) -> Option<Reduction> {
+pub(crate) fn given_reduction(origins: &[Metadata<'_>]) -> Option<Reduction> {
     let origin = origins.iter().find(|m| m.op_type.as_deref() == Some(b"sdy::reduction_op"))?;
     Reduction::from_word(origin.op_name.as_deref()?)
 }

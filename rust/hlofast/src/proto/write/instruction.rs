@@ -1,0 +1,194 @@
+//! `HloInstructionProto`: what every instruction has.
+
+use super::Writer;
+use super::keys::Keys;
+use super::literal;
+use super::shape::{Shapes, Style};
+use super::wire::Message;
+use super::{metadata, own, sharding};
+use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::decode::AttributeValue as V;
+use crate::ir::shape_text::parse_shape;
+use crate::ir::{Call, CallRole, Opcode, Row, ShapeId, ShapeInterner};
+use crate::text::Cursor;
+
+impl Writer<'_> {
+    /// The message of `row`.
+    pub(super) fn instruction(&mut self, row: Row) -> Result<Message> {
+        let module = self.module;
+        let opcode = module.opcode(row);
+        let mut fields = Message::default();
+        fields.text(1, self.names.row(row));
+        if opcode == Opcode::Unknown {
+            let (span, _) = module.opcode_and_payload(row);
+            let word = String::from_utf8_lossy(module.opcode_text(row));
+            let message = format!("{word} is no opcode that XLA could read from a protobuf");
+            return Err(ParseError::new(ErrorKind::UnknownOpcode, span, message));
+        }
+        fields.text(2, opcode.as_str().as_bytes());
+        let place = self.place(row);
+        // A literal always has a layout, and XLA wants that of its constant to be the same.
+        let style = if opcode == Opcode::Constant { Style::Laid } else { Style::Full };
+        let shape = self.shapes.get(module.shape(row), style);
+        fields.element(3, shape.map_err(|error| super::at(error, place))?);
+        fields.integer(35, self.id(row));
+        self.operands(&mut fields, row)?;
+        let mut keys = Keys::new(module, row)?;
+        self.calls(&mut fields, &mut keys, row)?;
+        self.common(&mut fields, &mut keys, row)?;
+        match opcode {
+            Opcode::Parameter => {
+                let number = module.parameter_number(row).unwrap_or_default();
+                fields.integer(9, i64::try_from(number).unwrap_or(i64::MAX));
+                self.replication(&mut fields, &mut keys)?;
+            }
+            Opcode::Constant => self.constant(&mut fields, row)?,
+            _ => own::write(self, &mut fields, &mut keys, row)?,
+        }
+        keys.finish(opcode.as_str().as_bytes())?;
+        Ok(fields)
+    }
+
+    /// Operands stand before their users, as many as XLA's reader asks for.
+    fn operands(&self, fields: &mut Message, row: Row) -> Result<()> {
+        let (module, opcode) = (self.module, self.module.opcode(row));
+        if matches!(opcode, Opcode::Parameter | Opcode::Constant) {
+            return Ok(());
+        }
+        let operands = module.operands(row);
+        let fault = |kind, message: String| Err(ParseError::new(kind, self.place(row), message));
+        if !opcode.arity().accepts(operands.len()) {
+            let message = format!("{} with {} operands", opcode.as_str(), operands.len());
+            return fault(ErrorKind::OperandCount, message);
+        }
+        if operands.iter().any(|operand| self.id(Row(*operand)) >= self.id(row)) {
+            return fault(
+                ErrorKind::ForwardReference,
+                "an operand that depends on its user".into(),
+            );
+        }
+        fields.integers(36, operands.iter().map(|operand| self.id(Row(*operand))));
+        Ok(())
+    }
+
+    /// `ParameterReplication`: one flag for each leaf.
+    fn replication(&self, fields: &mut Message, keys: &mut Keys<'_>) -> Result<()> {
+        let flags = keys.with("parameter_replication", |value| match value {
+            V::Booleans(flags) => Ok(Some(flags)),
+            _ => Ok(None),
+        })?;
+        if let Some(flags) = flags {
+            let mut message = Message::default();
+            message.integers(1, flags.into_iter().map(i64::from));
+            fields.message(61, message);
+        }
+        Ok(())
+    }
+
+    fn constant(&mut self, fields: &mut Message, row: Row) -> Result<()> {
+        let (_, payload) = self.module.opcode_and_payload(row);
+        let text = self.module.bytes(payload);
+        let found = literal::constant(text, &mut self.shapes, self.module.shape(row));
+        // Without a value XLA too prints `{...}`.
+        if let Some(value) = found.map_err(|error| error.shifted(payload.start))? {
+            fields.message(8, value);
+        }
+        Ok(())
+    }
+
+    /// The computations that `row` calls, in the order of protobufs.
+    fn calls(&self, fields: &mut Message, keys: &mut Keys<'_>, row: Row) -> Result<()> {
+        let opcode = self.module.opcode(row);
+        if !opcode.may_call() {
+            return Ok(());
+        }
+        let mut calls: Vec<&Call> = self.module.calls(row).iter().collect();
+        for call in &calls {
+            keys.take(call.role.as_str());
+        }
+        if opcode == Opcode::CustomCall {
+            // There may be none in the list.
+            keys.take(CallRole::Called.as_str());
+        }
+        if matches!(opcode, Opcode::AsyncUpdate | Opcode::AsyncDone) {
+            // What they call is what the start calls that their operands lead to.
+            return Ok(());
+        }
+        if calls.iter().any(|call| !self.is_written(call.computation)) {
+            let message = "a computation that calls itself, which XLA does not read";
+            return Err(ParseError::new(ErrorKind::InvalidComputation, self.place(row), message));
+        }
+        // Stable: the branches of a conditional keep their order.
+        calls.sort_by_key(|call| match call.role {
+            CallRole::Condition | CallRole::Scatter | CallRole::FalseComputation => 1,
+            _ => 0,
+        });
+        fields.integers(38, calls.iter().map(|call| self.computation_id(call.computation)));
+        Ok(())
+    }
+
+    /// The attributes that every opcode may have.
+    fn common(&mut self, fields: &mut Message, keys: &mut Keys<'_>, row: Row) -> Result<()> {
+        let module = self.module;
+        if keys.take("control-predecessors").is_some() && !super::is_wrapped(module, row) {
+            let pairs = module.control_predecessors();
+            let start = pairs.partition_point(|(user, _)| *user < row);
+            let own = pairs.iter().skip(start).take_while(|(user, _)| *user == row);
+            fields.integers(37, own.map(|(_, predecessor)| self.id(*predecessor)));
+        }
+        if let Some(message) = keys.with("sharding", |value| match value {
+            V::Sharding(value) => sharding::sharding(&value).map(Some),
+            _ => Ok(None),
+        })? {
+            fields.message(40, message);
+        }
+        let attributes = keys.with("frontend_attributes", |value| match value {
+            V::FrontendAttributes(value) => Ok(Some(metadata::frontend_attributes(&value))),
+            _ => Ok(None),
+        })?;
+        // XLA always writes them, and reads no composite call without.
+        fields.message(68, attributes.unwrap_or_default());
+        if let Some(Some(message)) = keys.with("statistics", |value| match value {
+            V::Statistics(value) => Ok(Some(value.as_ref().map(metadata::statistics))),
+            _ => Ok(None),
+        })? {
+            fields.message(82, message);
+        }
+        if let Some(message) = keys.with("origin", |value| match value {
+            V::Origin(value) => metadata::origin(&value).map(Some),
+            _ => Ok(None),
+        })? {
+            fields.message(88, message);
+        }
+        if let Some(message) = keys.with("metadata", |value| match value {
+            V::Metadata(value) => metadata::metadata(&value).map(Some),
+            _ => Ok(None),
+        })? {
+            fields.message(7, message);
+        }
+        if let Some(text) = keys.with("backend_config", |value| match value {
+            V::Dictionary(value) => Ok(Some(value.into())),
+            V::Text(value) => Ok(Some(value)),
+            _ => Ok(None),
+        })? {
+            fields.text(43, &text);
+        }
+        Ok(())
+    }
+
+    /// `ShapeProto` of a shape that stands in an attribute. Spans of errors are relative to `text`.
+    pub(super) fn shape_of_text(&self, text: &[u8]) -> Result<Vec<u8>> {
+        let mut interner = ShapeInterner::default();
+        let id = whole_shape(text, &mut interner)?;
+        let mut shapes = Shapes::new(&interner.table, self.limit);
+        Ok(shapes.get(id, Style::Full)?.to_vec())
+    }
+}
+
+/// The one shape that `text` spells.
+pub(super) fn whole_shape(text: &[u8], interner: &mut ShapeInterner) -> Result<ShapeId> {
+    let mut cursor = Cursor::new(text);
+    let id = parse_shape(&mut cursor, interner)?;
+    cursor.skip_space()?;
+    if cursor.is_at_end() { Ok(id) } else { Err(cursor.expected("the end", "after a shape")) }
+}

@@ -1,0 +1,280 @@
+//! From a module to `HloModuleProto`: the inverse of reading one.
+//!
+//! Every attribute is decoded and its field written. What has no field is an error with its place,
+//! but for what XLA itself loses between text and protobuf, which is listed in
+//! [`Written::left_out`].
+
+mod convolution;
+mod custom_call;
+mod header;
+mod instruction;
+mod keys;
+mod literal;
+mod metadata;
+mod names;
+mod own;
+mod shape;
+mod sharding;
+mod wire;
+
+use crate::error::{ParseError, Result};
+use crate::ir::decode::unescape;
+use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row};
+use crate::print::{Names, implicit_callers, row_order, thread_of};
+use crate::text::Span;
+use names::UniqueNames;
+use shape::{Shapes, too_large};
+use std::collections::HashMap;
+use wire::Message;
+
+/// What text has and a protobuf does not, so that it does not outlive writing.
+pub const NOT_IN_PROTO: &[(&str, &str)] = &[
+    ("allow_spmd_sharding_propagation_to_parameters", "an option of the compiler"),
+    ("allow_spmd_sharding_propagation_to_output", "an option of the compiler"),
+    ("alias_passthrough_params", "an option of the compiler"),
+    ("input_output_alias", "all but the first of one part of the result, as in XLA"),
+    ("mode", "of collectives: it follows from channel_id and use_global_device_ids"),
+    ("channel_id", "if below 1, which reads as none"),
+    ("slice_sizes", "of a collective-permute: the numbers stay, their grouping does not"),
+];
+
+/// Bytes of protobuf for each byte of text, and in any case. Real modules take less than theirs.
+const GROWTH: usize = 32;
+const FLOOR: usize = 16 << 20;
+
+/// No protobuf can be longer.
+const MOST: usize = i32::MAX as usize;
+
+/// A module as a protobuf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The `HloModuleProto`.
+    pub bytes: Vec<u8>,
+    /// What stands in the text and is in [`NOT_IN_PROTO`]: where, and what it is.
+    pub left_out: Vec<(Span, String)>,
+}
+
+/// `module` as an `HloModuleProto` that XLA loads.
+///
+/// Instructions stand after their operands and callees before their callers; of names that several
+/// instructions or computations share all but the first get numbers. A constant whose value the
+/// text elides has none in the protobuf either, which XLA prints as `{...}` again. `num_partitions`
+/// and `replica_count` become a device assignment in the usual order. The bytes follow from the
+/// text alone.
+pub fn from_module(module: &Module) -> Result<Written> {
+    module_proto(module, 0)
+}
+
+/// `module`, an `HloModuleProto`, as the `HloProto` that XLA dumps.
+pub fn wrapped(module: &[u8]) -> Vec<u8> {
+    let mut message = Message::default();
+    message.element(1, module);
+    message.finish()
+}
+
+fn module_proto(module: &Module, depth: u32) -> Result<Written> {
+    let names = Names::new(module, false);
+    let limit = module.text().len().saturating_mul(GROWTH).saturating_add(FLOOR).min(MOST);
+    let mut writer = Writer {
+        module,
+        names: UniqueNames::new(module, &names),
+        shapes: Shapes::new(module.shapes(), limit),
+        orders: Vec::new(),
+        places: vec![0; module.row_count()],
+        owners: vec![0; module.row_count()],
+        written: vec![false; module.computations().len()],
+        callers: implicit_callers(module),
+        limit,
+        left_out: Vec::new(),
+    };
+    let bytes = writer.module(depth)?;
+    Ok(Written { bytes, left_out: writer.left_out })
+}
+
+/// What the parts of a module share.
+struct Writer<'m> {
+    module: &'m Module,
+    names: UniqueNames<'m>,
+    shapes: Shapes<'m>,
+    /// The rows of each computation in the order in which they are written.
+    orders: Vec<Vec<Row>>,
+    /// Where each row stands in that order, and which computation it is in.
+    places: Vec<u32>,
+    owners: Vec<u32>,
+    /// The computations that stand in the module already.
+    written: Vec<bool>,
+    /// Who calls the computations that the text only implies.
+    callers: HashMap<u32, Row>,
+    limit: usize,
+    left_out: Vec<(Span, String)>,
+}
+
+impl Writer<'_> {
+    fn module(&mut self, depth: u32) -> Result<Vec<u8>> {
+        let module = self.module;
+        self.number();
+        let mut fields = Message::default();
+        self.header(&mut fields, depth)?;
+        fields.text(2, self.names.computation(module.entry()));
+        fields.integer(6, self.computation_id(module.entry()));
+        let is_fused = fused(module);
+        for id in module.computation_post_order() {
+            let is_fused = is_fused.get(id.0 as usize) == Some(&true);
+            let computation = self.computation(id, is_fused, fields.len())?;
+            fields.message(3, computation);
+            if let Some(written) = self.written.get_mut(id.0 as usize) {
+                *written = true;
+            }
+            if fields.len() > self.limit {
+                return Err(too_large(module.computation(id).header, self.limit));
+            }
+        }
+        if module.is_scheduled() {
+            fields.message(7, self.schedule(&is_fused));
+        }
+        if fields.len() > self.limit {
+            return Err(too_large(Span::EMPTY, self.limit));
+        }
+        Ok(fields.finish())
+    }
+
+    /// Numbers the rows.
+    fn number(&mut self) {
+        for index in 0..self.module.computations().len() as u32 {
+            let order = row_order(self.module, ComputationId(index));
+            for (place, row) in order.iter().enumerate() {
+                if let (Some(slot), Some(owner)) =
+                    (self.places.get_mut(row.0 as usize), self.owners.get_mut(row.0 as usize))
+                {
+                    (*slot, *owner) = (place as u32, index);
+                }
+            }
+            self.orders.push(order);
+        }
+    }
+
+    /// The id of a computation: from 1, in the order of the text.
+    fn computation_id(&self, id: ComputationId) -> i64 {
+        i64::from(id.0) + 1
+    }
+
+    /// The id of an instruction: that of its computation in the high half, then from 1.
+    fn id(&self, row: Row) -> i64 {
+        let index = row.0 as usize;
+        let owner = self.owners.get(index).copied().unwrap_or_default();
+        let place = self.places.get(index).copied().unwrap_or_default();
+        self.computation_id(ComputationId(owner)) << 32 | i64::from(place + 1)
+    }
+
+    fn root(&self, id: ComputationId) -> Row {
+        Row(self.module.computation(id).root)
+    }
+
+    fn is_written(&self, id: ComputationId) -> bool {
+        self.written.get(id.0 as usize) == Some(&true)
+    }
+
+    /// Where `row` stands in the text; of rows that it only implies, what implies them.
+    fn place(&self, row: Row) -> Span {
+        let owner = self.owners.get(row.0 as usize).copied().unwrap_or_default();
+        let caller = self.callers.get(&owner).map(|caller| self.module.name_span(*caller));
+        let header = self.module.computation(ComputationId(owner)).header;
+        let spans = [Some(self.module.name_span(row)), caller, Some(header)];
+        let is_inside = |span: &Span| span.end as usize <= self.module.text().len();
+        spans.into_iter().flatten().find(is_inside).unwrap_or(Span::EMPTY)
+    }
+
+    fn leave_out(&mut self, span: Span, what: &str) {
+        self.left_out.push((span, what.to_owned()));
+    }
+
+    /// `HloComputationProto`; `before` bytes of the module are written already.
+    fn computation(&mut self, id: ComputationId, is_fused: bool, before: usize) -> Result<Message> {
+        let module = self.module;
+        let mut fields = Message::default();
+        fields.text(1, self.names.computation(id));
+        let order = self.orders.get_mut(id.0 as usize).map(std::mem::take).unwrap_or_default();
+        for row in &order {
+            let instruction = self.instruction(*row).map_err(|error| {
+                // What the text only implies is spelt beside it.
+                let is_inside = error.span().end as usize <= module.text().len();
+                if is_inside { error } else { moved(&error, self.place(*row)) }
+            })?;
+            fields.message(2, instruction);
+            if before + fields.len() > self.limit {
+                return Err(too_large(self.place(*row), self.limit));
+            }
+        }
+        if let Some(place) = self.orders.get_mut(id.0 as usize) {
+            *place = order;
+        }
+        let (parameters, root) = (module.parameters(id), self.root(id));
+        let program = self.program_shape(&parameters, root)?;
+        fields.message(4, program);
+        fields.integer(5, self.computation_id(id));
+        fields.integer(6, self.id(root));
+        fields.flag(7, is_fused);
+        let span = thread_of(module, id, &self.callers);
+        let text = module.bytes(span);
+        let thread = unescape(text.get(1..text.len().saturating_sub(1)).unwrap_or_default())
+            .map_err(|error| error.shifted(span.start + 1))?;
+        if thread.as_ref() != b"main" {
+            fields.text(8, &thread);
+        }
+        Ok(fields)
+    }
+
+    /// `HloScheduleProto`: the order of every computation that is not fused.
+    fn schedule(&self, is_fused: &[bool]) -> Message {
+        let mut schedule = Message::default();
+        for (index, order) in self.orders.iter().enumerate() {
+            if is_fused.get(index) == Some(&true) {
+                continue;
+            }
+            let mut sequence = Message::default();
+            sequence.integers(1, order.iter().map(|row| self.id(*row)));
+            let mut entry = Message::default();
+            entry.integer(1, self.computation_id(ComputationId(index as u32)));
+            entry.message(2, sequence);
+            schedule.message(1, entry);
+        }
+        schedule
+    }
+}
+
+/// Which computations are the body of a fusion.
+fn fused(module: &Module) -> Vec<bool> {
+    let mut is_fused = vec![false; module.computations().len()];
+    for call in module.all_calls() {
+        if module.opcode(call.row) == Opcode::Fusion
+            && call.role == CallRole::Calls
+            && let Some(slot) = is_fused.get_mut(call.computation.0 as usize)
+        {
+            *slot = true;
+        }
+    }
+    is_fused
+}
+
+/// Whether `row` is what async sugar wraps: its control predecessors are those of the start.
+fn is_wrapped(module: &Module, row: Row) -> bool {
+    module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR | Flags::IMPLICIT
+}
+
+/// `error` without its span, which belongs to another text than the module's.
+fn without_place(error: ParseError) -> ParseError {
+    moved(&error, Span::EMPTY)
+}
+
+/// `error` at `span`, unless it has a place of its own.
+fn at(error: ParseError, span: Span) -> ParseError {
+    if error.span() == Span::EMPTY { moved(&error, span) } else { error }
+}
+
+fn moved(error: &ParseError, span: Span) -> ParseError {
+    let moved = ParseError::new(error.kind(), span, error.message());
+    match error.help() {
+        Some(help) => moved.with_help(help),
+        None => moved,
+    }
+}
