@@ -1,13 +1,13 @@
-"""Whether XLA loads the protobufs that hlofast writes, and what it prints of them.
+"""Whether XLA loads the protobufs that hlofast writes, and what it makes of them.
 
 Run in an environment that has hlofast and jaxlib 0.10.2:
 
     python tests/oracle/check_written.py FILE...
 
 Every module of the files (texts, protobufs, or ``.jsonl.gz`` of probes with their verdicts) is
-written with ``Module.to_proto`` and loaded by XLA; what XLA prints then is compared with what
+written with ``Module.to_proto`` and loaded by XLA; what XLA writes then is read and compared with what
 hlofast reads from the same protobuf (that this is the module that was written is tested without
-XLA): every computation line by line, the header, the names of operations. XLA works in child
+XLA): instructions, computations and schedule, the header, the names of operations. XLA works in child
 processes, since it aborts on some modules.
 """
 
@@ -19,13 +19,12 @@ import gzip
 import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import hlofast
 
-# Header attributes that XLA does not print after reading a protobuf.
-NOT_PRINTED = {
+# Header attributes that XLA does not have after reading a protobuf.
+NOT_KEPT = {
     "alias_passthrough_params",
     "allow_spmd_sharding_propagation_to_output",
     "allow_spmd_sharding_propagation_to_parameters",
@@ -39,12 +38,13 @@ from jaxlib import _hlo
 for line in sys.stdin:
     print(json.dumps({"begun": True}), flush=True)
     try:
-        proto = base64.b64decode(line)
-        text = _hlo.HloModule.from_serialized_hlo_module_proto(proto).to_string()
+        module = _hlo.HloModule.from_serialized_hlo_module_proto(base64.b64decode(line))
+        module.to_string()
+        proto = base64.b64encode(module.as_serialized_hlo_module_proto()).decode()
     except Exception as error:
         print(json.dumps({"fault": str(error).splitlines()[0]}), flush=True)
     else:
-        print(json.dumps({"text": text}), flush=True)
+        print(json.dumps({"proto": proto}), flush=True)
 """
 
 
@@ -70,7 +70,7 @@ def modules(path):
 
 
 def loaded(protos):
-    """What XLA prints of each, or why it refuses it."""
+    """What XLA writes of each, or why it refuses it."""
     rest = list(protos)
     while rest:
         lines = "".join(base64.b64encode(proto).decode() + "\n" for proto in rest)
@@ -88,25 +88,23 @@ def loaded(protos):
         rest = rest[begun:]
 
 
-def computations(module):
-    """The instructions of each computation: in order if that is the schedule."""
-    text = module.to_text(metadata=False)
-    blocks = [block.splitlines() for block in text.split("\n\n")[1:]]
-    return Counter(tuple(block if module.is_scheduled else sorted(block)) for block in blocks)
+def bare(module):
+    """The module with nothing in its header but whether the order of its text is a schedule."""
+    header = "HloModule bare" + (", is_scheduled=true" if module.is_scheduled else "")
+    return hlofast.loads(header + "\n" + module.to_text(metadata=False).split("\n", 1)[1])
 
 
-def difference(module, text):
-    """In what the module that XLA prints differs from ``module``; None if in nothing. Stack frames
+def difference(module, again):
+    """In what the module that XLA has differs from ``module``; None if in nothing. Stack frames
     get other numbers there."""
-    again = hlofast.loads(text)
-    if computations(module) != computations(again):
+    if not bare(module).same_program(bare(again)):
         return "instructions"
     own, other = module.header.texts(), again.header.texts()
     for key in other:
         if own.get(key) != other[key] and key != "entry_computation_layout":
             return key
-    if set(own) - set(other) - NOT_PRINTED:
-        return ", ".join(sorted(set(own) - set(other) - NOT_PRINTED))
+    if set(own) - set(other) - NOT_KEPT:
+        return ", ".join(sorted(set(own) - set(other) - NOT_KEPT))
     return None if set(module.op_names) == set(again.op_names) else "op_name"
 
 
@@ -125,7 +123,9 @@ def main():
                 refused.append(f"{name}: {error.message}")
     results = loaded(proto for _, proto in written)
     for (name, proto), result in zip(written, results, strict=True):
-        fault = result.get("fault") or difference(hlofast.loads(proto), result["text"])
+        fault = result.get("fault") or difference(
+            hlofast.loads(proto), hlofast.loads(base64.b64decode(result["proto"]))
+        )
         if fault:
             faults.append(f"{name}: {fault}")
     found = {"modules": len(written), "refused": refused, "faults": faults}
