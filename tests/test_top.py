@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def driven(
             await pilot.pause()
             await drive(pilot)
 
-    asyncio.run(run())
+    # In a thread of its own: a browser that other tests drive keeps a loop running in this one.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(run())).result()
 
 
 def table(pilot: Any) -> Any:

@@ -114,7 +114,7 @@ def adds_up(trace: hlofast.Trace, found: TraceFile) -> None:
             slices = found.on(track)
             rounded = sum(end - begin for _, begin, end, *_ in slices) if name != "program" else 0
             exact = sum(arguments["seconds"] for *_, arguments in slices) if rounded else 0
-            assert rounded * 1e-9 == pytest.approx(exact, abs=1e-9 * len(slices))
+            assert rounded * 1e-9 == pytest.approx(exact, rel=1e-12, abs=1e-9 * len(slices))
         return sum(found.seconds(track) + left_out[track] for track in tracks)
 
     assert shown("program") == pytest.approx(time.step_seconds)
