@@ -125,7 +125,10 @@ def test_pipelines_of_ray_data_get_tables(ray: Any, tree: Tree, tmp_path: Path) 
         own = json.loads(found.to_json(orient="records"))
         assert len(own) > 5
         expected = json.loads(local.to_arrow(table).to_pandas().to_json(orient="records"))
-        by_path = lambda row: (row["path"], str(row))  # noqa: E731
+
+        def by_path(row: dict[str, Any]) -> tuple[str, str]:
+            return row["path"], str(row)
+
         assert sorted(own, key=by_path) == sorted(expected, key=by_path)
 
 

@@ -157,11 +157,30 @@ __all__ = [
     "unregister_custom_call",
 ]
 
-_OF_CHECK = frozenset(
-    """
-    Check Comparison Declaration DeclaredParameter DeclaredValue Expectations Prediction check
-    """.split()
-)
+# Loaded when they are asked for: what reads one small dump starts at once.
+_MODULES = frozenset(("config", "devices", "ray"))
+_NAMES_BY_MODULE = {
+    "_check": "Check Comparison Declaration DeclaredParameter DeclaredValue Expectations "
+    "Prediction check",
+    "_collectives": "Collectives",
+    "_cost": "Cost Utilization register_custom_call unregister_custom_call",
+    "_diff": "Diff diff",
+    "_graph": "Graph",
+    "_history": "History history",
+    "_jax": "from_jax",
+    "_lint": "Finding Findings",
+    "_memory": "Memory",
+    "_programs": "fingerprints",
+    "_remat": "Remat",
+    "_report": "Report report",
+    "_report.charts": "Plot",
+    "_scan": "Scan open_dataset scan",
+    "_stages": "Stages",
+    "_time": "Time",
+    "_trace": "Trace",
+    "table": "Table",
+}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 Sequence.register(InstructionSequence)
 Sequence.register(ComputationSequence)
@@ -175,80 +194,11 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         value = version("hlofast")
-    elif name == "from_jax":
-        from hlofast._jax import from_jax as value
-    elif name in {"Cost", "Utilization", "register_custom_call", "unregister_custom_call"}:
-        from hlofast import _cost
-
-        value = getattr(_cost, name)
-    elif name in {"Diff", "diff"}:
-        from hlofast import _diff
-
-        value = getattr(_diff, name)
-    elif name == "Graph":
-        from hlofast import _graph
-
-        value = _graph.Graph
-    elif name in {"History", "history"}:
-        from hlofast import _history
-
-        value = getattr(_history, name)
-    elif name == "fingerprints":
-        from hlofast import _programs
-
-        value = _programs.fingerprints
-    elif name == "Memory":
-        from hlofast import _memory
-
-        value = _memory.Memory
-    elif name in {"config", "devices", "ray"}:
+    elif name in _MODULE_OF or name in _MODULES:
         from importlib import import_module
 
-        value = import_module(f"hlofast.{name}")
-    elif name in _OF_CHECK:
-        from hlofast import _check
-
-        value = getattr(_check, name)
-    elif name == "Collectives":
-        from hlofast import _collectives
-
-        value = _collectives.Collectives
-    elif name in {"Finding", "Findings"}:
-        from hlofast import _lint
-
-        value = getattr(_lint, name)
-    elif name == "Remat":
-        from hlofast import _remat
-
-        value = _remat.Remat
-    elif name in {"Report", "report"}:
-        from hlofast import _report
-
-        value = getattr(_report, name)
-    elif name == "Plot":
-        from hlofast._report import charts
-
-        value = charts.Plot
-    elif name in {"Scan", "open_dataset", "scan"}:
-        from hlofast import _scan
-
-        value = getattr(_scan, name)
-    elif name == "Stages":
-        from hlofast import _stages
-
-        value = _stages.Stages
-    elif name == "Time":
-        from hlofast import _time
-
-        value = _time.Time
-    elif name == "Trace":
-        from hlofast import _trace
-
-        value = _trace.Trace
-    elif name == "Table":
-        from hlofast import table
-
-        value = table.Table
+        module = import_module(f"hlofast.{_MODULE_OF.get(name, name)}")
+        value = module if name in _MODULES else getattr(module, name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from argparse import Namespace
 
 from hlofast._report import charts
 from hlofast._report.data import (
@@ -223,8 +223,7 @@ def _scopes(found: Analyses) -> Section:
 def _collectives(found: Analyses) -> Section:
     sent = found.collectives
     title = "Collectives"
-    arguments = SimpleNamespace(by=None, pieces=False, alpa=False)
-    said = say_collectives._describe(sent, arguments)  # type: ignore[arg-type]
+    said = say_collectives._describe(sent, Namespace(by=None, pieces=False, alpa=False))
     notes = [note["text"] for note in said["notes"]]
     if not len(sent):
         return Section("collectives", title, facts=[("collectives", "none")], notes=notes)

@@ -41,6 +41,7 @@ class Field:
         """The number that stands for what is not known; None if there is no such."""
         self.values: Any
         if kind in ("text", "code"):
+            # Columns of these kinds hold texts, which the union of all kinds cannot say.
             self.values = values if isinstance(values, Words) else Words.of(values)  # type: ignore[arg-type]
         elif isinstance(values, list | tuple):
             known = [self._number(value) for value in values]

@@ -73,6 +73,7 @@ def _columns() -> int:
     if told.isdecimal() and int(told) > 0:
         return int(told)
     try:
+        # Without standard output this raises, as a file that is no terminal does.
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
         return 80
