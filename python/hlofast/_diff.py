@@ -220,8 +220,12 @@ class Diff:
 
 def _live_peak(module: Module) -> int | None:
     """The peak in bytes; None where it cannot be told."""
+    import warnings
+
     try:
-        return module.memory().live_peak
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # That it is modelled stands beside it.
+            return module.memory().live_peak
     except ValueError:
         return None
 

@@ -440,7 +440,8 @@ def _print_plan(printer: output.Printer, plan: dict[str, Any], limit: int | None
         text = f"{row['kind'].replace('_', ' ')} {made} {row['shape']}: peak {peak:,} B{cost}"
         printer.paragraph(f"{number}. ", text)
         printer.paragraph("   change: ", row["change"])
-        printer.paragraph("   module: ", f"copies of {', '.join(row['again'])}")
+        if row["again"]:
+            printer.paragraph("   module: ", f"copies of {', '.join(row['again'])}")
     rows = [
         [
             row["name"] + (row["index"] if row["index"] != "{}" else ""),
