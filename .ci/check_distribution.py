@@ -32,8 +32,7 @@ def check_wheel(path: Path) -> list[str]:
     sources = {
         path.relative_to(CHECKOUT / "python").as_posix()
         for path in (CHECKOUT / "python" / "hlofast").rglob("*")
-        if path.suffix in {".py", ".pyi", ".typed", ".json", ".toml", ".md", ".css", ".js"}
-        or path.name == "py.typed"
+        if path.is_file() and path.suffix not in {".so", ".pyd", ".dylib", ".pyc"}
     }
     faults += [f"{name}: missing in the wheel" for name in sorted(sources - set(names))]
     required = {"hlofast/py.typed", "hlofast/_core.pyi", f"{folder}/licenses/LICENSE"}

@@ -1,0 +1,164 @@
+"""The user guide: questions answered from a dump to a decision, and the dumps to try it on."""
+
+from __future__ import annotations
+
+import os
+
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+EXAMPLES = """\
+examples:
+  hlofast guide                    what there is
+  hlofast guide memory             one page
+  hlofast guide --all | less       all of it
+  hlofast guide -o guide           all of it, the pictures and the dumps, into the folder `guide`
+  hlofast guide --json | jq -r '.pages[].commands[]'
+
+Every command in it can be typed in the folder that -o writes. The pages are Markdown, for any
+editor or viewer; where the output is no terminal they are printed as they are.
+"""
+VERSION = 1
+PAGES = ("start", "mfu", "memory", "axes", "remat", "compiler", "protobuf")
+"""Names of the pages, in the order of reading."""
+ARCHIVE = "examples.tar.xz"
+STEP = "train.py"
+_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "guide")
+_PROMPT = "$ "
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("page", nargs="?", metavar="NAME", help=f"a page: {', '.join(PAGES)}")
+    what.add_argument("--all", action="store_true", help="all pages")
+    what.add_argument(
+        "-o", "--output", metavar="FOLDER", help="write pages, pictures and dumps into a folder"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print pages, or write all of them."""
+    name = arguments.page
+    if name is not None and name not in PAGES:
+        inputs.complain(f"no page {name!r}; one of {', '.join(PAGES)}")
+        return USAGE
+    written: list[str] | None = None
+    if arguments.output is not None:
+        try:
+            written = _write(arguments.output)
+        except _TakenError as taken:
+            inputs.complain(f"{taken}: there is another file of this name; name a new folder")
+            return USAGE
+        except OSError as error:
+            inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
+            return UNREADABLE
+    pages = [Page(each) for each in PAGES if name is None or each == name]
+    if arguments.json:
+        document = {"pages": [page.describe() for page in pages], "folder": arguments.output}
+        output.print_json("guide", VERSION, document | {"files": written})
+        return DONE
+    printer = output.Printer()
+    if written is not None:
+        printer.line(f"{arguments.output}: {output.counted(len(written), 'file')}; begin with")
+        printer.line(f"{os.path.join(arguments.output, pages[0].file)}")
+    elif name is not None or arguments.all:
+        for page in pages:
+            page.show(printer, is_first=page is pages[0])
+    else:
+        printer.facts([(page.name, page.title) for page in pages])
+        printer.line()
+        printer.line("`hlofast guide NAME` prints one, `hlofast guide -o FOLDER` writes all of it.")
+    return DONE
+
+
+class Page:
+    """A page as it lies in the package."""
+
+    __slots__ = ("file", "name", "text")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.file = f"{name}.md"
+        self.text = _content(self.file).decode()
+
+    @property
+    def title(self) -> str:
+        """The page's heading."""
+        return self.text.partition("\n")[0].lstrip("# ")
+
+    def describe(self) -> dict[str, Any]:
+        """The page in JSON."""
+        lines = self.text.splitlines()
+        commands = [line.removeprefix(_PROMPT) for line in lines if line.startswith(_PROMPT)]
+        return {"name": self.name, "title": self.title, "text": self.text, "commands": commands}
+
+    def show(self, printer: output.Printer, *, is_first: bool) -> None:
+        """Print the page; a terminal gets headings and commands in bold instead of their marks."""
+        if not is_first:
+            printer.stream.write("\n")
+        if not printer.stream.isatty():
+            printer.stream.write(self.text)
+            return
+        for line in self.text.splitlines():
+            if line.startswith("```"):
+                continue
+            if line.startswith(("#", _PROMPT)):
+                line = printer.styled(line.lstrip("# "), "1")
+            printer.stream.write(line + "\n")
+
+
+class _TakenError(Exception):
+    """A file of the user has the name of one that would be written."""
+
+
+def _content(name: str) -> bytes:
+    """A file of the guide."""
+    with open(os.path.join(_FOLDER, name), "rb") as file:
+        return file.read()
+
+
+def _contents() -> dict[str, bytes]:
+    """All files of the guide by the paths that they get; dumps are unpacked."""
+    import tarfile
+
+    pictures = sorted(os.listdir(os.path.join(_FOLDER, "pictures")))
+    names = [*(f"{page}.md" for page in PAGES), STEP, *(f"pictures/{each}" for each in pictures)]
+    found = {name: _content(name) for name in names}
+    with tarfile.open(os.path.join(_FOLDER, ARCHIVE)) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            if file is not None:
+                found[member.name] = file.read()
+    return found
+
+
+def _write(folder: str) -> list[str]:
+    """Write all files; returns their paths. No file of the user is replaced."""
+    from hlofast import _files
+
+    contents = {os.path.join(folder, name): content for name, content in _contents().items()}
+    # Looked at before anything is written, so that nothing is if one cannot be.
+    missing = [path for path, content in contents.items() if not _is_there(path, content)]
+    os.makedirs(os.path.join(folder, "pictures"), exist_ok=True)
+    for path in missing:
+        with _files.replacing(path) as file:
+            file.write(contents[path])
+    return list(contents)
+
+
+def _is_there(path: str, content: bytes) -> bool:
+    """Whether the file is there with this content; another file there is an error."""
+    if not os.path.lexists(path):
+        return False
+    if os.path.isfile(path) and os.path.getsize(path) == len(content):
+        with open(path, "rb") as file:
+            if file.read() == content:
+                return True
+    raise _TakenError(path)

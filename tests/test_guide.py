@@ -1,0 +1,203 @@
+"""The guide: what it shows is what happens. BLESS=1 writes what happens into its pages."""
+
+import importlib.resources
+import os
+import re
+import signal
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import console
+import hlofast
+from conftest import CHECKOUT
+from hlofast.cli import guide, output
+from test_cli import COMMAND, FakeTerminal, document, hlofast_command
+
+pytestmark = pytest.mark.once
+
+SOURCES = CHECKOUT / "python" / "hlofast" / "guide"
+FIGURE = re.compile(r"`([+<>-]?[\d.,]+ ?[%\w]{0,5}(?: exact)?|train\.py:\d+|\w+\[[\d,]+\])`")
+"""A number, a source line or a shape in a sentence."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `hlofast guide -o` writes."""
+    folder = tmp_path_factory.mktemp("guide") / "new" / "guide"
+    done = hlofast_command("guide", "-o", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"{folder}/start.md\n")
+    return folder
+
+
+def blocks(text: str) -> str:
+    """What the blocks of a page hold."""
+    return "".join(re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def prose(text: str) -> str:
+    """A page without its blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+class TestPages:
+    @pytest.mark.parametrize("name", guide.PAGES)
+    def test_commands_print_what_the_page_shows(self, name: str, folder: Path) -> None:
+        if name == "start":
+            pytest.importorskip("bokeh")
+        ran = console.check(SOURCES / f"{name}.md", folder)
+        (page,) = document("guide", name)["pages"]
+        assert ran == len(page["commands"])
+        assert ran or name == "protobuf"
+
+    @pytest.mark.parametrize("name", guide.PAGES)
+    def test_figures_in_sentences_are_those_of_outputs(self, name: str) -> None:
+        known = "".join(blocks((SOURCES / f"{page}.md").read_text()) for page in guide.PAGES)
+        for figure in FIGURE.findall(prose((SOURCES / f"{name}.md").read_text())):
+            assert figure in known, figure
+
+    def test_files_and_links_named_exist(self, folder: Path) -> None:
+        for name in guide.PAGES:
+            text = (folder / f"{name}.md").read_text()
+            for target in re.findall(r"\]\(([^)]+)\)", text):
+                assert target.startswith("https://") or (folder / target).is_file(), target
+            for path in re.findall(r"`(\w+\.(?:txt|py))`", text):
+                made_by_compilers = path in {"after_optimizations.txt", "before_optimizations.txt"}
+                assert made_by_compilers or (folder / path).is_file(), path
+            for verb in re.findall(r"`hlofast (\w+)", text):
+                assert verb in hlofast.cli.VERBS, verb
+
+    def test_every_file_is_named(self, folder: Path) -> None:
+        text = "".join((folder / f"{name}.md").read_text() for name in guide.PAGES)
+        for path in folder.rglob("*"):
+            if path.is_file() and path.name != "start.md":
+                assert path.name in text, path
+
+    def test_fields_of_protobufs_are_those_of_the_reader(self) -> None:
+        rows = [f"| `{field}` | {what} |\n" for field, what in hlofast.protobuf_fields_not_in_text]
+        table = "".join(["| field | what it is |\n", "|---|---|\n", *rows])
+        path = SOURCES / "protobuf.md"
+        text = path.read_text()
+        shown = re.sub(
+            r"(?<=<!-- fields -->\n).*?(?=<!-- /fields -->)", table, text, flags=re.DOTALL
+        )
+        if os.environ.get("BLESS"):
+            path.write_text(shown)
+        assert shown == text
+
+    def test_text_is_as_wide_as_an_editor(self) -> None:
+        for name in guide.PAGES:
+            for line in prose((SOURCES / f"{name}.md").read_text()).splitlines():
+                assert len(line) <= 100 or line.startswith(("|", "!")), line
+
+
+class TestCommand:
+    def test_list_has_every_page(self) -> None:
+        done = hlofast_command("guide")
+        assert done.returncode == 0
+        for name in guide.PAGES:
+            title = (SOURCES / f"{name}.md").read_text().splitlines()[0].removeprefix("# ")
+            assert re.search(rf"^{name} +{re.escape(title)}$", done.stdout, flags=re.MULTILINE)
+
+    @pytest.mark.parametrize("name", ["memory", "protobuf"])
+    def test_page_is_printed_as_it_is(self, name: str) -> None:
+        done = hlofast_command("guide", name)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == (SOURCES / f"{name}.md").read_text()
+
+    def test_all_pages(self) -> None:
+        texts = [(SOURCES / f"{name}.md").read_text() for name in guide.PAGES]
+        assert hlofast_command("guide", "--all").stdout == "\n".join(texts)
+
+    def test_terminal_gets_no_marks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        printer = output.Printer(FakeTerminal())
+        guide.Page("mfu").show(printer, is_first=True)
+        shown = printer.stream.getvalue()
+        assert shown.startswith("\x1b[1mIs my MFU real?\x1b[0m\n")
+        assert "```" not in shown
+        assert "\x1b[1m$ hlofast cost --xla" in shown
+
+    def test_document(self, tmp_path: Path) -> None:
+        pages = document("guide")["pages"]
+        assert [page["name"] for page in pages] == list(guide.PAGES)
+        (page,) = document("guide", "axes")["pages"]
+        assert page["text"] == (SOURCES / "axes.md").read_text()
+        assert page["commands"][0].startswith("hlofast time ")
+        written = document("guide", "-o", tmp_path / "g")
+        assert sorted(written["files"]) == sorted(
+            str(path) for path in (tmp_path / "g").rglob("*") if path.is_file()
+        )
+
+    def test_unknown_page_is_exit_code_2(self) -> None:
+        done = hlofast_command("guide", "mpu")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"hlofast: no page 'mpu'; one of {', '.join(guide.PAGES)}\n"
+
+    @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="no pipes to close")
+    def test_closed_pipe_ends_quietly(self) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        command = [*COMMAND, "guide", "--all"]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+class TestFolder:
+    def test_holds_the_files_of_the_package(self, folder: Path) -> None:
+        package = importlib.resources.files("hlofast") / "guide"
+        assert (folder / "train.py").read_bytes() == (package / "train.py").read_bytes()
+        assert (package / guide.ARCHIVE).is_file()
+        for path in sorted(folder.glob("*.txt")):
+            module = hlofast.load(path)
+            assert (module.name, module.num_partitions) == ("jit_train_step", 8)
+            assert module.is_scheduled
+
+    def test_dumps_have_the_lines_of_the_program(self, folder: Path) -> None:
+        lines = (folder / "train.py").read_text().splitlines()
+        products = hlofast.load(folder / "step.txt").matmuls()
+        places = {(row["source_file"], row["source_line"]) for row in products}
+        assert {file for file, _ in places} == {"train.py"}
+        assert len(places) >= 6
+        for _, line in places:
+            assert re.search(r"einsum|@|jax\.nn|value_and_grad", lines[line - 1]), lines[line - 1]
+
+    def test_writing_again_changes_nothing(self, folder: Path) -> None:
+        def state() -> dict[Path, int]:
+            return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+        before = state()
+        assert hlofast_command("guide", "-o", folder).returncode == 0
+        assert state() == before
+
+    def test_files_of_the_user_stay(self, tmp_path: Path) -> None:
+        (tmp_path / "step.txt").write_text("mine")
+        done = hlofast_command("guide", "-o", tmp_path)
+        assert done.returncode == 2
+        assert str(tmp_path / "step.txt") in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["step.txt"]
+        assert (tmp_path / "step.txt").read_text() == "mine"
+
+    def test_folder_that_cannot_be_is_exit_code_3(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        done = hlofast_command("guide", "-o", tmp_path / "file" / "guide")
+        assert done.returncode == 3
+        assert "Traceback" not in done.stderr
+        assert str(tmp_path / "file") in done.stderr
+
+    def test_pictures_are_small_and_of_both_themes(self) -> None:
+        pictures = sorted((SOURCES / "pictures").iterdir())
+        assert sum(path.stat().st_size for path in pictures) <= 200_000
+        assert {path.stem.rpartition("_")[2] for path in pictures} == {"light", "dark"}
+        for path in pictures:
+            head = path.read_bytes()[:24]
+            assert head.startswith(b"\x89PNG\r\n")
+            assert struct.unpack(">2I", head[16:]) == (1280, 800)
+
+    def test_dumps_are_small(self) -> None:
+        assert (SOURCES / guide.ARCHIVE).stat().st_size <= 100_000
