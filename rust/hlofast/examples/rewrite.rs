@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             writeln!(log, "{} of {}", possible.len(), possible.len() + refused.len())?;
             possible
         }
-        Err(_) => recipe::read(&module, &std::fs::read(wanted)?)?,
+        Err(_) => recipe::read(&module, &serde_json::from_slice(&std::fs::read(wanted)?)?)?,
     };
     let rewritten = hlofast::remat::rewrite(&module, &recomputes)?;
     std::io::stdout().write_all(rewritten.module.text())?;

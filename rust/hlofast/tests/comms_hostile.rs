@@ -1,5 +1,4 @@
 //! Collectives and findings of texts that mean harm: bounded work, nothing lost.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use hlofast::comms::{Collectives, Moved, collectives};
 use hlofast::cost::{Facts, cost};

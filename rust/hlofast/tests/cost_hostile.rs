@@ -1,5 +1,4 @@
 //! Costs of texts that mean harm: bounded work, sums that say when they are too large.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use hlofast::cost::{Cost, Facts, Options, cost, operand_sums};
 use hlofast::ir::Module;

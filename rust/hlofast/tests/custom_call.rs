@@ -1,10 +1,6 @@
 //! Custom calls: what is known of them, and what is said to be unknown.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::reading;
 use hlofast::Provenance;
 use hlofast::cost::custom_call::{
     CustomCallCost, CustomCallKind, KNOWN_TARGETS, custom_call_cost, custom_call_target,
@@ -25,7 +21,7 @@ fn cost(result: &str, operands: &[&str], target: &str, attributes: &str) -> Cust
         "  ROOT call = {result} custom-call({}), custom_call_target=\"{target}\"{attributes}\n}}\n",
         names.join(", ")
     );
-    let module = support::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let module = reading::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
     let row = Row(operands.len() as u32);
     assert_eq!(custom_call_target(&module, row).unwrap(), target.as_bytes());
     custom_call_cost(&module, row)
@@ -244,7 +240,7 @@ fn custom_calls(module: &Module) -> impl Iterator<Item = Row> {
 fn every_target_among_the_dumps_is_known() {
     let mut kinds: BTreeMap<CustomCallKind, usize> = BTreeMap::new();
     let mut estimated = 0;
-    for (name, source) in support::modules() {
+    for (name, source) in reading::modules() {
         let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
         for row in custom_calls(&module) {
             let found = custom_call_cost(&module, row);
@@ -266,13 +262,13 @@ fn every_target_among_the_dumps_is_known() {
 
 #[test]
 fn seed_documents() {
-    let Some(folder) = support::seeds() else { return };
+    let Some(folder) = reading::seeds() else { return };
     for (prefix, count, total, kind) in [
         ("001", 8, 0, None),
         ("002", 151, 631_360_192_512, Some(CustomCallKind::Gemm)),
         ("003", 0, 0, None),
     ] {
-        let module = support::seed(&folder, prefix);
+        let module = reading::seed(&folder, prefix);
         let calls: Vec<CustomCallCost> =
             custom_calls(&module).map(|row| custom_call_cost(&module, row)).collect();
         assert_eq!(calls.len(), count, "{prefix}");

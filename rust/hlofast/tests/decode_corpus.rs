@@ -1,42 +1,12 @@
 //! Every attribute, header value, table and constant of the fixtures and of the probes that XLA
 //! accepts has a typed value.
 
-use flate2::read::GzDecoder;
+use crate::support::reading::{Probe, files_below, probes, read, tests_folder};
 use hlofast::ir::decode::*;
 use hlofast::ir::{Module, Opcode};
 use hlofast::text::Source;
 use hlofast::{Options, ParseError, parse};
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-
-fn tests_directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
-}
-
-fn content(path: &Path) -> Vec<u8> {
-    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    if path.extension().is_none_or(|extension| extension != "gz") {
-        return bytes;
-    }
-    let mut text = Vec::new();
-    GzDecoder::new(bytes.as_slice())
-        .read_to_end(&mut text)
-        .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    text
-}
-
-fn files(directory: &Path, found: &mut Vec<PathBuf>) {
-    let entries = std::fs::read_dir(directory).unwrap_or_else(|e| panic!("{directory:?}: {e}"));
-    for entry in entries.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files(&path, found);
-        } else if path.to_string_lossy().trim_end_matches(".gz").ends_with(".txt") {
-            found.push(path);
-        }
-    }
-}
 
 /// What was decoded, and what could not be.
 #[derive(Default)]
@@ -106,11 +76,11 @@ fn check(report: &Report) {
 
 #[test]
 fn fixtures() {
-    let mut found = Vec::new();
-    files(&tests_directory().join("fixtures"), &mut found);
+    let folder = tests_folder().join("fixtures");
+    let found = [".txt", ".txt.gz"].map(|suffix| files_below(&folder, suffix));
     let (mut report, mut modules) = (Report::default(), 0);
-    for path in found {
-        let text = content(&path);
+    for path in found.concat() {
+        let text = read(&path);
         if !text.starts_with(b"HloModule") {
             continue;
         }
@@ -133,42 +103,10 @@ fn fixtures() {
 /// name, whose payload the module does not find.
 const WITHOUT_VALUE: &[&str] = &["literals/scalar/s32/,", "single/f32[] constant(1)"];
 
-/// The string value of `key` in one line of JSON as the probes' writer emits it.
-fn json_string(line: &str, key: &str) -> Option<String> {
-    let rest = line.split_once(&format!("\"{key}\": \""))?.1;
-    let mut text = String::new();
-    let mut characters = rest.chars();
-    loop {
-        match characters.next()? {
-            '"' => return Some(text),
-            '\\' => match characters.next()? {
-                'n' => text.push('\n'),
-                'r' => text.push('\r'),
-                't' => text.push('\t'),
-                'f' => text.push('\x0c'),
-                'b' => text.push('\x08'),
-                'u' => {
-                    let digits: String = characters.by_ref().take(4).collect();
-                    text.push(char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?);
-                }
-                other => text.push(other),
-            },
-            other => text.push(other),
-        }
-    }
-}
-
 #[test]
 fn probes_that_xla_accepts() {
-    let lines = content(&tests_directory().join("probes/verdicts.jsonl.gz"));
     let (mut report, mut accepted) = (Report::default(), 0);
-    for line in String::from_utf8_lossy(&lines).lines() {
-        if json_string(line, "verdict").as_deref() != Some("accept") {
-            continue;
-        }
-        let (Some(id), Some(text)) = (json_string(line, "id"), json_string(line, "text")) else {
-            continue;
-        };
+    for Probe { id, text, .. } in probes().into_iter().filter(|probe| probe.is_accepted) {
         if WITHOUT_VALUE.contains(&id.as_str()) {
             continue;
         }
@@ -237,14 +175,9 @@ const MISREAD: &[&str] = &[
 
 #[test]
 fn xla_prints_the_same_values() {
-    let lines = content(&tests_directory().join("probes/verdicts.jsonl.gz"));
     let (mut compared, mut differ) = (0, Vec::new());
-    for line in String::from_utf8_lossy(&lines).lines() {
-        let (Some(id), Some(text), Some(long)) =
-            (json_string(line, "id"), json_string(line, "text"), json_string(line, "long"))
-        else {
-            continue;
-        };
+    for Probe { id, text, printed, .. } in probes() {
+        let Some(long) = printed else { continue };
         let read = |text: &str| parse(Source::from_slice(text.as_bytes()), &Options::default());
         let (Ok(module), Ok(printed)) = (read(&text), read(&long)) else { continue };
         let theirs = kept(&printed);

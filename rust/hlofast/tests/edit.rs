@@ -1,11 +1,9 @@
 //! Edits give new modules; what they do not touch keeps its text.
 
-mod support;
-
+use crate::support::generate::generate;
+use crate::support::round_trip::{dumps, parse};
 use hlofast::edit::{Edit, EditError, apply, edited_text};
 use hlofast::ir::{Module, Opcode, Row};
-use support::generate::generate;
-use support::{dumps, parse};
 
 const TEXT: &str =
     "HloModule m, is_scheduled=true, entry_computation_layout={(f32[2]{0})->f32[2]{0}}

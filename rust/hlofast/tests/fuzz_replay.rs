@@ -1,27 +1,21 @@
 //! Replays the corpus of the fuzz targets (`rust/fuzz`): what they do, on a stable toolchain.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/memory_file.rs"]
-mod memory_file;
-#[path = "support/reading.rs"]
-mod support;
-
-use support::{exercise, invariants, with_context};
+use crate::support::reading::with_context;
+use crate::support::{compare, exercise, invariants, memory_file, reading};
 
 #[test]
 fn the_corpus_of_the_fuzzer_reads_without_a_panic() {
-    let folder = support::tests_folder().join("fixtures/fuzz_corpus");
-    let mut inputs = support::files(&folder, "");
+    let folder = reading::tests_folder().join("fixtures/fuzz_corpus");
+    let mut inputs = reading::files(&folder, "");
     inputs.retain(|path| path.is_file());
     assert!(inputs.len() > 50, "the corpus is missing");
     let mut modules = 0;
     for path in inputs {
-        let text = support::read(&path);
+        let text = reading::read(&path);
         with_context(&path.to_string_lossy(), &text, || {
-            support::compare::read_in_every_way("", &text, false).ok();
-            let collected = support::compare::read_in_every_way("", &text, true);
-            for module in collected.iter().chain(support::parse(&text).iter()) {
+            compare::read_in_every_way("", &text, false).ok();
+            let collected = compare::read_in_every_way("", &text, true);
+            for module in collected.iter().chain(reading::parse(&text).iter()) {
                 invariants::check_invariants(module);
                 exercise::exercise(module);
                 modules += 1;
@@ -33,11 +27,11 @@ fn the_corpus_of_the_fuzzer_reads_without_a_panic() {
 
 #[test]
 fn protos_of_the_corpus_cut_off_and_changed() {
-    let inputs = support::files(&support::tests_folder().join("fixtures/fuzz_corpus/protos"), "");
+    let inputs = reading::files(&reading::tests_folder().join("fixtures/fuzz_corpus/protos"), "");
     assert!(inputs.len() > 30, "the corpus is missing");
     let mut modules = 0;
     for path in inputs {
-        let whole = support::read(&path);
+        let whole = reading::read(&path);
         modules += usize::from(read_proto(&whole));
         for at in 0..whole.len() {
             read_proto(&whole[..at]);
@@ -52,7 +46,7 @@ fn protos_of_the_corpus_cut_off_and_changed() {
 /// What the fuzz target `proto` does; whether the bytes are a module.
 fn read_proto(bytes: &[u8]) -> bool {
     let Ok(translation) = hlofast::proto::to_text(bytes) else { return false };
-    let Ok(module) = support::parse(&translation.text) else { return false };
+    let Ok(module) = reading::parse(&translation.text) else { return false };
     invariants::check_invariants(&module);
     true
 }
@@ -60,10 +54,10 @@ fn read_proto(bytes: &[u8]) -> bool {
 #[test]
 fn the_corpus_of_memory_files_reads_without_a_panic() {
     let inputs =
-        support::files(&support::tests_folder().join("fixtures/fuzz_corpus/memory_files"), "");
+        reading::files(&reading::tests_folder().join("fixtures/fuzz_corpus/memory_files"), "");
     let (mut accepted, mut refused) = (0, 0);
     for path in &inputs {
-        let input = support::read(path);
+        let input = reading::read(path);
         with_context(&path.to_string_lossy(), &input, || match memory_file::read(&input) {
             Some(_) => accepted += 1,
             None => refused += 1,

@@ -1,17 +1,13 @@
 //! Contexts of called computations, multiplicities, scopes and phases by name.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::reading;
 use hlofast::graph::{
     Attribution, AttributionOptions, Contexts, Phase, Rules, ScopeTree, attribution, multiplicities,
 };
 use hlofast::ir::{Module, Row};
 
 fn parse(text: &str) -> Module {
-    support::parse(text.as_bytes()).unwrap()
+    reading::parse(text.as_bytes()).unwrap()
 }
 
 fn attribute(module: &Module) -> Attribution {
@@ -175,8 +171,8 @@ ENTRY %main (z: f32[]) -> f32[] {
 }
 "#;
     // The reader refuses such a text; collecting errors it leaves out the call that closes it.
-    assert!(support::parse(text.as_bytes()).is_err());
-    let module = support::parse_all(text.as_bytes()).unwrap();
+    assert!(reading::parse(text.as_bytes()).is_err());
+    let module = reading::parse_all(text.as_bytes()).unwrap();
     let found = attribute(&module);
     let counts = multiplicities(&found.contexts, |_| Some(1));
     assert_eq!(counts, [Some(1), Some(1), Some(1)]);
@@ -365,7 +361,7 @@ ENTRY %main (x: f32[4]) -> (f32[4], f32[4]) {
 
 #[test]
 fn every_fixture_has_one_place_for_every_row_and_node() {
-    let modules = support::modules();
+    let modules = reading::modules();
     let parsed = modules.into_iter().filter_map(|(name, source)| {
         Some((name, hlofast::parse(source, &hlofast::Options::default()).ok()?))
     });

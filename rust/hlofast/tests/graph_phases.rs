@@ -1,10 +1,6 @@
 //! Phases that names leave open: data flow, pipeline markers, and what seeds and fixtures add up to.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::reading;
 use hlofast::graph::{Attribution, AttributionOptions, Phase, attribution, sections, source_of};
 use hlofast::ir::{Module, Opcode, Row};
 use hlofast::text::OpenOptions;
@@ -13,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn parse(text: &str) -> Module {
-    support::parse(text.as_bytes()).unwrap()
+    reading::parse(text.as_bytes()).unwrap()
 }
 
 fn attribute(module: &Module) -> Attribution {
@@ -31,7 +27,7 @@ fn phases<const N: usize>(module: &Module, names: [&str; N]) -> [Phase; N] {
 
 /// The first module of a file among the fixtures.
 fn fixture(path: &str) -> Module {
-    let bytes = support::read(&support::tests_folder().join("fixtures").join(path));
+    let bytes = reading::read(&reading::tests_folder().join("fixtures").join(path));
     let options = OpenOptions { path: Some(path), max_bytes: None };
     let found = hlofast::text::open(Arc::new(bytes), &options).unwrap();
     let source = found.into_iter().next().unwrap().source;
@@ -40,21 +36,7 @@ fn fixture(path: &str) -> Module {
 
 /// The seed whose file name begins with `number`; None, said aloud, without the seeds.
 fn seed(number: &str) -> Option<Module> {
-    let beside = support::tests_folder().join("../../shared/seeds");
-    let folder = std::env::var("HLOFAST_SEEDS").map_or(beside, Into::into);
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        eprintln!("skipped: no seed documents in {}", folder.display());
-        return None;
-    };
-    let mut paths = entries.map(|entry| entry.unwrap().path());
-    let is_it = |path: &std::path::PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(number))
-    };
-    let path = paths.find(is_it).unwrap();
-    let options = OpenOptions { path: None, max_bytes: None };
-    let found = hlofast::text::open(Arc::new(std::fs::read(path).unwrap()), &options).unwrap();
-    let source = found.into_iter().next().unwrap().source;
-    Some(hlofast::parse(source, &hlofast::Options::default()).unwrap())
+    reading::seeds().map(|folder| reading::seed(&folder, number))
 }
 
 fn dimensions(module: &Module, row: u32) -> Vec<u128> {
@@ -103,8 +85,8 @@ fn gemms(module: &Module) -> BTreeMap<Phase, (usize, u128)> {
 
 #[test]
 fn old_jax_splits_recomputed_from_backward_products() {
-    let facts = support::tests_folder().join("fixtures/seedlike/gpu_train_step.facts.json");
-    let facts: Value = serde_json::from_slice(&support::read(&facts)).unwrap();
+    let facts = reading::tests_folder().join("fixtures/seedlike/gpu_train_step.facts.json");
+    let facts: Value = serde_json::from_slice(&reading::read(&facts)).unwrap();
     let sums = gemms(&fixture("seedlike/gpu_train_step.txt.gz"));
     let of = |phase: Phase| sums.get(&phase).map_or(0, |sum| sum.1);
     for phase in [Phase::Forward, Phase::Recompute, Phase::Backward] {
@@ -175,8 +157,8 @@ fn sections_between_markers_behind_calls() {
             assert_ne!(module.opcode(source), Opcode::Tuple);
         }
     }
-    let facts = support::tests_folder().join("fixtures/seedlike/pipeline_stage.facts.json");
-    let facts: Value = serde_json::from_slice(&support::read(&facts)).unwrap();
+    let facts = reading::tests_folder().join("fixtures/seedlike/pipeline_stage.facts.json");
+    let facts: Value = serde_json::from_slice(&reading::read(&facts)).unwrap();
     let sums = gemms(&module);
     let total: u128 = sums.values().map(|sum| sum.1).sum();
     assert_eq!(total, u128::from(facts["dot_flops"].as_u64().unwrap()));
@@ -237,7 +219,7 @@ ENTRY %main (x: f32[4], y: f32[4]) -> f32[2,2] {
   ROOT %end = f32[2,2] bitcast(%handed)
 }
 "#;
-    let module = support::parse_all(text.as_bytes()).unwrap();
+    let module = reading::parse_all(text.as_bytes()).unwrap();
     let source = |name, bitcasts| {
         let row = source_of(&module, find(&module, name), bitcasts);
         String::from_utf8_lossy(module.instruction_name(row)).into_owned()
@@ -346,7 +328,7 @@ ENTRY %main (x: f32[4,4]) -> (f32[4,4], f32[4,4], f32[4,4]) {
 #[test]
 fn every_product_of_a_fixture_with_names_has_a_phase() {
     let mut products = BTreeMap::new();
-    for (name, source) in support::modules() {
+    for (name, source) in reading::modules() {
         let Ok(module) = hlofast::parse(source, &hlofast::Options::default()) else { continue };
         if module.metadata_columns().op_names.is_empty() {
             continue;
@@ -414,10 +396,10 @@ fn wide_and_often_called_texts_end_in_time() {
 #[test]
 fn no_readable_text_is_too_odd() {
     let mut modules = 0;
-    for probe in support::probes() {
-        let Ok(module) = support::parse_all(probe.text.as_bytes()) else { continue };
+    for probe in reading::probes() {
+        let Ok(module) = reading::parse_all(probe.text.as_bytes()) else { continue };
         modules += 1;
-        support::with_context(&probe.id, probe.text.as_bytes(), || {
+        reading::with_context(&probe.id, probe.text.as_bytes(), || {
             let found = attribute(&module);
             assert_eq!(found.phase.len(), found.contexts.positions);
             assert_eq!(found.scope.len(), found.contexts.positions);

@@ -1,10 +1,6 @@
 //! Contractions: batch, M, N, K and FLOPs of everything that multiplies and adds.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::reading;
 use hlofast::Provenance;
 use hlofast::cost::convolution::convolution_flops;
 use hlofast::cost::matmul::{Contraction, ContractionKind, contraction};
@@ -12,7 +8,7 @@ use hlofast::ir::{ElementType, Module, Opcode, Row};
 
 fn find(result: &str, opcode: &str, operands: &[&str], attributes: &str) -> Contraction {
     let text = module_text(result, opcode, operands, attributes);
-    let module = support::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let module = reading::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text}"));
     let row = Row(operands.len() as u32);
     contraction(&module, row).unwrap_or_else(|| panic!("{text}"))
 }
@@ -222,7 +218,7 @@ fn what_is_unknown_is_not_guessed() {
     ];
     for (result, opcode, operands, attributes) in cases {
         let text = module_text(result, opcode, &operands, attributes);
-        let Ok(module) = support::parse(text.as_bytes()) else { continue };
+        let Ok(module) = reading::parse(text.as_bytes()) else { continue };
         assert_eq!(contraction(&module, Row(2)), None, "{text}");
     }
 }
@@ -245,7 +241,7 @@ fn contractions(module: &Module) -> Vec<Contraction> {
 #[test]
 fn every_dot_and_convolution_of_the_dumps_is_read() {
     let mut kinds = std::collections::BTreeMap::new();
-    for (name, source) in support::modules() {
+    for (name, source) in reading::modules() {
         let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
         for row in module.rows() {
             let is_one = matches!(
@@ -278,13 +274,13 @@ fn every_dot_and_convolution_of_the_dumps_is_read() {
 /// Convolutions with random windows and XLA's count, in 32-bit floats.
 #[test]
 fn convolutions_equal_xla() {
-    let path = support::tests_folder().join("fixtures/convolution_flops.jsonl");
-    let lines = String::from_utf8(support::read(&path)).unwrap();
+    let path = reading::tests_folder().join("fixtures/convolution_flops.jsonl");
+    let lines = String::from_utf8(reading::read(&path)).unwrap();
     let mut count = 0;
     for line in lines.lines() {
         let case: serde_json::Value = serde_json::from_str(line).unwrap();
         let text = case["text"].as_str().unwrap();
-        let module = support::parse(text.as_bytes()).unwrap();
+        let module = reading::parse(text.as_bytes()).unwrap();
         let row = module.rows().find(|row| module.opcode(*row) == Opcode::Convolution).unwrap();
         let flops = convolution_flops(&module, row).unwrap_or_else(|| panic!("{text}"));
         assert_eq!(flops as f32, case["flops"].as_f64().unwrap() as f32, "{text}");
@@ -295,17 +291,17 @@ fn convolutions_equal_xla() {
 
 #[test]
 fn seed_documents() {
-    let Some(folder) = support::seeds() else { return };
+    let Some(folder) = reading::seeds() else { return };
     for (prefix, count, total, kind) in [
         ("001", 9, 3_398_392_872_960, ContractionKind::Dot),
         ("002", 151, 631_360_192_512, ContractionKind::Gemm),
         ("003", 2, 8_589_934_592, ContractionKind::ConvolutionAsDot),
     ] {
-        let found = contractions(&support::seed(&folder, prefix));
+        let found = contractions(&reading::seed(&folder, prefix));
         assert_eq!(found.len(), count, "{prefix}");
         assert_eq!(found.iter().map(|one| one.flops).sum::<i64>(), total, "{prefix}");
         assert!(found.iter().all(|one| one.kind == kind), "{prefix}");
     }
-    let found = contractions(&support::seed(&folder, "003"));
+    let found = contractions(&reading::seed(&folder, "003"));
     assert!(found.iter().all(|one| one.flops == 4_294_967_296));
 }

@@ -1,9 +1,6 @@
 //! Live ranges and peaks: the seed with known figures, every rule, texts that mean harm.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/reading.rs"]
-mod reading;
-
+use crate::support::reading;
 use hlofast::ir::Module;
 use hlofast::memory::{
     Classes, Constants, Memory, MemoryError, Options, Order, Rule, Sizes, Space, memory,

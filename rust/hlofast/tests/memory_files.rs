@@ -1,9 +1,6 @@
 //! XLA's own memory files, joined to their module; files of other modules and broken ones.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/reading.rs"]
-mod reading;
-
+use crate::support::reading;
 use hlofast::ir::Module;
 use hlofast::memory::{FileKind, Options, Rule, Space, XlaFile, memory, read_file};
 use std::path::{Path, PathBuf};

@@ -1,10 +1,7 @@
 //! Live ranges against XLA's own: every value's first and last step, the order of steps, the peak
 //! and what is alive there, of the CPU programs in `fixtures/live_ranges/`.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/reading.rs"]
-mod reading;
-
+use crate::support::reading;
 use hlofast::ir::Module;
 use hlofast::memory::{LiveValue, Memory, Options, Rule, Space, memory};
 use std::collections::BTreeMap;

@@ -1,10 +1,7 @@
 //! XLA's account of memory against `compiled.memory_analysis()` of the TPU programs among the
 //! fixtures.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/reading.rs"]
-mod reading;
-
+use crate::support::reading;
 use hlofast::memory::{Options, Rule, Space, Tables, XlaAccount, memory, xla_account};
 use serde_json::Value;
 

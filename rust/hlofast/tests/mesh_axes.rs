@@ -1,7 +1,5 @@
 //! Groups of devices in all spellings map back to the axes of a mesh they were made from.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use hlofast::comms::*;
 use hlofast::ir::Opcode;
 use hlofast::ir::decode::{AttributeValue, DeviceOrder, Iota, decode};

@@ -1,7 +1,5 @@
 //! The mesh that a module's text speaks of.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use hlofast::comms::{DerivedMesh, MeshSource, derive_mesh};
 use hlofast::ir::Module;
 use hlofast::text::Source;

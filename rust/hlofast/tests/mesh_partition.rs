@@ -1,7 +1,5 @@
 //! Shardings of all generations as partition specs: the same tiles on the same devices.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use hlofast::comms::{AxisPart, Mesh, PartitionSpec};
 use hlofast::ir::Opcode;
 use hlofast::ir::decode::{AttributeValue, DeviceOrder, Iota, Sharding, decode};

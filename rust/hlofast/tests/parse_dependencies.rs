@@ -1,8 +1,6 @@
 //! Dependencies that lead nowhere: cycles through control predecessors, names of instructions
 //! that were dropped with their slot.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use hlofast::ir::{Opcode, Row};
 use hlofast::parse::Options;
 use hlofast::text::Source;

@@ -1,14 +1,9 @@
 //! Every kind of error that reading produces: where it points and what it says.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::invariants::check_invariants;
+use crate::support::reading::{parse, parse_all};
 use hlofast::ErrorKind::{self, *};
 use hlofast::text::{ErrorPlace, Source};
-use support::invariants::check_invariants;
-use support::{parse, parse_all};
 
 /// Kinds that other tests show: those of strict mode and decoders, and of opening files.
 const ELSEWHERE: &[(ErrorKind, &str)] = &[

@@ -1,10 +1,6 @@
 //! Every dump among the fixtures, beside what XLA's own parser sees in it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::{invariants, reading};
 use hlofast::ir::{Flags, Module, Row};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -65,16 +61,16 @@ fn shapes_of(views: &[&Instructions]) -> Vec<Vec<String>> {
 fn every_dump_is_what_xla_sees() {
     let mut compared = 0;
     let mut instructions = 0;
-    for dump in support::dumps() {
+    for dump in reading::dumps() {
         let path = dump.path.to_string_lossy();
         let stem = path.strip_suffix(".gz").unwrap_or(&path).strip_suffix(".txt").unwrap();
         let view = std::path::PathBuf::from(format!("{stem}.xla.json.gz"));
         if !view.exists() {
             continue;
         }
-        let view: Value = serde_json::from_slice(&support::read(&view)).unwrap();
-        let module = support::parse(&dump.bytes).unwrap();
-        support::invariants::check_invariants(&module);
+        let view: Value = serde_json::from_slice(&reading::read(&view)).unwrap();
+        let module = reading::parse(&dump.bytes).unwrap();
+        invariants::check_invariants(&module);
         assert_eq!(text(module.name()), view["module"].as_str().unwrap(), "{}", dump.name);
         let (ours, xla) = (our_view(&module), xla_view(&view));
         for computation in module.computations().iter().filter(|c| !c.is_implicit) {
@@ -119,18 +115,18 @@ fn every_dump_is_what_xla_sees() {
 #[test]
 fn seedlike_texts_hold_their_facts() {
     let mut checked = 0;
-    for dump in support::dumps() {
+    for dump in reading::dumps() {
         let path = dump.path.to_string_lossy();
         let Some(stem) = path.strip_suffix(".txt.gz") else { continue };
         let facts = std::path::PathBuf::from(format!("{stem}.facts.json"));
         if !facts.exists() {
             continue;
         }
-        let facts: Value = serde_json::from_slice(&support::read(&facts)).unwrap();
+        let facts: Value = serde_json::from_slice(&reading::read(&facts)).unwrap();
         let mine: Vec<_> =
-            support::modules().into_iter().filter(|(name, _)| *name == dump.name).collect();
+            reading::modules().into_iter().filter(|(name, _)| *name == dump.name).collect();
         for (_, source) in mine {
-            let module = support::parse(source.bytes()).unwrap();
+            let module = reading::parse(source.bytes()).unwrap();
             let number = |key: &str| facts[key].as_u64();
             if let Some(instructions) = number("instructions") {
                 assert_eq!(module.instruction_count() as u64, instructions, "{}", dump.name);

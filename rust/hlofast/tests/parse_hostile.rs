@@ -2,11 +2,11 @@
 //! not end while anyone waits, recursion would meet the end of the stack, and what is allocated is
 //! counted and held against the text.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 #[path = "support/allocations.rs"]
 mod allocations;
-#[path = "support/reading.rs"]
+#[allow(dead_code, reason = "this program uses a part")]
 mod support;
 
 use allocations::Counting;
@@ -348,7 +348,7 @@ fn numbers_cost_nothing() {
 #[test]
 fn changed_texts_take_no_more_memory() {
     let _alone = alone();
-    let probes = support::probes();
+    let probes = support::reading::probes();
     let mut random = Random(3);
     for _ in 0..3_000 {
         let probe = &probes[random.below(probes.len())];

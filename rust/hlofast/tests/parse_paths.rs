@@ -1,13 +1,9 @@
 //! One text, one result: whichever path, kernel or number of threads reads it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
-use support::compare::read_in_every_way;
-use support::invariants::check_invariants;
-use support::mutate::{Random, mutate};
+use crate::support::compare::read_in_every_way;
+use crate::support::invariants::check_invariants;
+use crate::support::mutate::{Random, mutate};
+use crate::support::reading;
 
 /// A share of all changed texts; more with `HLOFAST_MUTATIONS`.
 fn rounds(usual: usize) -> usize {
@@ -17,14 +13,14 @@ fn rounds(usual: usize) -> usize {
 fn read_and_check(what: &str, text: &[u8]) {
     for collect in [false, true] {
         if let Ok(module) = read_in_every_way(what, text, collect) {
-            support::with_context(what, text, || check_invariants(&module));
+            reading::with_context(what, text, || check_invariants(&module));
         }
     }
 }
 
 #[test]
 fn dumps_read_the_same_in_every_way() {
-    for (name, source) in support::modules() {
+    for (name, source) in reading::modules() {
         let module = read_in_every_way(&name, source.bytes(), false).unwrap();
         check_invariants(&module);
         assert!(module.row_count() > 3, "{name}");
@@ -33,14 +29,14 @@ fn dumps_read_the_same_in_every_way() {
 
 #[test]
 fn probes_read_the_same_in_every_way() {
-    for probe in support::probes() {
+    for probe in reading::probes() {
         read_and_check(&probe.id, probe.text.as_bytes());
     }
 }
 
 #[test]
 fn changed_probes_read_the_same_in_every_way() {
-    let probes = support::probes();
+    let probes = reading::probes();
     let mut random = Random(1);
     for round in 0..rounds(6_000) {
         let probe = &probes[random.below(probes.len())];
@@ -70,7 +66,7 @@ fn excerpt<'t>(text: &'t [u8], random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn changed_dumps_read_the_same_in_every_way() {
-    let modules = support::modules();
+    let modules = reading::modules();
     let mut random = Random(2);
     for round in 0..rounds(1_500) {
         let (name, source) = &modules[random.below(modules.len())];

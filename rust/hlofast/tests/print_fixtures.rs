@@ -1,10 +1,8 @@
 //! Printing the dumps of the fixtures and reading them again.
 
-mod support;
-
+use crate::support::round_trip::{all_print_options, check_round_trip, dumps, parse};
 use hlofast::ir::{Flags, Row};
 use hlofast::print::{FingerprintOptions, PrintOptions, fingerprint, to_text};
-use support::{all_print_options, check_round_trip, dumps, parse};
 
 #[test]
 fn every_form_of_every_dump_reads_as_the_same_module() {

@@ -1,12 +1,10 @@
 //! Random modules: what is read is what was generated, and printing changes nothing.
 
-mod support;
-
+use crate::support::generate::generate;
+use crate::support::round_trip::{all_print_options, check_round_trip, parse};
 use hlofast::ir::Row;
 use hlofast::print::{FingerprintOptions, fingerprint, shape_to_text};
 use proptest::prelude::*;
-use support::generate::generate;
-use support::{all_print_options, check_round_trip, parse};
 
 fn name_of(module: &hlofast::ir::Module, row: Row) -> String {
     String::from_utf8_lossy(module.instruction_name(row)).into_owned()

@@ -1,27 +1,11 @@
 //! Printing every probe that XLA accepts (`tests/probes/verdicts.jsonl.gz`): what is read again is
 //! the same module, and strict mode, which mirrors XLA's parser, reads it too.
 
-mod support;
-
+use crate::support::reading::{Probe, probes};
 use hlofast::ir::Module;
 use hlofast::parse::Strictness;
 use hlofast::print::{Form, PrintOptions, structurally_equal, to_text};
 use hlofast::text::Source;
-use std::io::Read;
-
-fn accepted() -> Vec<(String, String)> {
-    let path = support::fixtures().join("../probes/verdicts.jsonl.gz");
-    let file = std::fs::File::open(path).expect("the verdicts are part of the repository");
-    let mut lines = String::new();
-    flate2::read::GzDecoder::new(file).read_to_string(&mut lines).expect("the verdicts are text");
-    let rows = lines.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-    rows.filter(|row: &serde_json::Value| row["verdict"] == "accept")
-        .map(|row| {
-            let field = |key: &str| row[key].as_str().unwrap_or_default().to_string();
-            (field("id"), field("text"))
-        })
-        .collect()
-}
 
 fn read(text: &[u8], strictness: Strictness) -> hlofast::Result<Module> {
     let options = hlofast::Options { strictness, ..hlofast::Options::default() };
@@ -31,7 +15,7 @@ fn read(text: &[u8], strictness: Strictness) -> hlofast::Result<Module> {
 #[test]
 fn printed_probes_are_read_as_the_same_modules_by_both_modes() {
     let (mut count, mut faults) = (0, Vec::new());
-    for (id, text) in accepted() {
+    for Probe { id, text, .. } in probes().into_iter().filter(|probe| probe.is_accepted) {
         let Ok(module) = read(text.as_bytes(), Strictness::Tolerant) else { continue };
         // XLA drops nested operands it cannot read; tolerant reading keeps them as instructions.
         let was_strict =

@@ -1,13 +1,11 @@
 //! Canonical text in detail, what comparing tells apart, what fingerprints ignore.
 
-mod support;
-
+use crate::support::round_trip::{all_print_options, check_round_trip, parse};
 use hlofast::ir::Row;
 use hlofast::print::{
     EqualityOptions, FingerprintOptions, Form, PrintOptions, fingerprint, structurally_equal,
     structurally_equal_with, to_text,
 };
-use support::{all_print_options, check_round_trip, parse};
 
 fn long(text: &str) -> String {
     let module = parse(text.as_bytes());

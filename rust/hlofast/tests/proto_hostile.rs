@@ -1,19 +1,13 @@
 //! Protobufs that are cut off, broken or made to do harm: an error with its place, and work in
 //! proportion to the bytes.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
-
+use crate::support::wire::{Message, computation, instruction, module, negation, shape};
+use crate::support::{invariants, reading};
 use hlofast::proto::{is_proto, to_text};
 use hlofast::text::OpenOptions;
 use hlofast::{ErrorKind, ParseError};
 use proptest::prelude::*;
 use std::sync::Arc;
-use wire::{Message, computation, instruction, module, negation, shape};
 
 fn text(message: &Message) -> Result<String, ParseError> {
     to_text(&message.0).map(|found| String::from_utf8(found.text).unwrap())
@@ -168,12 +162,12 @@ fn names_that_text_cannot_have() {
     let module = module(0, &[computation(0, "e{", 1, &[parameter, root])]);
     let text = text(&module).unwrap();
     assert!(text.contains("%a_b__ = ") && text.contains("%_1x = ") && text.contains("%e_ ("));
-    support::parse(text.as_bytes()).unwrap();
+    reading::parse(text.as_bytes()).unwrap();
 }
 
 fn sample() -> Vec<u8> {
-    let folder = support::tests_folder().join("fixtures/dump_folders/cpu");
-    support::read(&folder.join("module_0000.jit_train_step.before_optimizations.hlo.pb.gz"))
+    let folder = reading::tests_folder().join("fixtures/dump_folders/cpu");
+    reading::read(&folder.join("module_0000.jit_train_step.before_optimizations.hlo.pb.gz"))
 }
 
 /// Reads bytes as a user would; nothing but an error may come of it.
@@ -208,7 +202,7 @@ proptest! {
             bytes[at] = byte;
         }
         if let Ok(module) = open(&bytes) {
-            support::invariants::check_invariants(&module);
+            invariants::check_invariants(&module);
         }
     }
 
@@ -260,11 +254,11 @@ fn what_asynchronous_sugar_hides_from_others() {
                 %d = f32[2]{0} call-done(%s)\n  \
                 %t = ((f32[2]{0}), f32[2]{0}) negate-start(%d)\n  \
                 ROOT %u = f32[2]{0} negate-done(%t)\n}\n";
-    let error = support::parse(text.as_bytes()).unwrap_err();
+    let error = reading::parse(text.as_bytes()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownComputation);
     assert!(error.help().is_some_and(|help| help.contains("protobuf")), "{error:?}");
     let plain = "e {\n  a = f32[] call(), to_apply=%none\n}\n";
-    assert_eq!(support::parse(plain.as_bytes()).unwrap_err().help(), None);
+    assert_eq!(reading::parse(plain.as_bytes()).unwrap_err().help(), None);
 }
 
 /// What is dropped for a fault leaves operands what they are.

@@ -1,11 +1,7 @@
 //! Protos beside the texts that XLA wrote of the same modules: equal, but for what one of the two
 //! does not have.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::reading;
 use hlofast::ir::{Module, Row};
 use hlofast::print::{PrintOptions, shape_to_text, to_text};
 use hlofast::proto;
@@ -102,13 +98,13 @@ fn assert_equal(own: &Module, theirs: &Module, what: &str) {
 
 #[test]
 fn every_probe_that_xla_accepts() {
-    let path = support::tests_folder().join("fixtures/protos/probes.jsonl.gz");
-    let lines = String::from_utf8(support::read(&path)).unwrap();
+    let path = reading::tests_folder().join("fixtures/protos/probes.jsonl.gz");
+    let lines = String::from_utf8(reading::read(&path)).unwrap();
     let mut count = 0;
     for line in lines.lines() {
         let pair: serde_json::Value = serde_json::from_str(line).unwrap();
         let field = |key: &str| pair[key].as_str().unwrap();
-        let proto = support::base64(field("proto"));
+        let proto = reading::base64(field("proto"));
         let own = module_of_proto(&proto);
         let theirs = module_of_text(field("text").as_bytes());
         let is_sugared =
@@ -125,10 +121,10 @@ fn every_probe_that_xla_accepts() {
 
 /// The protos among the fixtures, each beside its text.
 fn dumped() -> Vec<(PathBuf, PathBuf)> {
-    let folder = support::tests_folder().join("fixtures/dump_folders");
+    let folder = reading::tests_folder().join("fixtures/dump_folders");
     let mut found = Vec::new();
     for backend in ["cpu", "tpu"] {
-        for proto in support::files(&folder.join(backend), ".hlo.pb.gz") {
+        for proto in reading::files(&folder.join(backend), ".hlo.pb.gz") {
             let text = proto.to_string_lossy().replace(".hlo.pb.gz", ".txt.gz");
             found.push((proto, PathBuf::from(text)));
         }
@@ -141,7 +137,7 @@ fn every_dump() {
     let pairs = dumped();
     assert!(pairs.len() >= 4);
     for (proto, text) in pairs {
-        let (proto, text) = (support::read(&proto), support::read(&text));
+        let (proto, text) = (reading::read(&proto), reading::read(&text));
         let (own, theirs) = (module_of_proto(&proto), module_of_text(&text));
         assert_equal(&own, &theirs, "dump");
         assert_eq!(own.num_partitions(), theirs.num_partitions());

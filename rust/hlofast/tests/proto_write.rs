@@ -1,10 +1,7 @@
 //! Modules written as protobufs and read again: the same modules, but for what protobufs lack.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::mutate::{Random, mutate};
+use crate::support::reading;
 use hlofast::ir::{Module, Row};
 use hlofast::print::{
     Difference, FingerprintOptions, PrintOptions, fingerprint, structurally_equal, to_text,
@@ -16,7 +13,6 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
-use support::mutate::{Random, mutate};
 
 fn module_of_proto(bytes: Vec<u8>) -> Result<Module, ParseError> {
     let source = hlofast::unpack(Arc::new(bytes), &OpenOptions::default())?;
@@ -37,7 +33,7 @@ fn without(module: &Module, keys: &[&str]) -> Module {
         }
     }
     out.extend_from_slice(&text[rest..]);
-    support::parse(&out).unwrap()
+    reading::parse(&out).unwrap()
 }
 
 /// Both without what only one of them can have.
@@ -148,8 +144,8 @@ const REFUSED: &[&str] = &[
 #[test]
 fn every_probe_that_xla_accepts() {
     let (mut count, mut refused) = (0, Vec::new());
-    for probe in support::probes().into_iter().filter(|probe| probe.is_accepted) {
-        let Ok(module) = support::parse(probe.text.as_bytes()) else { continue };
+    for probe in reading::probes().into_iter().filter(|probe| probe.is_accepted) {
+        let Ok(module) = reading::parse(probe.text.as_bytes()) else { continue };
         count += 1;
         match proto::from_module(&module) {
             // Spelt as nobody prints it: what is read from it has the usual spelling.
@@ -171,8 +167,8 @@ fn every_probe_that_xla_accepts() {
 #[test]
 fn every_module_of_the_fixtures() {
     let mut count = 0;
-    let folder = support::tests_folder().join("fixtures");
-    let mut named: Vec<(String, Source)> = support::modules();
+    let folder = reading::tests_folder().join("fixtures");
+    let mut named: Vec<(String, Source)> = reading::modules();
     for (name, suffix) in [
         ("sharded", ".txt.gz"),
         ("rewrites", ".txt.gz"),
@@ -180,7 +176,7 @@ fn every_module_of_the_fixtures() {
         ("dump_folders/cpu", "optimizations.txt.gz"),
         ("dump_folders/tpu", "optimizations.txt.gz"),
     ] {
-        for path in support::files(&folder.join(name), suffix) {
+        for path in reading::files(&folder.join(name), suffix) {
             let bytes = Arc::new(std::fs::read(&path).unwrap());
             let found = hlofast::text::open(bytes, &OpenOptions::default()).unwrap();
             let name = path.display().to_string();
@@ -203,7 +199,7 @@ fn lines(proto: &[u8]) -> Vec<String> {
 }
 
 fn compare_with_xla(text: &[u8], theirs: &[u8], what: &str) {
-    let module = support::parse(text).unwrap();
+    let module = reading::parse(text).unwrap();
     let mut own = lines(&proto::from_module(&module).unwrap().bytes);
     let mut theirs = lines(theirs);
     // XLA orders computations by ids that text does not have.
@@ -218,13 +214,13 @@ fn compare_with_xla(text: &[u8], theirs: &[u8], what: &str) {
 
 #[test]
 fn protobufs_say_what_those_of_xla_say() {
-    let path = support::tests_folder().join("fixtures/protos/probes.jsonl.gz");
-    let all = String::from_utf8(support::read(&path)).unwrap();
+    let path = reading::tests_folder().join("fixtures/protos/probes.jsonl.gz");
+    let all = String::from_utf8(reading::read(&path)).unwrap();
     let mut count = 0;
     for line in all.lines() {
         let pair: serde_json::Value = serde_json::from_str(line).unwrap();
         let (id, text) = (pair["id"].as_str().unwrap(), pair["text"].as_str().unwrap());
-        let module = support::parse(text.as_bytes()).unwrap();
+        let module = reading::parse(text.as_bytes()).unwrap();
         let is_sugared =
             module.rows().any(|row| module.flags(row) & hlofast::ir::Flags::SUGAR != 0);
         if is_sugared || proto::from_module(&module).is_err() {
@@ -233,7 +229,7 @@ fn protobufs_say_what_those_of_xla_say() {
             assert!(is_known, "{id}");
             continue;
         }
-        let theirs = support::base64(pair["proto"].as_str().unwrap());
+        let theirs = reading::base64(pair["proto"].as_str().unwrap());
         compare_with_xla(text.as_bytes(), &theirs, id);
         count += 1;
     }
@@ -242,11 +238,11 @@ fn protobufs_say_what_those_of_xla_say() {
 
 #[test]
 fn dumps_say_what_those_of_xla_say() {
-    let folder = support::tests_folder().join("fixtures/dump_folders");
+    let folder = reading::tests_folder().join("fixtures/dump_folders");
     let mut count = 0;
-    for proto in ["cpu", "tpu"].iter().flat_map(|b| support::files(&folder.join(b), ".hlo.pb.gz")) {
+    for proto in ["cpu", "tpu"].iter().flat_map(|b| reading::files(&folder.join(b), ".hlo.pb.gz")) {
         let text = proto.to_string_lossy().replace(".hlo.pb.gz", ".txt.gz");
-        let (theirs, text) = (support::read(&proto), support::read(Path::new(&text)));
+        let (theirs, text) = (reading::read(&proto), reading::read(Path::new(&text)));
         compare_with_xla(&text, &theirs, &proto.to_string_lossy());
         count += 1;
     }
@@ -254,7 +250,7 @@ fn dumps_say_what_those_of_xla_say() {
 }
 
 fn refused(text: &str, place: (u64, u64), kind: ErrorKind, message: &str) {
-    let module = support::parse(text.as_bytes()).unwrap();
+    let module = reading::parse(text.as_bytes()).unwrap();
     let error = proto::from_module(&module).unwrap_err();
     assert!(error.message().contains(message), "{error}");
     assert_eq!(error.kind(), kind, "{error}");
@@ -329,7 +325,7 @@ fn what_xla_loses_is_listed() {
     let text = "HloModule m, allow_spmd_sharding_propagation_to_output={true}\n\nENTRY e {\n  \
         p = f32[4]{0} parameter(0)\n  ROOT r = f32[4]{0} all-to-all(p), channel_id=0, \
         replica_groups={{0,1}}, dimensions={0}\n}\n";
-    let module = support::parse(text.as_bytes()).unwrap();
+    let module = reading::parse(text.as_bytes()).unwrap();
     let left_out = proto::from_module(&module).unwrap().left_out;
     let words: Vec<&str> = left_out.iter().map(|(_, what)| what.as_str()).collect();
     assert_eq!(words.len(), 2);
@@ -341,7 +337,7 @@ fn what_xla_loses_is_listed() {
 #[test]
 fn elided_constants_have_no_value() {
     let text = with("ROOT r = f32[400]{0} constant({...})");
-    let module = support::parse(text.as_bytes()).unwrap();
+    let module = reading::parse(text.as_bytes()).unwrap();
     let again = module_of_proto(check(&module, "elided")).unwrap();
     let root = Row(again.computation(again.entry()).root);
     assert_eq!(again.bytes(again.opcode_and_payload(root).1), b"{...}");
@@ -349,7 +345,7 @@ fn elided_constants_have_no_value() {
 
 #[test]
 fn wrapped_is_read_too() {
-    let module = support::parse(with("ROOT r = f32[4]{0} negate(p)").as_bytes()).unwrap();
+    let module = reading::parse(with("ROOT r = f32[4]{0} negate(p)").as_bytes()).unwrap();
     let bytes = proto::from_module(&module).unwrap().bytes;
     let inner = proto::to_text(&bytes).unwrap();
     assert_eq!(proto::to_text(&proto::wrapped(&bytes)).unwrap(), inner);
@@ -360,10 +356,10 @@ proptest! {
 
     #[test]
     fn changed_texts_are_written_or_refused(number in any::<prop::sample::Index>(), seed in any::<u64>()) {
-        static PROBES: LazyLock<Vec<support::Probe>> = LazyLock::new(support::probes);
+        static PROBES: LazyLock<Vec<reading::Probe>> = LazyLock::new(reading::probes);
         let probes = &*PROBES;
         let text = probes[number.index(probes.len())].text.as_bytes();
-        let Ok(module) = support::parse(&mutate(text, &mut Random(seed))) else { return Ok(()) };
+        let Ok(module) = reading::parse(&mutate(text, &mut Random(seed))) else { return Ok(()) };
         match proto::from_module(&module) {
             Ok(written) => {
                 if let Ok(again) = module_of_proto(written.bytes) {

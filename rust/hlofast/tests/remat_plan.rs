@@ -1,22 +1,16 @@
 //! What is planned to be computed again, what is refused and why, and that new modules need at the
 //! peak what was announced.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/mutate.rs"]
-mod mutate;
-#[path = "support/remat.rs"]
-mod remat;
-mod support;
-
+use crate::support::mutate::Random;
+use crate::support::remat::{Reported, by};
+use crate::support::round_trip::parse;
+use crate::support::{generate, mutate};
 use hlofast::ir::Module;
 use hlofast::memory::{Options, Rule, memory, xla_account};
 use hlofast::parse::Strictness;
 use hlofast::remat::{Counting, Entry, Plan, PlanOptions, rewrite};
 use hlofast::text::Source;
-use mutate::Random;
-use remat::{Reported, by};
 use std::fmt::Write;
-use support::parse;
 
 const RULES: [Rule; 3] = [Rule::InPlace, Rule::Values, Rule::Xla];
 
@@ -339,7 +333,7 @@ fn hostile_texts_are_planned_for() {
         let mut random = Random(seed);
         let text = match seed % 2 {
             0 => training_step(&mut random, 4),
-            _ => support::generate::generate(seed, 12).text,
+            _ => generate::generate(seed, 12).text,
         };
         let text = mutate::mutate(text.as_bytes(), &mut random);
         let Ok(module) = hlofast::parse(Source::from_slice(&text), &hlofast::Options::default())

@@ -1,15 +1,10 @@
 //! What is said to be recomputed, kept and gathered.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/remat.rs"]
-mod remat;
-mod support;
-
+use crate::support::remat::Reported;
+use crate::support::round_trip::parse;
 use hlofast::comms::Moved;
 use hlofast::graph::Phase;
 use hlofast::remat::{GatherFate, RecomputedBy, ResidualKind};
-use remat::Reported;
-use support::parse;
 
 const FORWARD: &str = r#"metadata={op_name="jit(f)/jvp()/x"}"#;
 const BACKWARD: &str = r#"metadata={op_name="jit(f)/transpose(jvp())/x"}"#;

@@ -1,12 +1,9 @@
 //! Rewriting gives modules in which values are computed again for late users.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::round_trip::{check_round_trip, parse};
 use hlofast::edit::EditError;
 use hlofast::ir::{Module, Row};
 use hlofast::remat::{Recompute, RewriteError, Use, rewrite};
-use support::{check_round_trip, parse};
 
 const GATHERED: &str = r#"HloModule m, is_scheduled=true
 

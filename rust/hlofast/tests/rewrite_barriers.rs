@@ -1,19 +1,13 @@
 //! Values that late users see through a tuple and an optimization barrier, as openxla/xla pull
 //! request 19163 has them: the late users get copies, and the barrier hands on what those are made
 //! from.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/mutate.rs"]
-mod mutate;
-mod support;
-#[path = "support/symbolic.rs"]
-mod symbolic;
-
+use crate::support::mutate::Random;
+use crate::support::round_trip::{check_round_trip, parse};
+use crate::support::{mutate, symbolic};
 use hlofast::ir::{Module, Opcode, Row};
 use hlofast::remat::{Recompute, RewriteError, Use, rewrite};
-use mutate::Random;
 use std::fmt::Write;
-use support::{check_round_trip, parse};
 
 /// A module of one computation, whose lines between parameters and root are `body`.
 fn module(body: &str, root: &str) -> Module {

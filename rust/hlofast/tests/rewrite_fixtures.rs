@@ -1,21 +1,17 @@
 //! Programs that XLA compiled and ran, as they were and rewritten: the rewriting is the one that
 //! XLA judged, and the peaks of what XLA scheduled are the ones it found.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/recipe.rs"]
-mod recipe;
-mod support;
-
+use crate::support::reading::{read, tests_folder};
+use crate::support::recipe;
+use crate::support::round_trip::{check_round_trip, parse};
 use hlofast::ir::{Module, Opcode, Row};
 use hlofast::memory::{Options, Rule, memory};
 use hlofast::remat::{Recompute, Use, rewrite};
 use serde_json::Value;
-use std::io::Read;
 use std::path::PathBuf;
-use support::{check_round_trip, fixtures, parse};
 
 fn folder() -> PathBuf {
-    fixtures().join("rewrites")
+    tests_folder().join("fixtures/rewrites")
 }
 
 fn rows() -> Vec<Value> {
@@ -24,14 +20,7 @@ fn rows() -> Vec<Value> {
 }
 
 fn text(row: &Value, file: &str) -> Vec<u8> {
-    read(folder().join(row["name"].as_str().unwrap()).join(format!("{file}.txt.gz")))
-}
-
-fn read(path: PathBuf) -> Vec<u8> {
-    let mut text = Vec::new();
-    let bytes = std::fs::read(path).unwrap();
-    flate2::read::MultiGzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap();
-    text
+    read(&folder().join(row["name"].as_str().unwrap()).join(format!("{file}.txt.gz")))
 }
 
 #[test]
@@ -40,7 +29,7 @@ fn modules_are_rewritten_as_xla_judged_them() {
     assert!(rows.len() >= 10);
     for row in rows {
         let module = parse(&text(&row, "module"));
-        let wanted = recipe::of_value(&module, &row["recipe"]).unwrap();
+        let wanted = recipe::read(&module, &row["recipe"]).unwrap();
         let rewritten = rewrite(&module, &wanted).unwrap();
         assert!(rewritten.module.text() == text(&row, "rewritten"), "{}", row["name"]);
         assert!(!rewritten.copies.is_empty());
@@ -77,7 +66,7 @@ fn row(module: &Module, name: &str) -> Row {
 /// The text is that of issue 25010 of JAX with the tensor named after the constraint, for v5e:2x4.
 #[test]
 fn the_gathered_norm_is_gathered_again() {
-    let module = parse(&read(fixtures().join("sharded/norm_v4_named_after.txt.gz")));
+    let module = parse(&read(&tests_folder().join("fixtures/sharded/norm_v4_named_after.txt.gz")));
     let kept = module.rows().find(|row| module.opcode(*row) == Opcode::ReducePrecision).unwrap();
     let gather = Row(module.operands(kept)[0]);
     assert_eq!(module.opcode(gather), Opcode::AllGather);
@@ -107,7 +96,7 @@ fn the_gathered_norm_is_gathered_again() {
 /// Six slices of 4096 rows become six of 512, and one gathered slice lives while it is read.
 #[test]
 fn a_stack_of_gathers_of_a_compiled_program_holds_shards() {
-    let module = parse(&read(folder().join("tpu_stacked_gathers.txt.gz")));
+    let module = parse(&read(&folder().join("tpu_stacked_gathers.txt.gz")));
     let gather = module.rows().find(|row| module.opcode(*row) == Opcode::AllGather).unwrap();
     let source = Row(module.operands(gather)[0]);
     let mut updates = module.rows().filter(|row| {

@@ -1,19 +1,11 @@
 //! A rewritten module computes what it computed before: real dumps, random graphs, hostile texts.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/mutate.rs"]
-mod mutate;
-#[path = "support/recipe.rs"]
-mod recipe;
-mod support;
-#[path = "support/symbolic.rs"]
-mod symbolic;
-
+use crate::support::mutate::Random;
+use crate::support::round_trip::{check_round_trip, dumps, parse};
+use crate::support::{generate, mutate, recipe, symbolic};
 use hlofast::ir::{Module, Opcode, Row};
 use hlofast::remat::{Recompute, Use, rewrite};
-use mutate::Random;
 use std::fmt::Write;
-use support::{check_round_trip, dumps, parse};
 
 /// The module rewritten, which has to be in order, printable, and the same computation.
 fn checked(module: &Module, wanted: &[Recompute], label: &str) -> Module {
@@ -187,7 +179,7 @@ fn random_graphs_compute_the_same_after_rewriting() {
 fn hostile_texts_are_answered() {
     for seed in 0..300 {
         let mut random = Random(seed);
-        let text = support::generate::generate(seed, 12).text.into_bytes();
+        let text = generate::generate(seed, 12).text.into_bytes();
         let text = mutate::mutate(&text, &mut random);
         let source = hlofast::text::Source::from_slice(&text);
         let Ok(module) = hlofast::parse(source, &hlofast::Options::default()) else { continue };

@@ -1,13 +1,10 @@
 //! Stacks in loop state hold what their values are computed from.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
-mod support;
-
+use crate::support::round_trip::{check_round_trip, parse};
 use hlofast::ir::{Module, Row};
 use hlofast::memory::{Options, memory};
 use hlofast::print::structurally_equal;
 use hlofast::remat::{Recompute, Rewritten, rewrite};
-use support::{check_round_trip, parse};
 
 /// Two loops as a TPU compiler leaves them: the stack is written in a fusion, read in a nested one,
 /// and the shard is overwritten before the stack is written.

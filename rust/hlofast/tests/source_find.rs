@@ -1,5 +1,6 @@
 //! Modules found in other text, with their places.
 
+use crate::support::reading;
 use hlofast::text::{Source, find_modules, modules};
 use proptest::prelude::*;
 
@@ -32,10 +33,8 @@ fn a_page_with_prose_on_both_sides() {
 
 #[test]
 fn the_seed_page() {
-    let Ok(folder) = std::env::var("HLOFAST_SEEDS") else { return };
-    let entries = std::fs::read_dir(folder).expect("a folder").flatten();
-    let page = entries.map(|e| e.path()).find(|path| path.to_string_lossy().contains("/003_"));
-    let text = std::fs::read(page.expect("seed 003")).expect("readable");
+    let Some(folder) = reading::seeds() else { return };
+    let text = reading::seed_text(&folder, "003");
     let found = find_modules(&text);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].lines_before + 1, 124);

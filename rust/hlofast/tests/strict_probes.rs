@@ -1,49 +1,10 @@
 //! Strict mode agrees with jaxlib 0.10.2 on every probe (`tests/probes/verdicts.jsonl.gz`).
 
-use flate2::read::GzDecoder;
+use crate::support::reading::{files_below, probes, read as content, tests_folder};
 use hlofast::parse::Strictness;
 use hlofast::text::Source;
 use hlofast::{Options, parse};
-use serde_json::Value;
 use std::fmt::Write as _;
-use std::io::Read;
-use std::path::PathBuf;
-
-fn tests_folder() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "..", "..", "tests"].iter().collect()
-}
-
-fn decompressed(path: &PathBuf) -> Vec<u8> {
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).expect("the file is part of the repository");
-    GzDecoder::new(file).read_to_end(&mut text).expect("the file is gzip");
-    text
-}
-
-struct Probe {
-    id: String,
-    text: String,
-    accepted: bool,
-    message: String,
-}
-
-fn probes() -> Vec<Probe> {
-    let bytes = decompressed(&tests_folder().join("probes").join("verdicts.jsonl.gz"));
-    let lines = String::from_utf8(bytes).expect("verdicts are UTF-8");
-    lines
-        .lines()
-        .map(|line| {
-            let row: Value = serde_json::from_str(line).expect("a verdict is a JSON object");
-            let field = |key: &str| row[key].as_str().unwrap_or_default().to_string();
-            Probe {
-                id: field("id"),
-                text: field("text"),
-                accepted: row["verdict"] == "accept",
-                message: format!("{} {}", field("verdict"), field("message")),
-            }
-        })
-        .collect()
-}
 
 fn read(text: &str, strictness: Strictness) -> hlofast::Result<hlofast::ir::Module> {
     parse(Source::from_slice(text.as_bytes()), &Options { strictness, ..Options::default() })
@@ -65,7 +26,7 @@ fn strict_mode_accepts_what_jaxlib_accepts() {
             assert!(tolerant.is_ok(), "{}: strict reads it, tolerant does not", probe.id);
         }
         let known = DISAGREEMENTS.iter().any(|(id, _)| *id == probe.id);
-        let agrees = strict.is_ok() == probe.accepted;
+        let agrees = strict.is_ok() == probe.is_accepted;
         if agrees && known {
             let _ = writeln!(report, "{}: agrees after all; take it off the list", probe.id);
         }
@@ -73,7 +34,7 @@ fn strict_mode_accepts_what_jaxlib_accepts() {
             wrong += 1;
             let ours = strict.err().map_or("accept".to_string(), |error| format!("{error:?}"));
             let who = if tolerant.is_ok() { "" } else { " [tolerant]" };
-            let _ = writeln!(report, "{}{who}: XLA {}; here {ours}", probe.id, probe.message);
+            let _ = writeln!(report, "{}{who}: XLA {}; here {ours}", probe.id, probe.verdict);
         }
     }
     println!("{} probes, {} agree", probes.len(), probes.len() - wrong);
@@ -125,28 +86,13 @@ fn newest_mode_knows_what_is_newer() {
     assert!(report.is_empty(), "{report}");
 }
 
-/// Every file below `folder` that holds a dump as text.
-fn dumps(folder: PathBuf, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("the folder is there") {
-        let path = entry.expect("the entry is readable").path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if path.is_dir() {
-            dumps(path, found);
-        } else if name.ends_with(".txt.gz") {
-            found.push(path);
-        }
-    }
-}
-
 #[test]
 fn strict_mode_reads_real_dumps() {
-    let mut found = Vec::new();
-    for folder in ["dumps", "dump_folders"] {
-        dumps(tests_folder().join("fixtures").join(folder), &mut found);
-    }
+    let folder = |name: &str| tests_folder().join("fixtures").join(name);
+    let found = ["dumps", "dump_folders"].map(|name| files_below(&folder(name), ".txt.gz"));
     let mut read = 0;
-    for path in found {
-        let text = decompressed(&path);
+    for path in found.concat() {
+        let text = content(&path);
         if !text.starts_with(b"HloModule") {
             continue;
         }

@@ -1,5 +1,4 @@
 //! Time: formulas of collectives, windows of the TPU compiler, schedules; hostile texts.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use hlofast::comms::collectives;
 use hlofast::cost::{Facts, Options as CostOptions, cost};

@@ -1,16 +1,10 @@
 //! Trip counts: what the compiler noted, what condition and body say, and what nothing says.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
-
-#[path = "support/loops.rs"]
-mod loops;
-#[path = "support/reading.rs"]
-mod support;
-
+use crate::support::loops::{Loop, only};
+use crate::support::reading;
 use hlofast::Provenance;
 use hlofast::graph::trip_count::{inferred_trip_count, trip_count, trip_counts};
 use hlofast::ir::Opcode;
-use loops::{Loop, only};
 
 #[test]
 fn every_direction_and_sign() {
@@ -234,7 +228,7 @@ ENTRY main {
 }
 ";
     let counts = |text: &str| -> Vec<Option<u64>> {
-        let module = support::parse(text.as_bytes()).unwrap();
+        let module = reading::parse(text.as_bytes()).unwrap();
         trip_counts(&module).into_iter().map(|(_, found)| found.count).collect()
     };
     assert_eq!(counts(text), [Some(4), Some(3)]);
@@ -294,7 +288,7 @@ fn inference_agrees_with_every_note_among_the_dumps() {
         "it depends on a parameter of the entry computation",
         "the condition depends on data",
     ];
-    for (name, source) in support::modules() {
+    for (name, source) in reading::modules() {
         let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
         for (row, found) in trip_counts(&module) {
             let inferred = inferred_trip_count(&module, row);
@@ -322,11 +316,11 @@ fn inference_agrees_with_every_note_among_the_dumps() {
 /// Programs of which a twin without loops was written by hand.
 #[test]
 fn programs_whose_loops_were_unrolled() {
-    let path = support::tests_folder().join("fixtures/costs/loops.jsonl.gz");
-    let lines = String::from_utf8(support::read(&path)).unwrap();
+    let path = reading::tests_folder().join("fixtures/costs/loops.jsonl.gz");
+    let lines = String::from_utf8(reading::read(&path)).unwrap();
     for line in lines.lines() {
         let case: serde_json::Value = serde_json::from_str(line).unwrap();
-        let module = support::parse(case["looped"].as_str().unwrap().as_bytes()).unwrap();
+        let module = reading::parse(case["looped"].as_str().unwrap().as_bytes()).unwrap();
         let mut counts: Vec<Option<u64>> = Vec::new();
         for (row, _) in trip_counts(&module) {
             counts.push(inferred_trip_count(&module, row).count);
@@ -366,7 +360,7 @@ fn hostile_loops_end_quickly() {
         text += &format!("w{n} = (s32[]) while(w{}), condition=cond, body=body\n", n - 1);
     }
     text += "}\n";
-    let module = support::parse(text.as_bytes()).unwrap();
+    let module = reading::parse(text.as_bytes()).unwrap();
     assert!(trip_counts(&module).iter().all(|(_, found)| found.count.is_none()));
     // Loops nested in each other's bodies, deeper than is followed.
     let mut text = String::from(
@@ -379,7 +373,7 @@ fn hostile_loops_end_quickly() {
         );
     }
     text += "ENTRY main {\n z = s32[] constant(0)\n t = (s32[]) tuple(z)\n ROOT w = (s32[]) while(t), condition=cond, body=body1999\n}\n";
-    let module = support::parse(text.as_bytes()).unwrap();
+    let module = reading::parse(text.as_bytes()).unwrap();
     let counts = trip_counts(&module);
     assert_eq!(counts.len(), 2000);
     assert!(counts.iter().all(|(_, found)| found.count.is_none()));
@@ -387,7 +381,7 @@ fn hostile_loops_end_quickly() {
 
 #[test]
 fn other_instructions_have_no_count() {
-    let module = support::parse(Loop::default().text().as_bytes()).unwrap();
+    let module = reading::parse(Loop::default().text().as_bytes()).unwrap();
     for row in module.rows().filter(|row| module.opcode(*row) != Opcode::While) {
         assert_eq!(trip_count(&module, row).provenance, Provenance::Unknown);
     }

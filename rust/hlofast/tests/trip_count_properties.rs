@@ -1,11 +1,6 @@
 //! Trip counts of random loops against machines that step them.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/loops.rs"]
-mod loops;
-
-use loops::Loop;
+use crate::support::loops::Loop;
 use proptest::prelude::*;
 
 /// Steps the loop as a machine would, with wrap-around; None if it does not end soon or wraps.

@@ -1,7 +1,5 @@
 //! Small loops to count.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use hlofast::graph::trip_count::{TripCount, trip_count, trip_counts};
 use hlofast::text::Source;
 use hlofast::{Options, Provenance};

@@ -1,13 +1,4 @@
-//! What the integration tests share: texts to read, changes to make to them, and what must hold
-//! of every module that comes out.
-
-#![allow(dead_code, reason = "each test uses a part")]
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
-
-pub mod compare;
-pub mod exercise;
-pub mod invariants;
-pub mod mutate;
+//! Texts to read: fixtures, probes and seed documents.
 
 use hlofast::ir::Module;
 use hlofast::text::{OpenOptions, Source};
@@ -53,6 +44,14 @@ pub fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
     paths
 }
 
+/// The same of `folder` and all folders in it.
+pub fn files_below(folder: &Path, suffix: &str) -> Vec<PathBuf> {
+    let mut paths = files(folder, suffix);
+    let inside = files(folder, "").into_iter().filter(|path| path.is_dir());
+    paths.extend(inside.flat_map(|path| files_below(&path, suffix)));
+    paths
+}
+
 /// The dumps among the fixtures.
 pub fn dumps() -> Vec<Text> {
     let folder = tests_folder().join("fixtures");
@@ -89,6 +88,10 @@ pub struct Probe {
     pub text: String,
     /// Whether jaxlib accepts it.
     pub is_accepted: bool,
+    /// What jaxlib says of it.
+    pub verdict: String,
+    /// The long text that jaxlib prints of it, if it accepts it.
+    pub printed: Option<String>,
 }
 
 /// All probes.
@@ -99,7 +102,13 @@ pub fn probes() -> Vec<Probe> {
         .map(|line| {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             let text = |key: &str| value[key].as_str().unwrap_or_default().to_string();
-            Probe { id: text("id"), text: text("text"), is_accepted: value["verdict"] == "accept" }
+            Probe {
+                id: text("id"),
+                text: text("text"),
+                is_accepted: value["verdict"] == "accept",
+                verdict: format!("{} {}", text("verdict"), text("message")),
+                printed: value["long"].as_str().map(str::to_string),
+            }
         })
         .collect();
     assert!(probes.len() > 1500, "probes are missing");
@@ -141,12 +150,16 @@ pub fn seeds() -> Option<PathBuf> {
     None
 }
 
+/// The seed document whose name starts with `prefix`.
+pub fn seed_text(folder: &Path, prefix: &str) -> Vec<u8> {
+    let named = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(prefix);
+    read(&files(folder, ".txt").into_iter().find(named).unwrap())
+}
+
 /// The module in the seed document whose name starts with `prefix`.
 pub fn seed(folder: &Path, prefix: &str) -> Module {
-    let named = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(prefix);
-    let path = files(folder, ".txt").into_iter().find(named).unwrap();
     let options = OpenOptions { path: None, max_bytes: None };
-    let found = hlofast::text::open(Arc::new(read(&path)), &options).unwrap();
+    let found = hlofast::text::open(Arc::new(seed_text(folder, prefix)), &options).unwrap();
     let source = found.into_iter().next().unwrap().source;
     hlofast::parse(source, &Options::default()).unwrap()
 }

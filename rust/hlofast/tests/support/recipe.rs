@@ -3,20 +3,12 @@
 //! A list of `{"producer": name, "chain": [name, ...], "uses": [[name, operand], ...]}`
 //! and `{"update": name, "source": name}`.
 
-#![allow(dead_code, reason = "tests and the example use their parts")]
-
 use hlofast::ir::{Module, Row};
 use hlofast::remat::{Recompute, Use};
 use serde_json::Value;
 
-/// The recomputations that `text` asks of `module`.
-pub fn read(module: &Module, text: &[u8]) -> Result<Vec<Recompute>, String> {
-    let value: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    of_value(module, &value)
-}
-
-/// The same, of JSON that was read before.
-pub fn of_value(module: &Module, value: &Value) -> Result<Vec<Recompute>, String> {
+/// The recomputations that `value` asks of `module`.
+pub fn read(module: &Module, value: &Value) -> Result<Vec<Recompute>, String> {
     value.as_array().ok_or("a list is wanted")?.iter().map(|one| recompute(module, one)).collect()
 }
 

@@ -1,7 +1,5 @@
 //! The report and the plan of a module, with everything they rest on.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use hlofast::comms::{Collectives, collectives};
 use hlofast::cost::{self, Cost, Facts};
 use hlofast::graph::{Attribution, AttributionOptions, attribution};

@@ -1,8 +1,6 @@
 //! What a module computes, as one number: expressions are hashed, barriers looked through, and
 //! names, channels and metadata left out.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use hlofast::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use hlofast::print::shape_to_text;
 use std::collections::HashMap;

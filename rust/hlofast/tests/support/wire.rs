@@ -1,7 +1,5 @@
 //! Protobufs written by hand, for tests.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 /// A message under way.
 #[derive(Clone, Default)]
 pub struct Message(pub Vec<u8>);

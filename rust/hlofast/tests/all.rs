@@ -1,0 +1,79 @@
+//! The tests of what the crate offers: one program, so that the crate is linked once. A file that
+//! needs a process for itself is a program of its own in `Cargo.toml`.
+//!
+//! `cargo test --test all memory::` runs those of `memory.rs`.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+mod comms_hostile;
+mod cost_hostile;
+mod custom_call;
+mod decode_corpus;
+mod decode_groups;
+mod decode_header;
+mod decode_literals;
+mod decode_properties;
+mod decode_values;
+mod dump_names;
+mod dump_survey;
+mod edit;
+mod fuzz_replay;
+mod graph_contexts;
+mod graph_phases;
+mod infer;
+mod matmul;
+mod memory;
+mod memory_files;
+mod memory_live_ranges;
+mod memory_tpu;
+mod mesh_axes;
+mod mesh_derive;
+mod mesh_partition;
+mod parse_dependencies;
+mod parse_errors;
+mod parse_fixtures;
+mod parse_paths;
+mod print_fixtures;
+mod print_generated;
+mod print_probes;
+mod print_text;
+mod proto_hostile;
+mod proto_pairs;
+mod proto_write;
+mod remat_plan;
+mod remat_report;
+mod rewrite;
+mod rewrite_barriers;
+mod rewrite_fixtures;
+mod rewrite_properties;
+mod rewrite_stacks;
+mod source_find;
+mod source_open;
+mod strict_hostile;
+mod strict_probes;
+mod support;
+mod time;
+mod trip_count;
+mod trip_count_properties;
+
+/// A file that nothing names would not be compiled, and nobody would be told.
+#[test]
+fn every_file_is_named() {
+    let names = |text: &str, before: &str, after: &str| -> Vec<String> {
+        let name = |line: &str| Some(line.strip_prefix(before)?.strip_suffix(after)?.to_string());
+        text.lines().filter_map(name).collect()
+    };
+    let named = [
+        names(include_str!("../Cargo.toml"), "name = \"", "\""),
+        names(include_str!("all.rs"), "mod ", ";"),
+        names(include_str!("parse_hostile.rs"), "mod ", ";"),
+        names(include_str!("support/mod.rs"), "pub mod ", ";"),
+    ]
+    .concat();
+    let folder = support::reading::tests_folder().join("../rust/hlofast/tests");
+    let files = support::reading::files_below(&folder, ".rs");
+    let stem = |path: &std::path::PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
+    let missing: Vec<String> =
+        files.iter().map(stem).filter(|name| name != "mod" && !named.contains(name)).collect();
+    assert!(files.len() > 60 && missing.is_empty(), "{missing:?}: not in all.rs, support/mod.rs");
+}
