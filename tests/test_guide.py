@@ -6,6 +6,8 @@ import re
 import signal
 import struct
 import subprocess
+from base64 import b64decode
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -29,13 +31,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("guide") / "new" / "guide"
     done = hlofast_command("guide", "-o", folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(f"{folder}/start.md\n")
+    assert done.stdout.endswith(f"; begin with {folder}/start.md\n")
     return folder
 
 
-def blocks(text: str) -> str:
+def blocks_of(text: str) -> list[str]:
     """What the blocks of a page hold."""
-    return "".join(re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE))
+    return re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+class Parts(HTMLParser):
+    """What is in a page for a browser."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.ids: set[str | None] = set()
+        self.links: list[str] = []
+        self.images: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.add(tag)
+        self.ids.add(values.get("id"))
+        if tag == "a":
+            self.links.append(values["href"] or "")
+        if tag == "img":
+            assert values["alt"]
+            self.images.append(values["src"] or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 def prose(text: str) -> str:
@@ -55,7 +83,8 @@ class TestPages:
 
     @pytest.mark.parametrize("name", guide.PAGES)
     def test_figures_in_sentences_are_those_of_outputs(self, name: str) -> None:
-        known = "".join(blocks((SOURCES / f"{page}.md").read_text()) for page in guide.PAGES)
+        pages = [(SOURCES / f"{page}.md").read_text() for page in guide.PAGES]
+        known = "".join(block for page in pages for block in blocks_of(page))
         for figure in FIGURE.findall(prose((SOURCES / f"{name}.md").read_text())):
             assert figure in known, figure
 
@@ -189,6 +218,32 @@ class TestFolder:
         assert done.returncode == 3
         assert "Traceback" not in done.stderr
         assert str(tmp_path / "file") in done.stderr
+
+    def test_page_for_a_browser_needs_nothing_else(self, folder: Path, tmp_path: Path) -> None:
+        pytest.importorskip("markdown_it")
+        (tmp_path / "guide.html").write_text("an older one")
+        done = hlofast_command("guide", "-o", tmp_path / "guide.html")
+        assert (done.returncode, done.stderr) == (0, "")
+        page = Parts((tmp_path / "guide.html").read_text())
+        assert set(guide.PAGES) <= page.ids
+        assert {target for target in page.links if not target.startswith("https:")} == {
+            f"#{name}" for name in guide.PAGES if name != "start"
+        }
+        pictures = sorted((folder / "pictures").iterdir())
+        shown = [b64decode(source.removeprefix("data:image/png;base64,")) for source in page.images]
+        assert sorted(shown) == sorted(path.read_bytes() for path in pictures)
+        assert "script" not in page.tags
+        for name in guide.PAGES:
+            for block in blocks_of((folder / f"{name}.md").read_text()):
+                assert block in page.text
+
+    def test_page_for_a_browser_asks_for_its_extra(self, tmp_path: Path) -> None:
+        (tmp_path / "markdown_it.py").write_text("raise ImportError")
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+        done = hlofast_command("guide", "-o", tmp_path / "guide.html", env=environment)
+        assert done.returncode == 2
+        assert "hlofast[guide]" in done.stderr
+        assert not (tmp_path / "guide.html").exists()
 
     def test_pictures_are_small_and_of_both_themes(self) -> None:
         pictures = sorted((SOURCES / "pictures").iterdir())

@@ -17,10 +17,12 @@ examples:
   hlofast guide memory             one page
   hlofast guide --all | less       all of it
   hlofast guide -o guide           all of it, the pictures and the dumps, into the folder `guide`
+  hlofast guide -o guide.html      all of it and the pictures, as one page for a browser
   hlofast guide --json | jq -r '.pages[].commands[]'
 
 Every command in it can be typed in the folder that -o writes. The pages are Markdown, for any
-editor or viewer; where the output is no terminal they are printed as they are.
+editor or viewer; where the output is no terminal they are printed as they are. The page for a
+browser needs markdown-it-py (pip install 'hlofast[guide]').
 """
 VERSION = 1
 PAGES = ("start", "mfu", "memory", "axes", "remat", "compiler", "protobuf")
@@ -38,7 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("page", nargs="?", metavar="NAME", help=f"a page: {', '.join(PAGES)}")
     what.add_argument("--all", action="store_true", help="all pages")
     what.add_argument(
-        "-o", "--output", metavar="FOLDER", help="write pages, pictures and dumps into a folder"
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="write pages, pictures and dumps into a folder, or a page that ends in .html",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -53,6 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         try:
             written = _write(arguments.output)
+        except ImportError as error:
+            is_page = arguments.output.endswith(".html")
+            needed = "markdown-it-py: pip install 'hlofast[guide]'" if is_page else error.name
+            inputs.complain(f"{arguments.output}: this needs {needed}")
+            return USAGE
         except _TakenError as taken:
             inputs.complain(f"{taken}: there is another file of this name; name a new folder")
             return USAGE
@@ -61,13 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
             return UNREADABLE
     pages = [Page(each) for each in PAGES if name is None or each == name]
     if arguments.json:
-        document = {"pages": [page.describe() for page in pages], "folder": arguments.output}
-        output.print_json("guide", VERSION, document | {"files": written})
+        document = {"pages": [page.describe() for page in pages], "files": written}
+        output.print_json("guide", VERSION, document)
         return DONE
     printer = output.Printer()
     if written is not None:
-        printer.line(f"{arguments.output}: {output.counted(len(written), 'file')}; begin with")
-        printer.line(f"{os.path.join(arguments.output, pages[0].file)}")
+        printer.line(f"{output.counted(len(written), 'file')}; begin with {written[0]}")
     elif name is not None or arguments.all:
         for page in pages:
             page.show(printer, is_first=page is pages[0])
@@ -81,12 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
 class Page:
     """A page as it lies in the package."""
 
-    __slots__ = ("file", "name", "text")
+    __slots__ = ("name", "text")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.file = f"{name}.md"
-        self.text = _content(self.file).decode()
+        self.text = _content(f"{name}.md").decode()
 
     @property
     def title(self) -> str:
@@ -126,6 +134,7 @@ def _content(name: str) -> bytes:
 
 def _contents() -> dict[str, bytes]:
     """All files of the guide by the paths that they get; dumps are unpacked."""
+    import lzma  # noqa: F401 - some builds of Python lack it, which tarfile says less plainly.
     import tarfile
 
     pictures = sorted(os.listdir(os.path.join(_FOLDER, "pictures")))
@@ -139,18 +148,45 @@ def _contents() -> dict[str, bytes]:
     return found
 
 
-def _write(folder: str) -> list[str]:
-    """Write all files; returns their paths. No file of the user is replaced."""
+def _write(target: str) -> list[str]:
+    """Write a page, or a folder in which nothing is replaced; returns the paths of files."""
     from hlofast import _files
 
-    contents = {os.path.join(folder, name): content for name, content in _contents().items()}
+    if target.endswith(".html"):
+        page = _html().encode()
+        with _files.replacing(target) as file:
+            file.write(page)
+        return [target]
+    contents = {os.path.join(target, name): content for name, content in _contents().items()}
     # Looked at before anything is written, so that nothing is if one cannot be.
     missing = [path for path, content in contents.items() if not _is_there(path, content)]
-    os.makedirs(os.path.join(folder, "pictures"), exist_ok=True)
     for path in missing:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with _files.replacing(path) as file:
             file.write(contents[path])
     return list(contents)
+
+
+def _html() -> str:
+    """All pages as one that loads nothing."""
+    import re
+    from base64 import b64encode
+
+    from markdown_it import MarkdownIt
+
+    def inlined(match: re.Match[str]) -> str:
+        return f"](data:image/png;base64,{b64encode(_content(match[1])).decode()})"
+
+    markdown = MarkdownIt("commonmark").enable("table")
+    sections = []
+    for name in PAGES:
+        text = re.sub(r"\]\((\w+)\.md\)", r"](#\1)", Page(name).text)
+        text = re.sub(r"\]\((pictures/[\w.]+)\)", inlined, text)
+        # What is wider than the window is scrolled by keyboard too.
+        body = markdown.render(text).replace("<pre>", '<pre tabindex="0">')
+        sections.append(f'<section id="{name}">\n{body}</section>\n')
+    head = _content("page_head.html").decode()
+    return f"{head}{''.join(sections)}</main>\n"
 
 
 def _is_there(path: str, content: bytes) -> bool:
