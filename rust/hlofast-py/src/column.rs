@@ -146,15 +146,6 @@ impl Column {
         }
     }
 
-    /// The items as row numbers; None unless the column is of 32-bit unsigned integers.
-    pub fn rows(&self) -> Option<&[u32]> {
-        if self.format != Format::U32 {
-            return None;
-        }
-        // SAFETY: the format says that these are `len` aligned, initialised u32.
-        Some(unsafe { std::slice::from_raw_parts(self.data.cast::<u32>(), self.len()) })
-    }
-
     /// The owner and the start of the memory.
     pub fn memory(&self) -> (Arc<dyn Any + Send + Sync>, *const u8) {
         (Arc::clone(&self.owner), self.data)
