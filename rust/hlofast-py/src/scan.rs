@@ -9,8 +9,8 @@ use crate::time::{DeviceParts, device_of};
 use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
 use hlofast::dump::walk::sort;
 use hlofast::dump::{
-    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Stage, Status, Survey, TableKind, Tables,
-    Trouble, file_rows, program_rows, read,
+    AnalysisOptions, Found, Kind, Outcome, ReadOptions, Repeated, Stage, Status, Survey, TableKind,
+    Tables, Trouble, file_rows, program_rows, read,
 };
 use hlofast::table::{Columns, csv, json_lines};
 use hlofast::time::Device;
@@ -21,6 +21,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Bytes of results that are kept for files with the same bytes.
+const REPEATED: usize = 16 << 20;
 
 /// The files below some paths, and the programs they belong to.
 #[pyclass(frozen, module = "hlofast._core")]
@@ -160,6 +163,7 @@ impl SurveyData {
             max_bytes,
             max_text_bytes,
             max_seconds: time,
+            repeated: Arc::new(Repeated::new(REPEATED)),
             force_scalar,
         };
         let chips = chips.into_iter().map(device_of).collect();
@@ -246,7 +250,7 @@ impl Work for Files {
         result.heap_bytes()
     }
 
-    fn run(&self, job: usize) -> Outcome {
+    fn run(&self, job: usize) -> Option<Outcome> {
         let file = job as u32;
         let found = self.survey.found.get(job);
         let known = found.and_then(|found| self.known.get(&found.text()));
@@ -254,13 +258,18 @@ impl Work for Files {
             |found: &Found| self.stamps.get(&found.text()) == Some(&(found.bytes, found.modified));
         let holds = |known: &String| !self.stamps.is_empty() && self.holds(file, known);
         if known.is_some_and(holds) && found.is_some_and(is_stamped) {
-            return Outcome { file, is_unchanged: true, ..Outcome::default() };
+            return Some(Outcome { file, is_unchanged: true, ..Outcome::default() });
         }
         let is_known =
             |digest: &[u8; 16]| known.is_some_and(|known| *known == self.state_of(file, digest));
-        let mut outcome = read(&self.survey, file, &self.options, self.device(file), is_known);
+        let mut outcome = read(&self.survey, file, &self.options, self.device(file), is_known)?;
         outcome.is_unchanged = known.is_some_and(|known| *known == self.state(&outcome));
-        outcome
+        Some(outcome)
+    }
+
+    fn end(&self, job: usize) -> Vec<usize> {
+        let waited = self.options.repeated.end(job as u32);
+        waited.into_iter().map(|file| file as usize).collect()
     }
 
     fn broken(&self, job: usize, message: &str) -> Outcome {

@@ -3,12 +3,14 @@
 use hlofast::dump::store::Store;
 use hlofast::dump::walk::sort;
 use hlofast::dump::{
-    AnalysisOptions, Found, ReadOptions, Survey, TableKind, Tables, Trouble, file_rows, read,
+    AnalysisOptions, Found, ReadOptions, Repeated, Survey, TableKind, Tables, Trouble, file_rows,
+    read,
 };
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 const MODULE: &str = "HloModule f\n\nENTRY e {\n  ROOT p = f32[8]{0} parameter(0)\n}\n";
 const ASSIGNMENT: &str = "BufferAssignment:\nallocation 0: size 32, parameter 0, shape |f32[8]| at \
@@ -62,15 +64,29 @@ fn survey() -> Survey {
 
 /// What reading every file of a survey gives: rows of files and of modules, as bytes.
 fn rows(survey: &Survey) -> Vec<Vec<u8>> {
+    rows_with(survey, &options(0))
+}
+
+/// Modules, of whose results as many bytes are kept for files with the same bytes.
+fn options(kept: usize) -> ReadOptions {
     let tables = Tables::FILES.with(TableKind::Modules);
-    let options = ReadOptions {
+    ReadOptions {
         analysis: AnalysisOptions { tables, mesh: None },
         max_bytes: 1 << 20,
         max_text_bytes: 1 << 20,
         max_seconds: None,
+        repeated: Arc::new(Repeated::new(kept)),
         force_scalar: false,
+    }
+}
+
+fn rows_with(survey: &Survey, options: &ReadOptions) -> Vec<Vec<u8>> {
+    let outcome = |file| {
+        let outcome = read(survey, file, options, None, |_| false);
+        assert!(options.repeated.end(file).is_empty());
+        outcome.unwrap_or_default()
     };
-    let outcomes = (0..survey.own as u32).map(|file| read(survey, file, &options, None, |_| false));
+    let outcomes = (0..survey.own as u32).map(outcome);
     outcomes
         .flat_map(|outcome| {
             let modules = outcome.tables.iter().map(|(_, rows)| rows.to_bytes());
@@ -111,6 +127,52 @@ fn listed_datasets_are_not_entered() {
     let reasons = survey.found.iter().filter(|found| found.is_folder).map(|found| &found.trouble);
     let skipped = Trouble::Skipped("a dataset that hlofast wrote".to_owned());
     assert!(reasons.into_iter().all(|reason| reason.as_ref() == Some(&skipped)));
+}
+
+#[test]
+fn files_with_the_same_bytes_have_their_own_rows() {
+    let survey = survey();
+    let each = rows(&survey);
+    for kept in [1, 1 << 20] {
+        let options = options(kept);
+        assert_eq!(rows_with(&survey, &options), each);
+        assert_eq!(rows_with(&survey, &options), each, "all of it seen before");
+    }
+}
+
+#[test]
+fn files_with_the_same_bytes_are_analysed_once() {
+    let survey = survey();
+    let no_time = |options| ReadOptions { max_seconds: Some(Duration::ZERO), ..options };
+    let modules = |options: &ReadOptions| {
+        let read = |file| read(&survey, file, options, None, |_| false);
+        let modules = (0..survey.own as u32).map(|file| read(file).map_or(0, |own| own.modules));
+        modules.collect::<Vec<_>>()
+    };
+    let kept = options(1 << 20);
+    rows_with(&survey, &kept);
+    let analysed = no_time(options(0));
+    assert!(modules(&analysed).iter().all(|count| *count == 0), "no time to analyse anything");
+    // One of the four has a memory file beside it.
+    assert_eq!(modules(&no_time(kept)).iter().sum::<u32>(), 3);
+}
+
+#[test]
+fn files_wait_for_one_with_the_same_bytes() {
+    let survey = survey();
+    let file = |name: &str| {
+        let is_named = |found: &Found| found.name == name;
+        survey.found.iter().position(is_named).expect("a file of the survey") as u32
+    };
+    let first = file("module_0000.f.0001.p.after_x.before_y.txt");
+    let second = file("module_0001.f.after_optimizations.txt");
+    let options = options(1 << 20);
+    let reads = |file| read(&survey, file, &options, None, |_| false).is_some();
+    assert!(reads(first));
+    assert!(!reads(second), "the first is not said to have ended");
+    assert_eq!(options.repeated.end(first), [second]);
+    assert!(options.repeated.end(first).is_empty());
+    assert!(reads(second));
 }
 
 #[test]

@@ -87,10 +87,49 @@ pub struct Place<'a> {
     pub step: Option<u32>,
     /// The pass before.
     pub after: &'a str,
+}
+
+/// What is known of a module besides its text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
     /// XLA's memory files about the module.
     pub memory_files: &'a [Vec<u8>],
     /// The chip that it was compiled for.
     pub device: Option<&'a Device>,
+}
+
+/// The tables of a module, which may lie at several places.
+#[derive(Clone, Debug, Default)]
+pub struct Analysed {
+    name: Vec<u8>,
+    tables: Vec<(TableKind, Columns)>,
+}
+
+impl Analysed {
+    /// The tables of the module at `place`, also those without rows.
+    pub fn at(self, place: &Place<'_>) -> impl Iterator<Item = (TableKind, Columns)> {
+        self.tables.into_iter().map(move |(kind, columns)| {
+            let mut lead = Columns::default();
+            lead.same("path", place.path.as_bytes(), columns.len());
+            lead.same("program", place.program.as_bytes(), columns.len());
+            lead.same("module", &self.name, columns.len());
+            if kind == TableKind::Modules {
+                let one = std::iter::once::<i64>;
+                lead.numbers("line", one(place.line as i64));
+                lead.texts("label", std::iter::once(place.label));
+                lead.texts("stage", std::iter::once(place.stage));
+                lead.numbers("step", one(place.step.map_or(-1, i64::from)));
+                lead.texts("after_pass", std::iter::once(place.after));
+            }
+            (kind, lead.before(columns))
+        })
+    }
+
+    /// Bytes held on the heap, about.
+    pub fn heap_bytes(&self) -> usize {
+        let rows: usize = self.tables.iter().map(|(_, columns)| columns.heap_bytes()).sum();
+        rows + self.name.len()
+    }
 }
 
 /// The time was up.
@@ -100,26 +139,13 @@ pub struct OutOfTime {
     pub before: &'static str,
 }
 
-/// The wanted tables of `module` that have rows. Between two analyses it is seen whether `deadline`
-/// is over.
+/// The wanted tables of `module`. Between two analyses it is seen whether `deadline` is over.
 pub fn analyse(
     module: &Module,
-    place: &Place<'_>,
+    beside: Beside<'_>,
     options: &AnalysisOptions,
     deadline: Option<Instant>,
-) -> Result<Vec<(TableKind, Columns)>, OutOfTime> {
-    let mut tables = analysed(module, place, options, deadline)?;
-    tables.retain(|(_, columns)| !columns.is_empty());
-    Ok(tables)
-}
-
-/// The wanted tables of `module`, also those without rows.
-pub(super) fn analysed(
-    module: &Module,
-    place: &Place<'_>,
-    options: &AnalysisOptions,
-    deadline: Option<Instant>,
-) -> Result<Vec<(TableKind, Columns)>, OutOfTime> {
+) -> Result<Analysed, OutOfTime> {
     let in_time = |before: &'static str| match deadline {
         Some(deadline) if Instant::now() >= deadline => Err(OutOfTime { before }),
         _ => Ok(()),
@@ -138,18 +164,11 @@ pub(super) fn analysed(
     in_time("memory")?;
     let (in_memory, account) = memory_and_account(module, &memory::Options::default());
     let summary = summarise(module, &summary::Options { shapes: 0 });
-    let lead = |columns: Columns| {
-        let mut lead = Columns::default();
-        lead.same("path", place.path.as_bytes(), columns.len());
-        lead.same("program", place.program.as_bytes(), columns.len());
-        lead.same("module", module.name(), columns.len());
-        lead.before(columns)
-    };
     let mut tables: Vec<(TableKind, Columns)> = Vec::new();
-    let mut add = |kind: TableKind, columns: Columns| tables.push((kind, lead(columns)));
+    let mut add = |kind: TableKind, columns: Columns| tables.push((kind, columns));
     if wants(TableKind::Modules) {
         in_time("time")?;
-        let timed = place.device.map(|device| {
+        let timed = beside.device.map(|device| {
             let options =
                 time::Options { device: device.clone(), mesh: mesh.clone(), ..Default::default() };
             time(module, &counted, &found, &options)
@@ -157,11 +176,6 @@ pub(super) fn analysed(
         let mut row = Columns::default();
         let one = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
-        row.numbers("line", one(place.line as i64));
-        row.texts("label", text(place.label));
-        row.texts("stage", text(place.stage));
-        row.numbers("step", one(place.step.map_or(-1, i64::from)));
-        row.texts("after_pass", text(place.after));
         row.texts("status", text(summary.status.value.as_str()));
         let backend = summary.backend.as_ref().map_or("", |backend| backend.value.as_str());
         row.texts("backend", text(backend));
@@ -198,13 +212,13 @@ pub(super) fn analysed(
         row.numbers("argument_bytes", one(of(|account| account.device.argument)));
         row.numbers("output_bytes", one(of(|account| account.device.output)));
         row.numbers("alias_bytes", one(of(|account| account.device.alias)));
-        let files = MemoryFiles::read(module, place.memory_files);
+        let files = MemoryFiles::read(module, beside.memory_files);
         row.numbers("allocated_bytes", one(files.allocated_bytes.unwrap_or(-1)));
         row.numbers("live_range_peak", one(files.live_range_peak.unwrap_or(-1)));
         row.numbers("usage_report_bytes", one(files.usage_report_bytes.unwrap_or(-1)));
         let refused = in_memory.as_ref().err().or(account.as_ref().err());
         row.texts("memory_error", text(&refused.map(ToString::to_string).unwrap_or_default()));
-        row.texts("device", text(place.device.map_or("", |device| device.name.as_str())));
+        row.texts("device", text(beside.device.map_or("", |device| device.name.as_str())));
         let step = timed.as_ref().map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);
         row.reals("step_seconds", std::iter::once(seconds(|step| step.seconds)));
@@ -246,7 +260,7 @@ pub(super) fn analysed(
         add(TableKind::Lint, table::findings(module, &found));
     }
     in_time("the end")?;
-    Ok(tables)
+    Ok(Analysed { name: module.name().to_vec(), tables })
 }
 
 /// What XLA's memory files say of a module; nothing of those that are another module's.

@@ -11,6 +11,7 @@ mod host;
 mod kind;
 pub mod name;
 mod read;
+mod repeated;
 mod rows;
 pub mod sniff;
 pub mod store;
@@ -19,11 +20,14 @@ mod survey;
 mod target;
 pub mod walk;
 
-pub use analyse::{AnalysisOptions, OutOfTime, Place, TableKind, Tables, analyse, hexadecimal};
+pub use analyse::{
+    Analysed, AnalysisOptions, Beside, OutOfTime, Place, TableKind, Tables, analyse, hexadecimal,
+};
 pub use group::{Program, Programs, programs};
 pub use kind::{Kind, Stage, Status};
 pub use name::FileName;
 pub use read::{Outcome, ReadOptions, file_rows, read};
+pub use repeated::Repeated;
 pub use rows::{columns_of, program_rows};
 pub use survey::Survey;
 pub use walk::{Found, Trouble, walk};

@@ -1,8 +1,9 @@
 //! One file: read, taken apart and analysed, or the reason why not.
 
-use super::analyse::{AnalysisOptions, Place, TableKind, analyse, hexadecimal};
+use super::analyse::{Analysed, AnalysisOptions, Beside, Place, TableKind, analyse, hexadecimal};
 use super::kind::{Kind, Status};
 use super::name::{self, FileName};
+use super::repeated::{Repeated, Seen};
 use super::sniff::{Content, HEAD, sniff};
 use super::survey::{Survey, head};
 use super::walk::{Found, Trouble, reason};
@@ -29,6 +30,8 @@ pub struct ReadOptions {
     pub max_text_bytes: u64,
     /// Time for one file.
     pub max_seconds: Option<Duration>,
+    /// What files with the same bytes have in common.
+    pub repeated: Arc<Repeated>,
     /// Use the portable scanning kernels even where faster ones exist (tests).
     pub force_scalar: bool,
 }
@@ -96,56 +99,80 @@ impl Outcome {
 }
 
 /// Reads the file with this number. `is_known` tells whether a file with these bytes has been done
-/// before; then it is only hashed.
+/// before; then it is only hashed. None if another file with these bytes is being read: this one is
+/// among those that [`Repeated::end`] of that file gives, to be read then.
 pub fn read(
     survey: &Survey,
     file: u32,
     options: &ReadOptions,
     device: Option<&Device>,
     is_known: impl Fn(&[u8; 16]) -> bool,
-) -> Outcome {
+) -> Option<Outcome> {
+    let (outcome, bytes) = match bytes_of(survey, file, options) {
+        Ok(all) => all,
+        Err(outcome) => return Some(outcome),
+    };
+    let digest = xxh3_128(&bytes).to_be_bytes();
+    let mut outcome = Outcome { digest: Some(digest), ..outcome };
+    if is_known(&digest) {
+        outcome.status = Status::Read;
+        return Some(outcome);
+    }
+    let deadline = options.max_seconds.and_then(|limit| Instant::now().checked_add(limit));
+    let path = survey.found[file as usize].text();
+    let context = Context { survey, options, device, path: &path, deadline };
+    // Logs have places of their own, and files beside a module say more about it.
+    let may_repeat = outcome.kind == Kind::Module && survey.memory_files(file).next().is_none();
+    let repeated = may_repeat.then_some(&*options.repeated);
+    match repeated.map_or(Seen::Not, |repeated| repeated.begin(file, &digest, device)) {
+        Seen::UnderWay => None,
+        Seen::Before(common) => {
+            outcome.text_bytes = common.text_bytes;
+            Some(context.rows(outcome, common.analysed.clone(), None))
+        }
+        Seen::Not => Some(context.content(outcome, bytes)),
+    }
+}
+
+/// The bytes of a file that is to be read; what became of another.
+fn bytes_of(
+    survey: &Survey,
+    file: u32,
+    options: &ReadOptions,
+) -> Result<(Outcome, Vec<u8>), Outcome> {
     let found = &survey.found[file as usize];
     let kind = survey.kinds[file as usize];
     let mut outcome = Outcome { file, kind, ..Outcome::default() };
     match &found.trouble {
-        Some(Trouble::Failed(reason)) => return outcome.failed(reason),
-        Some(Trouble::Skipped(reason)) => return outcome.skipped(reason),
+        Some(Trouble::Failed(reason)) => return Err(outcome.failed(reason)),
+        Some(Trouble::Skipped(reason)) => return Err(outcome.skipped(reason)),
         None => {}
     }
     if let Some(why) = not_to_read(kind) {
         // The name is not believed where the bytes are those of a module.
         let content = match head(found, &*survey.store) {
             Ok(head) => sniff(&head),
-            Err(error) => return outcome.failed(reason(&error)),
+            Err(error) => return Err(outcome.failed(reason(&error))),
         };
         match content {
             Content::Hlo => outcome.kind = Kind::Module,
             // A log may speak of other things first.
             Content::Text if kind == Kind::Other => {}
             content if kind == Kind::Other => {
-                return outcome.skipped(format!("not HLO: {}", content.describe()));
+                return Err(outcome.skipped(format!("not HLO: {}", content.describe())));
             }
-            _ => return outcome.skipped(why),
+            _ => return Err(outcome.skipped(why)),
         }
     }
     if found.bytes > options.max_bytes {
         let cap = options.max_bytes;
-        return outcome.failed(format!("{} bytes, more than {cap} (the size cap)", found.bytes));
+        let reason = format!("{} bytes, more than {cap} (the size cap)", found.bytes);
+        return Err(outcome.failed(reason));
     }
-    let bytes = match read_within(survey, found, options.max_bytes) {
-        Ok(bytes) => bytes,
-        Err(error) => return outcome.failed(reason(&error)),
-    };
-    let digest = xxh3_128(&bytes).to_be_bytes();
-    outcome.digest = Some(digest);
-    if is_known(&digest) {
-        outcome.status = Status::Read;
-        return outcome;
+    match read_within(survey, found, options.max_bytes) {
+        Ok(bytes) => Ok((outcome, bytes)),
+        Err(error) => Err(outcome.failed(reason(&error))),
     }
-    let deadline = options.max_seconds.and_then(|limit| Instant::now().checked_add(limit));
-    let path = found.text();
-    let context = Context { survey, options, device, path: &path, deadline };
-    context.content(outcome, bytes)
 }
 
 /// Why files of this kind are not read.
@@ -160,6 +187,12 @@ fn read_within(survey: &Survey, found: &Found, limit: u64) -> io::Result<Vec<u8>
         return Err(io::Error::other(format!("more than {limit} bytes (the size cap)")));
     }
     Ok(bytes)
+}
+
+/// Where in a file a module is, and the name that a log announces it by.
+struct Section {
+    line: u64,
+    label: Option<Box<str>>,
 }
 
 struct Context<'a> {
@@ -212,7 +245,7 @@ impl Context<'_> {
         if starts_with_module(source.bytes())
             && let Ok(module) = parse(source.clone(), &reading)
         {
-            return self.module(outcome, &module, 1, None);
+            return self.module(outcome, &module, None);
         }
         let found = match modules(source) {
             Ok(found) => found,
@@ -226,8 +259,8 @@ impl Context<'_> {
         for FoundModule { source, label } in found {
             match parse(source.clone(), &reading) {
                 Ok(module) => {
-                    let line = source.lines_before() + 1;
-                    outcome = self.module(outcome, &module, line, label.as_deref());
+                    let section = Section { line: source.lines_before() + 1, label };
+                    outcome = self.module(outcome, &module, Some(section));
                 }
                 Err(error) => {
                     faults += 1;
@@ -255,46 +288,16 @@ impl Context<'_> {
         self.survey.memory_files(file).filter_map(read).collect()
     }
 
-    /// Adds the rows of a module.
-    fn module(
-        &self,
-        mut outcome: Outcome,
-        module: &Module,
-        line: u64,
-        label: Option<&str>,
-    ) -> Outcome {
-        let own = self.survey.name(outcome.file);
-        let announced = label.map(name::parse);
-        let name: &FileName<'_> = announced.as_ref().unwrap_or(&own);
-        let program = match label {
-            Some(label) => self.survey.label_key(outcome.file, label),
-            None => self.survey.program_of(outcome.file).map_or("", |p| p.key.as_str()).to_owned(),
-        };
-        let beside = self.memory_files(outcome.file);
-        let place = Place {
-            memory_files: &beside,
-            path: self.path,
-            program: &program,
-            line,
-            label: label.unwrap_or_default(),
-            stage: name.stage.map_or("", |stage| stage.as_str()),
-            step: name.step,
-            after: name.after,
-            device: self.device,
-        };
-        outcome.modules += 1;
-        match analyse(module, &place, &self.options.analysis, self.deadline) {
-            Ok(tables) => {
-                for (kind, columns) in tables {
-                    match outcome.tables.iter_mut().find(|(own, _)| *own == kind) {
-                        Some((_, all)) => all.append(columns),
-                        None => outcome.tables.push((kind, columns)),
-                    }
+    /// Analyses a module and adds its rows. Without `section` it is the whole file.
+    fn module(&self, outcome: Outcome, module: &Module, section: Option<Section>) -> Outcome {
+        let memory_files = self.memory_files(outcome.file);
+        let beside = Beside { memory_files: &memory_files, device: self.device };
+        match analyse(module, beside, &self.options.analysis, self.deadline) {
+            Ok(analysed) => {
+                if section.is_none() {
+                    self.options.repeated.put(outcome.file, &analysed, outcome.text_bytes);
                 }
-                if outcome.status == Status::Skipped {
-                    outcome.status = Status::Read;
-                }
-                outcome
+                self.rows(outcome, analysed, section)
             }
             Err(stop) => {
                 let limit = self.options.max_seconds.unwrap_or_default();
@@ -304,6 +307,39 @@ impl Context<'_> {
                 Outcome { digest, text_bytes, ..overdue }
             }
         }
+    }
+
+    /// Adds the rows of a module that was analysed.
+    fn rows(&self, mut outcome: Outcome, analysed: Analysed, section: Option<Section>) -> Outcome {
+        let Section { line, label } = section.unwrap_or(Section { line: 1, label: None });
+        let label = label.as_deref();
+        let own = self.survey.name(outcome.file);
+        let announced = label.map(name::parse);
+        let name: &FileName<'_> = announced.as_ref().unwrap_or(&own);
+        let program = match label {
+            Some(label) => self.survey.label_key(outcome.file, label),
+            None => self.survey.program_of(outcome.file).map_or("", |p| p.key.as_str()).to_owned(),
+        };
+        let place = Place {
+            path: self.path,
+            program: &program,
+            line,
+            label: label.unwrap_or_default(),
+            stage: name.stage.map_or("", |stage| stage.as_str()),
+            step: name.step,
+            after: name.after,
+        };
+        outcome.modules += 1;
+        for (kind, columns) in analysed.at(&place).filter(|(_, columns)| !columns.is_empty()) {
+            match outcome.tables.iter_mut().find(|(own, _)| *own == kind) {
+                Some((_, all)) => all.append(columns),
+                None => outcome.tables.push((kind, columns)),
+            }
+        }
+        if outcome.status == Status::Skipped {
+            outcome.status = Status::Read;
+        }
+        outcome
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tables about dump directories as a whole: the programs, and which columns each table has.
 
-use super::analyse::{AnalysisOptions, Place, TableKind, Tables, analysed};
+use super::analyse::{AnalysisOptions, Beside, Place, TableKind, Tables, analyse};
 use super::group::Program;
 use super::host::host;
 use super::kind::{Kind, Stage};
@@ -190,10 +190,8 @@ pub fn columns_of(table: TableKind) -> Columns {
     let options = AnalysisOptions { tables: Tables::FILES.with(table), mesh: None };
     let smallest = b"HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n";
     let module = parse(Source::from_slice(smallest), &Options::default());
-    let tables = module.map(|module| analysed(&module, &Place::default(), &options, None));
-    match tables {
-        Ok(Ok(tables)) => tables.into_iter().next().map(|(_, own)| own).unwrap_or_default(),
-        _ => Columns::default(),
-    }
-    .without_rows()
+    let analysed = module.map(|module| analyse(&module, Beside::default(), &options, None));
+    let place = Place::default();
+    let first = analysed.ok().and_then(Result::ok).and_then(|tables| tables.at(&place).next());
+    first.map(|(_, own)| own).unwrap_or_default().without_rows()
 }
