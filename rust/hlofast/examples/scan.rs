@@ -1,0 +1,248 @@
+//! What a scan of dump directories does, in parts, for profilers, counters and comparisons of two
+//! versions: `scan MODE THREADS FOLDER...`.
+//!
+//! `all` reads everything, as a scan does, and `each` without results that files with the same
+//! bytes share; `shared` and `digest` do the same for all tables and print a hash of each table of
+//! each file. `analyses` times every analysis on one thread.
+
+use hlofast::comms::{collectives, derive_mesh};
+use hlofast::cost::{self, Facts, cost, uncertain_executions};
+use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
+use hlofast::dump::{
+    AnalysisOptions, Beside, Kind, Outcome, ReadOptions, Repeated, Survey, TableKind, Tables,
+    analyse, read,
+};
+use hlofast::graph::{AttributionOptions, attribution};
+use hlofast::memory::{self, memory, memory_and_account, xla_account};
+use hlofast::print::{FingerprintOptions, fingerprint};
+use hlofast::summary::{self, summarise};
+use hlofast::table::{self, Sent, json_lines};
+use hlofast::text::{OpenOptions, modules};
+use hlofast::{Options, lint, parse, remat, unpack};
+use std::error::Error;
+use std::hint::black_box;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_128;
+
+const MOST: u64 = 64 << 20;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(mode), Some(threads)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: scan (all|each|shared|digest|analyses) THREADS FOLDER...".into());
+    };
+    let folders: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
+    let survey = Survey::new(&folders);
+    match mode.as_str() {
+        "analyses" => analyses(&survey),
+        "digest" | "shared" | "all" | "each" => scan(survey, &mode, threads.parse()?),
+        _ => Err("the mode is digest, shared, analyses, all or each".into()),
+    }
+}
+
+struct Files {
+    survey: Survey,
+    options: ReadOptions,
+}
+
+impl Work for Files {
+    type Result = Outcome;
+
+    fn len(&self) -> usize {
+        self.survey.found.len()
+    }
+
+    fn cost(&self, job: usize) -> u64 {
+        3 * self.survey.found[job].bytes
+    }
+
+    fn weight(&self, result: &Outcome) -> u64 {
+        result.heap_bytes()
+    }
+
+    fn run(&self, job: usize) -> Option<Outcome> {
+        read(&self.survey, job as u32, &self.options, None, |_| false)
+    }
+
+    fn end(&self, job: usize) -> Vec<usize> {
+        let waited = self.options.repeated.end(job as u32);
+        waited.into_iter().map(|file| file as usize).collect()
+    }
+
+    fn broken(&self, job: usize, message: &str) -> Outcome {
+        Outcome::broken(job as u32, Kind::default(), message)
+    }
+
+    fn overdue(&self, job: usize, limit: Duration) -> Outcome {
+        Outcome::overdue(job as u32, Kind::default(), limit, "")
+    }
+}
+
+fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>> {
+    let is_digest = matches!(mode, "digest" | "shared");
+    let is_shared = matches!(mode, "shared" | "all");
+    let mut wanted = Tables::FILES;
+    let usual =
+        [TableKind::Modules, TableKind::Collectives, TableKind::Matmuls, TableKind::Buffers];
+    for table in if is_digest { TableKind::ALL } else { &usual[..] } {
+        wanted = wanted.with(*table);
+    }
+    let options = ReadOptions {
+        analysis: AnalysisOptions { tables: wanted, mesh: None },
+        max_bytes: u64::MAX,
+        max_text_bytes: MOST,
+        max_seconds: None,
+        repeated: Arc::new(Repeated::new(if is_shared { 16 << 20 } else { 0 })),
+        force_scalar: false,
+    };
+    let begin = Instant::now();
+    let files = Arc::new(Files { survey, options });
+    let mut bulk = Bulk::new(Arc::clone(&files), Limits { threads, memory: 128 << 20, time: None });
+    let mut text_bytes = 0;
+    let mut out = std::io::stdout().lock();
+    loop {
+        match bulk.next(Duration::from_secs(1)) {
+            Next::Pending => {}
+            Next::End => break,
+            Next::Result(outcome) => {
+                text_bytes += outcome.text_bytes;
+                if is_digest {
+                    let path = files.survey.found[outcome.file as usize].text();
+                    writeln!(out, "{path} {} {}", outcome.status.as_str(), outcome.reason)?;
+                    for (kind, columns) in &outcome.tables {
+                        let digest = xxh3_128(&json_lines(columns, None));
+                        writeln!(out, "  {} {digest:032x}", kind.as_str())?;
+                    }
+                }
+            }
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    if !is_digest {
+        let rate = text_bytes as f64 / seconds / 1e6;
+        writeln!(out, "{text_bytes} bytes of text, {seconds:.3} s, {rate:.1} MB/s")?;
+    }
+    Ok(())
+}
+
+/// Seconds by analysis.
+#[derive(Default)]
+struct Clock {
+    list: Vec<(&'static str, Duration)>,
+}
+
+impl Clock {
+    fn time<T>(&mut self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let begin = processor_time();
+        let result = black_box(work());
+        let spent = processor_time().saturating_sub(begin);
+        match self.list.iter_mut().find(|(own, _)| *own == name) {
+            Some((_, sum)) => *sum += spent,
+            None => self.list.push((name, spent)),
+        }
+        result
+    }
+}
+
+/// What this thread has used of its processor; on systems that do not tell, time since the start.
+fn processor_time() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let used = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    used.map_or_else(|| START.get_or_init(Instant::now).elapsed(), Duration::from_nanos)
+}
+
+fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
+    let mut clock = Clock::default();
+    let (mut bytes, mut rows) = (0, 0);
+    let is_module = |number: &usize| {
+        survey.kinds[*number] == Kind::Module && survey.found[*number].trouble.is_none()
+    };
+    for number in (0..survey.found.len()).filter(is_module) {
+        let Ok(data) = std::fs::read(&survey.found[number].path) else { continue };
+        clock.time("digest of the file", || xxh3_128(&data));
+        let open = OpenOptions { path: None, max_bytes: Some(MOST) };
+        let Ok(source) = clock.time("unpack", || unpack(Arc::new(data), &open)) else { continue };
+        for found in modules(&source).unwrap_or_default() {
+            let parsed = clock.time("parse", || parse(found.source.clone(), &Options::default()));
+            let Ok(module) = parsed else { continue };
+            bytes += module.text().len();
+            rows += module.row_count();
+            let module = &module;
+            clock.time("users and columns", || {
+                (module.users(), module.computation_column(), module.shape_bytes_column());
+            });
+            let facts = clock.time("facts", || Facts::of_module(module));
+            let counted = clock.time("cost", || cost(module, &facts, &cost::Options::default()));
+            let uncertain = clock.time("uncertain", || uncertain_executions(module, &counted));
+            let options = AttributionOptions::default();
+            let attributed = clock.time("attribution", || attribution(module, &options));
+            let found = clock.time("collectives", || collectives(module, &counted, &attributed));
+            let found = Arc::new(found);
+            let mesh = clock.time("mesh", || derive_mesh(module)).map(|derived| derived.mesh);
+            let sent = clock.time("sent", || {
+                Sent::new(module, Arc::clone(&found), &attributed, &uncertain, mesh.as_ref())
+            });
+            clock.time("table of collectives", || sent.columns(module));
+            let in_memory = clock.time("memory", || memory(module, &memory::Options::default()));
+            clock.time("XLA's account", || xla_account(module, None)).ok();
+            clock.time("memory and account", || {
+                memory_and_account(module, &memory::Options::default()).1.is_ok()
+            });
+            let options = summary::Options { shapes: 0 };
+            let summary = clock.time("summary", || summarise(module, &options));
+            clock.time("fingerprint", || fingerprint(module, &FingerprintOptions::default()));
+            clock.time("table of matmuls", || {
+                table::matmuls(module, &counted, &attributed, &uncertain)
+            });
+            if let Ok(memory) = &in_memory {
+                clock.time("table of buffers", || {
+                    let values = memory.live_at(module, memory.peak.step);
+                    table::buffers(module, memory, &attributed, &values)
+                });
+            }
+            let report =
+                clock.time("remat", || remat::report(module, &counted, &attributed, &found));
+            clock.time("table of remat", || table::remat(module, &counted, &report));
+            let findings = clock.time("lint", || {
+                let options = lint::Options::default();
+                lint::lint(module, &counted, &attributed, &found, mesh.as_ref(), &options).findings
+            });
+            clock.time("table of lint", || table::findings(module, &findings));
+            clock.time("table of computations", || table::computations(module, &counted, &summary));
+            clock.time("table of instructions", || {
+                table::instructions(module, &counted, &attributed)
+            });
+            let wanted = [
+                TableKind::Modules,
+                TableKind::Collectives,
+                TableKind::Matmuls,
+                TableKind::Buffers,
+            ];
+            let tables = wanted.into_iter().fold(Tables::FILES, Tables::with);
+            let fresh = parse(found_again(module), &Options::default())?;
+            clock.time("ALL OF A SCAN", || {
+                let options = AnalysisOptions { tables, mesh: None };
+                analyse(&fresh, Beside::default(), &options, None).is_ok()
+            });
+        }
+    }
+    println(&format!("{bytes} bytes, {rows} instructions"))?;
+    for (name, spent) in &clock.list {
+        let each = spent.as_nanos() as f64 / rows as f64;
+        let rate = bytes as f64 / spent.as_secs_f64() / 1e6;
+        println(&format!("{each:9.1} ns {:8.3} s {rate:9.1} MB/s  {name}", spent.as_secs_f64()))?;
+    }
+    Ok(())
+}
+
+fn found_again(module: &hlofast::ir::Module) -> hlofast::text::Source {
+    hlofast::text::Source::new(Arc::new(module.text().to_vec()))
+}
+
+fn println(line: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout().lock(), "{line}")
+}
