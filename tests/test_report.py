@@ -123,6 +123,20 @@ def test_config_is_compared(tmp_path: Path, train_step: Path) -> None:
         assert one.message[:40].replace("'", "&#x27;") in html
 
 
+def test_a_check_that_cannot_be_made_says_why(
+    tmp_path: Path, train_step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("more devices than <numbers>")
+
+    declared = tmp_path / "declared.toml"
+    declared.write_text("[mesh]\naxes = { data = 4, model = 4 }\n")
+    monkeypatch.setattr(hlofast, "check", refuse)
+    html = hlofast.load(train_step).report(config=declared, plots=False).html
+    section = html[html.index('id="check-title"') :].partition("</section>")[0]
+    assert "more devices than &lt;numbers&gt;" in section
+
+
 def test_a_page_with_charts_of_seed_002_is_small(seeds: Seeds) -> None:
     pytest.importorskip("bokeh")
     module = hlofast.load(seeds.path("002"))
