@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from hlofast import Mesh
     from hlofast._collectives import Collectives
 
 EXAMPLES = """\
@@ -59,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     inputs.add_files(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    add_mesh(parser)
+    inputs.add_mesh(parser)
     parser.add_argument(
         "--by", choices=list(KEYS), help="totals by this only (default by axis, then each one)"
     )
@@ -70,41 +69,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alpa", action="store_true", help="Alpa's counters, costs and gradient channels"
     )
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
-
-
-def add_mesh(parser: argparse.ArgumentParser) -> None:
-    """The arguments that describe a mesh."""
-    parser.add_argument(
-        "--mesh", metavar="data=2,model=4", help="the mesh's axes (default the text's)"
-    )
-    parser.add_argument("--hosts", type=int, metavar="N", help="hosts the mesh lies on")
-    parser.add_argument("--slices", type=int, metavar="N", help="slices the mesh lies on")
-
-
-def read_mesh(arguments: argparse.Namespace) -> tuple[bool, Mesh | None]:
-    """Whether the arguments make sense, which is said if not, and the mesh they describe."""
-    import hlofast
-
-    if arguments.mesh is None:
-        if arguments.hosts is not None or arguments.slices is not None:
-            inputs.complain("--hosts and --slices go with --mesh")
-            return False, None
-        return True, None
-    try:
-        hosts, slices = arguments.hosts, arguments.slices
-        return True, hlofast.Mesh.parse(arguments.mesh, hosts=hosts, slices=slices)
-    except (ValueError, OverflowError) as error:
-        inputs.complain(f"--mesh {arguments.mesh}: {error}")
-        return False, None
+    inputs.add_rules(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the collectives of every module."""
-    rules = inputs.read_rules(arguments.rules)
-    is_mesh, mesh = read_mesh(arguments)
-    if rules is None or not is_mesh:
+    given = inputs.read_mesh_and_rules(arguments)
+    if given is None:
         return USAGE
+    mesh, rules = given
     reader = inputs.Reader(arguments)
     printer = None if arguments.json else output.Printer()
     documents = []

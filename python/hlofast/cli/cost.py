@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     output.add_top(parser)
     parser.add_argument("--backend", choices=BACKENDS, help="whose sizes (default the module's)")
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+    inputs.add_rules(parser)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--xla", action="store_true", help="count as XLA does: loops once")
     way.add_argument("--explain", action="store_true", help="show how XLA's figures differ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, output
-from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,17 +50,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-layouts", action="store_true", help="layouts do not count")
     parser.add_argument("--no-backend-config", action="store_true", help="nor does this attribute")
     parser.add_argument("--schedule", action="store_true", help="the order of instructions counts")
-    add_mesh(parser)
+    inputs.add_mesh(parser)
     output.add_top(parser)
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+    inputs.add_rules(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare the modules of two files or folders, or the hosts of one folder."""
-    rules = inputs.read_rules(arguments.rules)
-    is_mesh, mesh = read_mesh(arguments)
-    if rules is None or not is_mesh:
+    given = inputs.read_mesh_and_rules(arguments)
+    if given is None:
         return USAGE
+    mesh, rules = given
     paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
     folders = [inputs.is_folder(path) for path in paths]
     if not all(folders) and (any(folders) or len(paths) == 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
-from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,18 +33,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("module", metavar="MODULE", nargs="?", help="name or number of a module")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--all", action="store_true", help="passes that changed nothing, too")
-    add_mesh(parser)
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+    inputs.add_mesh(parser)
+    inputs.add_rules(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the history of one module."""
     from hlofast._history import history
 
-    rules = inputs.read_rules(arguments.rules)
-    is_mesh, mesh = read_mesh(arguments)
-    if rules is None or not is_mesh:
+    given = inputs.read_mesh_and_rules(arguments)
+    if given is None:
         return USAGE
+    mesh, rules = given
     name = arguments.module
     try:
         module = int(name) if name and name.isdigit() else name

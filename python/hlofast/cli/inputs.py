@@ -1,4 +1,4 @@
-"""FILE arguments: every module of every file, and what could not be read."""
+"""Arguments that several verbs have: files and the modules in them, devices, meshes, rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from hlofast import Module
+    from hlofast import Mesh, Module
     from hlofast.devices import Device
 
 
@@ -54,6 +54,35 @@ def read_device(arguments: argparse.Namespace) -> tuple[bool, Device | None]:
     return True, None
 
 
+def add_mesh(parser: argparse.ArgumentParser) -> None:
+    """The arguments that describe a mesh."""
+    parser.add_argument(
+        "--mesh", metavar="data=2,model=4", help="the mesh's axes (default the text's)"
+    )
+    parser.add_argument("--hosts", type=int, metavar="N", help="hosts the mesh lies on")
+    parser.add_argument("--slices", type=int, metavar="N", help="slices the mesh lies on")
+
+
+def read_mesh(arguments: argparse.Namespace) -> tuple[bool, Mesh | None]:
+    """Whether the arguments make sense, which is said if not, and the mesh they describe."""
+    if arguments.mesh is None:
+        if arguments.hosts is not None or arguments.slices is not None:
+            complain("--hosts and --slices go with --mesh")
+            return False, None
+        return True, None
+    try:
+        hosts, slices = arguments.hosts, arguments.slices
+        return True, hlofast.Mesh.parse(arguments.mesh, hosts=hosts, slices=slices)
+    except (ValueError, OverflowError) as error:
+        complain(f"--mesh {arguments.mesh}: {error}")
+        return False, None
+
+
+def add_rules(parser: argparse.ArgumentParser) -> None:
+    """The argument that names phases."""
+    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+
+
 def read_rules(path: str | None) -> list[tuple[str, str]] | None:
     """The rules of a TOML file, none without a file; None, and said why, if they are no rules."""
     if path is None:
@@ -72,6 +101,15 @@ def read_rules(path: str | None) -> list[tuple[str, str]] | None:
     else:
         return rules
     return None
+
+
+def read_mesh_and_rules(
+    arguments: argparse.Namespace,
+) -> tuple[Mesh | None, list[tuple[str, str]]] | None:
+    """What the arguments of `add_mesh` and `add_rules` say; None, and said why, if it is wrong."""
+    rules = read_rules(arguments.rules)
+    is_mesh, mesh = read_mesh(arguments)
+    return None if rules is None or not is_mesh else (mesh, rules)
 
 
 class Found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hlofast.cli import FINDINGS, USAGE, inputs, output
-from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     inputs.add_files(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    add_mesh(parser)
+    inputs.add_mesh(parser)
     parser.add_argument(
         "--fail-on",
         metavar="CODE,...",
@@ -81,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="FLOPs between start and end, for each byte sent, that count as overlap"
         " (default %(default)s)",
     )
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+    inputs.add_rules(parser)
 
 
 def share(text: str) -> float:
@@ -108,11 +107,11 @@ def _wanted(text: str | None) -> set[str] | None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the findings of every module."""
-    rules = inputs.read_rules(arguments.rules)
-    is_mesh, mesh = read_mesh(arguments)
+    given = inputs.read_mesh_and_rules(arguments)
     wanted = _wanted(arguments.fail_on)
-    if rules is None or not is_mesh or wanted is None:
+    if given is None or wanted is None:
         return USAGE
+    mesh, rules = given
     options = {
         "min_share": arguments.min_share,
         "min_replicated_share": arguments.min_replicated_share,

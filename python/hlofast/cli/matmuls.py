@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="components of a scope, with --by scope (default all)",
     )
     output.add_top(parser)
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+    inputs.add_rules(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hlofast._memory import RULES, SPACES
 from hlofast._remat import read_bytes
 from hlofast.cli import FINDINGS, USAGE, inputs, output
-from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,9 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     inputs.add_files(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    add_mesh(parser)
+    inputs.add_mesh(parser)
     output.add_top(parser)
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
+    inputs.add_rules(parser)
     plan = parser.add_argument_group("what to compute again")
     plan.add_argument("--plan", action="store_true", help="so that less memory is needed")
     plan.add_argument(
@@ -59,10 +58,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Report on the modules of every file."""
-    rules = inputs.read_rules(arguments.rules)
-    is_mesh, mesh = read_mesh(arguments)
-    if rules is None or not is_mesh or not _is_plan(arguments):
+    given = inputs.read_mesh_and_rules(arguments)
+    if given is None or not _is_plan(arguments):
         return USAGE
+    mesh, rules = given
     reader = inputs.Reader(arguments)
     printer = None if arguments.json else output.Printer()
     documents = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
 from hlofast.cli.check import UsageError, read_declaration
-from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="PATH", required=True, help="the page to write, all or nothing"
     )
     inputs.add_device(parser)
-    add_mesh(parser)
+    inputs.add_mesh(parser)
     parser.add_argument(
         "--config",
         metavar="CONFIG",
@@ -53,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
     is_device, device = inputs.read_device(arguments)
-    is_mesh, mesh = read_mesh(arguments)
+    is_mesh, mesh = inputs.read_mesh(arguments)
     if not is_device or not is_mesh:
         return USAGE
     declaration: Any = None

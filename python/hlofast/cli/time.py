@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hlofast.cli import USAGE, inputs, output
-from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ MODELS = ("topology", "speed-of-light", "alpa")
 
 def add_timing(parser: argparse.ArgumentParser) -> None:
     """The arguments that say on what a module runs and whose figures count."""
-    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
-    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
-    add_mesh(parser)
+    inputs.add_device(parser)
+    inputs.add_mesh(parser)
     parser.add_argument(
         "--estimates",
         choices=("model", "roofline", "compiler"),
@@ -79,7 +77,7 @@ def read_timing(arguments: argparse.Namespace) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         inputs.complain(str(error))
         return None
-    is_mesh, mesh = read_mesh(arguments)
+    is_mesh, mesh = inputs.read_mesh(arguments)
     if not is_mesh:
         return None
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from hlofast.cli import UNREADABLE, USAGE, inputs, output
-from hlofast.cli.collectives import add_mesh, read_mesh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     inputs.add_files(parser, several=False)
     inputs.add_device(parser)
-    add_mesh(parser)
+    inputs.add_mesh(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
     parser.add_argument(
@@ -50,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show the module of a file."""
     is_device, device = inputs.read_device(arguments)
-    is_mesh, mesh = read_mesh(arguments)
+    is_mesh, mesh = inputs.read_mesh(arguments)
     if not is_device or not is_mesh:
         return USAGE
     reader = inputs.Reader(arguments)
