@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 
 import hlofast
+from conftest import FIXTURES
 from hlofast.cli import VERBS, output
 
 pytestmark = pytest.mark.once
@@ -139,6 +140,43 @@ class TestProgram:
         heavy |= {"subprocess", "importlib.metadata", "tempfile", "pathlib", "unittest", "logging"}
         assert "hlofast.cli" in loaded
         assert not heavy & loaded
+
+    def test_no_verb_loads_numpy(self, train_step: Path, tmp_path: Path) -> None:
+        step, out, dumps = (
+            str(train_step),
+            str(tmp_path / "out"),
+            str(FIXTURES / "dump_folders/cpu"),
+        )
+        expected = tmp_path / "expected.toml"
+        expected.write_text('[peak]\nmax = "1GiB"\n')
+        device = ["--device", "tpu-v5p"]
+        arguments = {
+            "check": [step, "--expect", str(expected)],
+            "config": [str(FIXTURES / "configs" / "decoder_70b.txt")],
+            "diff": [step, step],
+            "graph": [step, "-o", f"{out}.dot"],
+            "guide": [],
+            "history": [dumps],
+            "memory": [step, "--by", "source"],
+            "report": [step, "-o", f"{out}.html", "--no-charts", *device],
+            "scan": [dumps],
+            "show": [step, "tuple.67"],
+            "time": [step, "--by", "source", *device],
+            "top": [step, *device],
+            "trace": [step, "-o", f"{out}.json", *device],
+        }
+        # DuckDB and, of datasets, pyarrow may load it.
+        calls = [[verb, *arguments.get(verb, [step])] for verb in VERBS if verb != "query"]
+        code = (
+            "import sys\nfrom hlofast.cli import main\n"
+            f"for call in {calls!r}: print(call[0], main(call), file=sys.stderr)\n"
+            "print('\\n'.join(sys.modules), file=sys.stderr)"
+        )
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        said = done.stderr.splitlines()
+        assert said[: len(calls)] == [f"{call[0]} 0" for call in calls]
+        assert "numpy" not in said
 
     @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="no pipes to close")
     def test_closed_pipe_ends_quietly(self, train_step: Path) -> None:

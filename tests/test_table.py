@@ -66,8 +66,11 @@ def test_order_and_choice(table: hlofast.Table) -> None:
     assert all(row["op_name"] is None for row in by_name[len(named) :])
     assert table.take([4, 1]).to_pylist() == [rows[4], rows[1]]
     assert table.take(numpy.array([2])).to_pylist() == [rows[2]]
-    with pytest.raises(IndexError):
-        table.take([9])
+    taken = table.take(row for row in (8, 0))
+    assert [taken[name].dtype for name in taken.columns] == [table[n].dtype for n in table.columns]
+    for outside in (9, -1):
+        with pytest.raises(IndexError):
+            table.take([outside])
 
 
 def test_numbers_are_views(module: hlofast.Module, table: hlofast.Table) -> None:

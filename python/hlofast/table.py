@@ -89,18 +89,10 @@ class Table:
 
     def take(self, rows: Iterable[int]) -> Table:
         """The rows with these numbers, in this order."""
-        import numpy
-
-        chosen = numpy.asarray(rows if hasattr(rows, "__len__") else list(rows), dtype=numpy.int64)
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self._length):
+        chosen = list(map(int, rows))
+        if chosen and not 0 <= min(chosen) <= max(chosen) < self._length:
             raise IndexError("row out of range")
-        taken: list[tuple[str, Column | TextColumn]] = []
-        for name, column in self._columns.items():
-            if isinstance(column, TextColumn):
-                taken.append((name, column.take(chosen.tolist())))
-            else:
-                taken.append((name, Column(numpy.asarray(column)[chosen])))
-        return Table(taken)
+        return Table((name, column.take(chosen)) for name, column in self._columns.items())
 
     def sort_by(self, name: str, *, descending: bool = False) -> Table:
         """The same rows ordered by a column; rows that are equal in it keep their order."""

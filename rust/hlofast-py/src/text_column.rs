@@ -106,7 +106,7 @@ impl TextColumn {
                 rows.iter().filter_map(|row| self.values.get(*row).cloned()).collect(),
             ),
             Some(codes) => {
-                let codes = codes.get().take(&rows);
+                let codes = codes.get().take(rows)?;
                 Self { values: self.values.clone(), codes: Some(Py::new(py, codes)?) }
             }
         })
