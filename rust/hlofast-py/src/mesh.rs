@@ -102,6 +102,19 @@ fn axes_of(axes: &Bound<'_, PyAny>) -> PyResult<Vec<(String, i64)>> {
     Ok(found)
 }
 
+/// `core` on so many hosts and slices.
+fn placed(mut core: CoreMesh, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Mesh> {
+    // Negative numbers fail as 0 does.
+    let count = |count: i64| u64::try_from(count).unwrap_or(0);
+    if let Some(hosts) = hosts {
+        core = core.with_hosts(count(hosts)).map_err(value_error)?;
+    }
+    if let Some(slices) = slices {
+        core = core.with_slices(count(slices)).map_err(value_error)?;
+    }
+    Ok(Mesh { core, derived: None })
+}
+
 #[pymethods]
 impl Mesh {
     #[new]
@@ -118,30 +131,14 @@ impl Mesh {
                 order.try_iter()?.map(|device| device?.extract()).collect::<PyResult<_>>()?;
             core = core.with_device_order(&DeviceOrder::List(list)).map_err(value_error)?;
         }
-        // Negative numbers fail as 0 does.
-        let count = |count: i64| u64::try_from(count).unwrap_or(0);
-        if let Some(hosts) = hosts {
-            core = core.with_hosts(count(hosts)).map_err(value_error)?;
-        }
-        if let Some(slices) = slices {
-            core = core.with_slices(count(slices)).map_err(value_error)?;
-        }
-        Ok(Self { core, derived: None })
+        placed(core, hosts, slices)
     }
 
     /// Reads `data=2,model=4`.
     #[staticmethod]
     #[pyo3(signature = (text, /, *, hosts=None, slices=None))]
     fn parse(text: &str, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Self> {
-        let mut core = CoreMesh::parse(text).map_err(value_error)?;
-        let count = |count: i64| u64::try_from(count).unwrap_or(0);
-        if let Some(hosts) = hosts {
-            core = core.with_hosts(count(hosts)).map_err(value_error)?;
-        }
-        if let Some(slices) = slices {
-            core = core.with_slices(count(slices)).map_err(value_error)?;
-        }
-        Ok(Self { core, derived: None })
+        placed(CoreMesh::parse(text).map_err(value_error)?, hosts, slices)
     }
 
     /// The names of the axes, major first.

@@ -126,7 +126,8 @@ pub(super) fn join_aliases(
         join(*result, *parameter);
     }
     // Looked for once: most modules have none, and then no attribute is read at all.
-    let has_listed = memchr::memmem::find(reader.module.text(), b"output_to_operand_aliasing");
+    let listed = memchr::memmem::find(reader.module.text(), b"output_to_operand_aliasing");
+    let overwriting = Overwriting { reader, has_listed: listed.is_some(), depth: 0 };
     let mut pairs = Vec::new();
     for (step, row) in (0u32..).zip(&reader.steps.rows) {
         let opcode = reader.module.opcode(Row(*row));
@@ -150,7 +151,7 @@ pub(super) fn join_aliases(
             }
             _ if may_overwrite(opcode) => {
                 pairs.clear();
-                in_place_pairs(reader, *row, has_listed.is_some(), 0, &mut pairs);
+                overwriting.pairs(*row, &mut pairs);
                 let result = reader.nodes.of(step);
                 for pair in &pairs {
                     let Some(operand) = reader.operand(step, pair.operand) else { continue };
@@ -199,7 +200,7 @@ pub(super) struct InPlace {
 }
 
 #[inline]
-pub(super) fn may_overwrite(opcode: Opcode) -> bool {
+fn may_overwrite(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
         opcode,
@@ -221,64 +222,152 @@ const DEEPEST_FUSION: u32 = 4;
 /// Nor are instructions inside fusions that have more parts than this, one part at a time.
 const WIDEST_NESTED: u32 = 64;
 
-/// The parts of operands that `row` overwrites, appended to `pairs`.
-pub(super) fn in_place_pairs(
-    reader: &Reader<'_>,
-    row: u32,
+/// Which parts of operands instructions overwrite.
+#[derive(Clone, Copy)]
+struct Overwriting<'r, 'm> {
+    reader: &'r Reader<'m>,
+    /// Whether the module's text lists any.
     has_listed: bool,
+    /// How many fusions are around the instructions.
     depth: u32,
-    pairs: &mut Vec<InPlace>,
-) {
-    let module = reader.module;
-    let shape = module.shape(Row(row));
-    let operands = module.operands(Row(row));
-    let whole = |operand| InPlace { operand, operand_node: 0, result_node: 0 };
-    match module.opcode(Row(row)) {
-        Opcode::DynamicUpdateSlice | Opcode::SetDimensionSize => pairs.push(whole(0)),
-        Opcode::RaggedAllToAll => pairs.push(whole(1)),
-        opcode @ (Opcode::Scatter | Opcode::AllReduceStart) => {
-            let count = match opcode {
-                // Targets, indices, updates: as many of the last as of the first.
-                Opcode::Scatter => operands.len() / 2,
-                _ => operands.len(),
-            };
-            if count == 1 {
-                pairs.push(whole(0));
-                return;
-            }
-            for operand in 0..count {
-                if let Some(node) = reader.shapes.element(module, shape, operand) {
-                    pairs.push(InPlace { operand, operand_node: 0, result_node: node.start });
+}
+
+impl Overwriting<'_, '_> {
+    /// The same inside a fusion.
+    fn deeper(self) -> Self {
+        Self { depth: self.depth + 1, ..self }
+    }
+
+    /// The parts of operands that `row` overwrites, appended to `pairs`.
+    fn pairs(self, row: u32, pairs: &mut Vec<InPlace>) {
+        let Self { reader, has_listed, .. } = self;
+        let module = reader.module;
+        let shape = module.shape(Row(row));
+        let operands = module.operands(Row(row));
+        let whole = |operand| InPlace { operand, operand_node: 0, result_node: 0 };
+        match module.opcode(Row(row)) {
+            Opcode::DynamicUpdateSlice | Opcode::SetDimensionSize => pairs.push(whole(0)),
+            Opcode::RaggedAllToAll => pairs.push(whole(1)),
+            opcode @ (Opcode::Scatter | Opcode::AllReduceStart) => {
+                let count = match opcode {
+                    // Targets, indices, updates: as many of the last as of the first.
+                    Opcode::Scatter => operands.len() / 2,
+                    _ => operands.len(),
+                };
+                if count == 1 {
+                    pairs.push(whole(0));
+                    return;
+                }
+                for operand in 0..count {
+                    if let Some(node) = reader.shapes.element(module, shape, operand) {
+                        pairs.push(InPlace { operand, operand_node: 0, result_node: node.start });
+                    }
                 }
             }
-        }
-        opcode @ (Opcode::CollectivePermute | Opcode::CollectivePermuteStart) => {
-            if operands.len() != 4 {
-                return;
+            opcode @ (Opcode::CollectivePermute | Opcode::CollectivePermuteStart) => {
+                if operands.len() != 4 {
+                    return;
+                }
+                let result = match opcode {
+                    Opcode::CollectivePermute => Some(0..reader.shapes.count(shape)),
+                    _ => reader.shapes.element(module, shape, 1),
+                };
+                let count = operands.get(1).map(|row| reader.shapes.count(module.shape(Row(*row))));
+                if let (Some(result), Some(count)) = (result, count) {
+                    pairs.extend((0..count.min(result.len() as u32)).map(|node| InPlace {
+                        operand: 1,
+                        operand_node: node,
+                        result_node: result.start + node,
+                    }));
+                }
             }
-            let result = match opcode {
-                Opcode::CollectivePermute => Some(0..reader.shapes.count(shape)),
-                _ => reader.shapes.element(module, shape, 1),
-            };
-            let count = operands.get(1).map(|row| reader.shapes.count(module.shape(Row(*row))));
-            if let (Some(result), Some(count)) = (result, count) {
-                pairs.extend((0..count.min(result.len() as u32)).map(|node| InPlace {
-                    operand: 1,
-                    operand_node: node,
-                    result_node: result.start + node,
-                }));
+            Opcode::Fusion => {
+                self.fused_pairs(row, pairs);
+                if has_listed {
+                    listed_pairs(reader, row, shape, pairs);
+                }
             }
-        }
-        Opcode::Fusion => {
-            fused_pairs(reader, row, has_listed, depth, pairs);
-            if has_listed {
+            Opcode::CustomCall | Opcode::AsyncStart if has_listed => {
                 listed_pairs(reader, row, shape, pairs);
             }
+            _ => {}
         }
-        Opcode::CustomCall | Opcode::AsyncStart if has_listed => {
-            listed_pairs(reader, row, shape, pairs);
+    }
+
+    /// A fusion overwrites a parameter if its result is an update in place of that parameter,
+    /// looking through tuples, their elements and bitcasts.
+    fn fused_pairs(self, row: u32, pairs: &mut Vec<InPlace>) {
+        let Self { reader, depth, .. } = self;
+        let module = reader.module;
+        let Some(callee) = module.called(Row(row), CallRole::Calls) else { return };
+        let root = module.computation(callee).root;
+        let shape = module.shape(Row(row));
+        if module.shapes().tuple(shape).is_none() {
+            if let Some((operand, operand_node)) = self.updated(root, 0) {
+                pairs.push(InPlace { operand, operand_node, result_node: 0 });
+            }
+            return;
         }
-        _ => {}
+        if module.opcode(Row(root)) != Opcode::Tuple {
+            // A scatter of several arrays, or a nested fusion: its parts are the fusion's.
+            let mut inner = Vec::new();
+            if may_overwrite(module.opcode(Row(root))) && depth < DEEPEST_FUSION {
+                self.deeper().pairs(root, &mut inner);
+            }
+            for pair in inner {
+                let found = (|| {
+                    let source = *module.operands(Row(root)).get(pair.operand)?;
+                    self.parameter_behind(source, pair.operand_node)
+                })();
+                if let Some((operand, operand_node)) = found {
+                    pairs.push(InPlace { operand, operand_node, result_node: pair.result_node });
+                }
+            }
+            return;
+        }
+        for (index, source) in module.operands(Row(root)).iter().enumerate() {
+            let Some(nodes) = reader.shapes.element(module, shape, index) else { return };
+            if nodes.len() != 1 {
+                continue;
+            }
+            if let Some((operand, operand_node)) = self.updated(*source, 0) {
+                pairs.push(InPlace { operand, operand_node, result_node: nodes.start });
+            }
+        }
+    }
+
+    /// The parameter (and its node) that node `node` of `row`, an instruction inside a fusion,
+    /// overwrites.
+    fn updated(self, row: u32, node: u32) -> Option<(usize, u32)> {
+        let (row, node) = look_through(self.reader, row, node)?;
+        let (row, node) = self.overwritten(row, node)?;
+        self.parameter_behind(row, node)
+    }
+
+    /// The parameter (and its node) that node `node` of `row` is, looking through one nested fusion
+    /// that works in place.
+    fn parameter_behind(self, row: u32, node: u32) -> Option<(usize, u32)> {
+        let module = self.reader.module;
+        let (mut row, mut node) = look_through(self.reader, row, node)?;
+        if module.opcode(Row(row)) == Opcode::Fusion {
+            (row, node) = self.overwritten(row, node)?;
+            (row, node) = look_through(self.reader, row, node)?;
+        }
+        let number = module.parameter_number(Row(row))?;
+        Some((usize::try_from(number).ok()?, node))
+    }
+
+    /// The instruction and node that node `node` of `row` overwrites.
+    fn overwritten(self, row: u32, node: u32) -> Option<(u32, u32)> {
+        let Self { reader, depth, .. } = self;
+        let is_wide = reader.shapes.count(reader.module.shape(Row(row))) > WIDEST_NESTED;
+        if !may_overwrite(reader.module.opcode(Row(row))) || depth >= DEEPEST_FUSION || is_wide {
+            return None;
+        }
+        let mut pairs = Vec::new();
+        self.deeper().pairs(row, &mut pairs);
+        let pair = pairs.iter().find(|pair| pair.result_node == node)?;
+        Some((*reader.module.operands(Row(row)).get(pair.operand)?, pair.operand_node))
     }
 }
 
@@ -305,104 +394,6 @@ fn listed_pairs(reader: &Reader<'_>, row: u32, shape: ShapeId, pairs: &mut Vec<I
         };
         pairs.extend(pair());
     }
-}
-
-/// A fusion overwrites a parameter if its result is an update in place of that parameter, looking
-/// through tuples, their elements and bitcasts.
-fn fused_pairs(
-    reader: &Reader<'_>,
-    row: u32,
-    has_listed: bool,
-    depth: u32,
-    pairs: &mut Vec<InPlace>,
-) {
-    let module = reader.module;
-    let Some(callee) = module.called(Row(row), CallRole::Calls) else { return };
-    let root = module.computation(callee).root;
-    let shape = module.shape(Row(row));
-    if module.shapes().tuple(shape).is_none() {
-        if let Some((operand, operand_node)) = updated(reader, root, 0, has_listed, depth) {
-            pairs.push(InPlace { operand, operand_node, result_node: 0 });
-        }
-        return;
-    }
-    if module.opcode(Row(root)) != Opcode::Tuple {
-        // A scatter of several arrays, or a nested fusion: its parts are the fusion's.
-        let mut inner = Vec::new();
-        if may_overwrite(module.opcode(Row(root))) && depth < DEEPEST_FUSION {
-            in_place_pairs(reader, root, has_listed, depth + 1, &mut inner);
-        }
-        for pair in inner {
-            let found = (|| {
-                let source = *module.operands(Row(root)).get(pair.operand)?;
-                parameter_behind(reader, source, pair.operand_node, has_listed, depth)
-            })();
-            if let Some((operand, operand_node)) = found {
-                pairs.push(InPlace { operand, operand_node, result_node: pair.result_node });
-            }
-        }
-        return;
-    }
-    for (index, source) in module.operands(Row(root)).iter().enumerate() {
-        let Some(nodes) = reader.shapes.element(module, shape, index) else { return };
-        if nodes.len() != 1 {
-            continue;
-        }
-        if let Some((operand, operand_node)) = updated(reader, *source, 0, has_listed, depth) {
-            pairs.push(InPlace { operand, operand_node, result_node: nodes.start });
-        }
-    }
-}
-
-/// The parameter (and its node) that node `node` of `row`, an instruction inside a fusion,
-/// overwrites.
-fn updated(
-    reader: &Reader<'_>,
-    row: u32,
-    node: u32,
-    has_listed: bool,
-    depth: u32,
-) -> Option<(usize, u32)> {
-    let (row, node) = look_through(reader, row, node)?;
-    let (row, node) = overwritten(reader, row, node, has_listed, depth)?;
-    parameter_behind(reader, row, node, has_listed, depth)
-}
-
-/// The parameter (and its node) that node `node` of `row` is, looking through one nested fusion
-/// that works in place.
-fn parameter_behind(
-    reader: &Reader<'_>,
-    row: u32,
-    node: u32,
-    has_listed: bool,
-    depth: u32,
-) -> Option<(usize, u32)> {
-    let module = reader.module;
-    let (mut row, mut node) = look_through(reader, row, node)?;
-    if module.opcode(Row(row)) == Opcode::Fusion {
-        (row, node) = overwritten(reader, row, node, has_listed, depth)?;
-        (row, node) = look_through(reader, row, node)?;
-    }
-    let number = module.parameter_number(Row(row))?;
-    Some((usize::try_from(number).ok()?, node))
-}
-
-/// The instruction and node that node `node` of `row` overwrites.
-fn overwritten(
-    reader: &Reader<'_>,
-    row: u32,
-    node: u32,
-    has_listed: bool,
-    depth: u32,
-) -> Option<(u32, u32)> {
-    let is_wide = reader.shapes.count(reader.module.shape(Row(row))) > WIDEST_NESTED;
-    if !may_overwrite(reader.module.opcode(Row(row))) || depth >= DEEPEST_FUSION || is_wide {
-        return None;
-    }
-    let mut pairs = Vec::new();
-    in_place_pairs(reader, row, has_listed, depth + 1, &mut pairs);
-    let pair = pairs.iter().find(|pair| pair.result_node == node)?;
-    Some((*reader.module.operands(Row(row)).get(pair.operand)?, pair.operand_node))
 }
 
 /// Where node `node` of `row` comes from, through tuples, their elements and bitcasts.
