@@ -1,5 +1,6 @@
 //! What the first bytes of a file are, whatever its name says.
 
+use crate::proto::begins_with_module;
 use crate::text::{Compression, starts_with_module};
 use memchr::memmem;
 
@@ -62,7 +63,7 @@ pub fn sniff(head: &[u8]) -> Content {
     if let Some(what) = signature(head) {
         return what;
     }
-    if is_proto(head) {
+    if begins_with_module(head) {
         return Content::Proto;
     }
     if looks_binary(head) {
@@ -87,40 +88,6 @@ fn signature(head: &[u8]) -> Option<Content> {
         return Some(Content::Archive);
     }
     SIGNATURES.iter().find(|(bytes, _)| head.starts_with(bytes)).map(|(_, what)| *what)
-}
-
-/// Field 1 of a message is a message or a name: `HloProto.hlo_module` or `HloModuleProto.name`,
-/// and what begins in it is the name of the module.
-fn is_proto(head: &[u8]) -> bool {
-    let field = |bytes: &[u8]| -> Option<(u64, usize)> {
-        let (tag, rest) = bytes.split_first()?;
-        (*tag == 0x0a).then_some(())?;
-        let mut length = 0u64;
-        for (at, byte) in rest.iter().take(10).enumerate() {
-            length |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;
-            if byte & 0x80 == 0 {
-                return Some((length, at + 2));
-            }
-        }
-        None
-    };
-    let is_name = |bytes: &[u8], length: u64| {
-        let shown = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
-        (1..4096).contains(&length)
-            && bytes.get(..shown).is_some_and(|name| {
-                name.iter().all(|byte| byte.is_ascii_graphic() || *byte >= 0x80)
-            })
-    };
-    let Some((length, start)) = field(head) else { return false };
-    let Some(inside) = head.get(start..) else { return false };
-    if let Some((name, at)) = field(inside)
-        && let Some(text) = inside.get(at..)
-    {
-        return is_name(text, name);
-    }
-    // A module by itself: its name, then the name of its entry computation (field 2).
-    let after = usize::try_from(length).ok().and_then(|length| inside.get(length));
-    is_name(inside, length) && after.is_some_and(|tag| matches!(tag, 0x12 | 0x1a))
 }
 
 fn looks_binary(head: &[u8]) -> bool {

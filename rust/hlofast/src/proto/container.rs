@@ -37,6 +37,31 @@ fn begins_with_field(bytes: &[u8]) -> bool {
     inside.is_empty() || *tag != 0x0a || is_name || matches!(inside[0], 0x0a | 0x12 | 0x1a | 0x22)
 }
 
+/// Whether `head` begins with `HloProto.hlo_module`, in it the name of the module, or with
+/// `HloModuleProto.name`, behind it the name of the entry computation or a computation.
+pub(super) fn begins_with_module(head: &[u8]) -> bool {
+    let Some((length, inside)) = first_field(head) else { return false };
+    if let Some((length, name)) = first_field(inside) {
+        return is_name(name, length);
+    }
+    let after = usize::try_from(length).ok().and_then(|length| inside.get(length));
+    is_name(inside, length) && after.is_some_and(|tag| matches!(tag, 0x12 | 0x1a))
+}
+
+/// Length and content of field 1, if `bytes` begin with it; the end may be cut off.
+fn first_field(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut rest = bytes.strip_prefix(&[0x0a])?;
+    let length = varint(&mut rest).ok()?;
+    Some((length, rest))
+}
+
+/// Whether `bytes` begin with a name of `length` bytes.
+fn is_name(bytes: &[u8], length: u64) -> bool {
+    let name = usize::try_from(length).ok().and_then(|length| bytes.get(..length));
+    let is_part = |byte: &u8| byte.is_ascii_graphic() || *byte >= 0x80;
+    (1..4096).contains(&length) && name.unwrap_or(bytes).iter().all(is_part)
+}
+
 /// The module in `bytes`, whichever message is around it.
 pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     if is_module(bytes) {

@@ -68,6 +68,12 @@ pub fn is_proto(bytes: &[u8]) -> bool {
     container::is_binary_message(bytes)
 }
 
+/// Whether a file that begins with `head` holds an `HloProto` or an `HloModuleProto`, by the names
+/// that they begin with: dumps have other protobufs too, for which `is_proto` also holds.
+pub fn begins_with_module(head: &[u8]) -> bool {
+    container::begins_with_module(head)
+}
+
 /// The module in `bytes` as text. Errors say at which byte.
 ///
 /// Work and memory are linear in `bytes`; text far larger than any real module's is refused.
