@@ -191,6 +191,24 @@ fn cut_off_anywhere() {
     }
 }
 
+/// The module may be whole where what stands behind it is not.
+#[test]
+fn cut_off_behind_the_module() {
+    let folder = reading::tests_folder().join("fixtures/dump_folders/cpu");
+    let name = "module_0000.jit_train_step.cpu_after_optimizations.hlo.pb.gz";
+    let whole = reading::read(&folder.join(name));
+    assert!(open(&whole).unwrap().source().buffer_assignment().is_some());
+    for behind in [1, 100, 10_000] {
+        let error = open(&whole[..whole.len() - behind]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidProto, "{behind}: {error:?}");
+    }
+    let snapshot = |module: &[u8]| Message::new().bytes(1, module).bytes(2, vec![0; 50]).0;
+    assert!(open(&snapshot(&whole)).is_ok());
+    let cut = snapshot(&whole);
+    let error = open(&cut[..cut.len() - 10]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidProto);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 

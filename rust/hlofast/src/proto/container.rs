@@ -62,24 +62,25 @@ fn is_name(bytes: &[u8], length: u64) -> bool {
     (1..4096).contains(&length) && name.unwrap_or(bytes).iter().all(is_part)
 }
 
-/// The module in `bytes`, whichever message is around it.
+/// The module in `bytes`, whichever message is around it, if that is whole.
 pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     if is_module(bytes) {
         // Field 1 of an HloProto around a module is a message; that of a module is its name.
         let inner = first(bytes, 1).filter(|inner| is_module(inner));
-        return Ok(match inner {
-            Some(module) => Found { module, assignment: first(bytes, 3) },
-            None => Found { module: bytes, assignment: None },
-        });
+        return match inner {
+            Some(module) => beside(module, bytes),
+            None => Ok(Found { module: bytes, assignment: None }),
+        };
     }
     if let Some(inner) = first(bytes, 1) {
         // HloProto, and the module with its configuration.
         if is_module(inner) {
-            return Ok(Found { module: inner, assignment: first(bytes, 3) });
+            return beside(inner, bytes);
         }
         // HloSnapshot.
         if let Some(module) = first(inner, 1).filter(|module| is_module(module)) {
-            return Ok(Found { module, assignment: first(inner, 3) });
+            read_to_end(bytes)?;
+            return beside(module, inner);
         }
     }
     // An unoptimized snapshot: its length, the message, then the arguments.
@@ -91,6 +92,19 @@ pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
         return Ok(Found { module, assignment: None });
     }
     Err(explain(bytes))
+}
+
+/// `module` of an `HloProto`, and what that says of its buffers.
+fn beside<'a>(module: &'a [u8], proto: &'a [u8]) -> Read<Found<'a>> {
+    read_to_end(proto)?;
+    Ok(Found { module, assignment: first(proto, 3) })
+}
+
+/// The fault of a message that does not consist of whole fields.
+fn read_to_end(bytes: &[u8]) -> Read<()> {
+    let mut fields = Fields::new(bytes);
+    while fields.next()?.is_some() {}
+    Ok(())
 }
 
 /// The first value of a field that holds a message; None in what is no message as far as there.
