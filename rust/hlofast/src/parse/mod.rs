@@ -63,7 +63,8 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
             "the text of one module must be below 4 GiB",
         ));
     }
-    let outline = source.take_outline().filter(|_| !options.force_general);
+    let outline = source.take_outline();
+    let outline = outline.filter(|_| !options.force_general && !options.collect_errors);
     let reader = match chunk::read_parallel(text, options) {
         Some(reader) => reader,
         None => {

@@ -402,9 +402,13 @@ impl Reader<'_> {
             if byte == b'}' {
                 return Ok(at);
             }
+            if let Some(next) = self.outlined_lines::<K>(at)? {
+                at = next;
+                continue;
+            }
             let mark = self.options.collect_errors.then(|| self.mark());
-            let mut read = self.outlined_line::<K>(at);
-            if matches!(read, Ok(Line::Other)) && at >= self.general_until && byte != b'/' {
+            let mut read = Ok(Line::Other);
+            if at >= self.general_until && byte != b'/' {
                 // SAFETY: the caller vouches for the features.
                 read = unsafe { self.line::<K>(at, masks) };
             }

@@ -1,72 +1,158 @@
 //! Instructions of which it is known beforehand where their parts are: text that stands for a
 //! protobuf. Gives what the path for lines gives, without looking for anything.
 
-use super::line::{Line, parameter_number};
+use super::line::parameter_number;
+use super::names::InstructionNames;
 use super::reader::Reader;
 use crate::error::Result;
-use crate::ir::Opcode;
+use crate::ir::{CallRole, Opcode, ShapeId};
 use crate::text::kernel::Kernel;
-use crate::text::{OutlinedLine, Span};
-use std::ops::Range;
+use crate::text::{Outline, OutlinedCall, OutlinedLine, Span};
+
+/// Lines that are read before their names are entered, whose slots are on their way by then.
+const RUN: usize = 64;
+
+/// A shape whose number was not met yet.
+const UNKNOWN: ShapeId = ShapeId(u32::MAX);
 
 impl Reader<'_> {
-    /// Reads the instruction that starts at `start`, if its parts are known.
+    /// Reads the instruction that starts at `start` (after indentation) and some of those that
+    /// follow it, if their parts are known; where the last one's line ends. Faults end the parse:
+    /// whoever collects them does without an outline.
     #[inline(always)]
-    pub(super) fn outlined_line<K: Kernel>(&mut self, start: usize) -> Result<Line> {
-        let Some((line, operands)) = self.next_outlined(start) else { return Ok(Line::Other) };
-        let (name, open) = (line.name as usize, line.open as usize);
-        let length = line.name_end as usize - name;
-        // The name is entered last; its slot can be on its way by then.
-        let hash = self.keys.hash(self.text, name, length);
-        if let Some(slot) = self.scope.slot(hash) {
-            K::prefetch(slot);
+    pub(super) fn outlined_lines<K: Kernel>(&mut self, start: usize) -> Result<Option<usize>> {
+        if self.outlined >= self.outline.lines.len() {
+            return Ok(None);
         }
-        let shape = (name + length + 3, line.shape_end as usize);
-        let Some(opcode) = Opcode::from_text(self.text, shape.1 + 1, open) else {
-            return Ok(Line::Other);
-        };
-        let Some(shape) = self.shape_of_text(shape.0, shape.1) else { return Ok(Line::Other) };
-        let number = match opcode {
-            Opcode::Parameter => {
-                let digits = self.text.get(open + 1..line.close as usize).unwrap_or_default();
-                let Some(number) = parameter_number(digits) else { return Ok(Line::Other) };
-                Some(number)
-            }
-            _ => None,
-        };
-        let row = self.next_row();
-        let known = self.outline.operands.get(operands).unwrap_or_default();
-        // After a line that was left out, or for an operand that comes later, names decide.
-        let is_known = row - self.first_row == line.row && known.iter().all(|one| *one < line.row);
-        if !is_known || !opcode.arity().accepts(known.len()) {
-            return Ok(Line::Other);
-        }
-        self.columns.operands.extend(known.iter().map(|operand| self.first_row + operand));
-        self.define_hashed((name, length), hash)?;
-        self.parameters.extend(number.map(|number| (number, row)));
-        let tail = Span { start: line.close + 1, end: line.end };
-        self.push_row(opcode, 0, shape, (name, length), tail, line.metadata);
-        if name > start + 1 {
-            self.mark_root(row, Span::new(start, start + 4))?;
-        }
-        Ok(Line::Read(line.end as usize))
+        let outline = std::mem::take(&mut self.outline);
+        let end = self.read_outlined::<K>(&outline, start);
+        self.outline = outline;
+        end
     }
 
-    /// The outline of the line that starts at `start`, and which operands are its.
     #[inline(always)]
-    fn next_outlined(&mut self, start: usize) -> Option<(OutlinedLine, Range<usize>)> {
-        let lines = &self.outline.lines;
-        loop {
-            let line = *lines.get(self.outlined)?;
-            if line.start as usize == start {
-                let before = self.outlined.checked_sub(1).and_then(|before| lines.get(before));
-                let first = before.map_or(0, |before| before.operands_end as usize);
-                return Some((line, first..line.operands_end as usize));
-            }
-            if line.start as usize > start {
-                return None;
-            }
+    fn read_outlined<K: Kernel>(
+        &mut self,
+        outline: &Outline,
+        start: usize,
+    ) -> Result<Option<usize>> {
+        let behind = |line: &OutlinedLine| (line.start as usize) < start;
+        while outline.lines.get(self.outlined).is_some_and(behind) {
             self.outlined += 1;
         }
+        let lines = outline.lines.get(self.outlined..).unwrap_or_default();
+        let before = self.outlined.checked_sub(1).and_then(|before| outline.lines.get(before));
+        let first = before.map_or((0, 0), |line| (line.operands_end, line.calls_end));
+        let mut hashes = [0; RUN];
+        let (mut count, mut next, mut reached) = (0usize, start, first);
+        for (line, hash) in lines.iter().zip(&mut hashes) {
+            let operands = reached.0 as usize..line.operands_end as usize;
+            let calls = reached.1 as usize..line.calls_end as usize;
+            let operands = outline.operands.get(operands).unwrap_or_default();
+            let calls = outline.calls.get(calls).unwrap_or_default();
+            if line.start as usize != next || self.outlined_line(line, operands, calls).is_none() {
+                break;
+            }
+            // The name is entered last; its slot can be on its way by then.
+            let name = line.name as usize;
+            *hash = self.keys.hash(self.text, name, line.name_end as usize - name);
+            if let Some(slot) = self.scope.slot(*hash) {
+                K::prefetch(slot);
+            }
+            reached = (line.operands_end, line.calls_end);
+            // Behind the newline and the indentation.
+            next = line.end as usize + 3;
+            count += 1;
+        }
+        let Some(last) = count.checked_sub(1) else { return Ok(None) };
+        let lines = &lines[..count];
+        self.outlined += count;
+        let operands = outline.operands.get(first.0 as usize..reached.0 as usize);
+        self.push_outlined(lines, operands.unwrap_or_default(), first.0);
+        let names = self.next_row() - count as u32..;
+        for ((row, line), hash) in names.zip(lines).zip(hashes) {
+            let name = (line.name as usize, (line.name_end - line.name) as usize);
+            let names = InstructionNames {
+                starts: &self.columns.name_starts,
+                lengths: &self.columns.name_lengths,
+            };
+            if let Some(known) = self.scope.insert(&names, self.text, name, hash, row) {
+                return Err(self.duplicate_instruction(name, known));
+            }
+            if line.name > line.start + 1 {
+                let start = line.start as usize;
+                self.mark_root(row, Span::new(start, start + 4))?;
+            }
+        }
+        Ok(Some(lines[last].end as usize))
+    }
+
+    /// Reads what of `line` its text decides: opcode and shape, of parameters the number, calls.
+    /// None, with nothing read, if its row is another or it has other operands than are known.
+    #[inline(always)]
+    fn outlined_line(
+        &mut self,
+        line: &OutlinedLine,
+        operands: &[u32],
+        calls: &[OutlinedCall],
+    ) -> Option<()> {
+        let row = self.next_row();
+        let open = line.open as usize;
+        let opcode = Opcode::from_text(self.text, line.shape_end as usize + 1, open)?;
+        // After a line that was left out, or for an operand that comes later, names decide.
+        let is_known =
+            row - self.first_row == line.row && operands.iter().all(|one| *one < line.row);
+        if !is_known || !opcode.arity().accepts(operands.len()) {
+            return None;
+        }
+        let shape = match self.outlined_shapes.get(line.shape as usize) {
+            Some(shape) if *shape != UNKNOWN => *shape,
+            _ => self.outlined_shape(line)?,
+        };
+        if opcode == Opcode::Parameter {
+            let digits = self.text.get(open + 1..line.close as usize)?;
+            self.parameters.push((parameter_number(digits)?, row));
+        }
+        if opcode.may_call() {
+            for call in calls {
+                let role = CallRole::from_key(self.text.get(call.key.range())?)?;
+                self.push_call(call.name, role);
+            }
+        }
+        self.columns.opcodes.push(opcode);
+        self.columns.shapes.push(shape);
+        Some(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn outlined_shape(&mut self, line: &OutlinedLine) -> Option<ShapeId> {
+        let shape = self.shape_of_text(line.name_end as usize + 3, line.shape_end as usize)?;
+        let place = line.shape as usize;
+        if place >= self.outlined_shapes.len() {
+            self.outlined_shapes.resize(place + 1, UNKNOWN);
+        }
+        self.outlined_shapes[place] = shape;
+        Some(shape)
+    }
+
+    /// Appends what is known of `lines` to the columns, which have their opcodes and shapes.
+    /// `operands` are theirs; those before end at `operands_start` in the outline.
+    #[inline(always)]
+    fn push_outlined(&mut self, lines: &[OutlinedLine], operands: &[u32], operands_start: u32) {
+        let columns = &mut self.columns;
+        let rows = columns.opcodes.len();
+        let shift = (columns.operands.len() as u32).wrapping_sub(operands_start);
+        columns.flags.resize(rows, 0);
+        columns.name_starts.extend(lines.iter().map(|line| line.name));
+        columns
+            .name_lengths
+            .extend(lines.iter().map(|line| (line.name_end - line.name).min(255) as u8));
+        columns.tail_starts.extend(lines.iter().map(|line| line.close + 1));
+        columns.tail_ends.extend(lines.iter().map(|line| line.end));
+        columns.metadata_starts.extend(lines.iter().map(|line| line.metadata));
+        let ends = lines.iter().map(|line| line.operands_end.wrapping_add(shift));
+        columns.operand_offsets.extend(ends);
+        columns.operands.extend(operands.iter().map(|operand| self.first_row + operand));
     }
 }

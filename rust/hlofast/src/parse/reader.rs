@@ -109,6 +109,8 @@ pub(super) struct Reader<'a> {
     /// What is known of the text's lines beforehand, and which of them is next.
     pub outline: Outline,
     pub outlined: usize,
+    /// The shapes of its numbers; of those not met yet `u32::MAX`.
+    pub outlined_shapes: Vec<ShapeId>,
     /// Where the last instruction of the general path stopped.
     pub reached: usize,
     /// Whether this reader has the beginning of the text.
@@ -178,6 +180,7 @@ impl<'a> Reader<'a> {
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
             outline: Outline::default(),
             outlined: 0,
+            outlined_shapes: Vec::new(),
             reached: 0,
             undroppable: 0,
             is_first_part: true,
@@ -280,7 +283,7 @@ impl<'a> Reader<'a> {
 
     #[cold]
     #[inline(never)]
-    fn duplicate_instruction(&self, name: (usize, usize), known: u32) -> ParseError {
+    pub fn duplicate_instruction(&self, name: (usize, usize), known: u32) -> ParseError {
         let span = Span::new(name.0, name.0 + name.1);
         let shown = String::from_utf8_lossy(&self.text[span.range()]);
         let first = self.columns.name_starts[known as usize] as usize;

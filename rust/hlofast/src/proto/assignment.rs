@@ -1,10 +1,10 @@
 //! `BufferAssignmentProto` as the file `-buffer-assignment.txt`, which is read elsewhere.
 
+use super::Map;
 use super::metadata::clean_name;
 use super::module::Context;
 use super::out::Out;
 use super::wire::{Fault, Read, Store, repeated};
-use std::collections::HashMap;
 
 /// A value that lies in an allocation.
 struct Buffer<'a> {
@@ -17,7 +17,7 @@ struct Buffer<'a> {
 pub(super) fn to_text(assignment: &[u8], context: &Context<'_>, scratch: &[u8]) -> Read<Vec<u8>> {
     let mut store = Store::default();
     let fields = store.read(assignment, repeated(&[1, 2, 3, 4, 5]))?;
-    let mut buffers = HashMap::new();
+    let mut buffers = Map::default();
     for message in fields.messages(1) {
         let mut store = Store::default();
         let buffer = store.read(message, 0)?;
@@ -74,8 +74,8 @@ pub(super) fn to_text(assignment: &[u8], context: &Context<'_>, scratch: &[u8]) 
 fn values(
     out: &mut Out<'_>,
     allocation: &super::wire::Record<'_, '_>,
-    buffers: &HashMap<i64, Buffer<'_>>,
-    names: &HashMap<i64, &[u8]>,
+    buffers: &Map<i64, Buffer<'_>>,
+    names: &Map<i64, &[u8]>,
 ) -> Read<()> {
     let mut assigned = Vec::new();
     for message in allocation.messages(9) {

@@ -5,11 +5,10 @@ use super::metadata::clean_name;
 use super::module::Context;
 use super::out::Out;
 use super::wire::{Fault, Fields, Read, Record, Store, Value};
-use super::{instruction, shape};
+use super::{Map, instruction, shape};
 use crate::ir::Opcode;
-use crate::text::{Outline, OutlinedLine};
+use crate::text::{Outline, OutlinedCall, OutlinedLine, Span};
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 /// What stands before every line.
 const INDENT: &[u8] = b"  ";
@@ -22,8 +21,9 @@ pub(super) struct Line<'a> {
     start: u32,
     end: u32,
     parts: Parts,
-    /// Where its operands end in those of the module; they begin where those before end.
-    operands_end: u32,
+    /// Where its operands and calls end in those of the module; they begin where those of the line
+    /// before end.
+    ends: Ends,
     /// Its id. Within a computation XLA looks at the low 32 bits only.
     id: i64,
     /// Its result.
@@ -40,7 +40,9 @@ pub(super) struct Parts {
     pub(super) close: u32,
     /// The value of its metadata, or `u32::MAX`.
     pub(super) metadata: u32,
-    /// Whether its operands are all that it refers to.
+    /// The number of its shape among the texts that were written once.
+    pub(super) shape: u32,
+    /// Whether operands and computations are all that it refers to.
     pub(super) is_plain: bool,
 }
 
@@ -57,8 +59,30 @@ pub(super) struct Computation<'a> {
     /// Numbers of parameters and their lines, in the order of the numbers.
     parameters: Vec<(i64, u32)>,
     thread: &'a [u8],
-    /// Where the operands of its lines begin in those of the module.
-    first_operand: u32,
+    /// Where what its lines refer to begins in that of the module.
+    first: Ends,
+}
+
+/// What lines refer to.
+#[derive(Default)]
+pub(super) struct References {
+    /// Operands, as numbers of lines in the order of the file.
+    pub(super) operands: Vec<u32>,
+    /// Where in the scratch text computations are called.
+    pub(super) calls: Vec<OutlinedCall>,
+}
+
+/// How far `References` belong to the lines so far.
+#[derive(Clone, Copy)]
+struct Ends {
+    operands: u32,
+    calls: u32,
+}
+
+impl References {
+    fn ends(&self) -> Ends {
+        Ends { operands: self.operands.len() as u32, calls: self.calls.len() as u32 }
+    }
 }
 
 /// Which instruction of a computation has a local id.
@@ -67,7 +91,7 @@ pub(super) struct Places {
     /// Indices by id; `u32::MAX` where there is none.
     dense: Vec<u32>,
     /// The same for ids far beyond the number of instructions.
-    sparse: HashMap<u32, u32>,
+    sparse: Map<u32, u32>,
 }
 
 impl Places {
@@ -104,13 +128,13 @@ impl Places {
 
 /// What reading a computation needs beside the module.
 #[derive(Default)]
-pub(super) struct Scratch<'a> {
+pub(super) struct Scratch {
     places: Places,
-    store: Store<'a>,
+    store: Store,
     /// Instructions and the computations they call.
     calls: Vec<(u32, usize)>,
-    /// The operands of all computations so far, as numbers of lines.
-    pub(super) operands: Vec<u32>,
+    /// What the lines of all computations so far refer to.
+    pub(super) references: References,
 }
 
 impl<'a> Computation<'a> {
@@ -119,16 +143,16 @@ impl<'a> Computation<'a> {
         message: &'a [u8],
         module: &Context<'a>,
         out: &mut Out<'a>,
-        scratch: &mut Scratch<'a>,
+        scratch: &mut Scratch,
     ) -> Read<Computation<'a>> {
         let (mut name, mut thread): (&[u8], &[u8]) = (b"", b"");
         let (mut id, mut root) = (0, 0);
         let mut parameters = Vec::new();
-        let first_operand = scratch.operands.len() as u32;
+        let first = scratch.references.ends();
         scratch.places.clear();
         scratch.calls.clear();
         // A guess that is mostly enough.
-        let mut lines: Vec<Line<'a>> = Vec::with_capacity(message.len() / 128 + 4);
+        let mut lines: Vec<Line<'a>> = Vec::with_capacity(message.len() / 72 + 2);
         let mut fields = Fields::new(message);
         while let Some((number, value)) = fields.next()? {
             match (number, value) {
@@ -143,15 +167,16 @@ impl<'a> Computation<'a> {
                     out.push(INDENT);
                     let start = out.text.len() as u32;
                     let (lines_before, places) = (&lines[..], &scratch.places);
-                    let (calls, operands) = (&mut scratch.calls, &mut scratch.operands);
-                    let mut scope = Scope { module, lines: lines_before, places, calls, operands };
+                    let (calls, references) = (&mut scratch.calls, &mut scratch.references);
+                    let mut scope =
+                        Scope { module, lines: lines_before, places, calls, references };
                     let parts = instruction::write(out, &mut scope, opcode, &fields)?;
                     out.check()?;
                     let line = Line {
                         start,
                         end: out.text.len() as u32,
                         parts,
-                        operands_end: scratch.operands.len() as u32,
+                        ends: scratch.references.ends(),
                         id: id_of(&fields)?,
                         shape: fields.bytes(3).unwrap_or_default(),
                     };
@@ -186,17 +211,7 @@ impl<'a> Computation<'a> {
         } else {
             clean_name(name)
         };
-        Ok(Computation {
-            id,
-            name,
-            calls,
-            lines,
-            schedule,
-            root,
-            parameters,
-            thread,
-            first_operand,
-        })
+        Ok(Computation { id, name, calls, lines, schedule, root, parameters, thread, first })
     }
 
     /// The number of its instructions.
@@ -210,23 +225,25 @@ impl<'a> Computation<'a> {
     }
 
     /// Appends the computation to `out`, with the lines that stand in `scratch`, and where their
-    /// parts are then to `outline`. `operands` are those of all lines of the module.
+    /// parts are then to `outline`. `references` are those of all lines of the module.
     pub(super) fn write(
         &self,
         out: &mut Out<'a>,
         scratch: &[u8],
         is_entry: bool,
-        operands: &[u32],
+        references: &References,
         outline: &mut Outline,
     ) -> Read<()> {
         out.push(if is_entry { b"ENTRY %" } else { b"%" });
         out.push(&self.name);
         self.signature(out, scratch)?;
-        let operands_of = |index: usize| {
-            let first = index
-                .checked_sub(1)
-                .map_or(self.first_operand, |before| self.lines[before].operands_end);
-            &operands[first as usize..self.lines[index].operands_end as usize]
+        let references_of = |index: usize| {
+            let first = index.checked_sub(1).map_or(self.first, |before| self.lines[before].ends);
+            let end = self.lines[index].ends;
+            (
+                &references.operands[first.operands as usize..end.operands as usize],
+                &references.calls[first.calls as usize..end.calls as usize],
+            )
         };
         match &self.schedule {
             Some(rows) => {
@@ -242,8 +259,9 @@ impl<'a> Computation<'a> {
                     if index == self.root {
                         out.push(ROOT);
                     }
-                    let operands = operands_of(index).iter().map(|row| places[*row as usize]);
-                    line.outline(place, start, out.text.len(), operands, outline);
+                    let (operands, calls) = references_of(index);
+                    let operands = operands.iter().map(|row| places[*row as usize]);
+                    line.outline((place, start), out.text.len(), operands, calls, outline);
                     out.push(&scratch[line.start as usize..line.end as usize]);
                 }
             }
@@ -260,7 +278,8 @@ impl<'a> Computation<'a> {
                     let before = line.start as usize - first + start;
                     let at = before + if index >= self.root { ROOT.len() } else { 0 };
                     let from = if index == self.root { before } else { at };
-                    line.outline(index, from, at, operands_of(index).iter().copied(), outline);
+                    let (operands, calls) = references_of(index);
+                    line.outline((index, from), at, operands.iter().copied(), calls, outline);
                 }
             }
         }
@@ -303,24 +322,33 @@ impl Line<'_> {
     /// at `start`, without `ROOT` at `at`. Its operands are lines of its computation too.
     fn outline(
         &self,
-        row: usize,
-        start: usize,
+        (row, start): (usize, usize),
         at: usize,
         operands: impl Iterator<Item = u32>,
+        calls: &[OutlinedCall],
         outline: &mut Outline,
     ) {
         let parts = &self.parts;
         if !parts.is_plain {
             return;
         }
-        let moved = |offset: u32| offset - self.start + at as u32;
+        let shift = (at as u32).wrapping_sub(self.start);
+        let moved = |offset: u32| offset.wrapping_add(shift);
+        let moved_span = |span: Span| Span { start: moved(span.start), end: moved(span.end) };
         outline.operands.extend(operands);
+        outline.calls.extend(
+            calls.iter().map(|call| OutlinedCall {
+                key: moved_span(call.key),
+                name: moved_span(call.name),
+            }),
+        );
         outline.lines.push(OutlinedLine {
             start: start as u32,
             row: row as u32,
             name: at as u32 + 1,
             name_end: at as u32 + 1 + parts.name_length,
             shape_end: moved(parts.shape_end),
+            shape: parts.shape,
             open: moved(parts.open),
             close: moved(parts.close),
             metadata: match parts.metadata {
@@ -329,6 +357,7 @@ impl Line<'_> {
             },
             end: moved(self.end) - 1,
             operands_end: outline.operands.len() as u32,
+            calls_end: outline.calls.len() as u32,
         });
     }
 }
@@ -386,7 +415,7 @@ pub(super) struct Scope<'a, 's> {
     lines: &'s [Line<'a>],
     places: &'s Places,
     calls: &'s mut Vec<(u32, usize)>,
-    operands: &'s mut Vec<u32>,
+    references: &'s mut References,
 }
 
 impl<'a> Scope<'a, '_> {
@@ -408,7 +437,7 @@ impl<'a> Scope<'a, '_> {
     #[inline]
     pub(super) fn operand(&mut self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
         let found = self.find(id, message)?;
-        self.operands.push(found as u32);
+        self.references.operands.push(found as u32);
         out.copy(self.lines[found].name())
     }
 
@@ -429,12 +458,22 @@ impl<'a> Scope<'a, '_> {
     }
 
     /// Appends the name of the computation with `id`, which must stand before this one: no
-    /// recursion.
-    pub(super) fn call(&self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
+    /// recursion. The line calls it by `key`, a range of the text.
+    pub(super) fn call(
+        &mut self,
+        out: &mut Out<'a>,
+        key: Span,
+        id: i64,
+        message: &[u8],
+    ) -> Read<()> {
         let Some(number) = self.module.numbers.get(&id) else {
             let text = format!("id {id} is no computation before this one");
             return Err(Fault::new(message, text));
         };
-        out.refer(&self.module.computations[*number].name)
+        let start = out.text.len();
+        out.refer(&self.module.computations[*number].name)?;
+        let name = Span::new(start, out.text.len());
+        self.references.calls.push(OutlinedCall { key, name });
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@ use super::out::{Meaning, Out};
 use super::wire::{Fault, Read, Record, repeated};
 use super::{literal, metadata, shape, sharding};
 use crate::ir::{CallRole, Opcode};
+use crate::text::Span;
 
 /// The fields that are lists.
 pub(super) const REPEATED: u128 = repeated(&[
@@ -12,8 +13,8 @@ pub(super) const REPEATED: u128 = repeated(&[
     4, 5, 6, 44, 86,
 ]);
 
-/// The fields that refer to computations, and to instructions that are no operands.
-const REFERENCES: u128 = repeated(&[37, 38]);
+/// The fields that refer to instructions that are no operands.
+const REFERENCES: u128 = repeated(&[37]);
 
 const PREDICATE: i64 = 1;
 
@@ -37,7 +38,7 @@ pub(super) fn write<'a>(
     let Some(result) = fields.bytes(3) else {
         return Err(Fault::new(fields.message(), "an instruction without a shape"));
     };
-    out.shape(result, shape::Style::Full)?;
+    let shape = out.shape(result, shape::Style::Full)?;
     let shape_end = out.text.len() as u32;
     out.byte(b' ');
     let mut comparison = None;
@@ -82,6 +83,7 @@ pub(super) fn write<'a>(
         open,
         close,
         metadata,
+        shape,
         is_plain: opcode != Opcode::Unknown && !fields.has_any(REFERENCES),
     })
 }
@@ -166,38 +168,45 @@ fn calls<'a>(
 /// `, role=%name`.
 fn one<'a>(
     out: &mut Out<'a>,
-    scope: &Scope<'a, '_>,
+    scope: &mut Scope<'a, '_>,
     role: CallRole,
     id: i64,
     fields: &Record<'a, '_>,
 ) -> Read<()> {
-    out.push(b", ");
-    out.push(role.as_str().as_bytes());
+    let key = role_key(out, role);
     out.push(b"=%");
-    scope.call(out, id, fields.message())
+    scope.call(out, key, id, fields.message())
 }
 
 /// `, role={%a, %b}`.
 fn list<'a>(
     out: &mut Out<'a>,
-    scope: &Scope<'a, '_>,
+    scope: &mut Scope<'a, '_>,
     role: CallRole,
     ids: &[i64],
     fields: &Record<'a, '_>,
 ) -> Read<()> {
+    let mut key = Span::EMPTY;
     for (index, id) in ids.iter().enumerate() {
         if index == 0 {
-            out.push(b", ");
-            out.push(role.as_str().as_bytes());
+            key = role_key(out, role);
             out.byte(b'=');
         }
         out.push(if index == 0 { b"{%" } else { b", %" });
-        scope.call(out, *id, fields.message())?;
+        scope.call(out, key, *id, fields.message())?;
     }
     if !ids.is_empty() {
         out.byte(b'}');
     }
     Ok(())
+}
+
+/// Appends `, role`; where the role stands.
+fn role_key(out: &mut Out<'_>, role: CallRole) -> Span {
+    out.push(b", ");
+    let start = out.text.len();
+    out.push(role.as_str().as_bytes());
+    Span::new(start, out.text.len())
 }
 
 /// The attributes that every opcode may have. Gives where the value of the metadata begins,

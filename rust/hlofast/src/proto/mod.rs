@@ -25,6 +25,9 @@ use crate::text::{Outline, Span};
 
 pub use write::{NOT_IN_PROTO, Written, from_module, wrapped};
 
+/// Tables by numbers of the proto; collisions cannot be prepared.
+type Map<K, V> = hashbrown::HashMap<K, V, crate::ir::intern::BuildMix>;
+
 /// Fields that text does not have, so that they do not outlive reading.
 pub const NOT_IN_TEXT: &[(&str, &str)] = &[
     ("HloModuleProto.id", "a number of the process"),

@@ -1,27 +1,26 @@
 //! `HloModuleProto` as text: header, tables, computations in the order of text.
 
-use super::computation::{Computation, Scratch};
+use super::computation::{Computation, References, Scratch};
 use super::metadata::{self, clean_name};
 use super::out::Out;
 use super::wire::{Fault, Fields, Read, Record, Store, Value, repeated};
-use super::{Translation, assignment, shape};
+use super::{Map, Translation, assignment, shape};
 use crate::print::needs_percent;
 use crate::text::Outline;
-use std::collections::HashMap;
 
 /// What all computations of a module share.
 pub(super) struct Context<'a> {
     pub(super) computations: Vec<Computation<'a>>,
     /// Which computation has an id.
-    pub(super) numbers: HashMap<i64, usize>,
+    pub(super) numbers: Map<i64, usize>,
     /// The number of the entry computation.
     pub(super) entry: usize,
     /// The sequence of each scheduled computation, by its id.
-    pub(super) schedule: HashMap<i64, &'a [u8]>,
+    pub(super) schedule: Map<i64, &'a [u8]>,
     /// Strings that others refer to by number.
     pub(super) payloads: Vec<&'a [u8]>,
-    /// The operands of all lines, as numbers of lines in the order of the file.
-    operands: Vec<u32>,
+    /// What all lines refer to.
+    references: References,
 }
 
 const REPEATED: u128 = repeated(&[3, 10, 13, 14, 22, 24]);
@@ -51,12 +50,14 @@ pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> 
     }
     let mut outline = Outline::default();
     outline.lines.reserve(context.computations.iter().map(Computation::len).sum());
-    outline.operands.reserve(context.operands.len());
+    outline.operands.reserve(context.references.operands.len());
+    outline.calls.reserve(context.references.calls.len());
+    outline.shapes = lines.texts();
     for number in context.text_order() {
         out.byte(b'\n');
         let computation = &context.computations[number];
         let is_entry = number == context.entry;
-        computation.write(&mut out, &scratch, is_entry, &context.operands, &mut outline)?;
+        computation.write(&mut out, &scratch, is_entry, &context.references, &mut outline)?;
         out.check()?;
     }
     let buffer_assignment = match assignment {
@@ -70,11 +71,11 @@ impl<'a> Context<'a> {
     fn read(fields: &Record<'a, '_>, out: &mut Out<'a>) -> Read<Context<'a>> {
         let mut context = Context {
             computations: Vec::new(),
-            numbers: HashMap::new(),
+            numbers: Map::default(),
             entry: 0,
             schedule: schedule(fields.bytes(7).unwrap_or_default())?,
             payloads: fields.messages(22).collect(),
-            operands: Vec::new(),
+            references: References::default(),
         };
         let mut scratch = Scratch::default();
         for message in fields.messages(3) {
@@ -92,12 +93,12 @@ impl<'a> Context<'a> {
             return Err(Fault::new(fields.message(), message));
         };
         context.entry = *entry;
-        context.operands = scratch.operands;
+        context.references = scratch.references;
         Ok(context)
     }
 
     /// The names of instructions by their ids.
-    pub(super) fn names<'s>(&self, scratch: &'s [u8]) -> HashMap<i64, &'s [u8]> {
+    pub(super) fn names<'s>(&self, scratch: &'s [u8]) -> Map<i64, &'s [u8]> {
         self.computations.iter().flat_map(|computation| computation.names(scratch)).collect()
     }
 
@@ -138,8 +139,8 @@ impl<'a> Context<'a> {
 }
 
 /// The sequence of each computation that has one, by its id.
-fn schedule(message: &[u8]) -> Read<HashMap<i64, &[u8]>> {
-    let mut found = HashMap::new();
+fn schedule(message: &[u8]) -> Read<Map<i64, &[u8]>> {
+    let mut found = Map::default();
     let mut entries = Fields::new(message);
     while let Some((number, value)) = entries.next()? {
         if let (1, Some(sequence)) = (number, value.bytes()) {

@@ -15,6 +15,8 @@ pub(super) struct Out<'a> {
     limit: usize,
     /// Messages written lately and where their text stands: the same few come again and again.
     known: Vec<Known<'a>>,
+    /// Messages written, not copied.
+    written: u32,
 }
 
 /// As what a message was written: equal bytes may mean different text elsewhere.
@@ -36,15 +38,18 @@ struct Known<'a> {
     meaning: Meaning,
     start: u32,
     end: u32,
+    /// How many texts were written before.
+    number: u32,
 }
 
-const UNKNOWN: Known<'_> = Known { message: &[], meaning: Meaning::None, start: 0, end: 0 };
+const UNKNOWN: Known<'_> =
+    Known { message: &[], meaning: Meaning::None, start: 0, end: 0, number: 0 };
 
 impl<'a> Out<'a> {
     /// For the text of a proto of `bytes` bytes.
     pub(super) fn new(bytes: usize) -> Out<'a> {
         let limit = bytes.saturating_mul(GROWTH).saturating_add(FLOOR).min(u32::MAX as usize);
-        Out { text: Vec::with_capacity(2 * bytes + 256), limit, known: Vec::new() }
+        Out { text: Vec::with_capacity(2 * bytes + 256), limit, known: Vec::new(), written: 0 }
     }
 
     #[inline(always)]
@@ -102,31 +107,39 @@ impl<'a> Out<'a> {
         if self.text.len() > self.limit { Err(self.too_large()) } else { Ok(()) }
     }
 
-    /// Appends what `write` makes of `message`, copied from where it stands already if it does.
+    /// Appends what `write` makes of `message`, copied from where it stands already if it does. Gives
+    /// a number that only copies of the same text share.
     #[inline]
     pub(super) fn again(
         &mut self,
         message: &'a [u8],
         meaning: Meaning,
         write: impl FnOnce(&mut Self, &'a [u8]) -> Read<()>,
-    ) -> Read<()> {
+    ) -> Read<u32> {
         let place = self.place_of(message, meaning);
         if let Some(known) = self.known.get(place)
             && known.meaning == meaning
             && known.message == message
         {
             self.text.extend_from_within(known.start as usize..known.end as usize);
-            return Ok(());
+            return Ok(known.number);
         }
         let start = self.text.len() as u32;
         write(self, message)?;
+        let number = self.written;
+        self.written += 1;
         if self.known.is_empty() {
             let places = (self.text.capacity() / 256).next_power_of_two();
             self.known = vec![UNKNOWN; places.clamp(64, 8192)];
         }
         let place = self.place_of(message, meaning);
-        self.known[place] = Known { message, meaning, start, end: self.text.len() as u32 };
-        Ok(())
+        self.known[place] = Known { message, meaning, start, end: self.text.len() as u32, number };
+        Ok(number)
+    }
+
+    /// Above all numbers of texts so far.
+    pub(super) fn texts(&self) -> u32 {
+        self.written
     }
 
     /// Where `message` is in the table of known ones, if it is there; the size is a power of two.
@@ -147,9 +160,9 @@ impl<'a> Out<'a> {
         (mixed >> 40) as usize & self.known.len().wrapping_sub(1)
     }
 
-    /// Appends the text of `shape`.
+    /// Appends the text of `shape`; the number of that text.
     #[inline]
-    pub(super) fn shape(&mut self, shape: &'a [u8], style: Style) -> Read<()> {
+    pub(super) fn shape(&mut self, shape: &'a [u8], style: Style) -> Read<u32> {
         let meaning = match style {
             Style::Full => Meaning::Shape,
             Style::Plain => Meaning::PlainShape,

@@ -126,7 +126,7 @@ pub(super) fn write<'a>(out: &mut Out<'a>, shape: &'a [u8], style: Style, depth:
                 index += 1;
                 match type_code(element)? {
                     TUPLE | BUFFER => write(out, element, style, depth + 1)?,
-                    _ => out.shape(element, style)?,
+                    _ => drop(out.shape(element, style)?),
                 }
             }
         }

@@ -70,18 +70,22 @@ impl<'a> Value<'a> {
     }
 
     /// Gives every element of a repeated integer field: packed or one by one.
+    #[inline(always)]
     pub(super) fn integers(self, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
-        match self {
-            Value::Varint(value) => take(value as i64),
-            Value::Bytes(bytes) => {
-                let mut rest = bytes;
-                while !rest.is_empty() {
-                    take(varint(&mut rest)? as i64)?;
-                }
-                Ok(())
-            }
-            _ => Ok(()),
+        let (mut rest, mut single): (&[u8], _) = match self {
+            Value::Varint(value) => (&[], Some(value)),
+            Value::Bytes(bytes) => (bytes, None),
+            _ => (&[], None),
+        };
+        // One place that calls, so that what it calls stands here.
+        while single.is_some() || !rest.is_empty() {
+            let value = match single.take() {
+                Some(value) => value,
+                None => varint(&mut rest)?,
+            };
+            take(value as i64)?;
         }
+        Ok(())
     }
 }
 
@@ -154,35 +158,47 @@ impl<'a> Fields<'a> {
     #[inline(always)]
     pub(super) fn next(&mut self) -> Read<Option<(u32, Value<'a>)>> {
         let start = self.rest;
-        // Tags of one or two bytes, which is what writers make of all of HLO's fields.
-        let tag = match start {
-            [] => return Ok(None),
+        if start.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.tag()?;
+        let number = tag >> 3;
+        let value = match tag & 7 {
+            2 => Value::Bytes(self.bytes(start, number)?),
+            0 => Value::Varint(varint(&mut self.rest)?),
+            wire => self.fixed_value(start, number, wire)?,
+        };
+        Ok(Some((number, value)))
+    }
+
+    /// The number and the wire type of the next field, of which there is one.
+    #[inline(always)]
+    fn tag(&mut self) -> Read<u32> {
+        // Of one or two bytes, which is what writers make of all of HLO's fields.
+        match self.rest {
             [tag @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
-                u32::from(*tag)
+                Ok(u32::from(*tag))
             }
             [low @ 0x80..=0xff, high @ 1..0x80, rest @ ..] => {
                 self.rest = rest;
-                u32::from(*low & 0x7f) | u32::from(*high) << 7
+                Ok(u32::from(*low & 0x7f) | u32::from(*high) << 7)
             }
-            _ => self.long_tag()?,
-        };
-        let number = tag >> 3;
-        let wire = tag & 7;
-        let value = if wire == 2 {
-            let length = varint(&mut self.rest)?;
-            let split = usize::try_from(length).ok().and_then(|at| self.rest.split_at_checked(at));
-            let Some((bytes, rest)) = split else {
-                return Err(self.cut_off(start, number, length));
-            };
-            self.rest = rest;
-            Value::Bytes(bytes)
-        } else if wire == 0 {
-            Value::Varint(varint(&mut self.rest)?)
-        } else {
-            self.fixed_value(start, number, wire)?
-        };
-        Ok(Some((number, value)))
+            _ => self.long_tag(),
+        }
+    }
+
+    /// The value of field `number`, which began at `start`, of wire type 2.
+    #[inline(always)]
+    fn bytes(&mut self, start: &[u8], number: u32) -> Read<&'a [u8]> {
+        let length = varint(&mut self.rest)?;
+        match usize::try_from(length).ok().and_then(|at| self.rest.split_at_checked(at)) {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                Ok(bytes)
+            }
+            None => Err(self.cut_off(start, number, length)),
+        }
     }
 
     /// A tag that is not written as usual.
@@ -236,70 +252,162 @@ pub(super) const fn repeated(numbers: &[u32]) -> u128 {
     set
 }
 
-/// Room for the fields of one message, to be used again for the next. Small messages take no heap.
-pub(super) struct Store<'a> {
-    few: [(u32, Value<'a>); FEW],
-    many: Vec<(u32, Value<'a>)>,
-    /// Where the first field of each number present stands, or `FAR`.
-    places: [u8; NUMBERS],
+/// Room for the fields of one message, to be used again for the next.
+pub(super) struct Store {
+    /// The first value of each number: of bytes where they begin in the message and their length.
+    values: [u64; NUMBERS],
+    wires: [u8; NUMBERS],
 }
 
-const FEW: usize = 16;
 /// Numbers beyond these have no meaning.
 const NUMBERS: usize = 128;
-/// At this place or behind it.
-const FAR: u8 = u8::MAX;
 
-impl Default for Store<'_> {
+impl Default for Store {
     fn default() -> Self {
-        Store { few: [(0, Value::Varint(0)); FEW], many: Vec::new(), places: [0; NUMBERS] }
+        Store { values: [0; NUMBERS], wires: [0; NUMBERS] }
     }
 }
 
-impl<'a> Store<'a> {
+impl Store {
     /// Reads `message`, in which only fields of `repeated` may stand several times. Parsers of
     /// protobuf let the last scalar win and merge messages; no writer doubles a field, so it is
     /// refused rather than half read.
-    pub(super) fn read(&mut self, message: &'a [u8], repeated: u128) -> Read<Record<'a, '_>> {
-        let mut present = [0u64; 2];
-        let repeated = [repeated as u64, (repeated >> 64) as u64];
-        let mut count = 0;
-        self.many.clear();
-        let mut fields = Fields::new(message);
-        while let Some((number, value)) = fields.next()? {
-            let Some(place) = self.places.get_mut(number as usize) else { continue };
-            let (half, bit) = (number as usize / 64, 1 << (number % 64));
-            if present[half] & bit == 0 {
-                present[half] |= bit;
-                *place = count.min(FAR as usize) as u8;
-            } else if repeated[half] & bit == 0 {
-                return Err(Fault::new(message, format!("field {number} stands twice")));
-            }
-            match self.few.get_mut(count) {
-                Some(free) => *free = (number, value),
-                None => {
-                    if self.many.is_empty() {
-                        self.many.extend_from_slice(&self.few);
-                    }
-                    self.many.push((number, value));
-                }
-            }
-            count += 1;
+    pub(super) fn read<'a>(&mut self, message: &'a [u8], repeated: u128) -> Read<Record<'a, '_>> {
+        if message.len() > u32::MAX as usize {
+            return Err(Fault::new(message, "a message of 4 GiB or more"));
         }
-        let fields = if self.many.is_empty() { &self.few[..count] } else { &self.many };
-        let present = u128::from(present[0]) | u128::from(present[1]) << 64;
-        Ok(Record { fields, present, places: &self.places, message })
+        let mut present = [0u64; 2];
+        let mut several = [0u64; 2];
+        let mut at = 0;
+        while at < message.len() {
+            let (tag, value, next) = match quick_field(message, at) {
+                Some(field) => field,
+                None => slow_field(message, at)?,
+            };
+            at = next;
+            let number = (tag >> 3) as usize;
+            if number >= NUMBERS {
+                continue;
+            }
+            let (half, bit) = (number / 64, 1 << (number % 64));
+            if present[half] & bit != 0 {
+                several[half] |= bit;
+                continue;
+            }
+            present[half] |= bit;
+            self.values[number] = value;
+            self.wires[number] = (tag & 7) as u8;
+        }
+        let whole = |halves: [u64; 2]| u128::from(halves[0]) | u128::from(halves[1]) << 64;
+        let (present, several) = (whole(present), whole(several));
+        if several & !repeated != 0 {
+            let number = (several & !repeated).trailing_zeros();
+            return Err(Fault::new(message, format!("field {number} stands twice")));
+        }
+        Ok(Record { store: self, present, several, message })
     }
+}
+
+/// Tag and value of the field at `at`, and where the next one begins: of bytes the value is where
+/// they begin and their length. None for fields that are not written as most are, and for broken
+/// ones.
+#[inline(always)]
+fn quick_field(message: &[u8], at: usize) -> Option<(u32, u64, usize)> {
+    // The eight bytes from `at` on, zeros behind the end.
+    let start = at.min(message.len().checked_sub(8)?);
+    let mut word = u64::from_le_bytes(*message.get(start..)?.first_chunk()?) >> (8 * (at - start));
+    let mut tag = word & 0x7f;
+    let mut next = at + 2;
+    if word & 0x80 != 0 {
+        tag |= word >> 1 & 0x3f80;
+        next += 1;
+        if word & 0x8000 != 0 {
+            return None;
+        }
+        word >>= 8;
+    }
+    word >>= 8;
+    let mut value = word & 0x7f;
+    if word & 0x80 != 0 {
+        value |= word >> 1 & 0x3f80;
+        next += 1;
+        if word & 0x8000 != 0 {
+            return None;
+        }
+    }
+    if tag & 7 == 2 {
+        value |= (next as u64) << 32;
+        next += value as u32 as usize;
+    } else if tag & 7 != 0 {
+        return None;
+    }
+    (next <= message.len() && tag >= 8).then_some((tag as u32, value, next))
+}
+
+#[inline(never)]
+fn slow_field(message: &[u8], at: usize) -> Read<(u32, u64, usize)> {
+    let start = message.get(at..).unwrap_or_default();
+    let mut fields = Fields::new(start);
+    let tag = fields.tag()?;
+    let (number, wire) = (tag >> 3, tag & 7);
+    let value = match wire {
+        2 => {
+            let length = fields.bytes(start, number)?.len();
+            let at = message.len() - fields.rest.len() - length;
+            (at as u64) << 32 | length as u64
+        }
+        0 => varint(&mut fields.rest)?,
+        _ => match fields.fixed_value(start, number, wire)? {
+            Value::Fixed64(bits) => bits,
+            Value::Fixed32(bits) => bits.into(),
+            _ => 0,
+        },
+    };
+    Ok((tag, value, message.len() - fields.rest.len()))
 }
 
 /// The fields of one message, to be asked for in any order.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'a, 's> {
-    fields: &'s [(u32, Value<'a>)],
+    store: &'s Store,
     /// Which of the numbers below 128 are there.
     present: u128,
-    places: &'s [u8; NUMBERS],
+    /// Which of them stand more than once.
+    several: u128,
     message: &'a [u8],
+}
+
+/// Every occurrence of a field.
+pub(super) struct All<'a> {
+    /// The only one, if it is.
+    only: Option<Value<'a>>,
+    fields: Fields<'a>,
+    number: u32,
+}
+
+impl<'a> Iterator for All<'a> {
+    type Item = Value<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Value<'a>> {
+        match self.only.take() {
+            None if !self.fields.rest.is_empty() => self.next_of_several(),
+            only => only,
+        }
+    }
+}
+
+impl<'a> All<'a> {
+    #[inline(never)]
+    fn next_of_several(&mut self) -> Option<Value<'a>> {
+        // The message was read before, so that nothing in it is broken.
+        while let Ok(Some((number, value))) = self.fields.next() {
+            if number == self.number {
+                return Some(value);
+            }
+        }
+        None
+    }
 }
 
 impl<'a> Record<'a, '_> {
@@ -308,7 +416,7 @@ impl<'a> Record<'a, '_> {
         self.message
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn has(&self, number: u32) -> bool {
         self.present >> number & 1 != 0
     }
@@ -319,43 +427,40 @@ impl<'a> Record<'a, '_> {
         self.present & numbers != 0
     }
 
-    #[inline]
-    fn get(&self, number: u32) -> Option<Value<'a>> {
-        if !self.has(number) {
-            return None;
-        }
-        match self.places[number as usize] {
-            FAR => self.all(number).next(),
-            place => self.fields.get(place as usize).map(|(_, value)| *value),
-        }
+    /// The first value of a field of wire type `wire`.
+    #[inline(always)]
+    fn value(&self, number: u32, wire: u8) -> Option<u64> {
+        let is_there = self.has(number) && self.store.wires[number as usize] == wire;
+        is_there.then(|| self.store.values[number as usize])
     }
 
     /// A message, string or bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bytes(&self, number: u32) -> Option<&'a [u8]> {
-        self.get(number)?.bytes()
+        let value = self.value(number, 2)?;
+        self.message.get((value >> 32) as usize..)?.get(..value as u32 as usize)
     }
 
     /// A message, string or bytes that says something.
-    #[inline]
+    #[inline(always)]
     pub(super) fn text(&self, number: u32) -> Option<&'a [u8]> {
         self.bytes(number).filter(|bytes| !bytes.is_empty())
     }
 
     /// A number, 0 if absent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn integer(&self, number: u32) -> i64 {
-        self.get(number).and_then(Value::integer).unwrap_or_default()
+        self.value(number, 0).unwrap_or_default() as i64
     }
 
     /// A `float`, 0 if absent.
     pub(super) fn float(&self, number: u32) -> f32 {
-        self.get(number).and_then(Value::float).unwrap_or_default()
+        f32::from_bits(self.value(number, 5).unwrap_or_default() as u32)
     }
 
     /// A `double`, 0 if absent.
     pub(super) fn double(&self, number: u32) -> f64 {
-        self.get(number).and_then(Value::double).unwrap_or_default()
+        f64::from_bits(self.value(number, 1).unwrap_or_default())
     }
 
     /// Whether a flag is set.
@@ -365,24 +470,41 @@ impl<'a> Record<'a, '_> {
     }
 
     /// Every occurrence of a repeated field.
-    pub(super) fn all(&self, number: u32) -> impl Iterator<Item = Value<'a>> + '_ {
-        let fields = if self.has(number) {
-            self.fields.get(self.places[number as usize] as usize..).unwrap_or_default()
-        } else {
-            &[]
-        };
-        fields.iter().filter(move |(found, _)| *found == number).map(|(_, value)| *value)
+    #[inline]
+    pub(super) fn all(&self, number: u32) -> All<'a> {
+        let is_several = self.several >> number & 1 != 0;
+        let fields = Fields::new(if is_several { self.message } else { &[] });
+        let only = if is_several { None } else { self.only(number) };
+        All { only, fields, number }
+    }
+
+    fn only(&self, number: u32) -> Option<Value<'a>> {
+        if !self.has(number) {
+            return None;
+        }
+        let value = self.store.values[number as usize];
+        match self.store.wires[number as usize] {
+            0 => Some(Value::Varint(value)),
+            1 => Some(Value::Fixed64(value)),
+            2 => self.bytes(number).map(Value::Bytes),
+            _ => Some(Value::Fixed32(value as u32)),
+        }
     }
 
     /// Every occurrence of a repeated message or string.
-    pub(super) fn messages(&self, number: u32) -> impl Iterator<Item = &'a [u8]> + '_ {
+    pub(super) fn messages(&self, number: u32) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.all(number).filter_map(Value::bytes)
     }
 
     /// Every element of a repeated integer field.
-    #[inline]
+    #[inline(always)]
     pub(super) fn integers(&self, number: u32, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
-        self.all(number).try_for_each(|value| value.integers(&mut take))
+        if self.has(number) {
+            for value in self.all(number) {
+                value.integers(&mut take)?;
+            }
+        }
+        Ok(())
     }
 
     /// The elements of a repeated integer field as a list.

@@ -1,18 +1,24 @@
 //! Where the parts of instructions stand in a text, known to whoever wrote it: what needs no search.
 
+use super::Span;
+
 /// The lines of a text that are instructions in the printed form, in their order. Lines may be
-/// missing; those that call computations or have control predecessors are.
+/// missing; those that have control predecessors are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outline {
     pub lines: Vec<OutlinedLine>,
     /// Their operands, as numbers of lines counted from the first of the computation.
     pub operands: Vec<u32>,
+    /// The computations that they call.
+    pub calls: Vec<OutlinedCall>,
+    /// How many numbers of shapes there are.
+    pub shapes: u32,
 }
 
 /// `ROOT %name = shape opcode(operands), key=value, metadata={...}`; all are offsets in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutlinedLine {
-    /// Where it begins, behind the indentation.
+    /// Where it begins, behind the indentation of two spaces.
     pub start: u32,
     /// Its number, counted from the first line of the computation.
     pub row: u32,
@@ -21,6 +27,8 @@ pub(crate) struct OutlinedLine {
     pub name_end: u32,
     /// Where the shape ends, which begins behind ` = `.
     pub shape_end: u32,
+    /// A number that shapes share only if they are spelled alike.
+    pub shape: u32,
     /// The parentheses around the operands.
     pub open: u32,
     pub close: u32,
@@ -30,4 +38,13 @@ pub(crate) struct OutlinedLine {
     pub end: u32,
     /// Where its operands end in `Outline::operands`; they begin where those before end.
     pub operands_end: u32,
+    /// The same in `Outline::calls`.
+    pub calls_end: u32,
+}
+
+/// `key=%name`, or one name of `key={%name, %name}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutlinedCall {
+    pub key: Span,
+    pub name: Span,
 }
