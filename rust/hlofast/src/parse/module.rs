@@ -266,9 +266,12 @@ impl Reader<'_> {
     /// The header on one line, as XLA prints it; the cursor is moved past its brace.
     fn header_line(&mut self, cursor: &mut Cursor<'_>) -> Option<Computation> {
         let start = cursor.position();
-        let mut masks = std::mem::take(&mut self.masks);
-        let found = self.computation_line(start, &mut masks);
-        self.masks = masks;
+        let mut found = self.outlined_header(start);
+        if found.is_none() {
+            let mut masks = std::mem::take(&mut self.masks);
+            found = self.computation_line(start, &mut masks);
+            self.masks = masks;
+        }
         cursor.set_position(found.as_ref()?.header.end as usize);
         found
     }

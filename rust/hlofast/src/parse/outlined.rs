@@ -5,9 +5,9 @@ use super::line::parameter_number;
 use super::names::InstructionNames;
 use super::reader::Reader;
 use crate::error::Result;
-use crate::ir::{CallRole, Opcode, ShapeId};
+use crate::ir::{CallRole, Computation, Opcode, ShapeId};
 use crate::text::kernel::Kernel;
-use crate::text::{Outline, OutlinedCall, OutlinedLine, Span};
+use crate::text::{Outline, OutlinedCall, OutlinedHeader, OutlinedLine, Span};
 
 /// Lines that are read before their names are entered, whose slots are on their way by then.
 const RUN: usize = 64;
@@ -16,6 +16,29 @@ const RUN: usize = 64;
 const UNKNOWN: ShapeId = ShapeId(u32::MAX);
 
 impl Reader<'_> {
+    /// The header of a computation that starts at `start`, if its parts are known.
+    pub(super) fn outlined_header(&mut self, start: usize) -> Option<Computation> {
+        let headers = self.outline.headers.get(self.outlined_headers..)?;
+        let behind = |header: &&OutlinedHeader| (header.whole.start as usize) < start;
+        self.outlined_headers += headers.iter().take_while(behind).count();
+        let header = *self.outline.headers.get(self.outlined_headers)?;
+        if header.whole.start as usize != start {
+            return None;
+        }
+        self.outlined_headers += 1;
+        if self.outlined_shapes.get(header.shape as usize).is_none_or(|shape| *shape == UNKNOWN) {
+            let end = header.signature.end as usize;
+            self.outlined_shape(header.shape, header.result as usize, end)?;
+        }
+        Some(Computation {
+            name: header.name,
+            header: header.whole,
+            signature: header.signature,
+            is_marked_entry: header.name.start > header.whole.start + 1,
+            ..Computation::default()
+        })
+    }
+
     /// Reads the instruction that starts at `start` (after indentation) and some of those that
     /// follow it, if their parts are known; where the last one's line ends. Faults end the parse:
     /// whoever collects them does without an outline.
@@ -107,7 +130,10 @@ impl Reader<'_> {
         }
         let shape = match self.outlined_shapes.get(line.shape as usize) {
             Some(shape) if *shape != UNKNOWN => *shape,
-            _ => self.outlined_shape(line)?,
+            _ => {
+                let start = line.name_end as usize + 3;
+                self.outlined_shape(line.shape, start, line.shape_end as usize)?
+            }
         };
         if opcode == Opcode::Parameter {
             let digits = self.text.get(open + 1..line.close as usize)?;
@@ -126,9 +152,9 @@ impl Reader<'_> {
 
     #[cold]
     #[inline(never)]
-    fn outlined_shape(&mut self, line: &OutlinedLine) -> Option<ShapeId> {
-        let shape = self.shape_of_text(line.name_end as usize + 3, line.shape_end as usize)?;
-        let place = line.shape as usize;
+    fn outlined_shape(&mut self, number: u32, start: usize, end: usize) -> Option<ShapeId> {
+        let shape = self.shape_of_text(start, end)?;
+        let place = number as usize;
         if place >= self.outlined_shapes.len() {
             self.outlined_shapes.resize(place + 1, UNKNOWN);
         }

@@ -109,6 +109,7 @@ pub(super) struct Reader<'a> {
     /// What is known of the text's lines beforehand, and which of them is next.
     pub outline: Outline,
     pub outlined: usize,
+    pub outlined_headers: usize,
     /// The shapes of its numbers; of those not met yet `u32::MAX`.
     pub outlined_shapes: Vec<ShapeId>,
     /// Where the last instruction of the general path stopped.
@@ -180,6 +181,7 @@ impl<'a> Reader<'a> {
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
             outline: Outline::default(),
             outlined: 0,
+            outlined_headers: 0,
             outlined_shapes: Vec::new(),
             reached: 0,
             undroppable: 0,

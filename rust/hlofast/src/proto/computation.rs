@@ -7,7 +7,7 @@ use super::out::Out;
 use super::wire::{Fault, Fields, Read, Record, Store, Value};
 use super::{Map, instruction, shape};
 use crate::ir::Opcode;
-use crate::text::{Outline, OutlinedCall, OutlinedLine, Span};
+use crate::text::{Outline, OutlinedCall, OutlinedHeader, OutlinedLine, Span};
 use std::borrow::Cow;
 
 /// What stands before every line.
@@ -234,9 +234,7 @@ impl<'a> Computation<'a> {
         references: &References,
         outline: &mut Outline,
     ) -> Read<()> {
-        out.push(if is_entry { b"ENTRY %" } else { b"%" });
-        out.push(&self.name);
-        self.signature(out, scratch)?;
+        self.header(out, scratch, is_entry, outline)?;
         let references_of = |index: usize| {
             let first = index.checked_sub(1).map_or(self.first, |before| self.lines[before].ends);
             let end = self.lines[index].ends;
@@ -292,8 +290,19 @@ impl<'a> Computation<'a> {
         Ok(())
     }
 
-    /// ` (x: f32[2]) -> f32[2] {`, parameters in the order of their numbers.
-    fn signature(&self, out: &mut Out<'a>, scratch: &[u8]) -> Read<()> {
+    /// `ENTRY %name (x: f32[2]) -> f32[2] {`, parameters in the order of their numbers.
+    fn header(
+        &self,
+        out: &mut Out<'a>,
+        scratch: &[u8],
+        is_entry: bool,
+        outline: &mut Outline,
+    ) -> Read<()> {
+        let start = out.text.len();
+        out.push(if is_entry { b"ENTRY %" } else { b"%" });
+        let name = out.text.len();
+        out.push(&self.name);
+        let name = Span::new(name, out.text.len());
         out.push(b" (");
         for (index, (_, row)) in self.parameters.iter().enumerate() {
             if index > 0 {
@@ -305,8 +314,12 @@ impl<'a> Computation<'a> {
             out.shape(line.shape, shape::Style::Plain)?;
         }
         out.push(b") -> ");
-        out.shape(self.lines[self.root].shape, shape::Style::Plain)?;
+        let result = out.text.len() as u32;
+        let shape = out.shape(self.lines[self.root].shape, shape::Style::Plain)?;
+        let signature = Span::new(name.end as usize + 1, out.text.len());
         out.push(b" {\n");
+        let whole = Span::new(start, out.text.len() - 1);
+        outline.headers.push(OutlinedHeader { whole, name, signature, result, shape });
         Ok(())
     }
 }

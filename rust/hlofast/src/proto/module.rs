@@ -43,6 +43,7 @@ pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> 
     let mut out = Out::new(0);
     out.text.reserve(scratch.len() + scratch.len() / 8 + 4096);
     out.raise_limit(scratch.len().saturating_add(message.len().saturating_mul(16)));
+    out.number_from(&lines);
     header(&mut out, &fields, depth)?;
     out.byte(b'\n');
     if let Some(index) = fields.text(17) {
@@ -52,7 +53,6 @@ pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> 
     outline.lines.reserve(context.computations.iter().map(Computation::len).sum());
     outline.operands.reserve(context.references.operands.len());
     outline.calls.reserve(context.references.calls.len());
-    outline.shapes = lines.texts();
     for number in context.text_order() {
         out.byte(b'\n');
         let computation = &context.computations[number];

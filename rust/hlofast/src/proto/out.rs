@@ -137,9 +137,9 @@ impl<'a> Out<'a> {
         Ok(number)
     }
 
-    /// Above all numbers of texts so far.
-    pub(super) fn texts(&self) -> u32 {
-        self.written
+    /// Gives texts numbers that those of `other` do not have.
+    pub(super) fn number_from(&mut self, other: &Out<'_>) {
+        self.written = other.written;
     }
 
     /// Where `message` is in the table of known ones, if it is there; the size is a power of two.

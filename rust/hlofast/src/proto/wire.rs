@@ -105,9 +105,11 @@ pub(super) fn varint(rest: &mut &[u8]) -> Read<u64> {
     }
 }
 
+/// The top bits of eight bytes.
+const TOPS: u64 = 0x8080_8080_8080_8080;
+
 #[inline]
 fn long_varint(rest: &mut &[u8]) -> Read<u64> {
-    const TOPS: u64 = 0x8080_8080_8080_8080;
     let word = match rest.first_chunk() {
         Some(chunk) => u64::from_le_bytes(*chunk),
         // Many numbers stand at the end of their message. What is not there never ends one.
@@ -117,13 +119,18 @@ fn long_varint(rest: &mut &[u8]) -> Read<u64> {
     if ends == 0 {
         return slow_varint(rest);
     }
-    // The bits up to the byte that ends the number, seven of each, moved together.
-    let bits = word & (ends ^ (ends - 1)) & !TOPS;
+    *rest = &rest[ends.trailing_zeros() as usize / 8 + 1..];
+    Ok(joined(word, ends))
+}
+
+/// The bits up to the byte that ends the number, the lowest of `ends`: seven of each, moved
+/// together.
+#[inline(always)]
+fn joined(word: u64, ends: u64) -> u64 {
+    let bits = word & (ends ^ ends.wrapping_sub(1)) & !TOPS;
     let bits = (bits & 0x007f_007f_007f_007f) | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
     let bits = (bits & 0x0000_3fff_0000_3fff) | (bits & 0x3fff_0000_3fff_0000) >> 2;
-    let bits = (bits & 0x0fff_ffff) | (bits & 0x0fff_ffff_0000_0000) >> 4;
-    *rest = &rest[ends.trailing_zeros() as usize / 8 + 1..];
-    Ok(bits)
+    (bits & 0x0fff_ffff) | (bits & 0x0fff_ffff_0000_0000) >> 4
 }
 
 #[inline(never)]
@@ -254,7 +261,7 @@ pub(super) const fn repeated(numbers: &[u32]) -> u128 {
 
 /// Room for the fields of one message, to be used again for the next.
 pub(super) struct Store {
-    /// The first value of each number: of bytes where they begin in the message and their length.
+    /// The last value of each number: of bytes where they begin in the message and their length.
     values: [u64; NUMBERS],
     wires: [u8; NUMBERS],
 }
@@ -277,8 +284,7 @@ impl Store {
             return Err(Fault::new(message, "a message of 4 GiB or more"));
         }
         let mut present = [0u64; 2];
-        let mut several = [0u64; 2];
-        let mut at = 0;
+        let (mut at, mut count) = (0, 0);
         while at < message.len() {
             let (tag, value, next) = match quick_field(message, at) {
                 Some(field) => field,
@@ -286,26 +292,38 @@ impl Store {
             };
             at = next;
             let number = (tag >> 3) as usize;
-            if number >= NUMBERS {
-                continue;
+            if number < NUMBERS {
+                count += 1;
+                present[number / 64] |= 1 << (number % 64);
+                self.values[number] = value;
+                self.wires[number] = (tag & 7) as u8;
             }
-            let (half, bit) = (number / 64, 1 << (number % 64));
-            if present[half] & bit != 0 {
-                several[half] |= bit;
-                continue;
-            }
-            present[half] |= bit;
-            self.values[number] = value;
-            self.wires[number] = (tag & 7) as u8;
         }
-        let whole = |halves: [u64; 2]| u128::from(halves[0]) | u128::from(halves[1]) << 64;
-        let (present, several) = (whole(present), whole(several));
+        let several = match present[0].count_ones() + present[1].count_ones() {
+            distinct if distinct == count => 0,
+            _ => several(message)?,
+        };
+        let present = u128::from(present[0]) | u128::from(present[1]) << 64;
         if several & !repeated != 0 {
             let number = (several & !repeated).trailing_zeros();
             return Err(Fault::new(message, format!("field {number} stands twice")));
         }
         Ok(Record { store: self, present, several, message })
     }
+}
+
+/// The numbers of fields that stand in `message` more than once.
+#[cold]
+fn several(message: &[u8]) -> Read<u128> {
+    let (mut present, mut several) = (0u128, 0);
+    let mut fields = Fields::new(message);
+    while let Some((number, _)) = fields.next()? {
+        if (number as usize) < NUMBERS {
+            several |= present & 1 << number;
+            present |= 1 << number;
+        }
+    }
+    Ok(several)
 }
 
 /// Tag and value of the field at `at`, and where the next one begins: of bytes the value is where
@@ -317,29 +335,35 @@ fn quick_field(message: &[u8], at: usize) -> Option<(u32, u64, usize)> {
     let start = at.min(message.len().checked_sub(8)?);
     let mut word = u64::from_le_bytes(*message.get(start..)?.first_chunk()?) >> (8 * (at - start));
     let mut tag = word & 0x7f;
-    let mut next = at + 2;
+    let mut next = at + 1;
     if word & 0x80 != 0 {
-        tag |= word >> 1 & 0x3f80;
-        next += 1;
         if word & 0x8000 != 0 {
             return None;
         }
+        tag |= word >> 1 & 0x3f80;
+        next += 1;
         word >>= 8;
     }
     word >>= 8;
     let mut value = word & 0x7f;
-    if word & 0x80 != 0 {
-        value |= word >> 1 & 0x3f80;
+    if word & 0x80 == 0 {
         next += 1;
-        if word & 0x8000 != 0 {
+    } else {
+        let ends = !word & TOPS;
+        value = joined(word, ends);
+        next += ends.trailing_zeros() as usize / 8 + 1;
+        // A number that goes on behind the eight bytes ends in their zeros.
+        if next > start + 8 {
             return None;
         }
     }
-    if tag & 7 == 2 {
-        value |= (next as u64) << 32;
-        next += value as u32 as usize;
-    } else if tag & 7 != 0 {
-        return None;
+    match tag & 7 {
+        0 => {}
+        2 if value < 1 << 31 => {
+            value |= (next as u64) << 32;
+            next += value as u32 as usize;
+        }
+        _ => return None,
     }
     (next <= message.len() && tag >= 8).then_some((tag as u32, value, next))
 }
@@ -427,7 +451,7 @@ impl<'a> Record<'a, '_> {
         self.present & numbers != 0
     }
 
-    /// The first value of a field of wire type `wire`.
+    /// The value of a field of wire type `wire`.
     #[inline(always)]
     fn value(&self, number: u32, wire: u8) -> Option<u64> {
         let is_there = self.has(number) && self.store.wires[number as usize] == wire;

@@ -10,7 +10,6 @@ const IDENTIFIER: u8 = 1;
 const IDENTIFIER_START: u8 = 2;
 const SPACE: u8 = 4;
 const BRACKET_OR_QUOTE: u8 = 8;
-const BRACE_OR_QUOTE: u8 = 16;
 
 const CLASS: [u8; 256] = {
     let mut table = [0u8; 256];
@@ -29,16 +28,10 @@ const CLASS: [u8; 256] = {
         if matches!(c, b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'"' | b'\'' | b'/') {
             table[i] |= BRACKET_OR_QUOTE;
         }
-        if matches!(c, b'{' | b'}' | b'"') {
-            table[i] |= BRACE_OR_QUOTE;
-        }
         i += 1;
     }
     table
 };
-
-/// Bytes of a string that are looked at one by one.
-const SHORT: usize = 24;
 
 /// Whether `byte` may stand inside an identifier: `[A-Za-z0-9_.-]`.
 #[inline]
@@ -304,17 +297,6 @@ impl<'a> Cursor<'a> {
         let start = self.position;
         let quote = self.peek();
         let mut at = start + 1;
-        // Most strings are shorter than a search for their end is worth.
-        for byte in self.text[at.min(self.end)..self.end].iter().take(SHORT) {
-            if *byte == quote {
-                self.position = at + 1;
-                return Ok(self.span_since(start));
-            }
-            if *byte == b'\\' {
-                break;
-            }
-            at += 1;
-        }
         loop {
             match memchr::memchr2(quote, b'\\', &self.text[at.min(self.end)..self.end]) {
                 Some(skip) if self.text[at + skip] == quote => {
@@ -393,17 +375,16 @@ impl<'a> Cursor<'a> {
         let start = self.position;
         let mut depth = 0usize;
         loop {
-            let is_structure = |byte: &u8| CLASS[*byte as usize] & BRACE_OR_QUOTE != 0;
-            let rest = self.rest();
-            self.position += rest.iter().position(is_structure).unwrap_or(rest.len());
+            let rest = &self.text[self.position..self.end];
+            let Some(skip) = memchr::memchr3(b'{', b'}', b'"', rest) else {
+                return Err(ParseError::new(
+                    ErrorKind::UnclosedBracket,
+                    Span::new(start, start + 1),
+                    "'{' is never closed",
+                ));
+            };
+            self.position += skip;
             match self.peek() {
-                _ if self.position >= self.end => {
-                    return Err(ParseError::new(
-                        ErrorKind::UnclosedBracket,
-                        Span::new(start, start + 1),
-                        "'{' is never closed",
-                    ));
-                }
                 b'"' => {
                     self.string()?;
                 }

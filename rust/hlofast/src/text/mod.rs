@@ -21,6 +21,6 @@ pub use find::{Cleaned, Found, find_modules, starts_with_module};
 pub use foreign::explain as explain_no_module;
 pub use lines::LineIndex;
 pub use open::{FoundModule, OpenOptions, modules, open, read_one, unpack};
-pub(crate) use outline::{Outline, OutlinedCall, OutlinedLine};
+pub(crate) use outline::{Outline, OutlinedCall, OutlinedHeader, OutlinedLine};
 pub use source::{LineOrigin, SharedBytes, Source};
 pub use span::Span;

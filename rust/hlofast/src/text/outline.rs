@@ -11,8 +11,22 @@ pub(crate) struct Outline {
     pub operands: Vec<u32>,
     /// The computations that they call.
     pub calls: Vec<OutlinedCall>,
-    /// How many numbers of shapes there are.
-    pub shapes: u32,
+    /// The headers of computations.
+    pub headers: Vec<OutlinedHeader>,
+}
+
+/// `ENTRY %name (a: shape) -> shape {`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutlinedHeader {
+    /// From its beginning to behind the brace.
+    pub whole: Span,
+    pub name: Span,
+    /// The parentheses, and what follows them.
+    pub signature: Span,
+    /// Where the shape of the result begins, which ends with the signature.
+    pub result: u32,
+    /// As in `OutlinedLine`.
+    pub shape: u32,
 }
 
 /// `ROOT %name = shape opcode(operands), key=value, metadata={...}`; all are offsets in the text.
