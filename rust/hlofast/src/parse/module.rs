@@ -266,12 +266,10 @@ impl Reader<'_> {
     /// The header on one line, as XLA prints it; the cursor is moved past its brace.
     fn header_line(&mut self, cursor: &mut Cursor<'_>) -> Option<Computation> {
         let start = cursor.position();
-        let mut found = self.outlined_header(start);
-        if found.is_none() {
-            let mut masks = std::mem::take(&mut self.masks);
-            found = self.computation_line(start, &mut masks);
-            self.masks = masks;
-        }
+        let mut masks = std::mem::take(&mut self.masks);
+        let known = self.outlined_header(start);
+        let found = known.or_else(|| self.computation_line(start, &mut masks));
+        self.masks = masks;
         cursor.set_position(found.as_ref()?.header.end as usize);
         found
     }
@@ -410,11 +408,11 @@ impl Reader<'_> {
                 continue;
             }
             let mark = self.options.collect_errors.then(|| self.mark());
-            let mut read = Ok(Line::Other);
-            if at >= self.general_until && byte != b'/' {
+            let read = match at >= self.general_until && byte != b'/' {
                 // SAFETY: the caller vouches for the features.
-                read = unsafe { self.line::<K>(at, masks) };
-            }
+                true => unsafe { self.line::<K>(at, masks) },
+                false => Ok(Line::Other),
+            };
             match read {
                 Ok(Line::Read(next)) => {
                     at = next;

@@ -4,7 +4,8 @@ use super::Map;
 use super::metadata::clean_name;
 use super::module::Context;
 use super::out::Out;
-use super::wire::{Fault, Read, Store, repeated};
+use super::record::{Store, repeated};
+use super::wire::{Fault, Read};
 
 /// A value that lies in an allocation.
 struct Buffer<'a> {
@@ -73,7 +74,7 @@ pub(super) fn to_text(assignment: &[u8], context: &Context<'_>, scratch: &[u8]) 
 /// ` value: <112 w.1{0} @0> (size=262144,offset=0)`, in the order of the values' ids.
 fn values(
     out: &mut Out<'_>,
-    allocation: &super::wire::Record<'_, '_>,
+    allocation: &super::record::Record<'_, '_>,
     buffers: &Map<i64, Buffer<'_>>,
     names: &Map<i64, &[u8]>,
 ) -> Read<()> {

@@ -2,7 +2,8 @@
 
 use super::computation::Scope;
 use super::out::Out;
-use super::wire::{Fault, Read, Record, Store, repeated};
+use super::record::{Record, Store, repeated};
+use super::wire::{Fault, Read};
 use super::{convolution, literal, shape, sharding, words};
 use crate::ir::{ElementKind, Opcode};
 

@@ -4,7 +4,8 @@
 use super::metadata::clean_name;
 use super::module::Context;
 use super::out::Out;
-use super::wire::{Fault, Fields, Read, Record, Store, Value};
+use super::record::{Record, Store};
+use super::wire::{Fault, Fields, Read, Value};
 use super::{Map, instruction, shape};
 use crate::ir::Opcode;
 use crate::text::{Outline, OutlinedCall, OutlinedHeader, OutlinedLine, Span};

@@ -2,7 +2,8 @@
 
 use super::attributes::{key, word};
 use super::out::Out;
-use super::wire::{Fault, Fields, Read, Record, Store, repeated};
+use super::record::{Record, Store, repeated};
+use super::wire::{Fault, Fields, Read};
 use super::words;
 
 /// The kind of a convolution and which of its operands are sparse.

@@ -2,7 +2,8 @@
 
 use super::computation::{Parts, Scope};
 use super::out::{Meaning, Out};
-use super::wire::{Fault, Read, Record, repeated};
+use super::record::{Record, repeated};
+use super::wire::{Fault, Read};
 use super::{literal, metadata, shape, sharding};
 use crate::ir::{CallRole, Opcode};
 use crate::text::Span;

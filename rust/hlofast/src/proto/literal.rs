@@ -1,8 +1,9 @@
 //! `LiteralProto` as text.
 
 use super::out::Out;
+use super::record::{Record, Store, repeated};
 use super::shape::{MAX_DEPTH, TUPLE, element_type, type_code};
-use super::wire::{Fault, Read, Record, Store, Value, repeated};
+use super::wire::{Fault, Read, Value};
 use crate::ir::decode::float_value;
 use crate::ir::{ElementKind, ElementType};
 

@@ -1,8 +1,9 @@
 //! `OpMetadata`, frontend attributes, statistics and original values as text.
 
 use super::out::Out;
+use super::record::{List, Store, repeated};
 use super::shape::MAX_DEPTH;
-use super::wire::{Fault, Fields, List, Read, Store, Value, repeated};
+use super::wire::{Fault, Fields, Read, Value};
 use crate::text::{Cursor, is_identifier_byte, is_identifier_start};
 
 /// The bytes of a `Payload`: its own, or those it numbers in `payloads`.

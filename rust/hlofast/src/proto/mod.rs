@@ -14,6 +14,7 @@ mod literal;
 mod metadata;
 mod module;
 mod out;
+mod record;
 mod shape;
 mod sharding;
 mod wire;

@@ -3,7 +3,8 @@
 use super::computation::{Computation, References, Scratch};
 use super::metadata::{self, clean_name};
 use super::out::Out;
-use super::wire::{Fault, Fields, Read, Record, Store, Value, repeated};
+use super::record::{Record, Store, repeated};
+use super::wire::{Fault, Fields, Read, Value};
 use super::{Map, Translation, assignment, shape};
 use crate::print::needs_percent;
 use crate::text::Outline;

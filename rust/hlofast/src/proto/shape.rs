@@ -1,7 +1,8 @@
 //! `ShapeProto` and `LayoutProto` as text.
 
 use super::out::Out;
-use super::wire::{Fault, Fields, List, Read, Store, repeated};
+use super::record::{List, Store, repeated};
+use super::wire::{Fault, Fields, Read};
 use crate::ir::ElementType;
 
 /// Parsers stop at nested messages of depth 100, and XLA's readers with them.

@@ -1,8 +1,9 @@
 //! `OpSharding`, meshes and groups of devices as text.
 
 use super::out::Out;
+use super::record::{List, Store, repeated};
 use super::shape::MAX_DEPTH;
-use super::wire::{Fault, List, Read, Store, repeated};
+use super::wire::{Fault, Read};
 
 const REPLICATED: i64 = 0;
 const MAXIMAL: i64 = 1;
@@ -67,7 +68,7 @@ pub(super) fn write(out: &mut Out<'_>, sharding: &[u8], depth: u32) -> Read<()> 
     Ok(())
 }
 
-fn write_tiles(out: &mut Out<'_>, fields: &super::wire::Record<'_, '_>) -> Read<()> {
+fn write_tiles(out: &mut Out<'_>, fields: &super::record::Record<'_, '_>) -> Read<()> {
     let (dimensions, devices) = (fields.list(3)?, fields.list(4)?);
     let (reshape, order) = (fields.list(9)?, fields.list(10)?);
     let product = |sizes: &[i64]| {
@@ -355,7 +356,7 @@ fn write_axis_name(out: &mut Out<'_>, name: &[u8]) -> Read<()> {
 }
 
 /// Appends the groups of a collective: fields 92, 93, 49, 87 in the order XLA asks for them.
-pub(super) fn write_groups(out: &mut Out<'_>, fields: &super::wire::Record<'_, '_>) -> Read<()> {
+pub(super) fn write_groups(out: &mut Out<'_>, fields: &super::record::Record<'_, '_>) -> Read<()> {
     let mut store = Store::default();
     if let Some(iota) = fields.bytes(92) {
         return write_iota_groups(out, iota);

@@ -1,0 +1,266 @@
+//! The fields of one message, to be asked for in any order.
+
+use super::wire::{Fault, Fields, Read, Value, field};
+
+/// The set of field numbers that may stand several times.
+pub(super) const fn repeated(numbers: &[u32]) -> u128 {
+    let mut set = 0;
+    let mut index = 0;
+    while index < numbers.len() {
+        set |= 1 << numbers[index];
+        index += 1;
+    }
+    set
+}
+
+/// Room for the fields of one message, to be used again for the next.
+pub(super) struct Store {
+    /// The last value of each number: of bytes where they begin in the message and their length.
+    values: [u64; NUMBERS],
+    wires: [u8; NUMBERS],
+}
+
+/// Numbers beyond these have no meaning.
+const NUMBERS: usize = 128;
+
+impl Default for Store {
+    fn default() -> Self {
+        Store { values: [0; NUMBERS], wires: [0; NUMBERS] }
+    }
+}
+
+impl Store {
+    /// Reads `message`, in which only fields of `repeated` may stand several times. Parsers of
+    /// protobuf let the last scalar win and merge messages; no writer doubles a field, so it is
+    /// refused rather than half read.
+    pub(super) fn read<'a>(&mut self, message: &'a [u8], repeated: u128) -> Read<Record<'a, '_>> {
+        if message.len() > u32::MAX as usize {
+            return Err(Fault::new(message, "a message of 4 GiB or more"));
+        }
+        let mut present = [0u64; 2];
+        let (mut at, mut count) = (0, 0);
+        while at < message.len() {
+            let (tag, value, next) = field(message, at)?;
+            at = next;
+            let number = (tag >> 3) as usize;
+            if number < NUMBERS {
+                count += 1;
+                present[number / 64] |= 1 << (number % 64);
+                self.values[number] = value;
+                self.wires[number] = (tag & 7) as u8;
+            }
+        }
+        let several = match present[0].count_ones() + present[1].count_ones() {
+            distinct if distinct == count => 0,
+            _ => several(message)?,
+        };
+        let present = u128::from(present[0]) | u128::from(present[1]) << 64;
+        if several & !repeated != 0 {
+            let number = (several & !repeated).trailing_zeros();
+            return Err(Fault::new(message, format!("field {number} stands twice")));
+        }
+        Ok(Record { store: self, present, several, message })
+    }
+}
+
+/// The numbers of fields that stand in `message` more than once.
+#[cold]
+fn several(message: &[u8]) -> Read<u128> {
+    let (mut present, mut several) = (0u128, 0);
+    let mut fields = Fields::new(message);
+    while let Some((number, _)) = fields.next()? {
+        if (number as usize) < NUMBERS {
+            several |= present & 1 << number;
+            present |= 1 << number;
+        }
+    }
+    Ok(several)
+}
+
+/// The fields of one message, to be asked for in any order.
+#[derive(Clone, Copy)]
+pub(super) struct Record<'a, 's> {
+    store: &'s Store,
+    /// Which of the numbers below 128 are there.
+    present: u128,
+    /// Which of them stand more than once.
+    several: u128,
+    message: &'a [u8],
+}
+
+/// Every occurrence of a field.
+pub(super) struct All<'a> {
+    /// The only one, if it is.
+    only: Option<Value<'a>>,
+    /// Else the fields from which to go on.
+    fields: Option<Fields<'a>>,
+    number: u32,
+}
+
+impl<'a> Iterator for All<'a> {
+    type Item = Value<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Value<'a>> {
+        match self.only.take() {
+            None if self.fields.is_some() => self.next_of_several(),
+            only => only,
+        }
+    }
+}
+
+impl<'a> All<'a> {
+    #[inline(never)]
+    fn next_of_several(&mut self) -> Option<Value<'a>> {
+        let fields = self.fields.as_mut()?;
+        // The message was read before, so that nothing in it is broken.
+        while let Ok(Some((number, value))) = fields.next() {
+            if number == self.number {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+impl<'a> Record<'a, '_> {
+    /// The whole message.
+    pub(super) fn message(&self) -> &'a [u8] {
+        self.message
+    }
+
+    #[inline(always)]
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.present >> number & 1 != 0
+    }
+
+    /// Whether one of `numbers` is there.
+    #[inline]
+    pub(super) fn has_any(&self, numbers: u128) -> bool {
+        self.present & numbers != 0
+    }
+
+    /// The value of a field of wire type `wire`.
+    #[inline(always)]
+    fn value(&self, number: u32, wire: u8) -> Option<u64> {
+        let is_there = self.has(number) && self.store.wires[number as usize] == wire;
+        is_there.then(|| self.store.values[number as usize])
+    }
+
+    /// A message, string or bytes.
+    #[inline(always)]
+    pub(super) fn bytes(&self, number: u32) -> Option<&'a [u8]> {
+        let value = self.value(number, 2)?;
+        self.message.get((value >> 32) as usize..)?.get(..value as u32 as usize)
+    }
+
+    /// A message, string or bytes that says something.
+    #[inline(always)]
+    pub(super) fn text(&self, number: u32) -> Option<&'a [u8]> {
+        self.bytes(number).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// A number, 0 if absent.
+    #[inline(always)]
+    pub(super) fn integer(&self, number: u32) -> i64 {
+        self.value(number, 0).unwrap_or_default() as i64
+    }
+
+    /// A `float`, 0 if absent.
+    pub(super) fn float(&self, number: u32) -> f32 {
+        f32::from_bits(self.value(number, 5).unwrap_or_default() as u32)
+    }
+
+    /// A `double`, 0 if absent.
+    pub(super) fn double(&self, number: u32) -> f64 {
+        f64::from_bits(self.value(number, 1).unwrap_or_default())
+    }
+
+    /// Whether a flag is set.
+    #[inline]
+    pub(super) fn is_set(&self, number: u32) -> bool {
+        self.integer(number) != 0
+    }
+
+    /// Every occurrence of a repeated field.
+    #[inline]
+    pub(super) fn all(&self, number: u32) -> All<'a> {
+        match self.several >> number & 1 {
+            0 => All { only: self.only(number), fields: None, number },
+            _ => All { only: None, fields: Some(Fields::new(self.message)), number },
+        }
+    }
+
+    fn only(&self, number: u32) -> Option<Value<'a>> {
+        if !self.has(number) {
+            return None;
+        }
+        let value = self.store.values[number as usize];
+        match self.store.wires[number as usize] {
+            0 => Some(Value::Varint(value)),
+            1 => Some(Value::Fixed64(value)),
+            2 => self.bytes(number).map(Value::Bytes),
+            _ => Some(Value::Fixed32(value as u32)),
+        }
+    }
+
+    /// Every occurrence of a repeated message or string.
+    pub(super) fn messages(&self, number: u32) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.all(number).filter_map(Value::bytes)
+    }
+
+    /// Every element of a repeated integer field.
+    #[inline(always)]
+    pub(super) fn integers(&self, number: u32, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
+        if self.has(number) {
+            for value in self.all(number) {
+                value.integers(&mut take)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The elements of a repeated integer field as a list.
+    pub(super) fn list(&self, number: u32) -> Read<List> {
+        let mut list = List::default();
+        self.integers(number, |value| {
+            list.push(value);
+            Ok(())
+        })?;
+        Ok(list)
+    }
+}
+
+/// Integers; the usual few take no heap.
+#[derive(Default)]
+pub(super) struct List {
+    inline: [i64; 8],
+    length: usize,
+    /// All of them, if they are more.
+    more: Vec<i64>,
+}
+
+impl List {
+    #[inline]
+    pub(super) fn push(&mut self, value: i64) {
+        match self.inline.get_mut(self.length) {
+            Some(place) => *place = value,
+            None => {
+                if self.more.is_empty() {
+                    self.more.extend_from_slice(&self.inline);
+                }
+                self.more.push(value);
+            }
+        }
+        self.length += 1;
+    }
+}
+
+impl std::ops::Deref for List {
+    type Target = [i64];
+
+    #[inline]
+    fn deref(&self) -> &[i64] {
+        if self.more.is_empty() { &self.inline[..self.length] } else { &self.more }
+    }
+}
