@@ -6,6 +6,7 @@ use super::shape::{
 };
 use crate::text::{Cursor, Span};
 use hashbrown::HashMap;
+use std::hash::BuildHasher;
 
 /// Grows a `ShapeTable`, giving equal structures equal ids.
 #[derive(Default)]
@@ -13,7 +14,8 @@ pub struct ShapeInterner {
     /// The table so far.
     pub table: ShapeTable,
     by_structure: hashbrown::HashTable<ShapeId>,
-    layouts: HashMap<Layout, u32, BuildMix>,
+    /// Numbers of layouts by what they are.
+    layouts: hashbrown::HashTable<u32>,
     /// Slots by the hash of the text; empty texts are free.
     known_layouts: Vec<KnownLayout>,
     recent_arrays: Vec<RecentArray>,
@@ -51,7 +53,7 @@ struct KnownLayout {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildMix;
 
-impl std::hash::BuildHasher for BuildMix {
+impl BuildHasher for BuildMix {
     type Hasher = Mix;
     fn build_hasher(&self) -> Mix {
         let seed = hash_seed();
@@ -109,8 +111,9 @@ impl ShapeInterner {
     /// Continues an existing table, so that new shapes can be added to a module's.
     pub fn from_table(table: ShapeTable) -> Self {
         let mut interner = Self { table, ..Self::default() };
-        for (index, layout) in interner.table.layouts.iter().enumerate() {
-            interner.layouts.insert(layout.clone(), index as u32);
+        for id in 0..interner.table.layouts.len() {
+            let hash = BuildMix.hash_one(&interner.table.layouts[id]);
+            interner.remember_layout_id(hash, id as u32);
         }
         for id in interner.table.ids() {
             let key = interner.hash_of(id);
@@ -236,13 +239,21 @@ impl ShapeInterner {
 
     /// The id of `layout`.
     pub fn layout(&mut self, layout: Layout) -> LayoutId {
-        if let Some(id) = self.layouts.get(&layout) {
+        let hash = BuildMix.hash_one(&layout);
+        let known = &self.table.layouts;
+        if let Some(id) = self.layouts.find(hash, |id| known.get(*id as usize) == Some(&layout)) {
             return LayoutId(*id);
         }
-        let id = self.table.layouts.len() as u32;
-        self.table.layouts.push(layout.clone());
-        self.layouts.insert(layout, id);
+        let id = known.len() as u32;
+        self.table.layouts.push(layout);
+        self.remember_layout_id(hash, id);
         LayoutId(id)
+    }
+
+    fn remember_layout_id(&mut self, hash: u64, id: u32) {
+        let known = &self.table.layouts;
+        let hash_of = |id: &u32| known.get(*id as usize).map_or(0, |one| BuildMix.hash_one(one));
+        self.layouts.insert_unique(hash, id, hash_of);
     }
 
     /// The layout that the text at the cursor starts with, if a remembered text spells it, and

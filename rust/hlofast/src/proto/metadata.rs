@@ -1,6 +1,6 @@
 //! `OpMetadata`, frontend attributes, statistics and original values as text.
 
-use super::out::Out;
+use super::out::{Out, Quotes};
 use super::record::{List, Store, repeated};
 use super::shape::MAX_DEPTH;
 use super::wire::{Fault, Fields, Read, Value};
@@ -132,15 +132,30 @@ fn write_any(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<boo
 }
 
 /// Whether `text` is one `{...}` as the reader of text delimits it.
-pub(super) fn is_dictionary(text: &[u8]) -> bool {
-    let mut cursor = Cursor::new(text);
-    text.first() == Some(&b'{') && cursor.dictionary().is_ok() && cursor.is_at_end()
+fn is_dictionary(text: &[u8], quotes: &mut Quotes) -> bool {
+    if text.first() != Some(&b'{') {
+        return false;
+    }
+    let Some(mut brackets) = quotes.brackets(text) else {
+        let mut cursor = Cursor::new(text);
+        return cursor.dictionary().is_ok() && cursor.is_at_end();
+    };
+    let mut depth = 0usize;
+    let end = brackets.find(|at| {
+        match text[*at] {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    });
+    end.is_some_and(|end| end + 1 == text.len())
 }
 
 /// Appends the value of a backend configuration or of a frontend attribute: dictionaries as they
 /// are, everything else as a string.
 pub(super) fn write_opaque(out: &mut Out<'_>, value: &[u8]) {
-    if is_dictionary(value) {
+    if is_dictionary(value, &mut out.quotes) {
         out.push(value);
     } else {
         out.string(value);
@@ -271,4 +286,24 @@ pub(super) fn write_array(out: &mut Out<'_>, array: &[u8]) -> Read<()> {
     }
     out.byte(b'}');
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dictionaries_end_where_the_reader_of_text_ends_them() {
+        const BYTES: &[u8] = b"{}\"[\\\n";
+        let mut out = Out::new(0);
+        for code in 0..BYTES.len().pow(6) {
+            let place = |at: u32| BYTES[code / BYTES.len().pow(at) % BYTES.len()];
+            let text: Vec<u8> = std::iter::once(b'{').chain((0..6).map(place)).collect();
+            for length in 1..=text.len() {
+                let mut cursor = Cursor::new(&text[..length]);
+                let is_whole = cursor.dictionary().is_ok() && cursor.is_at_end();
+                assert_eq!(is_dictionary(&text[..length], &mut out.quotes), is_whole, "{text:?}");
+            }
+        }
+    }
 }

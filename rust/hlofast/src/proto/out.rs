@@ -3,6 +3,7 @@
 use super::shape::{self, Style};
 use super::wire::{Fault, Read};
 use crate::error::ErrorKind;
+use crate::text::kernel::{CLOSE, KernelChoice, LineMasks, OPEN};
 
 /// Real modules take two to four times the bytes of their proto as text. References are a few
 /// bytes in a proto and whole names in text, so a hostile proto could ask for any amount.
@@ -17,6 +18,29 @@ pub(super) struct Out<'a> {
     known: Vec<Known<'a>>,
     /// Messages written, not copied.
     written: u32,
+    pub(super) quotes: Quotes,
+}
+
+/// Finds what stands outside of the strings in a text.
+pub(super) struct Quotes {
+    kernel: KernelChoice,
+    masks: LineMasks,
+}
+
+impl Quotes {
+    /// Where brackets stand in `text` outside of strings; None if it is not one line, or one whose
+    /// quotes may be escaped or are not closed.
+    pub(super) fn brackets(&mut self, text: &[u8]) -> Option<impl Iterator<Item = usize>> {
+        let is_plain = memchr::memchr2(b'\\', b'\n', text).is_none();
+        if !is_plain || !self.kernel.scan(&mut self.masks, text, 0) {
+            return None;
+        }
+        let next = |from: usize| {
+            let found = self.masks.next_of::<OPEN, CLOSE>(from);
+            (found < text.len()).then_some(found)
+        };
+        Some(std::iter::successors(next(0), move |at| next(at + 1)))
+    }
 }
 
 /// As what a message was written: equal bytes may mean different text elsewhere.
@@ -49,7 +73,14 @@ impl<'a> Out<'a> {
     /// For the text of a proto of `bytes` bytes.
     pub(super) fn new(bytes: usize) -> Out<'a> {
         let limit = bytes.saturating_mul(GROWTH).saturating_add(FLOOR).min(u32::MAX as usize);
-        Out { text: Vec::with_capacity(2 * bytes + 256), limit, known: Vec::new(), written: 0 }
+        let quotes = Quotes { kernel: KernelChoice::detect(false), masks: LineMasks::default() };
+        Out {
+            text: Vec::with_capacity(2 * bytes + 256),
+            limit,
+            known: Vec::new(),
+            written: 0,
+            quotes,
+        }
     }
 
     #[inline(always)]

@@ -53,22 +53,6 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// `float`.
-    pub(super) fn float(self) -> Option<f32> {
-        match self {
-            Value::Fixed32(bits) => Some(f32::from_bits(bits)),
-            _ => None,
-        }
-    }
-
-    /// `double`.
-    pub(super) fn double(self) -> Option<f64> {
-        match self {
-            Value::Fixed64(bits) => Some(f64::from_bits(bits)),
-            _ => None,
-        }
-    }
-
     /// Gives every element of a repeated integer field: packed or one by one.
     #[inline(always)]
     pub(super) fn integers(self, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
@@ -366,16 +350,19 @@ mod tests {
             let mut fields = Fields::new(&message);
             let mut at = 0;
             while at < message.len() {
-                let one = fields.next();
-                let other = field(&message, at);
-                let (Ok(Some((number, value))), Ok((tag, bits, next))) = (&one, &other) else {
-                    assert_eq!(one.err(), other.err());
-                    break;
+                let (number, value, tag, bits, next) = match (fields.next(), field(&message, at)) {
+                    (Ok(Some((number, value))), Ok((tag, bits, next))) => {
+                        (number, value, tag, bits, next)
+                    }
+                    (one, other) => {
+                        assert_eq!(one.err(), other.err());
+                        break;
+                    }
                 };
-                assert_eq!((*number, message.len() - next), (tag >> 3, fields.rest.len()));
+                assert_eq!((number, message.len() - next), (tag >> 3, fields.rest.len()));
                 let expected = match value {
-                    Value::Varint(value) | Value::Fixed64(value) => *value,
-                    Value::Fixed32(value) => u64::from(*value),
+                    Value::Varint(value) | Value::Fixed64(value) => value,
+                    Value::Fixed32(value) => value.into(),
                     Value::Bytes(bytes) => ((next - bytes.len()) as u64) << 32 | bytes.len() as u64,
                 };
                 assert_eq!(bits, expected);
