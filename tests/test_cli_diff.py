@@ -49,6 +49,26 @@ def test_document_is_the_python_object(program: Path, tmp_path: Path) -> None:
     assert (collective["executions_before"], collective["executions_after"]) == (1, 0)
 
 
+def test_contradictions_of_either_side_are_notes(program: Path, tmp_path: Path) -> None:
+    # A parameter that the module does not have: the live peak is doubtful, and that is said.
+    doubtful = tmp_path / "doubtful.txt"
+    aliases = "{ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }"
+    assert aliases in PROGRAM
+    doubtful.write_text(PROGRAM.replace(aliases, "{ {}: (7, {}, may-alias) }"))
+    note = "1 entries of input_output_alias name what is not there"
+    assert not any(note in text for text in only(program, program)["notes"])
+    for paths, side in (
+        ((doubtful, program), "before"),
+        ((program, doubtful), "after"),
+        ((doubtful, doubtful), "both"),
+    ):
+        notes = [text for text in only(*paths)["notes"] if note in text]
+        assert [text.partition(":")[0] for text in notes] == [side]
+    done = hlofast_command("diff", program, doubtful)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"note: after: {note}" in " ".join(done.stdout.split())
+
+
 def test_exit_codes(program: Path, tmp_path: Path) -> None:
     same = tmp_path / "same.txt"
     same.write_text(renamed(hlofast.load(program)))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh, Module
     from hlofast._cost import Cost, Rules
 
+    _Peak = tuple[int | None, list[str]]
+
 _SUMS = ("flops", "transcendentals", "bytes_accessed")
 _SENT = ("multiplicity", "total_payload", "total_wire_bytes")
 
@@ -33,6 +35,7 @@ class Diff:
         "_data",
         "_options",
         "_pairs",
+        "_peaks",
         "_rules",
         "after",
         "before",
@@ -63,6 +66,7 @@ class Diff:
         self._causes: Table | None = None
         self._pairs: Table | None = None
         self._costs: tuple[Cost, Cost] | None = None
+        self._peaks: tuple[_Peak, _Peak] | None = None
 
     @property
     def changes(self) -> Table:
@@ -139,7 +143,8 @@ class Diff:
         costs = self._both_costs()
         for name in _SUMS:
             known[name] = (int(getattr(costs[0], name)), int(getattr(costs[1], name)))
-        known["live_peak"] = (_live_peak(self.before), _live_peak(self.after))
+        (before_peak, _), (after_peak, _) = self._both_peaks()
+        known["live_peak"] = (before_peak, after_peak)
         sent = (self._sent(self.before), self._sent(self.after))
         known["collectives"] = (len(_distinct(sent[0])), len(_distinct(sent[1])))
         for name, column in (("payload", "total_payload"), ("wire_bytes", "total_wire_bytes")):
@@ -165,6 +170,16 @@ class Diff:
                 ("provenance", _core.TextColumn(list(provenances))),
             ]
         )
+
+    @property
+    def notes(self) -> list[str]:
+        """What in either module contradicts itself, so that `live_peak` of `totals` is doubtful.
+
+        See `Memory.contradictions`; each begins with the module (before, after, both) it is of.
+        """
+        (_, before), (_, after) = self._both_peaks()
+        notes = [f"{'both' if text in after else 'before'}: {text}" for text in before]
+        return notes + [f"after: {text}" for text in after if text not in before]
 
     def by(self, key: str, *, depth: int = 3) -> Table:
         """FLOPs and bytes of both modules by `key`, one of those of `Cost.by`.
@@ -210,6 +225,11 @@ class Diff:
             self._costs = (self.before.cost(rules=rules), self.after.cost(rules=rules))
         return self._costs
 
+    def _both_peaks(self) -> tuple[_Peak, _Peak]:
+        if self._peaks is None:
+            self._peaks = (_live_peak(self.before), _live_peak(self.after))
+        return self._peaks
+
     def __reduce__(self) -> tuple[object, ...]:
         return Diff, (self.before, self.after, self._options, self.mesh, self._rules)
 
@@ -218,16 +238,17 @@ class Diff:
         return f"<Diff of {self.before.name} and {self.after.name}: {counts or 'none'}>"
 
 
-def _live_peak(module: Module) -> int | None:
-    """The peak in bytes; None where it cannot be told."""
+def _live_peak(module: Module) -> _Peak:
+    """The peak in bytes, None where it cannot be told, and what makes it doubtful."""
     import warnings
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # That it is modelled stands beside it.
-            return module.memory().live_peak
+            warnings.simplefilter("ignore")  # `Diff.notes` says it.
+            memory = module.memory()
     except ValueError:
-        return None
+        return None, []
+    return memory.live_peak, memory.contradictions
 
 
 def _opcodes(module: Module) -> dict[tuple[str, ...], list[int]]:

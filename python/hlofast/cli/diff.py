@@ -324,6 +324,7 @@ def _describe(before: Found, after: Found, diff: Diff) -> dict[str, Any]:
         "collectives_by_axes": _different(diff.collectives()),
         "collectives_by_scope": _different(diff.collectives("scope")),
         "cost_by_scope": _different(diff.by("scope")),
+        "notes": diff.notes,
     }
 
 
@@ -393,6 +394,10 @@ def _print(
             ("Cost by scope", "cost_by_scope", ("scope",)),
         ):
             _print_sides(printer, title, document[name], columns, arguments.top)
+        if document["notes"]:
+            printer.line()
+        for note in document["notes"]:
+            printer.paragraph("note: ", note)
     printer.line()
 
 
