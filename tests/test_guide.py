@@ -15,14 +15,18 @@ import pytest
 import console
 import hlofast
 from conftest import CHECKOUT
+from hlofast import cli
 from hlofast.cli import guide, output
 from test_cli import COMMAND, FakeTerminal, document, hlofast_command
 
 pytestmark = pytest.mark.once
 
 SOURCES = CHECKOUT / "python" / "hlofast" / "guide"
-FIGURE = re.compile(r"`([+<>-]?[\d.,]+ ?[%\w]{0,5}(?: exact)?|train\.py:\d+|\w+\[[\d,]+\])`")
+FIGURE = re.compile(r"`([+<>-]?\d[\d.,]* ?[%\w]{0,5}(?: exact)?|train\.py:\d+|\w+\[[\d,]+\])`")
 """A number, a source line or a shape in a sentence."""
+FROM_ELSEWHERE = {("remat", "1.391 s"): "axes"}
+"""Figures in sentences of a page that outputs on another page show."""
+EXIT_CODES = (cli.DONE, cli.FINDINGS, cli.USAGE, cli.UNREADABLE, cli.INTERRUPTED)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +87,23 @@ class TestPages:
 
     @pytest.mark.parametrize("name", guide.PAGES)
     def test_figures_in_sentences_are_those_of_outputs(self, name: str) -> None:
-        pages = [(SOURCES / f"{page}.md").read_text() for page in guide.PAGES]
-        known = "".join(block for page in pages for block in blocks_of(page))
-        for figure in FIGURE.findall(prose((SOURCES / f"{name}.md").read_text())):
-            assert figure in known, figure
+        def shown(page: str) -> str:
+            return "".join(blocks_of((SOURCES / f"{page}.md").read_text()))
+
+        figures = FIGURE.findall(prose((SOURCES / f"{name}.md").read_text()))
+        if name == "start":
+            assert set(figures) == {str(code) for code in EXIT_CODES}
+            return
+        for figure in figures:
+            whole = re.compile(rf"(?<![\d.,]){re.escape(figure)}(?![\d])")
+            assert whole.search(shown(FROM_ELSEWHERE.get((name, figure), name))), figure
+
+    def test_lines_named_are_those_of_the_program(self) -> None:
+        text = (SOURCES / "memory.md").read_text()
+        ((first, last),) = re.findall(r"`train\.py` lines (\d+) to (\d+)", text)
+        lines = (SOURCES / "train.py").read_text().splitlines()[int(first) - 1 : int(last)]
+        assert lines[0].strip() == "body = layer"
+        assert lines[-1].strip() == "body = jax.checkpoint(layer, policy=policy)"
 
     def test_files_and_links_named_exist(self, folder: Path) -> None:
         for name in guide.PAGES:
@@ -211,6 +228,14 @@ class TestFolder:
         assert str(tmp_path / "step.txt") in done.stderr
         assert [path.name for path in tmp_path.iterdir()] == ["step.txt"]
         assert (tmp_path / "step.txt").read_text() == "mine"
+
+    def test_nothing_is_written_where_a_folder_cannot_be(self, tmp_path: Path) -> None:
+        (tmp_path / "pictures").write_text("mine")
+        done = hlofast_command("guide", "-o", tmp_path)
+        assert done.returncode == 2
+        assert str(tmp_path / "pictures") in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
+        assert (tmp_path / "pictures").read_text() == "mine"
 
     def test_folder_that_cannot_be_is_exit_code_3(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -20,7 +20,7 @@ examples:
   hlofast guide -o guide.html      all of it and the pictures, as one page for a browser
   hlofast guide --json | jq -r '.pages[].commands[]'
 
-Every command in it can be typed in the folder that -o writes. The pages are Markdown, for any
+Commands behind a `$` can be typed in the folder that -o writes. The pages are Markdown, for any
 editor or viewer; where the output is no terminal they are printed as they are. The page for a
 browser needs markdown-it-py (pip install 'hlofast[guide]').
 """
@@ -160,6 +160,9 @@ def _write(target: str) -> list[str]:
     contents = {os.path.join(target, name): content for name, content in _contents().items()}
     # Looked at before anything is written, so that nothing is if one cannot be.
     missing = [path for path, content in contents.items() if not _is_there(path, content)]
+    for parent in {os.path.dirname(path) for path in missing}:
+        if os.path.lexists(parent) and not os.path.isdir(parent):
+            raise _TakenError(parent)
     for path in missing:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with _files.replacing(path) as file:
