@@ -12,13 +12,19 @@ BLOCK = re.compile(r"(```console\n\$ (hlofast .*)\n)((?:(?!```).*\n)*)```")
 
 
 def output_of(command: str, folder: Path) -> str:
-    """What a command prints in a folder; exit code 1 says that it found something."""
+    """What a command prints in a folder; exit code 1 says that it found something.
+
+    What it writes is removed again, so it may write only what is not there.
+    """
+    written = [folder / name for name in re.findall(r" -o (\S+)", command)]
+    for path in written:
+        assert not path.exists(), f"{path}: somebody's file, which `{command}` would replace"
     arguments = [sys.executable, "-P", "-m", *shlex.split(command)]
     done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), (command, done.stderr)
     assert done.stderr == "", command
-    for written in re.findall(r" -o (\S+)", command):
-        (folder / written).unlink()
+    for path in written:
+        path.unlink()
     return done.stdout.rstrip() + "\n"
 
 
