@@ -37,9 +37,3 @@ def test_python_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_paths_named_exist() -> None:
     for path in re.findall(r"`((?:tests|\.ci)/[\w./]*)", README):
         assert Path(CHECKOUT / path).exists(), path
-
-
-def test_architecture_names_only_what_exists() -> None:
-    text = (CHECKOUT / "ARCHITECTURE.md").read_text()
-    for path in re.findall(r"`((?:rust|python|tests|\.ci)/[\w./-]*)`", text):
-        assert Path(CHECKOUT / path).exists(), path
