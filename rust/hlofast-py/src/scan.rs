@@ -22,9 +22,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bytes of results that are kept for files with the same bytes.
-const REPEATED: usize = 16 << 20;
-
 /// The files below some paths, and the programs they belong to.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct SurveyData {
@@ -163,7 +160,7 @@ impl SurveyData {
             max_bytes,
             max_text_bytes,
             max_seconds: time,
-            repeated: Arc::new(Repeated::new(REPEATED)),
+            repeated: Arc::new(Repeated::new(Repeated::USUAL)),
             force_scalar,
         };
         let chips = chips.into_iter().map(device_of).collect();
@@ -250,7 +247,7 @@ impl Work for Files {
         result.heap_bytes()
     }
 
-    fn run(&self, job: usize) -> Option<Outcome> {
+    fn run(&self, job: usize) -> Outcome {
         let file = job as u32;
         let found = self.survey.found.get(job);
         let known = found.and_then(|found| self.known.get(&found.text()));
@@ -258,18 +255,13 @@ impl Work for Files {
             |found: &Found| self.stamps.get(&found.text()) == Some(&(found.bytes, found.modified));
         let holds = |known: &String| !self.stamps.is_empty() && self.holds(file, known);
         if known.is_some_and(holds) && found.is_some_and(is_stamped) {
-            return Some(Outcome { file, is_unchanged: true, ..Outcome::default() });
+            return Outcome { file, is_unchanged: true, ..Outcome::default() };
         }
         let is_known =
             |digest: &[u8; 16]| known.is_some_and(|known| *known == self.state_of(file, digest));
-        let mut outcome = read(&self.survey, file, &self.options, self.device(file), is_known)?;
+        let mut outcome = read(&self.survey, file, &self.options, self.device(file), is_known);
         outcome.is_unchanged = known.is_some_and(|known| *known == self.state(&outcome));
-        Some(outcome)
-    }
-
-    fn end(&self, job: usize) -> Vec<usize> {
-        let waited = self.options.repeated.end(job as u32);
-        waited.into_iter().map(|file| file as usize).collect()
+        outcome
     }
 
     fn broken(&self, job: usize, message: &str) -> Outcome {

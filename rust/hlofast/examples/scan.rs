@@ -63,13 +63,8 @@ impl Work for Files {
         result.heap_bytes()
     }
 
-    fn run(&self, job: usize) -> Option<Outcome> {
+    fn run(&self, job: usize) -> Outcome {
         read(&self.survey, job as u32, &self.options, None, |_| false)
-    }
-
-    fn end(&self, job: usize) -> Vec<usize> {
-        let waited = self.options.repeated.end(job as u32);
-        waited.into_iter().map(|file| file as usize).collect()
     }
 
     fn broken(&self, job: usize, message: &str) -> Outcome {
@@ -95,7 +90,7 @@ fn scan(survey: Survey, mode: &str, threads: usize) -> Result<(), Box<dyn Error>
         max_bytes: u64::MAX,
         max_text_bytes: MOST,
         max_seconds: None,
-        repeated: Arc::new(Repeated::new(if is_shared { 16 << 20 } else { 0 })),
+        repeated: Arc::new(Repeated::new(if is_shared { Repeated::USUAL } else { 0 })),
         force_scalar: false,
     };
     let begin = Instant::now();

@@ -81,12 +81,7 @@ fn options(kept: usize) -> ReadOptions {
 }
 
 fn rows_with(survey: &Survey, options: &ReadOptions) -> Vec<Vec<u8>> {
-    let outcome = |file| {
-        let outcome = read(survey, file, options, None, |_| false);
-        assert!(options.repeated.end(file).is_empty());
-        outcome.unwrap_or_default()
-    };
-    let outcomes = (0..survey.own as u32).map(outcome);
+    let outcomes = (0..survey.own as u32).map(|file| read(survey, file, options, None, |_| false));
     outcomes
         .flat_map(|outcome| {
             let modules = outcome.tables.iter().map(|(_, rows)| rows.to_bytes());
@@ -145,9 +140,8 @@ fn files_with_the_same_bytes_are_analysed_once() {
     let survey = survey();
     let no_time = |options| ReadOptions { max_seconds: Some(Duration::ZERO), ..options };
     let modules = |options: &ReadOptions| {
-        let read = |file| read(&survey, file, options, None, |_| false);
-        let modules = (0..survey.own as u32).map(|file| read(file).map_or(0, |own| own.modules));
-        modules.collect::<Vec<_>>()
+        let read = |file| read(&survey, file, options, None, |_| false).modules;
+        (0..survey.own as u32).map(read).collect::<Vec<_>>()
     };
     let kept = options(1 << 20);
     rows_with(&survey, &kept);
@@ -155,24 +149,6 @@ fn files_with_the_same_bytes_are_analysed_once() {
     assert!(modules(&analysed).iter().all(|count| *count == 0), "no time to analyse anything");
     // One of the four has a memory file beside it.
     assert_eq!(modules(&no_time(kept)).iter().sum::<u32>(), 3);
-}
-
-#[test]
-fn files_wait_for_one_with_the_same_bytes() {
-    let survey = survey();
-    let file = |name: &str| {
-        let is_named = |found: &Found| found.name == name;
-        survey.found.iter().position(is_named).expect("a file of the survey") as u32
-    };
-    let first = file("module_0000.f.0001.p.after_x.before_y.txt");
-    let second = file("module_0001.f.after_optimizations.txt");
-    let options = options(1 << 20);
-    let reads = |file| read(&survey, file, &options, None, |_| false).is_some();
-    assert!(reads(first));
-    assert!(!reads(second), "the first is not said to have ended");
-    assert_eq!(options.repeated.end(first), [second]);
-    assert!(options.repeated.end(first).is_empty());
-    assert!(reads(second));
 }
 
 #[test]

@@ -125,6 +125,12 @@ impl Analysed {
         })
     }
 
+    /// A copy without the tables that have no rows.
+    pub(super) fn with_rows(&self) -> Self {
+        let tables = self.tables.iter().filter(|(_, columns)| !columns.is_empty());
+        Self { name: self.name.clone(), tables: tables.cloned().collect() }
+    }
+
     /// Bytes held on the heap, about.
     pub fn heap_bytes(&self) -> usize {
         let rows: usize = self.tables.iter().map(|(_, columns)| columns.heap_bytes()).sum();

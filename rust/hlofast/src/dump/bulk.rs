@@ -32,14 +32,8 @@ pub trait Work: Send + Sync + 'static {
     /// Bytes of memory that a result takes, about.
     fn weight(&self, result: &Self::Result) -> u64;
 
-    /// Does a job. None if it waits for another one that is under way, and has its result when that
-    /// has ended.
-    fn run(&self, job: usize) -> Option<Self::Result>;
-
-    /// The jobs that waited for `job`, which has ended. They are run again.
-    fn end(&self, _job: usize) -> Vec<usize> {
-        Vec::new()
-    }
+    /// Does a job.
+    fn run(&self, job: usize) -> Self::Result;
 
     /// The result of a job that panicked.
     fn broken(&self, job: usize, message: &str) -> Self::Result;
@@ -93,18 +87,7 @@ struct State<R> {
     memory: u64,
     running: BTreeMap<usize, Instant>,
     ready: BTreeMap<usize, (R, u64)>,
-    /// Jobs that waited for one that has ended.
-    resumed: Vec<usize>,
-    /// Such jobs whose worker has not yet heard that they wait.
-    resumed_early: Vec<usize>,
     is_cancelled: bool,
-}
-
-impl<R> State<R> {
-    fn begin(&mut self, job: usize, cost: u64) {
-        self.memory = self.memory.saturating_add(cost);
-        self.running.insert(job, Instant::now());
-    }
 }
 
 impl<W: Work> Shared<W> {
@@ -117,17 +100,7 @@ impl<W: Work> Shared<W> {
     fn take(&self) -> Option<usize> {
         let mut state = self.state();
         loop {
-            if state.is_cancelled {
-                return None;
-            }
-            if let Some(job) = state.resumed.pop() {
-                if job >= state.taken && !state.ready.contains_key(&job) {
-                    state.begin(job, self.work.cost(job));
-                    return Some(job);
-                }
-                continue;
-            }
-            if state.next >= self.work.len() {
+            if state.is_cancelled || state.next >= self.work.len() {
                 return None;
             }
             let job = state.next;
@@ -136,7 +109,8 @@ impl<W: Work> Shared<W> {
             // The oldest job always may begin: nothing that waits for it can end before.
             if job < state.taken + WINDOW && (fits || job == state.taken) {
                 state.next += 1;
-                state.begin(job, cost);
+                state.memory = state.memory.saturating_add(cost);
+                state.running.insert(job, Instant::now());
                 return Some(job);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -156,47 +130,14 @@ impl<W: Work> Shared<W> {
         true
     }
 
-    /// Leaves a job to the one that it waits for.
-    fn wait_for_other(&self, job: usize) {
-        let mut state = self.state();
-        if state.running.remove(&job).is_some() {
-            state.memory = state.memory.saturating_sub(self.work.cost(job));
-        }
-        if let Some(at) = state.resumed_early.iter().position(|early| *early == job) {
-            state.resumed_early.swap_remove(at);
-            state.resumed.push(job);
-        }
-        self.changed.notify_all();
-    }
-
-    /// Has the jobs that waited for `job` run again.
-    fn end(&self, job: usize) {
-        let resumed = self.work.end(job);
-        if !resumed.is_empty() {
-            let mut state = self.state();
-            for job in resumed {
-                match state.running.contains_key(&job) {
-                    true => state.resumed_early.push(job),
-                    false => state.resumed.push(job),
-                }
-            }
-            self.changed.notify_all();
-        }
-    }
-
     fn labour(&self) {
         while let Some(job) = self.take() {
             let done = catch_unwind(AssertUnwindSafe(|| self.work.run(job)));
             let result = done.unwrap_or_else(|panic| {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                Some(self.work.broken(job, text.unwrap_or("unknown")))
+                self.work.broken(job, text.unwrap_or("unknown"))
             });
-            let Some(result) = result else {
-                self.wait_for_other(job);
-                continue;
-            };
-            self.end(job);
             if !self.put(job, result) {
                 return;
             }
@@ -213,8 +154,6 @@ impl<W: Work> Bulk<W> {
             memory: 0,
             running: BTreeMap::new(),
             ready: BTreeMap::new(),
-            resumed: Vec::new(),
-            resumed_early: Vec::new(),
             is_cancelled: false,
         };
         let count = limits.threads.clamp(1, work.len().max(1));
@@ -259,7 +198,6 @@ impl<W: Work> Bulk<W> {
                 drop(state);
                 // Outside the lock, since the job may end just now: then its result stands.
                 shared.put(job, shared.work.overdue(job, limit));
-                shared.end(job);
                 self.hire();
                 continue;
             }
@@ -303,8 +241,6 @@ impl<W: Work> Drop for Bulk<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashMap;
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     struct Numbers {
         count: usize,
@@ -327,8 +263,8 @@ mod tests {
             1
         }
 
-        fn run(&self, job: usize) -> Option<Self::Result> {
-            Some(Ok((self.run)(job)))
+        fn run(&self, job: usize) -> Self::Result {
+            Ok((self.run)(job))
         }
 
         fn broken(&self, job: usize, message: &str) -> Self::Result {
@@ -392,93 +328,9 @@ mod tests {
         }
     }
 
-    /// Pairs of jobs of which one waits while the other is under way.
-    #[derive(Default)]
-    struct Pairs {
-        /// By pair: which of the two is under way, and whether the other waits.
-        under_way: Mutex<HashMap<usize, (usize, bool)>>,
-        waited: AtomicUsize,
-        hangs: bool,
-    }
-
-    impl Work for Pairs {
-        type Result = String;
-
-        fn len(&self) -> usize {
-            600
-        }
-
-        fn cost(&self, _job: usize) -> u64 {
-            1 << 10
-        }
-
-        fn weight(&self, _result: &String) -> u64 {
-            1
-        }
-
-        fn run(&self, job: usize) -> Option<String> {
-            if let Some((_, is_waited_for)) = self.under_way.lock().unwrap().get_mut(&(job / 2)) {
-                *is_waited_for = true;
-                self.waited.fetch_add(1, SeqCst);
-                return None;
-            }
-            self.under_way.lock().unwrap().insert(job / 2, (job, false));
-            thread::sleep(Duration::from_micros(200));
-            match job % 10 {
-                4 => panic!("four"),
-                0 if self.hangs && job < 40 => thread::sleep(Duration::from_secs(3)),
-                _ => {}
-            }
-            Some("done".to_owned())
-        }
-
-        fn end(&self, job: usize) -> Vec<usize> {
-            let mut under_way = self.under_way.lock().unwrap();
-            match under_way.get(&(job / 2)).copied() {
-                Some((own, is_waited_for)) if own == job => {
-                    under_way.remove(&(job / 2));
-                    if is_waited_for { vec![job ^ 1] } else { Vec::new() }
-                }
-                _ => Vec::new(),
-            }
-        }
-
-        fn broken(&self, _job: usize, message: &str) -> String {
-            message.to_owned()
-        }
-
-        fn overdue(&self, _job: usize, _limit: Duration) -> String {
-            "overdue".to_owned()
-        }
-    }
-
-    #[test]
-    fn jobs_that_waited_for_another_are_run_when_that_has_ended() {
-        for (threads, hangs) in [(1, false), (4, false), (16, false), (4, true)] {
-            let time = hangs.then_some(Duration::from_millis(700));
-            let work = Arc::new(Pairs { hangs, ..Pairs::default() });
-            let mut bulk = Bulk::new(Arc::clone(&work), Limits { threads, time, ..LIMITS });
-            for job in 0..600 {
-                let result = loop {
-                    match bulk.next(Duration::from_secs(10)) {
-                        Next::Result(result) => break result,
-                        other => assert_eq!(other, Next::Pending),
-                    }
-                };
-                let expected = match job % 10 {
-                    4 => "four",
-                    0 if hangs && job < 40 => "overdue",
-                    _ => "done",
-                };
-                assert_eq!(result, expected, "{job}, {threads} threads");
-            }
-            assert_eq!(bulk.next(Duration::ZERO), Next::End);
-            assert!(threads == 1 || work.waited.load(SeqCst) > 0);
-        }
-    }
-
     #[test]
     fn memory_is_bounded() {
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
         static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
         static MOST: AtomicUsize = AtomicUsize::new(0);
         let run = |job: usize| {

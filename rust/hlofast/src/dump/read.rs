@@ -3,7 +3,7 @@
 use super::analyse::{Analysed, AnalysisOptions, Beside, Place, TableKind, analyse, hexadecimal};
 use super::kind::{Kind, Status};
 use super::name::{self, FileName};
-use super::repeated::{Repeated, Seen};
+use super::repeated::Repeated;
 use super::sniff::{Content, HEAD, sniff};
 use super::survey::{Survey, head};
 use super::walk::{Found, Trouble, reason};
@@ -99,39 +99,34 @@ impl Outcome {
 }
 
 /// Reads the file with this number. `is_known` tells whether a file with these bytes has been done
-/// before; then it is only hashed. None if another file with these bytes is being read: this one is
-/// among those that [`Repeated::end`] of that file gives, to be read then.
+/// before; then it is only hashed.
 pub fn read(
     survey: &Survey,
     file: u32,
     options: &ReadOptions,
     device: Option<&Device>,
     is_known: impl Fn(&[u8; 16]) -> bool,
-) -> Option<Outcome> {
+) -> Outcome {
     let (outcome, bytes) = match bytes_of(survey, file, options) {
         Ok(all) => all,
-        Err(outcome) => return Some(outcome),
+        Err(outcome) => return outcome,
     };
     let digest = xxh3_128(&bytes).to_be_bytes();
     let mut outcome = Outcome { digest: Some(digest), ..outcome };
     if is_known(&digest) {
         outcome.status = Status::Read;
-        return Some(outcome);
+        return outcome;
     }
     let deadline = options.max_seconds.and_then(|limit| Instant::now().checked_add(limit));
     let path = survey.found[file as usize].text();
     let context = Context { survey, options, device, path: &path, deadline };
     // Logs have places of their own, and files beside a module say more about it.
     let may_repeat = outcome.kind == Kind::Module && survey.memory_files(file).next().is_none();
-    let repeated = may_repeat.then_some(&*options.repeated);
-    match repeated.map_or(Seen::Not, |repeated| repeated.begin(file, &digest, device)) {
-        Seen::UnderWay => None,
-        Seen::Before(common) => {
-            outcome.text_bytes = common.text_bytes;
-            Some(context.rows(outcome, common.analysed.clone(), None))
-        }
-        Seen::Not => Some(context.content(outcome, bytes)),
+    if may_repeat && let Some(found) = options.repeated.get(&digest, device) {
+        outcome.text_bytes = found.text_bytes;
+        return context.rows(outcome, found.analysed.clone(), None);
     }
+    context.content(outcome, bytes)
 }
 
 /// The bytes of a file that is to be read; what became of another.
@@ -294,8 +289,11 @@ impl Context<'_> {
         let beside = Beside { memory_files: &memory_files, device: self.device };
         match analyse(module, beside, &self.options.analysis, self.deadline) {
             Ok(analysed) => {
-                if section.is_none() {
-                    self.options.repeated.put(outcome.file, &analysed, outcome.text_bytes);
+                if let (None, true, Some(digest)) =
+                    (&section, memory_files.is_empty(), outcome.digest)
+                {
+                    let repeated = &self.options.repeated;
+                    repeated.put(digest, self.device, &analysed, outcome.text_bytes);
                 }
                 self.rows(outcome, analysed, section)
             }

@@ -212,7 +212,9 @@ impl Columns {
 
     /// Bytes that the values take, about.
     pub fn heap_bytes(&self) -> usize {
-        self.list.iter().map(|(_, values)| values.heap_bytes()).sum()
+        // Each with an allocation or two, which matter where there are few rows.
+        const COLUMN: usize = size_of::<(Cow<'static, str>, Values)>() + 32;
+        self.list.iter().map(|(_, values)| values.heap_bytes() + COLUMN).sum()
     }
 
     /// These columns in front of `others`, which have as many rows.
