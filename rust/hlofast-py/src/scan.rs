@@ -247,6 +247,10 @@ impl Work for Files {
         result.heap_bytes()
     }
 
+    fn together(&self, job: usize) -> usize {
+        self.survey.alike(job)
+    }
+
     fn run(&self, job: usize) -> Outcome {
         let file = job as u32;
         let found = self.survey.found.get(job);

@@ -63,6 +63,10 @@ impl Work for Files {
         result.heap_bytes()
     }
 
+    fn together(&self, job: usize) -> usize {
+        self.survey.alike(job)
+    }
+
     fn run(&self, job: usize) -> Outcome {
         read(&self.survey, job as u32, &self.options, None, |_| false)
     }

@@ -152,6 +152,27 @@ fn files_with_the_same_bytes_are_analysed_once() {
 }
 
 #[test]
+fn files_of_one_size_are_read_in_succession() {
+    let alike = |sizes: &[(&str, u64)]| {
+        let found = sizes.iter().enumerate().map(|(at, (ending, bytes))| {
+            let path = format!("mem://a/module_0000.f.{at:04}.p.after_x.before_y.{ending}");
+            Found { bytes: *bytes, ..Found::listed(path.into(), &["mem://a".to_owned()]) }
+        });
+        let roots = ["mem://a".to_owned()];
+        let survey =
+            Survey::from_listing(found.collect(), &roots, Arc::new(Memory(HashMap::new())));
+        (0..=sizes.len()).map(|file| survey.alike(file)).collect::<Vec<_>>()
+    };
+    let text = |bytes| ("txt", bytes);
+    assert_eq!(alike(&[text(5), text(5), text(7), text(8), text(8)]), [2, 1, 3, 2, 1, 1]);
+    assert_eq!(alike(&[text(1), text(2), text(3), text(4)]), [1, 1, 1, 1, 1]);
+    let mixed = [("hlo.pb", 3), text(5), ("hlo.pb", 3), text(5), ("hlo.pb", 4), text(6)];
+    assert_eq!(alike(&mixed), [4, 3, 1, 1, 1, 1, 1]);
+    assert_eq!(alike(&[("ll", 5), ("ll", 5), text(5)]), [1, 1, 1, 1]);
+    assert!(alike(&[text(5); 100]).iter().all(|count| (1..=16).contains(count)));
+}
+
+#[test]
 fn listed_files_are_below_the_longest_root() {
     let roots = ["s3://x", "s3://x/y/", "plain.txt"].map(str::to_owned);
     let cases = [

@@ -1,7 +1,8 @@
 //! Many jobs on several threads: results in the order of the jobs, within a memory budget, one bad
 //! job never in the way of the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -31,6 +32,12 @@ pub trait Work: Send + Sync + 'static {
 
     /// Bytes of memory that a result takes, about.
     fn weight(&self, result: &Self::Result) -> u64;
+
+    /// How many jobs, from this one on, one thread should do in succession, since what it finds in
+    /// one may serve for the next.
+    fn together(&self, _job: usize) -> usize {
+        1
+    }
 
     /// Does a job.
     fn run(&self, job: usize) -> Self::Result;
@@ -85,9 +92,17 @@ struct State<R> {
     taken: usize,
     /// Bytes of jobs under way and of results.
     memory: u64,
-    running: BTreeMap<usize, Instant>,
+    running: BTreeMap<usize, Running>,
     ready: BTreeMap<usize, (R, u64)>,
+    /// Jobs that a thread was to do after one that was given up.
+    left: BTreeSet<usize>,
     is_cancelled: bool,
+}
+
+struct Running {
+    began: Instant,
+    /// Where the jobs end that its thread does in succession.
+    end: usize,
 }
 
 impl<W: Work> Shared<W> {
@@ -96,33 +111,65 @@ impl<W: Work> Shared<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a job that may begin.
-    fn take(&self) -> Option<usize> {
+    /// Waits for a job that may begin, the first of some that go together.
+    fn take(&self) -> Option<Range<usize>> {
         let mut state = self.state();
         loop {
-            if state.is_cancelled || state.next >= self.work.len() {
+            let left = state.left.first().copied();
+            if state.is_cancelled || left.is_none() && state.next >= self.work.len() {
                 return None;
             }
-            let job = state.next;
-            let cost = self.work.cost(job);
-            let fits = state.memory == 0 || state.memory.saturating_add(cost) <= self.limits.memory;
-            // The oldest job always may begin: nothing that waits for it can end before.
-            if job < state.taken + WINDOW && (fits || job == state.taken) {
-                state.next += 1;
-                state.memory = state.memory.saturating_add(cost);
-                state.running.insert(job, Instant::now());
-                return Some(job);
+            let job = left.unwrap_or(state.next);
+            if self.may_begin(&state, job) {
+                let end = match left {
+                    Some(_) => job + 1,
+                    None => self.work.len().min(job + self.work.together(job).max(1)),
+                };
+                match left {
+                    Some(_) => drop(state.left.remove(&job)),
+                    None => state.next = end,
+                }
+                self.begin(&mut state, job, end);
+                return Some(job..end);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Puts a result where it will be taken; false if the job was given up meanwhile.
-    fn put(&self, job: usize, result: W::Result) -> bool {
+    /// Waits until a job may begin that goes together with the one before; false if there is
+    /// nothing more to do.
+    fn follow(&self, job: usize, end: usize) -> bool {
+        let mut state = self.state();
+        while !state.is_cancelled {
+            if self.may_begin(&state, job) {
+                self.begin(&mut state, job, end);
+                return true;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        false
+    }
+
+    fn may_begin(&self, state: &State<W::Result>, job: usize) -> bool {
+        let memory = state.memory.saturating_add(self.work.cost(job));
+        let fits = state.memory == 0 || memory <= self.limits.memory;
+        // The oldest job always may begin: nothing that waits for it can end before.
+        job < state.taken + WINDOW && (fits || job == state.taken)
+    }
+
+    fn begin(&self, state: &mut State<W::Result>, job: usize, end: usize) {
+        state.memory = state.memory.saturating_add(self.work.cost(job));
+        state.running.insert(job, Running { began: Instant::now(), end });
+    }
+
+    /// Puts a result where it will be taken; false if the job was given up meanwhile. Then others do
+    /// what was to be done after it.
+    fn put(&self, job: usize, result: W::Result, is_given_up: bool) -> bool {
         let weight = self.work.weight(&result);
         let mut state = self.state();
-        if state.running.remove(&job).is_none() {
-            return false;
+        let Some(Running { end, .. }) = state.running.remove(&job) else { return false };
+        if is_given_up {
+            state.left.extend(job + 1..end);
         }
         state.memory = state.memory.saturating_sub(self.work.cost(job)).saturating_add(weight);
         state.ready.insert(job, (result, weight));
@@ -131,15 +178,21 @@ impl<W: Work> Shared<W> {
     }
 
     fn labour(&self) {
-        while let Some(job) = self.take() {
-            let done = catch_unwind(AssertUnwindSafe(|| self.work.run(job)));
-            let result = done.unwrap_or_else(|panic| {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                self.work.broken(job, text.unwrap_or("unknown"))
-            });
-            if !self.put(job, result) {
-                return;
+        while let Some(jobs) = self.take() {
+            let (first, end) = (jobs.start, jobs.end);
+            for job in jobs {
+                if job > first && !self.follow(job, end) {
+                    return;
+                }
+                let done = catch_unwind(AssertUnwindSafe(|| self.work.run(job)));
+                let result = done.unwrap_or_else(|panic| {
+                    let text = panic.downcast_ref::<String>().map(String::as_str);
+                    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                    self.work.broken(job, text.unwrap_or("unknown"))
+                });
+                if !self.put(job, result, false) {
+                    return;
+                }
             }
         }
     }
@@ -154,6 +207,7 @@ impl<W: Work> Bulk<W> {
             memory: 0,
             running: BTreeMap::new(),
             ready: BTreeMap::new(),
+            left: BTreeSet::new(),
             is_cancelled: false,
         };
         let count = limits.threads.clamp(1, work.len().max(1));
@@ -191,14 +245,15 @@ impl<W: Work> Bulk<W> {
             }
             let now = Instant::now();
             let overdue = shared.limits.time.and_then(|limit| {
-                let late = |(_, began): &(&usize, &Instant)| now.duration_since(**began) > limit;
+                let late = |(_, job): &(&usize, &Running)| now.duration_since(job.began) > limit;
                 Some((*state.running.iter().find(late)?.0, limit))
             });
             if let Some((job, limit)) = overdue {
                 drop(state);
                 // Outside the lock, since the job may end just now: then its result stands.
-                shared.put(job, shared.work.overdue(job, limit));
-                self.hire();
+                if shared.put(job, shared.work.overdue(job, limit), true) {
+                    self.hire();
+                }
                 continue;
             }
             let Some(rest) = until.checked_duration_since(now).filter(|rest| !rest.is_zero())
@@ -325,6 +380,87 @@ mod tests {
         for (job, result) in found.into_iter().enumerate() {
             let expected = if job % 4 == 1 { Err(format!("{job} overdue")) } else { Ok(job) };
             assert_eq!(result, expected);
+        }
+    }
+
+    /// Jobs of which up to five go together.
+    struct Batches {
+        by: Mutex<Vec<(usize, thread::ThreadId)>>,
+        hangs: bool,
+    }
+
+    impl Work for Batches {
+        type Result = &'static str;
+
+        fn len(&self) -> usize {
+            103
+        }
+
+        fn cost(&self, _job: usize) -> u64 {
+            1 << 10
+        }
+
+        fn weight(&self, _result: &Self::Result) -> u64 {
+            1 << 10
+        }
+
+        fn together(&self, job: usize) -> usize {
+            5 - job % 5
+        }
+
+        fn run(&self, job: usize) -> Self::Result {
+            self.by.lock().unwrap().push((job, thread::current().id()));
+            thread::sleep(Duration::from_micros(200));
+            match job {
+                _ if job % 10 == 7 => panic!("seven"),
+                1 | 41 | 100 if self.hangs => thread::sleep(Duration::from_secs(3)),
+                _ => {}
+            }
+            "done"
+        }
+
+        fn broken(&self, _job: usize, _message: &str) -> Self::Result {
+            "broken"
+        }
+
+        fn overdue(&self, _job: usize, _limit: Duration) -> Self::Result {
+            "overdue"
+        }
+    }
+
+    #[test]
+    fn jobs_that_go_together_are_done_by_one_thread() {
+        for (threads, memory, hangs) in [
+            (1, 1 << 20, false),
+            (4, 1 << 20, false),
+            (4, 1 << 11, false),
+            (1, 1 << 20, true),
+            (4, 1 << 11, true),
+        ] {
+            let time = hangs.then_some(Duration::from_millis(700));
+            let work = Arc::new(Batches { by: Mutex::default(), hangs });
+            let mut bulk = Bulk::new(Arc::clone(&work), Limits { threads, memory, time });
+            for job in 0..103 {
+                let result = loop {
+                    match bulk.next(Duration::from_secs(10)) {
+                        Next::Result(result) => break result,
+                        other => assert_eq!(other, Next::Pending),
+                    }
+                };
+                let expected = match job {
+                    _ if job % 10 == 7 => "broken",
+                    1 | 41 | 100 if hangs => "overdue",
+                    _ => "done",
+                };
+                assert_eq!(result, expected, "{job}, {threads} threads");
+            }
+            assert_eq!(bulk.next(Duration::ZERO), Next::End);
+            let mut by = work.by.lock().unwrap().clone();
+            by.sort_by_key(|(job, _)| *job);
+            assert_eq!(by.iter().map(|(job, _)| *job).collect::<Vec<_>>(), Vec::from_iter(0..103));
+            let is_one =
+                |five: &[(usize, thread::ThreadId)]| five.iter().all(|(_, id)| *id == five[0].1);
+            assert!(hangs || by.chunks(5).all(is_one));
         }
     }
 

@@ -131,7 +131,32 @@ impl Survey {
     }
 }
 
+/// How many files that may have the same bytes are read in succession.
+const MOST_ALIKE: usize = 16;
+
 impl Survey {
+    /// How many files, from this one on, may be modules with the same bytes, as those between passes
+    /// that change nothing: neighbours of the same size, or with one file between them, as XLA may
+    /// write a protobuf beside each text. 1 if there is no reason to think so.
+    pub fn alike(&self, file: usize) -> usize {
+        let files = self.found.get(file..).unwrap_or_default();
+        let kinds = self.kinds.get(file..).unwrap_or_default();
+        let size = |at: usize| match kinds.get(at) {
+            Some(Kind::Module) => files.get(at).map(|found| found.bytes),
+            _ => None,
+        };
+        let has_twin = |at: usize| {
+            let own = size(at);
+            own.is_some() && (own == size(at - 1) || at > 1 && own == size(at - 2))
+        };
+        let last = (2..MOST_ALIKE).take_while(|at| has_twin(*at)).last();
+        match last {
+            Some(last) if size(0).is_some() && size(1).is_some() => last + 1,
+            _ if size(0).is_some() && has_twin(1) => 2,
+            _ => 1,
+        }
+    }
+
     /// XLA's memory files about the module in a file.
     pub fn memory_files(&self, module: u32) -> impl Iterator<Item = &Found> {
         self.memory_of(module).map(|memory| &self.found[memory as usize])
