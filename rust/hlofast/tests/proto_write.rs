@@ -164,6 +164,31 @@ fn every_probe_that_xla_accepts() {
     assert_eq!(refused.len(), known.len());
 }
 
+/// Shapes of the entry layout are texts of their own: what was read at a place of one of them says
+/// nothing about that place in the next.
+#[test]
+fn entry_layouts_whose_shapes_look_alike() {
+    let shapes = ["f32[3,3,16,8]{3,2,1,0}", "f32[3,3,1,16]{3,2,1,0}", "f32[3,3,16,1]{2,3,1,0}"];
+    let tuples: Vec<String> = shapes.iter().map(|shape| format!("({shape}, s32[])")).collect();
+    // Layouts share slots by chance, so there are many of them.
+    let orders = (0..64).map(|at| format!("f32[8,128]{{1,0:T({},128)}}", 10 + at));
+    let shapes: Vec<String> = tuples.into_iter().chain(orders).collect();
+    let mut text = format!(
+        "HloModule m, entry_computation_layout={{({})->{}}}\n\nENTRY e {{\n",
+        shapes.join(", "),
+        shapes[1]
+    );
+    for (number, shape) in shapes.iter().enumerate() {
+        let root = if number == 1 { "ROOT " } else { "" };
+        text += &format!("  {root}p{number} = {shape} parameter({number})\n");
+    }
+    text += "}\n";
+    let module = reading::parse(text.as_bytes()).unwrap();
+    let written = proto::from_module(&module).unwrap();
+    let again = module_of_proto(written.bytes).unwrap();
+    structurally_equal(&module, &again).unwrap();
+}
+
 #[test]
 fn every_module_of_the_fixtures() {
     let mut count = 0;

@@ -19,6 +19,8 @@ pub struct ShapeInterner {
     /// Slots by the hash of the text; empty texts are free.
     known_layouts: Vec<KnownLayout>,
     recent_arrays: Vec<RecentArray>,
+    /// Where the text lies that the places of both are in, and its length.
+    text: (usize, usize),
 }
 
 /// An array shape's text met a short while ago.
@@ -254,6 +256,17 @@ impl ShapeInterner {
         let known = &self.table.layouts;
         let hash_of = |id: &u32| known.get(*id as usize).map_or(0, |one| BuildMix.hash_one(one));
         self.layouts.insert_unique(hash, id, hash_of);
+    }
+
+    /// Says that a shape of `text` is read next. What was met in another text is forgotten, since
+    /// only its places are known.
+    pub(crate) fn begin_text(&mut self, text: &[u8]) {
+        let text = (text.as_ptr() as usize, text.len());
+        if self.text != text {
+            self.text = text;
+            self.known_layouts.clear();
+            self.recent_arrays.clear();
+        }
     }
 
     /// The layout that the text at the cursor starts with, if a remembered text spells it, and

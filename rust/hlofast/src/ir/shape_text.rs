@@ -32,6 +32,7 @@ pub fn starts_shape(cursor: &Cursor<'_>) -> bool {
 
 /// Reads one shape.
 pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Result<ShapeId> {
+    interner.begin_text(cursor.text());
     let mut values: Vec<ShapeId> = Vec::new();
     let mut opens: Vec<Open> = Vec::new();
     loop {
