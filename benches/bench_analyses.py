@@ -69,5 +69,5 @@ def bench_analyses(benchmark: Any, record: Record, quick: bool) -> None:
     record.figures.append(Figure(f"analyses: {what}", per_row[-1] / per_row[0]))
     data = texts[0].read()
     benchmark.group = f"analyses {texts[0].name}"
-    module = hlofast.loads(data)
-    against(benchmark, lambda: step(module), {"parse": lambda: hlofast.loads(data)}, 3)
+    modules = iter([hlofast.loads(data) for _ in range(6 * 3)])
+    against(benchmark, lambda: step(next(modules)), {"parse": lambda: hlofast.loads(data)}, 3)
