@@ -387,6 +387,9 @@ fn scatter(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
 
 /// `output_to_operand_aliasing={{0}: (1, {})}`.
 fn aliasing(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
+    if !fields.has(74) {
+        return Ok(());
+    }
     for (index, alias) in fields.messages(74).enumerate() {
         let mut store = Store::default();
         let alias = store.read(alias, repeated(&[1, 3]))?;
@@ -398,9 +401,7 @@ fn aliasing(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
         out.integers(&alias.list(3)?);
         out.byte(b')');
     }
-    if fields.has(74) {
-        out.byte(b'}');
-    }
+    out.byte(b'}');
     Ok(())
 }
 

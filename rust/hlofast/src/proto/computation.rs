@@ -1,6 +1,7 @@
 //! `HloComputationProto`: its instructions as lines, in the order of the file, and then the whole
 //! in the order of text.
 
+use super::lines::{INDENT, Line, Lines};
 use super::metadata::clean_name;
 use super::module::Context;
 use super::out::Out;
@@ -8,33 +9,14 @@ use super::record::{Record, Store};
 use super::wire::{Fault, Fields, Read, Value};
 use super::{Map, instruction, shape};
 use crate::ir::Opcode;
-use crate::text::{Outline, OutlinedCall, OutlinedHeader, OutlinedLine, Span};
+use crate::text::{Outline, OutlinedCall, OutlinedHeader, Span};
 use std::borrow::Cow;
-
-/// What stands before every line.
-const INDENT: &[u8] = b"  ";
-const ROOT: &[u8] = b"ROOT ";
-
-/// An instruction whose line has been written.
-pub(super) struct Line<'a> {
-    /// Where the line is in the scratch text, without indentation and `ROOT`: it begins with `%`
-    /// and the name.
-    start: u32,
-    end: u32,
-    parts: Parts,
-    /// Where its operands and calls end in those of the module; they begin where those of the line
-    /// before end.
-    ends: Ends,
-    /// Its id. Within a computation XLA looks at the low 32 bits only.
-    id: i64,
-    /// Its result.
-    shape: &'a [u8],
-}
+use std::ops::Range;
 
 /// Where the parts of a line are in the scratch text.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
-    pub(super) name_length: u32,
+    pub(super) name_end: u32,
     pub(super) shape_end: u32,
     /// The parentheses around the operands.
     pub(super) open: u32,
@@ -51,39 +33,28 @@ pub(super) struct Parts {
 pub(super) struct Computation<'a> {
     pub(super) id: i64,
     pub(super) name: Cow<'a, [u8]>,
-    /// The computations it calls, in the order of its instructions' ids.
-    pub(super) calls: Vec<usize>,
-    lines: Vec<Line<'a>>,
+    /// Its own of `Written::lines`.
+    lines: Range<usize>,
+    /// Its own of `Written::parameters`.
+    parameters: Range<usize>,
+    /// Its own of `Written::callees`.
+    callees: Range<usize>,
     /// The order of lines in the text, if it is another.
     schedule: Option<Vec<u32>>,
+    /// The line of its root.
     root: usize,
-    /// Numbers of parameters and their lines, in the order of the numbers.
-    parameters: Vec<(i64, u32)>,
     thread: &'a [u8],
-    /// Where what its lines refer to begins in that of the module.
-    first: Ends,
 }
 
-/// What lines refer to.
+/// What the computations of a module consist of, one after the other.
 #[derive(Default)]
-pub(super) struct References {
-    /// Operands, as numbers of lines in the order of the file.
-    pub(super) operands: Vec<u32>,
-    /// Where in the scratch text computations are called.
-    pub(super) calls: Vec<OutlinedCall>,
-}
-
-/// How far `References` belong to the lines so far.
-#[derive(Clone, Copy)]
-struct Ends {
-    operands: u32,
-    calls: u32,
-}
-
-impl References {
-    fn ends(&self) -> Ends {
-        Ends { operands: self.operands.len() as u32, calls: self.calls.len() as u32 }
-    }
+pub(super) struct Written<'a> {
+    pub(super) lines: Lines<'a>,
+    /// Numbers of parameters and their lines, counted from the first of the computation, in the
+    /// order of the numbers.
+    parameters: Vec<(i64, u32)>,
+    /// The computations that each calls, in the order of its instructions' ids.
+    callees: Vec<usize>,
 }
 
 /// Which instruction of a computation has a local id.
@@ -129,13 +100,13 @@ impl Places {
 
 /// What reading a computation needs beside the module.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct Scratch<'a> {
     places: Places,
     store: Store,
     /// Instructions and the computations they call.
     calls: Vec<(u32, usize)>,
-    /// What the lines of all computations so far refer to.
-    pub(super) references: References,
+    /// The computations so far.
+    pub(super) written: Written<'a>,
 }
 
 impl<'a> Computation<'a> {
@@ -144,48 +115,54 @@ impl<'a> Computation<'a> {
         message: &'a [u8],
         module: &Context<'a>,
         out: &mut Out<'a>,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<'a>,
     ) -> Read<Computation<'a>> {
         let (mut name, mut thread): (&[u8], &[u8]) = (b"", b"");
         let (mut id, mut root) = (0, 0);
-        let mut parameters = Vec::new();
-        let first = scratch.references.ends();
-        scratch.places.clear();
-        scratch.calls.clear();
-        // A guess that is mostly enough.
-        let mut lines: Vec<Line<'a>> = Vec::with_capacity(message.len() / 72 + 2);
+        let Scratch { places, store, calls, written } = scratch;
+        let first = written.lines.list.len();
+        let (first_parameter, first_callee) = (written.parameters.len(), written.callees.len());
+        places.clear();
+        calls.clear();
         let mut fields = Fields::new(message);
         while let Some((number, value)) = fields.next()? {
             match (number, value) {
                 (1, Value::Bytes(text)) => name = text,
                 (2, Value::Bytes(instruction)) => {
-                    let fields = scratch.store.read(instruction, instruction::REPEATED)?;
-                    let index = lines.len() as u32;
+                    let fields = store.read(instruction, instruction::REPEATED)?;
+                    let lines = &mut written.lines;
+                    let row = (lines.list.len() - first) as u32;
                     let opcode = opcode_of(&fields);
                     if opcode == Opcode::Parameter {
-                        parameters.push((fields.integer(9), index));
+                        written.parameters.push((fields.integer(9), row));
                     }
                     out.push(INDENT);
                     let start = out.text.len() as u32;
-                    let (lines_before, places) = (&lines[..], &scratch.places);
-                    let (calls, references) = (&mut scratch.calls, &mut scratch.references);
-                    let mut scope =
-                        Scope { module, lines: lines_before, places, calls, references };
+                    let mut scope = Scope { module, lines, first, places, calls };
                     let parts = instruction::write(out, &mut scope, opcode, &fields)?;
                     out.check()?;
-                    let line = Line {
-                        start,
-                        end: out.text.len() as u32,
-                        parts,
-                        ends: scratch.references.ends(),
-                        id: id_of(&fields)?,
-                        shape: fields.bytes(3).unwrap_or_default(),
-                    };
-                    if !scratch.places.insert(line.id as u32, index) {
-                        let message = format!("two instructions with id {}", line.id);
+                    let id = id_of(&fields)?;
+                    if !places.insert(id as u32, row) {
+                        let message = format!("two instructions with id {id}");
                         return Err(Fault::new(instruction, message));
                     }
-                    lines.push(line);
+                    let ends = (lines.operands.len() as u32, lines.calls.len() as u32);
+                    // Filled where it will stay: to be copied, it would have to be whole before.
+                    let line = lines.list.push_mut(Line::default());
+                    line.at.start = start;
+                    line.at.row = row;
+                    line.at.name = start + 1;
+                    line.at.name_end = parts.name_end;
+                    line.at.shape_end = parts.shape_end;
+                    line.at.shape = parts.shape;
+                    line.at.open = parts.open;
+                    line.at.close = parts.close;
+                    line.at.metadata = parts.metadata;
+                    line.at.end = out.text.len() as u32 - 1;
+                    (line.at.operands_end, line.at.calls_end) = ends;
+                    line.is_plain = parts.is_plain;
+                    line.id = id;
+                    line.shape = fields.bytes(3).unwrap_or_default();
                 }
                 (5, Value::Varint(value)) => id = value as i64,
                 (6, Value::Varint(value)) => root = value as i64,
@@ -193,94 +170,52 @@ impl<'a> Computation<'a> {
                 _ => {}
             }
         }
+        let lines = first..written.lines.list.len();
         if lines.is_empty() {
             return Err(Fault::new(message, "a computation without instructions"));
         }
-        let Some(root) = scratch.places.find(root) else {
+        let Some(root) = places.find(root) else {
             return Err(Fault::new(message, format!("no instruction with the root's id {root}")));
         };
         let schedule = match module.schedule.get(&id) {
-            Some(schedule) => Some(scheduled(schedule, &scratch.places, lines.len())?),
+            Some(schedule) => Some(scheduled(schedule, places, lines.len())?),
             None => None,
         };
-        parameters.sort_by_key(|(number, _)| *number);
+        written.parameters[first_parameter..].sort_by_key(|(number, _)| *number);
         // Stable, so that the calls of one instruction keep their order.
-        scratch.calls.sort_by_key(|(index, _)| lines[*index as usize].id as u32);
-        let calls = scratch.calls.iter().map(|(_, callee)| *callee).collect();
+        calls.sort_by_key(|(row, _)| written.lines.list[first + *row as usize].id as u32);
+        written.callees.extend(calls.iter().map(|(_, callee)| *callee));
         let name = if name.is_empty() {
             Cow::Owned(format!("computation.{id}").into_bytes())
         } else {
             clean_name(name)
         };
-        Ok(Computation { id, name, calls, lines, schedule, root, parameters, thread, first })
+        let parameters = first_parameter..written.parameters.len();
+        let callees = first_callee..written.callees.len();
+        let root = first + root;
+        Ok(Computation { id, name, lines, parameters, callees, schedule, root, thread })
     }
 
-    /// The number of its instructions.
-    pub(super) fn len(&self) -> usize {
-        self.lines.len()
-    }
-
-    /// Ids and names of its instructions.
-    pub(super) fn names<'s>(&self, scratch: &'s [u8]) -> impl Iterator<Item = (i64, &'s [u8])> {
-        self.lines.iter().map(|line| (line.id, &scratch[line.name()]))
+    /// The computations it calls, in the order of its instructions' ids.
+    pub(super) fn callees<'s>(&self, written: &'s Written<'a>) -> &'s [usize] {
+        &written.callees[self.callees.clone()]
     }
 
     /// Appends the computation to `out`, with the lines that stand in `scratch`, and where their
-    /// parts are then to `outline`. `references` are those of all lines of the module.
+    /// parts are then to `outline`.
     pub(super) fn write(
         &self,
         out: &mut Out<'a>,
         scratch: &[u8],
         is_entry: bool,
-        references: &References,
+        written: &Written<'a>,
         outline: &mut Outline,
     ) -> Read<()> {
-        self.header(out, scratch, is_entry, outline)?;
-        let references_of = |index: usize| {
-            let first = index.checked_sub(1).map_or(self.first, |before| self.lines[before].ends);
-            let end = self.lines[index].ends;
-            (
-                &references.operands[first.operands as usize..end.operands as usize],
-                &references.calls[first.calls as usize..end.calls as usize],
-            )
-        };
+        self.header(out, scratch, is_entry, written, outline)?;
+        let (lines, own) = (&written.lines, self.lines.clone());
         match &self.schedule {
-            Some(rows) => {
-                let mut places = vec![0; rows.len()];
-                for (place, row) in rows.iter().enumerate() {
-                    places[*row as usize] = place as u32;
-                }
-                for (place, row) in rows.iter().enumerate() {
-                    let index = *row as usize;
-                    let line = &self.lines[index];
-                    out.push(INDENT);
-                    let start = out.text.len();
-                    if index == self.root {
-                        out.push(ROOT);
-                    }
-                    let (operands, calls) = references_of(index);
-                    let operands = operands.iter().map(|row| places[*row as usize]);
-                    line.outline((place, start), out.text.len(), operands, calls, outline);
-                    out.push(&scratch[line.start as usize..line.end as usize]);
-                }
-            }
-            // As they stand in the scratch text already.
-            None => {
-                let root = self.lines[self.root].start as usize;
-                let first = self.lines.first().map_or(root, |line| line.start as usize);
-                let end = self.lines.last().map_or(root, |line| line.end as usize);
-                let start = out.text.len() + INDENT.len();
-                out.push(&scratch[first - INDENT.len()..root]);
-                out.push(ROOT);
-                out.push(&scratch[root..end]);
-                for (index, line) in self.lines.iter().enumerate() {
-                    let before = line.start as usize - first + start;
-                    let at = before + if index >= self.root { ROOT.len() } else { 0 };
-                    let from = if index == self.root { before } else { at };
-                    let (operands, calls) = references_of(index);
-                    line.outline((index, from), at, operands.iter().copied(), calls, outline);
-                }
-            }
+            Some(rows) => lines.write_scheduled(own, self.root, rows, scratch, out, outline),
+            None => lines.write_in_order(own, self.root, scratch, out, outline),
         }
         out.byte(b'}');
         if !matches!(self.thread, b"" | b"main") {
@@ -297,82 +232,33 @@ impl<'a> Computation<'a> {
         out: &mut Out<'a>,
         scratch: &[u8],
         is_entry: bool,
+        written: &Written<'a>,
         outline: &mut Outline,
     ) -> Read<()> {
+        let lines = &written.lines.list;
         let start = out.text.len();
         out.push(if is_entry { b"ENTRY %" } else { b"%" });
         let name = out.text.len();
         out.push(&self.name);
         let name = Span::new(name, out.text.len());
         out.push(b" (");
-        for (index, (_, row)) in self.parameters.iter().enumerate() {
+        for (index, (_, row)) in written.parameters[self.parameters.clone()].iter().enumerate() {
             if index > 0 {
                 out.push(b", ");
             }
-            let line = &self.lines[*row as usize];
+            let line = &lines[self.lines.start + *row as usize];
             out.push(&scratch[line.name()]);
             out.push(b": ");
             out.shape(line.shape, shape::Style::Plain)?;
         }
         out.push(b") -> ");
         let result = out.text.len() as u32;
-        let shape = out.shape(self.lines[self.root].shape, shape::Style::Plain)?;
+        let shape = out.shape(lines[self.root].shape, shape::Style::Plain)?;
         let signature = Span::new(name.end as usize + 1, out.text.len());
         out.push(b" {\n");
         let whole = Span::new(start, out.text.len() - 1);
         outline.headers.push(OutlinedHeader { whole, name, signature, result, shape });
         Ok(())
-    }
-}
-
-impl Line<'_> {
-    /// Where its name is in the scratch text.
-    fn name(&self) -> std::ops::Range<usize> {
-        let start = self.start as usize + 1;
-        start..start + self.parts.name_length as usize
-    }
-
-    /// Notes where its parts are in a text in which it is line `row` of its computation and begins
-    /// at `start`, without `ROOT` at `at`. Its operands are lines of its computation too.
-    fn outline(
-        &self,
-        (row, start): (usize, usize),
-        at: usize,
-        operands: impl Iterator<Item = u32>,
-        calls: &[OutlinedCall],
-        outline: &mut Outline,
-    ) {
-        let parts = &self.parts;
-        if !parts.is_plain {
-            return;
-        }
-        let shift = (at as u32).wrapping_sub(self.start);
-        let moved = |offset: u32| offset.wrapping_add(shift);
-        let moved_span = |span: Span| Span { start: moved(span.start), end: moved(span.end) };
-        outline.operands.extend(operands);
-        outline.calls.extend(
-            calls.iter().map(|call| OutlinedCall {
-                key: moved_span(call.key),
-                name: moved_span(call.name),
-            }),
-        );
-        outline.lines.push(OutlinedLine {
-            start: start as u32,
-            row: row as u32,
-            name: at as u32 + 1,
-            name_end: at as u32 + 1 + parts.name_length,
-            shape_end: moved(parts.shape_end),
-            shape: parts.shape,
-            open: moved(parts.open),
-            close: moved(parts.close),
-            metadata: match parts.metadata {
-                u32::MAX => u32::MAX,
-                metadata => moved(metadata),
-            },
-            end: moved(self.end) - 1,
-            operands_end: outline.operands.len() as u32,
-            calls_end: outline.calls.len() as u32,
-        });
     }
 }
 
@@ -425,15 +311,16 @@ fn id_of(fields: &Record<'_, '_>) -> Read<i64> {
 /// The computation being read, as its next instruction sees it.
 pub(super) struct Scope<'a, 's> {
     pub(super) module: &'s Context<'a>,
-    /// The instructions before.
-    lines: &'s [Line<'a>],
+    /// The instructions before, those of this computation from `first` on.
+    lines: &'s mut Lines<'a>,
+    first: usize,
     places: &'s Places,
     calls: &'s mut Vec<(u32, usize)>,
-    references: &'s mut References,
 }
 
 impl<'a> Scope<'a, '_> {
-    /// The line of the instruction with `id`, which must stand before this one: no cycles.
+    /// The number in the computation of the instruction with `id`, which must stand before this
+    /// one: no cycles.
     #[inline]
     fn find(&self, id: i64, message: &[u8]) -> Read<usize> {
         self.places.find(id).ok_or_else(|| {
@@ -444,29 +331,29 @@ impl<'a> Scope<'a, '_> {
 
     /// Appends the name of the instruction with `id`.
     pub(super) fn refer(&self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
-        out.copy(self.lines[self.find(id, message)?].name())
+        self.lines.refer(out, self.first + self.find(id, message)?)
     }
 
     /// Appends the name of an operand, and takes note of it.
     #[inline]
     pub(super) fn operand(&mut self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
         let found = self.find(id, message)?;
-        self.references.operands.push(found as u32);
-        out.copy(self.lines[found].name())
+        self.lines.operands.push(found as u32);
+        self.lines.refer(out, self.first + found)
     }
 
     /// `PrimitiveType` of the first operand of `fields`.
     pub(super) fn operand_type(&self, fields: &Record<'_, '_>) -> Read<i64> {
         let first = fields.list(36)?.first().copied();
         match first.and_then(|id| self.places.find(id)) {
-            Some(index) => shape::type_code(self.lines[index].shape),
+            Some(found) => shape::type_code(self.lines.list[self.first + found].shape),
             None => Ok(0),
         }
     }
 
     /// Takes note that this instruction calls the computations `ids`, in that order.
     pub(super) fn note_calls(&mut self, ids: &[i64]) {
-        let row = self.lines.len() as u32;
+        let row = (self.lines.list.len() - self.first) as u32;
         let numbers = ids.iter().filter_map(|id| self.module.numbers.get(id));
         self.calls.extend(numbers.map(|number| (row, *number)));
     }
@@ -487,7 +374,7 @@ impl<'a> Scope<'a, '_> {
         let start = out.text.len();
         out.refer(&self.module.computations[*number].name)?;
         let name = Span::new(start, out.text.len());
-        self.references.calls.push(OutlinedCall { key, name });
+        self.lines.calls.push(OutlinedCall { key, name });
         Ok(())
     }
 }

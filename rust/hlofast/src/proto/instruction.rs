@@ -23,6 +23,7 @@ const PREDICATE: i64 = 1;
 const SMALL: usize = 64;
 
 /// Appends the line of `fields`, without indentation and `ROOT`; says where its parts are.
+#[inline(always)]
 pub(super) fn write<'a>(
     out: &mut Out<'a>,
     scope: &mut Scope<'a, '_>,
@@ -35,6 +36,7 @@ pub(super) fn write<'a>(
     let name = metadata::clean_name(name);
     out.byte(b'%');
     out.push(&name);
+    let name_end = out.text.len() as u32;
     out.push(b" = ");
     let Some(result) = fields.bytes(3) else {
         return Err(Fault::new(fields.message(), "an instruction without a shape"));
@@ -79,7 +81,7 @@ pub(super) fn write<'a>(
     let metadata = common(out, scope, fields)?;
     out.byte(b'\n');
     Ok(Parts {
-        name_length: name.len() as u32,
+        name_end,
         shape_end,
         open,
         close,

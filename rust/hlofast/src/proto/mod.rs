@@ -10,6 +10,7 @@ mod computation;
 mod container;
 mod convolution;
 mod instruction;
+mod lines;
 mod literal;
 mod metadata;
 mod module;

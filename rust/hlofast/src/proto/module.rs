@@ -1,6 +1,6 @@
 //! `HloModuleProto` as text: header, tables, computations in the order of text.
 
-use super::computation::{Computation, References, Scratch};
+use super::computation::{Computation, Scratch, Written};
 use super::metadata::{self, clean_name};
 use super::out::Out;
 use super::record::{Record, Store, repeated};
@@ -20,8 +20,8 @@ pub(super) struct Context<'a> {
     pub(super) schedule: Map<i64, &'a [u8]>,
     /// Strings that others refer to by number.
     pub(super) payloads: Vec<&'a [u8]>,
-    /// What all lines refer to.
-    references: References,
+    /// What the computations consist of.
+    written: Written<'a>,
 }
 
 const REPEATED: u128 = repeated(&[3, 10, 13, 14, 22, 24]);
@@ -51,14 +51,15 @@ pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> 
         tables(&mut out, index)?;
     }
     let mut outline = Outline::default();
-    outline.lines.reserve(context.computations.iter().map(Computation::len).sum());
-    outline.operands.reserve(context.references.operands.len());
-    outline.calls.reserve(context.references.calls.len());
+    let written = &context.written;
+    outline.lines.reserve(written.lines.list.len());
+    outline.operands.reserve(written.lines.operands.len());
+    outline.calls.reserve(written.lines.calls.len());
     for number in context.text_order() {
         out.byte(b'\n');
         let computation = &context.computations[number];
         let is_entry = number == context.entry;
-        computation.write(&mut out, &scratch, is_entry, &context.references, &mut outline)?;
+        computation.write(&mut out, &scratch, is_entry, written, &mut outline)?;
         out.check()?;
     }
     let buffer_assignment = match assignment {
@@ -76,9 +77,11 @@ impl<'a> Context<'a> {
             entry: 0,
             schedule: schedule(fields.bytes(7).unwrap_or_default())?,
             payloads: fields.messages(22).collect(),
-            references: References::default(),
+            written: Written::default(),
         };
         let mut scratch = Scratch::default();
+        // A guess that is mostly enough.
+        scratch.written.lines.list.reserve(fields.message().len() / 128);
         for message in fields.messages(3) {
             let computation = Computation::read(message, &context, out, &mut scratch)?;
             let number = context.computations.len();
@@ -94,13 +97,13 @@ impl<'a> Context<'a> {
             return Err(Fault::new(fields.message(), message));
         };
         context.entry = *entry;
-        context.references = scratch.references;
+        context.written = scratch.written;
         Ok(context)
     }
 
     /// The names of instructions by their ids.
     pub(super) fn names<'s>(&self, scratch: &'s [u8]) -> Map<i64, &'s [u8]> {
-        self.computations.iter().flat_map(|computation| computation.names(scratch)).collect()
+        self.written.lines.list.iter().map(|line| (line.id, &scratch[line.name()])).collect()
     }
 
     /// Computations in the order of text: depth first, callees before callers. Those that nobody
@@ -108,7 +111,8 @@ impl<'a> Context<'a> {
     /// instructions in the order of their ids and writes protos in another.
     fn text_order(&self) -> Vec<usize> {
         let mut is_called = vec![false; self.computations.len()];
-        for callee in self.computations.iter().flat_map(|computation| &computation.calls) {
+        let callees = |number: usize| self.computations[number].callees(&self.written);
+        for callee in (0..self.computations.len()).flat_map(callees) {
             is_called[*callee] = true;
         }
         let mut roots: Vec<usize> =
@@ -121,7 +125,7 @@ impl<'a> Context<'a> {
             is_met[root] = true;
             open.push((root, 0));
             while let Some((number, next)) = open.last_mut() {
-                match self.computations[*number].calls.get(*next) {
+                match callees(*number).get(*next) {
                     Some(callee) => {
                         *next += 1;
                         if !std::mem::replace(&mut is_met[*callee], true) {

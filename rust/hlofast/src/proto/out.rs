@@ -215,18 +215,22 @@ impl<'a> Out<'a> {
     }
 
     /// A decimal number without sign.
-    pub(super) fn unsigned(&mut self, mut value: u64) {
-        let mut digits = [0u8; 20];
-        let mut start = digits.len();
-        loop {
-            start -= 1;
-            digits[start] = b'0' + (value % 10) as u8;
-            value /= 10;
-            if value == 0 {
-                break;
-            }
+    pub(super) fn unsigned(&mut self, value: u64) {
+        const EIGHT_DIGITS: u64 = 100_000_000;
+        let (high, mut low) = (value / EIGHT_DIGITS, value % EIGHT_DIGITS);
+        if high > 0 {
+            self.unsigned(high);
         }
-        self.text.extend_from_slice(&digits[start..]);
+        // The first digit comes last and then is the lowest byte: all are written at once.
+        let (mut digits, mut count) = (0u64, 0);
+        while count == 0 || low > 0 || high > 0 && count < 8 {
+            digits = digits << 8 | u64::from(b'0') + low % 10;
+            low /= 10;
+            count += 1;
+        }
+        let length = self.text.len() + count;
+        self.text.extend_from_slice(&digits.to_le_bytes());
+        self.text.truncate(length);
     }
 
     /// `{1,2}`.
@@ -346,7 +350,9 @@ mod tests {
 
     #[test]
     fn numbers() {
-        for value in [0, 9, 10, -1, i64::MIN, i64::MAX] {
+        let powers = (0..19).map(|power| 10i64.pow(power));
+        let beside = powers.flat_map(|power| [power - 1, power, -power, power + 1, 7 * power / 3]);
+        for value in beside.chain([i64::MIN, i64::MAX]) {
             let mut out = Out::new(0);
             out.integer(value);
             assert_eq!(out.text, value.to_string().into_bytes());

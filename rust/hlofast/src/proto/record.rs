@@ -1,6 +1,6 @@
 //! The fields of one message, to be asked for in any order.
 
-use super::wire::{Fault, Fields, Read, Value, field};
+use super::wire::{Fault, Fields, Read, Value, field, varint};
 
 /// The set of field numbers that may stand several times.
 pub(super) const fn repeated(numbers: &[u32]) -> u128 {
@@ -18,6 +18,26 @@ pub(super) struct Store {
     /// The last value of each number: of bytes where they begin in the message and their length.
     values: [u64; NUMBERS],
     wires: [u8; NUMBERS],
+    /// Which of the numbers are there.
+    present: Numbers,
+    /// Which of them stand more than once.
+    several: Numbers,
+}
+
+/// A set of field numbers, a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Numbers([u64; 2]);
+
+impl Numbers {
+    #[inline(always)]
+    fn has(self, number: u32) -> bool {
+        self.0[number as usize / 64] >> (number % 64) & 1 != 0
+    }
+
+    #[inline(always)]
+    fn has_any(self, numbers: u128) -> bool {
+        self.0[0] & numbers as u64 | self.0[1] & (numbers >> 64) as u64 != 0
+    }
 }
 
 /// Numbers beyond these have no meaning.
@@ -25,7 +45,12 @@ const NUMBERS: usize = 128;
 
 impl Default for Store {
     fn default() -> Self {
-        Store { values: [0; NUMBERS], wires: [0; NUMBERS] }
+        Store {
+            values: [0; NUMBERS],
+            wires: [0; NUMBERS],
+            present: Numbers::default(),
+            several: Numbers::default(),
+        }
     }
 }
 
@@ -33,11 +58,19 @@ impl Store {
     /// Reads `message`, in which only fields of `repeated` may stand several times. Parsers of
     /// protobuf let the last scalar win and merge messages; no writer doubles a field, so it is
     /// refused rather than half read.
+    #[inline(always)]
     pub(super) fn read<'a>(&mut self, message: &'a [u8], repeated: u128) -> Read<Record<'a, '_>> {
+        self.fill(message, repeated)?;
+        Ok(Record { store: self, message })
+    }
+
+    #[inline(never)]
+    fn fill(&mut self, message: &[u8], repeated: u128) -> Read<()> {
         if message.len() > u32::MAX as usize {
             return Err(Fault::new(message, "a message of 4 GiB or more"));
         }
-        let mut present = [0u64; 2];
+        // Two variables, not an array: the two stay in registers.
+        let (mut low, mut high) = (0u64, 0u64);
         let (mut at, mut count) = (0, 0);
         while at < message.len() {
             let (tag, value, next) = field(message, at)?;
@@ -45,21 +78,24 @@ impl Store {
             let number = (tag >> 3) as usize;
             if number < NUMBERS {
                 count += 1;
-                present[number / 64] |= 1 << (number % 64);
+                let bit = 1u64 << (number % 64);
+                low |= if number < 64 { bit } else { 0 };
+                high |= if number < 64 { 0 } else { bit };
                 self.values[number] = value;
                 self.wires[number] = (tag & 7) as u8;
             }
         }
-        let several = match present[0].count_ones() + present[1].count_ones() {
-            distinct if distinct == count => 0,
-            _ => several(message)?,
-        };
-        let present = u128::from(present[0]) | u128::from(present[1]) << 64;
-        if several & !repeated != 0 {
-            let number = (several & !repeated).trailing_zeros();
-            return Err(Fault::new(message, format!("field {number} stands twice")));
+        self.present = Numbers([low, high]);
+        self.several = Numbers::default();
+        if low.count_ones() + high.count_ones() != count {
+            let several = several(message)?;
+            if several & !repeated != 0 {
+                let number = (several & !repeated).trailing_zeros();
+                return Err(Fault::new(message, format!("field {number} stands twice")));
+            }
+            self.several = Numbers([several as u64, (several >> 64) as u64]);
         }
-        Ok(Record { store: self, present, several, message })
+        Ok(())
     }
 }
 
@@ -81,10 +117,6 @@ fn several(message: &[u8]) -> Read<u128> {
 #[derive(Clone, Copy)]
 pub(super) struct Record<'a, 's> {
     store: &'s Store,
-    /// Which of the numbers below 128 are there.
-    present: u128,
-    /// Which of them stand more than once.
-    several: u128,
     message: &'a [u8],
 }
 
@@ -131,13 +163,13 @@ impl<'a> Record<'a, '_> {
 
     #[inline(always)]
     pub(super) fn has(&self, number: u32) -> bool {
-        self.present >> number & 1 != 0
+        self.store.present.has(number)
     }
 
     /// Whether one of `numbers` is there.
     #[inline]
     pub(super) fn has_any(&self, numbers: u128) -> bool {
-        self.present & numbers != 0
+        self.store.present.has_any(numbers)
     }
 
     /// The value of a field of wire type `wire`.
@@ -185,9 +217,9 @@ impl<'a> Record<'a, '_> {
     /// Every occurrence of a repeated field.
     #[inline]
     pub(super) fn all(&self, number: u32) -> All<'a> {
-        match self.several >> number & 1 {
-            0 => All { only: self.only(number), fields: None, number },
-            _ => All { only: None, fields: Some(Fields::new(self.message)), number },
+        match self.store.several.has(number) {
+            false => All { only: self.only(number), fields: None, number },
+            true => All { only: None, fields: Some(Fields::new(self.message)), number },
         }
     }
 
@@ -212,15 +244,27 @@ impl<'a> Record<'a, '_> {
     /// Every element of a repeated integer field.
     #[inline(always)]
     pub(super) fn integers(&self, number: u32, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
-        if self.has(number) {
-            for value in self.all(number) {
-                value.integers(&mut take)?;
-            }
+        if !self.has(number) {
+            return Ok(());
         }
-        Ok(())
+        if self.store.several.has(number) {
+            return self.all(number).try_for_each(|value| value.integers(&mut take));
+        }
+        match self.store.wires[number as usize] {
+            0 => take(self.store.values[number as usize] as i64),
+            2 => {
+                let mut rest = self.bytes(number).unwrap_or_default();
+                while !rest.is_empty() {
+                    take(varint(&mut rest)? as i64)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The elements of a repeated integer field as a list.
+    #[inline(always)]
     pub(super) fn list(&self, number: u32) -> Read<List> {
         let mut list = List::default();
         self.integers(number, |value| {

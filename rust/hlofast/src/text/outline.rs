@@ -30,7 +30,7 @@ pub(crate) struct OutlinedHeader {
 }
 
 /// `ROOT %name = shape opcode(operands), key=value, metadata={...}`; all are offsets in the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutlinedLine {
     /// Where it begins, behind the indentation of two spaces.
     pub start: u32,
