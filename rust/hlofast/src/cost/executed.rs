@@ -156,7 +156,7 @@ impl Engine<'_> {
         let rows = module.computation(id).rows();
         let is_fused = self.is_fused_only[id.0 as usize];
         let mut own = Totals::default();
-        let mut cursor = FactCursor::new(self.facts, rows.start);
+        let mut cursor = FactCursor::new(self.facts, id);
         let other = self.traffic.other.len();
         for row in rows.clone() {
             let fact = cursor.take(row);

@@ -53,6 +53,8 @@ pub enum Fact {
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     entries: Vec<(u32, Fact)>,
+    /// Where those of each computation begin; one longer than the computations.
+    starts: Vec<u32>,
     /// Rows of parameters, per computation and in order of their numbers.
     parameters: Csr,
     /// Rows of constants with more than one element, per computation.
@@ -90,11 +92,13 @@ impl Facts {
             };
             Some((row.0, fact))
         };
-        let entries = module.rows().filter_map(fact).collect();
+        let entries: Vec<(u32, Fact)> = module.rows().filter_map(fact).collect();
+        let rows: Vec<u32> = entries.iter().map(|entry| entry.0).collect();
+        let starts = module.starts_by_computation(&rows);
         let constants = large_constants(module);
         let async_bodies = async_bodies(module);
         let order = module.computation_post_order();
-        Self { entries, parameters: parameters(module), constants, order, async_bodies }
+        Self { entries, starts, parameters: parameters(module), constants, order, async_bodies }
     }
 
     /// The computations, callees before callers.
@@ -117,15 +121,16 @@ impl Facts {
         self.parameters.get(id.0)
     }
 
-    /// The facts from `row` on.
-    pub(super) fn starting_at(&self, row: u32) -> &[(u32, Fact)] {
-        let start = self.entries.partition_point(|entry| entry.0 < row);
-        &self.entries[start..]
+    /// The facts of computation `id`.
+    fn within(&self, id: ComputationId) -> &[(u32, Fact)] {
+        let at = id.0 as usize;
+        &self.entries[self.starts[at] as usize..self.starts[at + 1] as usize]
     }
 
     /// The fact of `row`.
     pub(super) fn get(&self, row: u32) -> Option<&Fact> {
-        self.starting_at(row).first().filter(|entry| entry.0 == row).map(|entry| &entry.1)
+        let at = self.entries.binary_search_by_key(&row, |entry| entry.0).ok()?;
+        Some(&self.entries[at].1)
     }
 
     /// Every row with a fact.
@@ -137,6 +142,7 @@ impl Facts {
     pub fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<(u32, Fact)>()
             + self.parameters.heap_bytes()
+            + self.starts.capacity() * size_of::<u32>()
             + self.constants.heap_bytes()
             + self.async_bodies.capacity()
             + self.order.capacity() * size_of::<ComputationId>()
@@ -149,8 +155,9 @@ pub(super) struct FactCursor<'a> {
 }
 
 impl<'a> FactCursor<'a> {
-    pub fn new(facts: &'a Facts, first_row: u32) -> Self {
-        Self { rest: facts.starting_at(first_row) }
+    /// Those of computation `id`.
+    pub fn new(facts: &'a Facts, id: ComputationId) -> Self {
+        Self { rest: facts.within(id) }
     }
 
     /// The fact of `row`; rows must be asked for in ascending order.

@@ -131,7 +131,7 @@ impl<'a, N: Number> Engine<'a, N> {
     fn computation(&mut self, id: ComputationId, order: &mut VisitOrder) {
         let module = self.rules.module;
         let rows = module.computation(id).rows();
-        let mut cursor = FactCursor::new(self.facts, rows.start);
+        let mut cursor = FactCursor::new(self.facts, id);
         for row in rows {
             self.cost.rows[row as usize] = self.row(Row(row), cursor.take(row));
         }

@@ -55,6 +55,8 @@ pub struct Contexts {
     pub nodes: Vec<Node>,
     /// The edges, by caller; those of one caller in text order.
     pub edges: Vec<Edge>,
+    /// Where the edges of each node begin; one longer than the nodes.
+    first_edge: Vec<u32>,
     /// The first node of each computation.
     first: Vec<NodeId>,
     /// Number of nodes the entry reaches.
@@ -127,18 +129,22 @@ impl Contexts {
         (node.start + (row.0 - module.computation(node.computation).first_row)) as usize
     }
 
+    /// Where the edges of `caller` are in `edges`.
+    pub(super) fn edge_range(&self, caller: NodeId) -> Range<usize> {
+        let at = caller as usize;
+        self.first_edge[at] as usize..self.first_edge[at + 1] as usize
+    }
+
     /// The edges of `caller`.
     pub fn edges_of(&self, caller: NodeId) -> &[Edge] {
-        let start = self.edges.partition_point(|edge| edge.caller < caller);
-        let length = self.edges[start..].partition_point(|edge| edge.caller == caller);
-        &self.edges[start..start + length]
+        &self.edges[self.edge_range(caller)]
     }
 
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
             + self.edges.capacity() * size_of::<Edge>()
-            + self.first.capacity() * 4
+            + (self.first.capacity() + self.first_edge.capacity()) * 4
     }
 }
 
@@ -329,6 +335,7 @@ fn build(
                 is_applied: *is_applied,
                 start,
             });
+            contexts.first_edge.push(contexts.edges.len() as u32);
             start = contexts.positions as u32;
             if next_draft != NONE {
                 contexts.positions += record.rows().len();
@@ -384,5 +391,7 @@ fn build(
             });
         }
     }
+    // Of nodes that are not reached too.
+    contexts.first_edge.resize(contexts.nodes.len() + 1, contexts.edges.len() as u32);
     Some(contexts)
 }

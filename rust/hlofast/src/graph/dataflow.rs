@@ -151,16 +151,13 @@ impl<'a> Flow<'a> {
         arguments: Option<Arguments>,
         is_reverse: bool,
     ) -> Option<Frame> {
-        let all = &self.values.contexts.edges;
-        let start = all.partition_point(|edge| edge.caller < node);
-        let end = start + all[start..].partition_point(|edge| edge.caller == node);
         *self.is_visited.get_mut(node as usize)? = true;
         let rows = self.rows(node);
         self.budget = self.budget.saturating_sub(rows.len() + 1);
         let (row, last) = if is_reverse { (rows.end, rows.start) } else { (rows.start, rows.end) };
         let offset = self.values.contexts.nodes[node as usize].start.wrapping_sub(rows.start);
-        let edges = start..end;
-        let next = if is_reverse { end.wrapping_sub(1) } else { start };
+        let edges = self.values.contexts.edge_range(node);
+        let next = if is_reverse { edges.end.wrapping_sub(1) } else { edges.start };
         let edge_row = self.row_of_edge(&edges, next);
         Some(Frame { node, arguments, row, end: last, offset, edges, edge_row, branch: 0 })
     }

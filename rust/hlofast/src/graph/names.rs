@@ -43,12 +43,16 @@ impl<'a> Names<'a> {
         let roots = names.roots();
         let mut last: &[u8] = b"";
         for (id, span) in columns.op_names.iter().enumerate() {
-            let first = first_component(module.bytes(*span));
-            let is_complete = roots.is_empty() || first == last || roots.contains(first);
-            if is_complete {
-                last = if roots.is_empty() { last } else { first };
-                names.complete[id] = names.read(scopes, ScopeTree::ROOT, *span);
+            let name = module.bytes(*span);
+            if !roots.is_empty() && !begins_with(name, last) {
+                let first = first_component(name);
+                if !roots.contains(first) {
+                    continue;
+                }
+                // One that a slash ends has no open bracket, so that it ends there in others too.
+                last = if first.len() < name.len() { first } else { b"" };
             }
+            names.complete[id] = names.read(scopes, ScopeTree::ROOT, *span);
         }
         names
     }
@@ -139,6 +143,12 @@ impl<'a> Names<'a> {
         }
         first
     }
+}
+
+/// Whether `first`, the first component of a longer path, is that of `name` too; no if it is empty.
+fn begins_with(name: &[u8], first: &[u8]) -> bool {
+    let rest = name.strip_prefix(first).filter(|_| !first.is_empty());
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
 }
 
 /// The first component of a path.

@@ -21,6 +21,7 @@ pub struct Derived {
     names: OnceLock<Vec<(u32, u32)>>,
     computation_names: OnceLock<Vec<(u32, u32)>>,
     pub(super) callers: OnceLock<Csr>,
+    pub(super) call_starts: OnceLock<Vec<u32>>,
     pub(super) has_calls: OnceLock<Vec<u64>>,
     pub(super) element_types: OnceLock<Vec<u8>>,
     pub(super) ranks: OnceLock<Vec<i32>>,
@@ -40,6 +41,7 @@ impl Derived {
             + self.names.get().map_or(0, |v| v.capacity() * 8)
             + self.computation_names.get().map_or(0, |v| v.capacity() * 8)
             + self.callers.get().map_or(0, Csr::heap_bytes)
+            + self.call_starts.get().map_or(0, |v| v.capacity() * 4)
             + self.has_calls.get().map_or(0, |v| v.capacity() * 8)
             + self.element_types.get().map_or(0, Vec::capacity)
             + self.ranks.get().map_or(0, |v| v.capacity() * 4)

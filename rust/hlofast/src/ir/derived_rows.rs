@@ -159,9 +159,24 @@ impl Module {
 
     /// Where the calls that computation `id` makes stand in `all_calls`.
     pub fn calls_within(&self, id: ComputationId) -> Range<usize> {
-        let rows = self.computation(id).rows();
-        let start = self.calls.partition_point(|call| call.row.0 < rows.start);
-        start..start + self.calls[start..].partition_point(|call| call.row.0 < rows.end)
+        let starts = self.derived().call_starts.get_or_init(|| {
+            let rows: Vec<u32> = self.calls.iter().map(|call| call.row.0).collect();
+            self.starts_by_computation(&rows)
+        });
+        starts[id.0 as usize] as usize..starts[id.0 as usize + 1] as usize
+    }
+
+    /// Where the rows of each computation begin in `rows`, which ascend; one longer than the
+    /// computations.
+    pub(crate) fn starts_by_computation(&self, rows: &[u32]) -> Vec<u32> {
+        let mut starts = Vec::with_capacity(self.computations.len() + 1);
+        let mut at = 0;
+        starts.push(0);
+        for computation in &self.computations {
+            at += rows[at..].iter().take_while(|row| **row < computation.end_row).count();
+            starts.push(at as u32);
+        }
+        starts
     }
 
     /// Which element get-tuple-element `row` takes; None if it is none or does not say.

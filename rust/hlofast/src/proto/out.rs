@@ -224,7 +224,8 @@ impl<'a> Out<'a> {
         // The first digit comes last and then is the lowest byte: all are written at once.
         let (mut digits, mut count) = (0u64, 0);
         while count == 0 || low > 0 || high > 0 && count < 8 {
-            digits = digits << 8 | u64::from(b'0') + low % 10;
+            let digit = u64::from(b'0') + low % 10;
+            digits = digits << 8 | digit;
             low /= 10;
             count += 1;
         }
