@@ -246,15 +246,39 @@ impl ScopeTree {
 /// that stays open reaches to the end.
 pub(super) fn component_end(name: &[u8], start: usize) -> usize {
     let mut depth = 0u32;
-    for (offset, byte) in name[start..].iter().enumerate() {
-        match byte {
-            b'/' if depth == 0 => return start + offset,
+    let mut ends_at = |at: usize| {
+        match name[at] {
+            b'/' => return depth == 0,
             b'(' | b'[' | b'{' => depth += 1,
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
+        false
+    };
+    let (words, _) = name[start..].as_chunks();
+    for (index, word) in words.iter().enumerate() {
+        let mut marks = slashes_and_brackets(u64::from_le_bytes(*word));
+        while marks != 0 {
+            let at = start + 8 * index + marks.trailing_zeros() as usize / 8;
+            if ends_at(at) {
+                return at;
+            }
+            marks &= marks - 1;
+        }
     }
-    name.len()
+    (start + 8 * words.len()..name.len()).find(|at| ends_at(*at)).unwrap_or(name.len())
+}
+
+/// The top bit of each byte of `word` that is a slash or a bracket, and perhaps of others behind
+/// such a byte.
+fn slashes_and_brackets(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 255;
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & ONES << 7;
+    let is = |byte: u8, ignored: u8| {
+        zeros((word ^ ONES * u64::from(byte)) & !(ONES * u64::from(ignored)))
+    };
+    // The two round ones differ in one bit, and so do square ones from braces.
+    is(b'/', 0) | is(b'(', 1) | is(b'[', 0x20) | is(b']', 0x20)
 }
 
 /// The parts of names that XLA merged: `first;second`.
@@ -339,4 +363,37 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let words = words_a.iter().zip(words_b).take_while(|(a, b)| a == b).count();
     let same = a.iter().zip(b).skip(8 * words).take_while(|(a, b)| a == b).count();
     8 * words + same
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_end_where_they_do_byte_by_byte() {
+        const BYTES: &[u8] = b"a_/([{)]}Yy;\xaf\xdb";
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            let mut next = |below: usize| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 33) as usize % below
+            };
+            let length = next(40);
+            // Mostly letters, so that components reach over several words.
+            let byte = |at: usize| if at < BYTES.len() { BYTES[at] } else { b'x' };
+            let name: Vec<u8> = (0..length).map(|_| byte(next(5 * BYTES.len()))).collect();
+            let start = next(length + 1);
+            let mut depth = 0u32;
+            let end = (start..length).find(|at| {
+                match name[*at] {
+                    b'(' | b'[' | b'{' => depth += 1,
+                    b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                name[*at] == b'/' && depth == 0
+            });
+            let text = String::from_utf8_lossy(&name);
+            assert_eq!(component_end(&name, start), end.unwrap_or(length), "{text} from {start}");
+        }
+    }
 }
