@@ -274,9 +274,8 @@ pub(super) fn component_end(name: &[u8], start: usize) -> usize {
 fn slashes_and_brackets(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & ONES << 7;
-    let is = |byte: u8, ignored: u8| {
-        zeros((word ^ ONES * u64::from(byte)) & !(ONES * u64::from(ignored)))
-    };
+    let all = |byte: u8| ONES * u64::from(byte);
+    let is = |byte: u8, ignored: u8| zeros((word ^ all(byte)) & !all(ignored));
     // The two round ones differ in one bit, and so do square ones from braces.
     is(b'/', 0) | is(b'(', 1) | is(b'[', 0x20) | is(b']', 0x20)
 }
