@@ -1,8 +1,9 @@
 //! Every kind of error that reading produces: where it points and what it says.
 
 use crate::support::invariants::check_invariants;
-use crate::support::reading::{parse, parse_all};
+use crate::support::reading::{modules, parse, parse_all};
 use hlofast::ErrorKind::{self, *};
+use hlofast::ir::{ComputationId, Row};
 use hlofast::text::{ErrorPlace, Source};
 
 /// Kinds that other tests show: those of strict mode and decoders, and of opening files.
@@ -65,6 +66,13 @@ const CASES: &[(ErrorKind, u64, u64, &str, &str)] = &[
     ),
     (InvalidHeader, 1, 1, "module's name", "HloModule ,\ne {\n  a = f32[] rng()\n}"),
     (InvalidComputation, 1, 1, "at least one", "e {\n}"),
+    (
+        InvalidComputation,
+        5,
+        2,
+        "ends before its ENTRY computation: the last one, sum,",
+        "HloModule m, entry_computation_layout={(f32[2]{0})->f32[]}\n\nsum {\n  a = f32[] rng()\n}",
+    ),
     (
         InvalidAsync,
         3,
@@ -159,4 +167,59 @@ fn a_body_that_ends_with_the_text_is_kept() {
     let (rows, kinds) = names("HloModule m\nc {\n  a = f32[] rng()\n}\ne {\n  b = f32[] rng()\n");
     assert_eq!(rows, ["a", "b"]);
     assert_eq!(kinds, [UnclosedBracket]);
+}
+
+/// Without an ENTRY the last computation is the entry, if the header does not describe another.
+#[test]
+fn text_cut_between_computations_is_a_fault() {
+    let mut cuts = 0;
+    for (dump, source) in modules() {
+        let module = parse(source.bytes()).unwrap();
+        if module.header_attribute("entry_computation_layout").is_none() {
+            continue;
+        }
+        let border = |id: ComputationId| {
+            let mut rows = module.parameters(id);
+            rows.push(Row(module.computation(id).root));
+            rows
+        };
+        let of_entry = border(module.entry());
+        let is_alike = |(a, b): (&Row, &Row)| {
+            module.shapes().is_compatible(module.shape(*a), module.shapes(), module.shape(*b))
+        };
+        for id in (0..module.entry().0).map(ComputationId) {
+            let computation = module.computation(id);
+            if computation.is_implicit || computation.is_inline {
+                continue;
+            }
+            let cut = &source.bytes()[..computation.body.end as usize];
+            let own = border(id);
+            // The whole program may stand in a function of its own, which the entry calls.
+            let is_program = own.len() == of_entry.len() && own.iter().zip(&of_entry).all(is_alike);
+            let fault = parse(cut).err().map(|error| error.kind());
+            let expected = (!is_program).then_some(InvalidComputation);
+            let name = String::from_utf8_lossy(module.bytes(computation.name));
+            assert_eq!(fault, expected, "{dump} after {name}");
+            cuts += usize::from(!is_program);
+        }
+    }
+    assert!(cuts > 1000, "{cuts}");
+    for (layout, is_whole) in [
+        ("f32[2]{0})->f32[2]{0}", true),
+        ("f32[<=2]{0})->f32[2]{0:T(256)}", true),
+        ("f32[2]{0})->f32[3]{0}", false),
+        ("f32[2]{0}, f32[2]{0})->f32[2]{0}", false),
+        (")->f32[2]{0}", false),
+        ("bf16[2]{0})->f32[2]{0}", false),
+        // What cannot be read tells nothing.
+        ("f32[2]{0}", true),
+    ] {
+        let text = format!(
+            "HloModule m, entry_computation_layout={{({layout}}}\n\n\
+             f {{\n  a = f32[2]{{0}} parameter(0)\n}}\n"
+        );
+        let text = if layout == "f32[2]{0}" { text.replace("={(", "={") } else { text };
+        assert_eq!(parse(text.as_bytes()).is_ok(), is_whole, "{text}");
+        assert!(parse_all(text.as_bytes()).is_ok());
+    }
 }
