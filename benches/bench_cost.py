@@ -27,8 +27,8 @@ def attribute(module: Any) -> Any:
 
 
 def decoded(data: bytes) -> Any:
-    """A module whose attributes (op_name, source file and line among them) and users are at hand, as
-    those of XLA's modules are, and whose costs nobody has asked for: they are kept once they are known.
+    """A module whose attributes (op_name, source file and line among them) and users are at hand,
+    as those of XLA's modules are, and whose costs are not: once known, they are kept.
     """
     module = hlofast.loads(data)
     module.cost(xla=True)
@@ -102,7 +102,8 @@ def one(
         clock("xla_loads", lambda: xla_cost(xla_parse(string)))
         for _ in range(3):
             for name, work in {"attribute": attribute, "count": count}.items():
-                clock(name, lambda work=work, fresh=decoded(data): work(fresh))
+                fresh = decoded(data)
+                clock(name, lambda work=work, fresh=fresh: work(fresh))
             clock("loads", lambda: hlofast.loads(data).cost().flops)
     return {
         "count": best["xla"] / best["count"],

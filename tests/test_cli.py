@@ -366,10 +366,39 @@ class TestFmt:
         ]
         assert sorted(tmp_path.iterdir()) == [target, page]
 
+    @pytest.mark.parametrize("name", ["out.txt", "out.hlo.pb", "out.txt.gz"])
+    def test_a_file_that_cannot_be_written_is_named(
+        self, train_step: Path, tmp_path: Path, name: str
+    ) -> None:
+        target = tmp_path / "none" / name
+        done = hlofast_command("fmt", train_step, "-o", target)
+        assert done.returncode == 3
+        assert done.stderr.splitlines()[-1] == f"hlofast: {target}: No such file or directory"
+        assert hlofast_command("fmt", train_step, "-o", tmp_path).returncode == 3
+
     def test_document(self, page: Path) -> None:
         modules = document("fmt", page)["modules"]
         assert [module["name"] for module in modules] == ["first", "second"]
         assert hlofast.loads(modules[0]["text"]).fingerprint() == modules[0]["fingerprint"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [["cost"], ["summary", "--json"], ["fmt"], ["lint"]])
+def test_a_full_disk_is_said_in_one_line(train_step: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-P", "-m", "hlofast", *arguments, str(train_step)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 3
+    assert done.stderr == "hlofast: output: No space left on device\n"
+
+
+def test_an_encoding_without_the_signs_of_tables(train_step: Path) -> None:
+    command = [sys.executable, "-P", "-m", "hlofast", "collectives", "--mesh", "data=4,model=2"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*command, train_step], capture_output=True, env=environment)
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert b"\\xd7" in done.stdout
 
 
 class FakeTerminal(io.StringIO):

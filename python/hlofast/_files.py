@@ -15,15 +15,27 @@ if TYPE_CHECKING:
 def replacing(path: str) -> Iterator[BinaryIO]:
     """A file beside `path`, which takes its place when the block ends.
 
-    Whoever reads `path` sees the old or the new content. If the block raises, nothing is left.
+    Whoever reads `path` sees the old or the new content. If the block raises, nothing is left. An
+    `OSError` of writing it names `path`.
     """
+    folder, name = os.path.split(path)
+    # Not of `tempfile`, whose files only their owner may read.
+    temporary = os.path.join(folder, f".{name[:64]}-{os.urandom(8).hex()}")
+    try:
+        with _writing(path, temporary) as file:
+            yield file
+    except OSError as error:
+        if error.filename in (None, temporary):
+            error.filename, error.filename2 = path, None
+        raise
+
+
+@contextmanager
+def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as device:  # A pipe or /dev/null, which nothing may replace.
             yield device
         return
-    folder, name = os.path.split(path)
-    # Not of `tempfile`, whose files only their owner may read.
-    temporary = os.path.join(folder, f".{name[:64]}-{os.urandom(8).hex()}")
     with open(temporary, "xb") as file:
         try:
             yield file

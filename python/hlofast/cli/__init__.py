@@ -1,11 +1,13 @@
 """The command line: one file per verb, imported only when the verb is used.
 
 A verb's file offers `configure(parser)` and `run(arguments) -> int`. Exit codes: 0 done,
-1 findings the caller asked to fail on, 2 usage, 3 some input could not be read, 130 interrupted.
+1 findings the caller asked to fail on, 2 usage, 3 some input could not be read or the output not
+be written, 130 interrupted.
 """
 
 import argparse
 import importlib
+import io
 import os
 import sys
 
@@ -119,15 +121,29 @@ def _run(argv: list[str]) -> int:
     return DONE
 
 
+def _discard_output() -> None:
+    """Keep the interpreter from writing, at exit, what standard output does not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Some encodings lack what tables are made of; what they have comes out as ever.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, which is its right; keep the interpreter from saying so at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone, which is its right.
+        _discard_output()
         return DONE
+    except OSError as error:
+        # Verbs say what they cannot read; this is mostly a full disk or a folder that is not there.
+        place = "output" if error.filename is None else error.filename
+        sys.stderr.write(f"hlofast: {place}: {error.strerror or error}\n")
+        _discard_output()
+        return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
