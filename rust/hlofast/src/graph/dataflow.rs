@@ -213,11 +213,19 @@ impl<'a> Flow<'a> {
     /// The bits of all values of a range together.
     #[inline]
     fn any(&self, range: Range<usize>) -> u8 {
+        // Mostly one, for which a loop made for many takes long.
+        if range.len() == 1 {
+            return self.bits[range.start];
+        }
         self.bits[range].iter().fold(0, |all, bits| all | bits)
     }
 
     #[inline]
     fn add(&mut self, range: Range<usize>, bits: u8) {
+        if range.len() == 1 {
+            self.bits[range.start] |= bits;
+            return;
+        }
         self.bits[range].iter_mut().for_each(|place| *place |= bits);
     }
 
