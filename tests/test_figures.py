@@ -1,0 +1,85 @@
+"""Figures that several verbs have of one thing are equal, or say what each counts."""
+
+from __future__ import annotations
+
+import tarfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES
+
+pytestmark = pytest.mark.once
+
+MESH = hlofast.Mesh({"data": 2, "model": 4})
+AGAIN = "recomputed-collectives"
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dumps of the guide."""
+    folder = tmp_path_factory.mktemp("guide")
+    archive = resources.files("hlofast") / "guide" / "examples.tar.xz"
+    with archive.open("rb") as file, tarfile.open(fileobj=file) as dumps:
+        dumps.extractall(folder, filter="data")
+    return folder
+
+
+def sharded(name: str) -> Path:
+    return FIXTURES / "sharded" / f"{name}.txt.gz"
+
+
+@pytest.mark.parametrize("name", ["README", "guide"])
+def test_payload_of_lint_is_that_of_the_axis(name: str, train_step: Path, guide: Path) -> None:
+    # Groups of `data` are spelled in three ways in the first.
+    module = hlofast.load(train_step if name == "README" else guide / "step.txt")
+    by_axis = {
+        row["axes"]: row["total_payload"]
+        for row in module.collectives(MESH).by("axes", totals=["total_payload"])
+    }
+    findings = module.lint(MESH).of(AGAIN)
+    assert findings
+    for finding in findings:
+        (axis,) = [axis for axis in by_axis if f" over {axis} (" in finding.message]
+        assert finding.figures["group_payload_bytes"] == by_axis[axis]
+
+
+def test_groups_without_a_mesh_are_those_of_devices_however_they_are_spelled() -> None:
+    # Groups along no axis of any mesh that the text speaks of, in two orders.
+    text = """HloModule m, is_scheduled=true, num_partitions=4
+
+ENTRY %e (p: f32[16]) -> (f32[32], f32[32]) {
+  %p = f32[16]{0} parameter(0)
+  %a = f32[32]{0} all-gather(%p), channel_id=1, replica_groups={{0,1},{2,3}}, dimensions={0}, use_global_device_ids=true, metadata={op_name="jit(f)/jvp(M)/checkpoint/all_gather"}
+  %b = f32[32]{0} all-gather(%p), channel_id=2, replica_groups=[2,2]<=[4], dimensions={0}, use_global_device_ids=true, metadata={op_name="jit(f)/transpose(jvp(M))/checkpoint/rematted_computation/all_gather"}
+  ROOT %t = (f32[32]{0}, f32[32]{0}) tuple(%a, %b)
+}
+"""
+    (finding,) = hlofast.loads(text).lint().of(AGAIN)
+    assert finding.figures["group_payload_bytes"] == 256
+    assert "50.00 %" in finding.message
+
+
+def findings_of(module: hlofast.Module) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = module.report(plots=False).to_dict()["findings"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["step.txt", "older_compiler.txt", "unconstrained.txt"])
+def test_findings_of_a_protobuf_are_those_of_the_text(name: str, guide: Path) -> None:
+    # Computations stand in another order in it.
+    text = hlofast.load(guide / name)
+    binary = hlofast.loads(text.to_proto())
+    assert binary.names() != text.names()
+    for mesh in (None, MESH):
+        shown = [
+            [
+                (one.message, one.names, one.source_file, one.source_line)
+                for one in module.lint(mesh)
+            ]
+            for module in (text, binary)
+        ]
+        assert shown[0] == shown[1]
