@@ -11,6 +11,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
+from test_cli import document, hlofast_command
 
 pytestmark = pytest.mark.once
 
@@ -61,6 +62,30 @@ ENTRY %e (p: f32[16]) -> (f32[32], f32[32]) {
     (finding,) = hlofast.loads(text).lint().of(AGAIN)
     assert finding.figures["group_payload_bytes"] == 256
     assert "50.00 %" in finding.message
+
+
+def test_a_mesh_that_does_not_fit_is_said(train_step: Path) -> None:
+    module = hlofast.load(train_step)
+    assert module.time("v5e", mesh=MESH).bound == "communication, longest over data"
+    assert module.time("v5e", mesh="data=2").bound == "communication along no axes of the mesh"
+    done = hlofast_command("time", "--device", "v5e", "--mesh", "data=2", train_step)
+    text = " ".join(done.stdout.split())
+    assert "the devices of 17 collectives differ along no axes of mesh data=2" in text
+
+
+def test_collectives_are_found_by_name_in_the_schedule(guide: Path) -> None:
+    (timed,) = document("time", "--device", "v5e", guide / "step.txt")["modules"]
+    rows = {row["collective"]: row for row in timed["collectives"]}
+    (sent,) = document("collectives", guide / "step.txt")["modules"]
+    inner = [row for row in sent["collectives"] if rows[row["name"]]["name"] != row["name"]]
+    assert inner
+    module = hlofast.load(guide / "step.txt")
+    table = {row["name"]: row["scheduled_as"] for row in module.collectives()}
+    for row in inner:
+        assert rows[row["name"]]["instruction"] == table[row["name"]]
+    shown = hlofast_command("time", "--device", "v5e", "--top", "0", guide / "step.txt").stdout
+    assert "scheduled as" in shown
+    assert inner[0]["name"] in shown
 
 
 def findings_of(module: hlofast.Module) -> list[dict[str, Any]]:
