@@ -88,6 +88,21 @@ def test_collectives_are_found_by_name_in_the_schedule(guide: Path) -> None:
     assert inner[0]["name"] in shown
 
 
+def test_phases_leave_out_what_the_compiler_recomputes(guide: Path) -> None:
+    (module,) = document("remat", guide / "too_large.txt")["modules"]
+    (note,) = [note["text"] for note in module["notes"] if note["kind"] == "other-phases"]
+    (costs,) = document("cost", "--by", "phase", guide / "too_large.txt")["modules"]
+    (row,) = [row for row in costs["groups"] if row["key"] == "recompute"]
+    missing = module["totals"]["recomputed_flops"] - row["flops"]
+    assert missing > 0
+    assert f"leaves out {missing:,} FLOP" in note
+    shown = hlofast_command("remat", guide / "too_large.txt").stdout
+    count = module["totals"]["recomputed"]
+    by = [row["by"] for row in module["recomputed"]]
+    assert f"\nrecomputed  {count} instructions" in shown
+    assert f": program {by.count('program')}, compiler {by.count('compiler')}\n" in shown
+
+
 def findings_of(module: hlofast.Module) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = module.report(plots=False).to_dict()["findings"]
     return found
