@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import hlofast
-from conftest import FIXTURES
+from conftest import FIXTURES, Seeds
+from console import output_of
 from test_cli import document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -106,6 +107,33 @@ def test_phases_leave_out_what_the_compiler_recomputes(guide: Path) -> None:
 def findings_of(module: hlofast.Module) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = module.report(plots=False).to_dict()["findings"]
     return found
+
+
+def test_what_lint_and_remat_find_is_told_once(seeds: Seeds) -> None:
+    module = hlofast.load(seeds.path("001"))
+    codes = [one["code"] for one in findings_of(module)]
+    assert codes.count("widened-weights-kept") == 1
+    assert "widened-weights-kept" in [one.code for one in module.remat().statements]
+
+
+@pytest.mark.parametrize("name", ["norm_v4_with_value", "mlp_scan_plain", "norm_v1_with_value"])
+def test_findings_say_which_verb_lists_them(name: str) -> None:
+    module = hlofast.load(sharded(name))
+    found = findings_of(module)
+    lint = [one["code"] for one in found if one["verb"] == "lint"]
+    assert lint == [one.code for one in module.lint()]
+    advised = [one.code for one in module.remat().statements if one.advice]
+    rest = [one["code"] for one in found if one["verb"] != "lint"]
+    assert rest == [code for code in advised if code not in lint]
+    assert {one["verb"] for one in found} <= {"lint", "remat"}
+
+
+def test_a_finding_of_remat_says_so(tmp_path: Path) -> None:
+    path = FIXTURES / "dumps" / "cpu_dense.before.txt.gz"
+    command = f"hlofast report --no-charts {path} -o report.html"
+    assert "name-before-constraint (hlofast remat): " in output_of(command, tmp_path)
+    html = hlofast.load(path).report(plots=False).html
+    assert "<code>name-before-constraint</code> (hlofast remat)" in html
 
 
 @pytest.mark.parametrize("name", ["step.txt", "older_compiler.txt", "unconstrained.txt"])
