@@ -13,6 +13,7 @@ import hlofast
 from conftest import FIXTURES, Seeds
 from console import output_of
 from test_cli import document, hlofast_command
+from test_diff import DUMPS, modules_of
 
 pytestmark = pytest.mark.once
 
@@ -63,6 +64,34 @@ ENTRY %e (p: f32[16]) -> (f32[32], f32[32]) {
     (finding,) = hlofast.loads(text).lint().of(AGAIN)
     assert finding.figures["group_payload_bytes"] == 256
     assert "50.00 %" in finding.message
+
+
+@pytest.mark.parametrize("path", DUMPS, ids=lambda path: str(path.relative_to(FIXTURES)))
+def test_figures_of_every_dump(path: Path) -> None:
+    for module in modules_of(path):
+        time = module.time("v5e")
+        parts = {
+            "compute": time.compute_seconds,
+            "memory": time.memory_seconds,
+            "other": time.other_seconds,
+            "communication": sum(time.exposed.values()),
+        }
+        if time.step_seconds > 0:
+            kind = time.bound.partition(" ")[0].rstrip(",")
+            assert parts[kind] == max(parts.values())
+        rows = [row for row in time.collectives if row["unknown"] == ""]
+        names = {row["name"] for row in module.collectives()}
+        assert {row["collective"] for row in rows} <= names
+        remat = module.remat()
+        outside = {row["instruction"] for row in remat.outside_phase()}
+        inside = [row for row in remat.recomputed if row["instruction"] not in outside]
+        phases = {row["phase"]: row for row in module.cost().by("phase")}
+        own = phases.get("recompute", {"flops": 0, "instructions": 0})
+        assert sum(row["flops"] for row in inside) == own["flops"]
+        counts = module.summary(shapes=1)["counts"]
+        totals = {row["measure"]: row["before"] for row in module.diff(module).totals()}
+        for name in ("instructions", "computations"):
+            assert totals[name] == counts[name]
 
 
 def test_a_mesh_that_does_not_fit_is_said(train_step: Path) -> None:
@@ -151,3 +180,16 @@ def test_findings_of_a_protobuf_are_those_of_the_text(name: str, guide: Path) ->
             for module in (text, binary)
         ]
         assert shown[0] == shown[1]
+
+
+def test_what_one_text_only_implies_is_said() -> None:
+    text = hlofast.load(sharded("decoder_v6e_4"))
+    diff = text.diff(hlofast.loads(text.to_proto()))
+    changes = {row["measure"]: row["change"] for row in diff.totals()}
+    implied = changes["instructions"], changes["computations"]
+    assert min(implied) > 0
+    assert diff.notes[-1] == (
+        f"before: the text implies {implied[0]:,} more instructions and {implied[1]:,} more "
+        "computations, which are compared but not counted"
+    )
+    assert not any("implies" in note for note in text.diff(text).notes)
