@@ -193,3 +193,16 @@ def test_what_one_text_only_implies_is_said() -> None:
         "computations, which are compared but not counted"
     )
     assert not any("implies" in note for note in text.diff(text).notes)
+
+
+def test_the_next_peak_names_the_value(guide: Path) -> None:
+    with pytest.warns(UserWarning, match="no layout"):
+        memory = hlofast.load(guide / "too_large.txt").memory()
+    largest = memory.without_largest()
+    row = memory.live.row(0)
+    assert (largest["instruction"], largest["index"]) == (row["instruction"], row["index"])
+    value = f"{row['name']}{row['index']}"
+    assert value.endswith("}")
+    shown = hlofast_command("memory", guide / "too_large.txt").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("next peak")]
+    assert line.endswith(f" without {value}")
