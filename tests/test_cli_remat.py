@@ -71,7 +71,7 @@ def test_statements_of_the_issue_page(seeds: Seeds) -> None:
 
 def test_kept_gather_for_people() -> None:
     text = shown(KEPT, *MESH)
-    assert "\ngathers       3 all-gathers, 1 kept from forward to backward\n" in text
+    assert "\ngathers     3 all-gathers, 1 kept from forward to backward\n" in text
     assert "f32[1,2048,1024] over model" in text
     assert "[gather-kept]\n  proof: all-gather.23, " in text
     assert "  advice: name the tensor before the constraint" in text

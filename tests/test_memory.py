@@ -75,7 +75,13 @@ def test_figures_and_tables() -> None:
         "bytes": 400,
         "byte_steps": 2800,
     }
-    assert memory.without_largest() == {"instruction": 0, "bytes": 400, "live_peak": 604, "at": 4}
+    assert memory.without_largest() == {
+        "instruction": 0,
+        "index": "{}",
+        "bytes": 400,
+        "live_peak": 604,
+        "at": 4,
+    }
     assert memory.live_at("a").to_pylist()[0]["name"] == "p"
     assert memory.values()["name"].tolist() == list("pcabdr")
     assert isinstance(memory, hlofast.Memory)

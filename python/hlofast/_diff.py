@@ -134,11 +134,13 @@ class Diff:
         live_peak (bytes), collectives, payload and wire_bytes (of all executions)), `before`,
         `after`, `change` (their difference; all int64, with -1 and 0 where a figure is not known),
         `is_known` (uint8), `is_lower_bound` (uint8: 1 where FLOPs are missing in either module,
-        see `Cost.mfu`), `provenance`: counts are exact, the others are modelled.
+        see `Cost.mfu`), `provenance`: counts are exact, the others are modelled. Instructions and
+        computations are those that the texts write, as in `Module.summary`; `notes` says how many
+        more they imply where that differs.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),
-            "computations": (len(self.before.computations), len(self.after.computations)),
+            "computations": (self.before.computation_count, self.after.computation_count),
         }
         costs = self._both_costs()
         for name in _SUMS:
@@ -173,13 +175,26 @@ class Diff:
 
     @property
     def notes(self) -> list[str]:
-        """What in either module contradicts itself, so that `live_peak` of `totals` is doubtful.
+        """What to keep in mind about `totals`, each beginning with before, after or both.
 
-        See `Memory.contradictions`; each begins with the module (before, after, both) it is of.
+        What in either module contradicts itself, so that `live_peak` is doubtful (see
+        `Memory.contradictions`), and what one text writes and the other only implies, which counts
+        as instructions and computations of one of them alone.
         """
         (_, before), (_, after) = self._both_peaks()
         notes = [f"{'both' if text in after else 'before'}: {text}" for text in before]
-        return notes + [f"after: {text}" for text in after if text not in before]
+        notes += [f"after: {text}" for text in after if text not in before]
+        implied = [_implied(module) for module in (self.before, self.after)]
+        if implied[0] != implied[1]:
+            for side, (instructions, computations) in zip(
+                ("before", "after"), implied, strict=True
+            ):
+                if instructions:
+                    notes.append(
+                        f"{side}: the text implies {instructions:,} more instructions and "
+                        f"{computations:,} more computations, which are compared but not counted"
+                    )
+        return notes
 
     def by(self, key: str, *, depth: int = 3) -> Table:
         """FLOPs and bytes of both modules by `key`, one of those of `Cost.by`.
@@ -249,6 +264,12 @@ def _live_peak(module: Module) -> _Peak:
     except ValueError:
         return None, []
     return memory.live_peak, memory.contradictions
+
+
+def _implied(module: Module) -> tuple[int, int]:
+    """Instructions and computations that the text only implies."""
+    computations = len(module.computations) - module.computation_count
+    return len(module) - module.instruction_count, computations
 
 
 def _opcodes(module: Module) -> dict[tuple[str, ...], list[int]]:

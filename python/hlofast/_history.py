@@ -133,7 +133,7 @@ def figures(
         live_peak = -1
     return {
         "instructions": module.instruction_count,
-        "computations": len(module.computations),
+        "computations": module.computation_count,
         "fusions": sum(opcode == "fusion" for opcode in module.opcodes()),
         "collectives": len({row["instruction"] for row in sent}),
         "flops": int(cost.flops),

@@ -53,7 +53,10 @@ class Finding:
         self.remedy: str = found["remedy"]
         """What to change."""
         self.instructions: tuple[int, ...] = tuple(found["rows"])
-        """The rows that prove it: first what it is about, one for each place (1,024 at most)."""
+        """The rows that prove it.
+
+        First what it is about, one for each place (1,024 at most), most at stake first.
+        """
         self.names: tuple[str, ...] = tuple(module[row].name for row in self.instructions)
         """Their names."""
         self.places: int = found["places"]

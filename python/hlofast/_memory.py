@@ -229,8 +229,9 @@ class Memory:
     def without_largest(self) -> dict[str, Any]:
         """What would be the peak if the largest buffer alive there went.
 
-        `instruction` (the row that makes it), `bytes`, then `live_peak` and `at` (a row or None)
-        without it. An empty dictionary if nothing is alive.
+        `instruction` (the row that makes it), `index` (which part of its result: `{9}`), `bytes`,
+        then `live_peak` and `at` (a row or None) without it. An empty dictionary if nothing is
+        alive.
         """
         if not len(self.live):
             return {}
@@ -238,6 +239,7 @@ class Memory:
         peak, row = self._data.peak_without(largest["buffer"])
         return {
             "instruction": largest["instruction"],
+            "index": largest["index"],
             "bytes": largest["bytes"],
             "live_peak": peak,
             "at": row,

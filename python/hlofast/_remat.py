@@ -11,6 +11,7 @@ from hlofast.table import Table, column_of
 TYPE_CHECKING = False  # The command line says it; importing typing would slow its start.
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from hlofast._core import Instruction, Mesh, Module
     from hlofast._cost import Cost, Rules
@@ -107,6 +108,16 @@ class Remat:
         `op_name`, `source_file`, `source_line`.
         """
         return self._table("recomputed")
+
+    def outside_phase(self) -> list[dict[str, Any]]:
+        """The rows of `recomputed` that are not of phase recompute.
+
+        That phase, in `instructions` and in `Cost.by("phase")`, is of what operation names call
+        recomputed; clones of the compiler and twins have the phase of what they repeat.
+        """
+        phases = self._cost._data.column("phase").tolist()
+        own = _core.phases.index("recompute")
+        return [row for row in self.recomputed if phases[row["instruction"]] != own]
 
     @property
     def residuals(self) -> Table:

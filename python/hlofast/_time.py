@@ -32,6 +32,8 @@ _SECONDS = (
     "exposed_seconds",
 )
 _KEYS = ("bound", "opcode", "computation", "phase", "scope", "source")
+NO_AXES = "no axis subset"
+"""What stands for the axes of devices that do not differ along axes of the mesh only."""
 _MODELS = ("topology", "speed-of-light", "alpa")
 
 
@@ -95,17 +97,27 @@ class Time:
 
     @property
     def bound(self) -> str:
-        """What takes most of the step.
+        """What takes most of the step: compute, memory, other or communication.
 
-        compute, memory, other, or communication over the axes that are waited for longest.
+        Communication is all of `exposed` together, and is followed by the axes: `over data`, or
+        `longest over data` where others are waited for too; `along no axes of the mesh` if those
+        devices do not fit it.
         """
+        if self.step_seconds <= 0:
+            return "nothing"
+        waits = {axes: seconds for axes, seconds in self._step[4] if seconds > 0}
         parts = {
             "compute": self.compute_seconds,
             "memory": self.memory_seconds,
             "other": self.other_seconds,
-            **{f"communication over {axes}": seconds for axes, seconds in self._step[4]},
+            "communication": sum(waits.values()),
         }
-        return max(parts, key=lambda name: parts[name]) if self.step_seconds > 0 else "nothing"
+        most = max(parts, key=lambda name: parts[name])
+        if most != "communication":
+            return most
+        longest = max(waits, key=lambda axes: waits[axes])
+        where = "along no axes of the mesh" if longest == NO_AXES else f"over {longest}"
+        return f"{most} {where}" if len(waits) == 1 else f"{most}, longest {where}"
 
     @property
     def mesh(self) -> str | None:
@@ -226,11 +238,12 @@ class Time:
     def collectives(self) -> Table:
         """Every collective: what it sends, how long it takes and how much of that is waited for.
 
-        Columns: instruction, name, kind, axes, payload (bytes of the whole array; -1 unknown),
-        group_size (-1 unknown), wire_bytes (that each device sends), seconds (of one execution),
-        alpha_seconds (of those, what does not depend on the size), bytes_per_second (wire bytes
-        over the rest), exposed_seconds (of one execution), multiplicity, unknown (the figure that
-        is missing, or empty).
+        Columns: instruction and name (what is scheduled: the collective, or the fusion or call that
+        it is in), collective (the name of the collective itself, as in `Collectives`), kind, axes,
+        payload (bytes of the whole array; -1 unknown), group_size (-1 unknown), wire_bytes (that
+        each device sends), seconds (of one execution), alpha_seconds (of those, what does not
+        depend on the size), bytes_per_second (wire bytes over the rest), exposed_seconds (of one
+        execution), multiplicity, unknown (the figure that is missing, or empty).
         """
         if self._collectives is None:
             self._collectives = Table(self._data.collectives())

@@ -55,7 +55,8 @@ class Report:
 
         Figures have `key`, `label`, `value` (None for what is not known), `text` and `note` (what
         the figure rests on, or how to give what is missing), findings `code`, `text`, `stake`,
-        `remedy`, `place` and `names`.
+        `remedy`, `place`, `names` and `verb` (what lists it too, lint or remat; None of a
+        directory).
         """
         return {
             "title": self.title,
@@ -69,6 +70,7 @@ class Report:
                     **{name: getattr(one, name) for name in ("code", "text")},
                     **{name: getattr(one, name) or None for name in ("stake", "remedy", "place")},
                     "names": [name for _, name in one.proof],
+                    "verb": one.verb or None,
                 }
                 for one in self._contents.findings
             ],

@@ -44,7 +44,7 @@ class Figure:
 class Statement:
     """Something to know or to change."""
 
-    __slots__ = ("code", "place", "proof", "remedy", "stake", "text")
+    __slots__ = ("code", "place", "proof", "remedy", "stake", "text", "verb")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Statement:
         remedy: str = "",
         place: str = "",
         proof: Iterable[tuple[int, str]] = (),
+        verb: str = "",
     ) -> None:
         self.code = code
         self.text = text
@@ -63,6 +64,8 @@ class Statement:
         self.place = place
         self.proof = tuple(proof)
         """Rows and names of instructions that show it."""
+        self.verb = verb
+        """The verb of the command line that lists it too."""
 
 
 class Section:
@@ -322,7 +325,13 @@ def _findings(found: Analyses) -> list[Statement]:
         proof = list(zip(one.instructions, one.names, strict=True))[:4]
         statements.append(
             Statement(
-                one.code, one.message, stake=stake, remedy=one.remedy, place=place, proof=proof
+                one.code,
+                one.message,
+                stake=stake,
+                remedy=one.remedy,
+                place=place,
+                proof=proof,
+                verb="lint",
             )
         )
     return statements

@@ -233,7 +233,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _statements(statements: Iterable[Statement], kind: str) -> str:
-    items = [_statement(one) for one in statements]
+    items = [_statement(one, kind) for one in statements]
     first = f'<ol class="{kind}s">{"".join(items[:_FIRST])}</ol>'
     if len(items) <= _FIRST:
         return first
@@ -241,10 +241,13 @@ def _statements(statements: Iterable[Statement], kind: str) -> str:
     return f"{first}<details><summary>{len(items) - _FIRST:,} more</summary>{rest}</details>"
 
 
-def _statement(one: Statement) -> str:
+def _statement(one: Statement, kind: str) -> str:
     stake = f'<span class="stake">{text(one.stake)}</span>' if one.stake else ""
     place = f'<span class="place"><bdi>{text(one.place)}</bdi></span>' if one.place else ""
-    head = f'<p class="head"><code>{text(one.code)}</code>{stake}{place}</p>'
+    # Findings are those of lint, but for some.
+    is_other = kind == "finding" and one.verb not in ("", "lint")
+    verb = f" (hlofast {text(one.verb)})" if is_other else ""
+    head = f'<p class="head"><code>{text(one.code)}</code>{verb}{stake}{place}</p>'
     remedy = f'<p class="remedy">{text(one.remedy)}</p>' if one.remedy else ""
     links = ", ".join(f'<a href="#i-{row}"><bdi>{text(name)}</bdi></a>' for row, name in one.proof)
     proof = f'<p class="proof">Shown by {links}</p>' if links else ""

@@ -18,6 +18,7 @@ from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import cost as say_cost
 from hlofast.cli import output
+from hlofast.cli import remat as say_remat
 from hlofast.cli import time as say_time
 
 TYPE_CHECKING = False
@@ -41,8 +42,9 @@ def of_module(found: Analyses) -> list[Section]:
 
 
 def advice(found: Analyses) -> list[Statement]:
-    """What the analysis of recomputation says is to be changed."""
-    return [one for one in _statements(found) if one.remedy]
+    """What the analysis of recomputation says is to be changed, without what lint says too."""
+    known = found.findings.counts()
+    return [one for one in _statements(found) if one.remedy and one.code not in known]
 
 
 def _sheet(key: str, caption: str, table: Table, columns: str, **options: Any) -> Sheet:
@@ -326,7 +328,8 @@ def _statements(found: Analyses) -> list[Statement]:
     statements = []
     for one in found.remat.statements:
         proof = list(zip(one.instructions, one.names, strict=True))[:4]
-        statements.append(Statement(one.code, one.text, remedy=one.advice or "", proof=proof))
+        remedy = one.advice or ""
+        statements.append(Statement(one.code, one.text, remedy=remedy, proof=proof, verb="remat"))
     return statements
 
 
@@ -334,12 +337,14 @@ def _remat(found: Analyses) -> Section:
     remat = found.remat
     recomputed = remat.recomputed
     flops = sum(recomputed._columns["flops"].tolist())
+    by: list[Any] = recomputed._columns["by"].tolist()
     sizes: list[Any] = remat.residuals._columns["bytes"].tolist()
     kept = sum(max(size, 0) for size in sizes)
     facts = [
         (
             "recomputed",
-            f"{output.counted(len(recomputed), 'instruction')}, {output.quantity(flops, 'FLOP')}",
+            f"{output.counted(len(recomputed), 'instruction')}, {output.quantity(flops, 'FLOP')}"
+            + say_remat.by_whom(by),
         ),
         ("kept", f"{output.counted(len(remat.residuals), 'residual')}, {output.size(kept)}"),
         ("gathers", output.counted(len(remat.gathers), "all-gather")),

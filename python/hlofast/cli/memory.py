@@ -206,6 +206,11 @@ def _label(by: str, key: str | None) -> str:
     return key.replace("_", " ") if by == "class" else key
 
 
+def _value(row: dict[str, Any]) -> str:
+    """A value as people call it: `while.85{9}`."""
+    return str(row["name"]) + (row["index"] if row["index"] != "{}" else "")
+
+
 def _place(row: dict[str, Any]) -> str:
     if row["source_file"]:
         return f"{row['source_file']}:{row['source_line']}"
@@ -232,12 +237,8 @@ def _print(
         gap = f"{abs(more):,} B {'more' if more >= 0 else 'less'} than without fragmentation"
         facts.append(("allocated", f"{output.size(allocated['total_bytes'])}, {gap}"))
     if largest:
-        facts.append(
-            (
-                "next peak",
-                f"{output.size(largest['live_peak'])} at {largest['at']} without {largest['name']}",
-            )
-        )
+        size = output.size(largest["live_peak"])
+        facts.append(("next peak", f"{size} at {largest['at']} without {_value(largest)}"))
     printer.heading(document["name"])
     printer.facts(facts)
     groups = document["groups"]
@@ -256,7 +257,7 @@ def _print(
     total = sum(row["bytes"] for row in live)
     rows = [
         [
-            row["name"] + (row["index"] if row["index"] != "{}" else ""),
+            _value(row),
             row["bytes"],
             output.share(row["bytes"], total),
             row["class"].replace("_", " "),

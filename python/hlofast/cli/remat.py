@@ -285,6 +285,15 @@ def _notes(remat: Remat) -> list[dict[str, Any]]:
             "unscheduled",
             "the module is not scheduled: spans are counted in the order of the text",
         )
+    elsewhere = remat.outside_phase()
+    if elsewhere:
+        flops = sum(max(row["flops"], 0) for row in elsewhere)
+        note(
+            "other-phases",
+            f"phase recompute, here and in `hlofast cost`, leaves out {flops:,} FLOP of "
+            f"{output.counted(len(elsewhere), 'recomputed instruction')}: clones of the compiler "
+            "and twins have the phase of what they repeat",
+        )
     by_place = [row for row in remat.residuals if not row["is_named"]]
     if by_place:
         count = output.counted(len(by_place), "residual")
@@ -323,6 +332,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     recomputed = output.counted(totals["recomputed"], "instruction")
     if totals["recomputed"]:
         recomputed += f", {output.quantity(totals['recomputed_flops'], 'FLOP')}"
+        recomputed += by_whom([row["by"] for row in document["recomputed"]])
     residuals = output.counted(totals["residuals"], "residual")
     if totals["residuals"]:
         residuals += f", {output.size(totals['residual_bytes'])}"
@@ -331,11 +341,19 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         gathers += f", {totals['kept_gathers']:,} kept from forward to backward"
     return [
         ("file", f"{document['path']}{line}"),
-        ("instructions", phases),
+        ("phases", f"{phases} instructions"),
         ("recomputed", recomputed),
         ("kept", residuals),
         ("gathers", gathers),
     ]
+
+
+def by_whom(by: list[str]) -> str:
+    """`: program 5, compiler 15`; nothing where the program alone has things computed again."""
+    counts = {one: by.count(one) for one in ("program", "compiler", "twin")}
+    if counts["program"] == len(by):
+        return ""
+    return ": " + ", ".join(f"{one} {count:,}" for one, count in counts.items() if count)
 
 
 def _print_gathers(

@@ -23,7 +23,8 @@ examples:
 The page is one file that loads nothing, for any browser of 2023 or later: it can be sent, kept and
 opened from disk. What is not known without --device or --mesh is said to be unknown. --config is
 what was declared, as `hlofast check` reads it. Charts need bokeh (pip install 'hlofast[report]');
-without it, and with --no-charts, there are the tables alone.
+without it, and with --no-charts, there are the tables alone. Findings are those of `hlofast lint`,
+then what else `hlofast remat` says is to be changed.
 """
 VERSION = 1
 SHOWN = 3
@@ -140,7 +141,9 @@ def _say(arguments: argparse.Namespace, report: Report) -> None:
     for one in document["findings"][:SHOWN]:
         printer.line()
         stake = f": {one['stake']}" if one["stake"] else ""
-        printer.paragraph(f"{one['code']}{stake}: ", one["text"])
+        # Findings are those of lint, but for some.
+        verb = f" (hlofast {one['verb']})" if one["verb"] not in (None, "lint") else ""
+        printer.paragraph(f"{one['code']}{verb}{stake}: ", one["text"])
     more = len(document["findings"]) - SHOWN
     if more > 0:
         printer.line()

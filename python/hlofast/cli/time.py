@@ -201,8 +201,9 @@ def notes(time: Time, has_levels: bool) -> list[dict[str, Any]]:
     def note(kind: str, text: str) -> None:
         noted.append({"kind": kind, "text": text})
 
-    collectives = time.collectives
+    from hlofast._time import NO_AXES
 
+    collectives = time.collectives
     summary = time.module.summary(shapes=1)
     if not time.module.is_scheduled:
         note("unscheduled", "the module is not scheduled: its instructions ran in text order")
@@ -217,6 +218,13 @@ def notes(time: Time, has_levels: bool) -> list[dict[str, Any]]:
     elif len(collectives) and time.mesh_source != "given":
         words = time.mesh_source.replace("_", " ")
         note("derived-mesh", f"mesh {time.mesh}, derived from {words}")
+    misfits = sum(row["axes"] == NO_AXES for row in collectives)
+    if misfits:
+        note(
+            "no-axes",
+            f"the devices of {output.counted(misfits, 'collective')} differ along no axes of mesh "
+            f"{time.mesh}: `hlofast collectives` says why",
+        )
     if len(collectives) and not has_levels:
         note("one-level", "neither hosts nor slices are given: all devices are one network level")
     if time.device.backend == "tpu" and time.estimates != "roofline":
@@ -310,9 +318,12 @@ def _print_collectives(
         key=lambda row: -row["seconds"] * (row["multiplicity"] or 1),
     )
     limit = arguments.top or None
+    # Inside of fusions and calls, that of the schedule is another name than `collectives` prints.
+    has_inner = any(row["collective"] != row["name"] for row in found[:limit])
     rows = [
         [
             row["name"],
+            *([row["collective"]] if has_inner else []),
             row["kind"],
             row["axes"],
             output.size(row["payload"]),
@@ -324,5 +335,6 @@ def _print_collectives(
         ]
         for row in found[:limit]
     ]
-    columns = "name|kind|axes|payload|devices|time|of it latency|exposed|times".split("|")
+    columns = ["scheduled as", "collective"] if has_inner else ["name"]
+    columns += "kind|axes|payload|devices|time|of it latency|exposed|times".split("|")
     printer.table("Collectives, one execution each", columns, rows, len(found))

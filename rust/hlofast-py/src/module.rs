@@ -112,6 +112,12 @@ impl Module {
         self.core().instruction_count()
     }
 
+    /// Number of computations that the text writes.
+    #[getter]
+    fn computation_count(&self) -> usize {
+        self.core().computation_count()
+    }
+
     /// The distinct shapes by number.
     #[getter]
     fn shapes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
@@ -378,7 +384,7 @@ impl Module {
             "<Module {}: {} in {}{errors}>",
             self.name_text(),
             count(self.core().instruction_count(), "instruction"),
-            count(self.core().computations().len(), "computation"),
+            count(self.core().computation_count(), "computation"),
         )
     }
 

@@ -94,9 +94,8 @@ fn counts<'py>(
     summary: &Summary,
 ) -> PyResult<Bound<'py, PyDict>> {
     let entry = summary.computations.get(module.entry().0 as usize);
-    let written = module.computations().iter().filter(|computation| !computation.is_implicit);
     row(py, |dict| {
-        dict.set_item("computations", written.count())?;
+        dict.set_item("computations", module.computation_count())?;
         dict.set_item("instructions", summary.instructions)?;
         dict.set_item("implicit_instructions", summary.implicit_instructions)?;
         dict.set_item("entry_instructions", entry.map_or(0, |usage| usage.instructions))?;

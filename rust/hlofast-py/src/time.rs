@@ -203,6 +203,8 @@ impl TimeData {
         };
         numbers("instruction", Column::of(found.iter().map(|c| c.outer.0).collect()))?;
         texts("name", found.iter().map(|c| core.instruction_name(c.outer).into()).collect())?;
+        let own = found.iter().map(|c| core.instruction_name(c.row).into());
+        texts("collective", own.collect())?;
         texts("kind", found.iter().map(|c| c.kind.as_str().as_bytes().into()).collect())?;
         let communications = &timed.time.communications;
         texts("axes", communications.iter().map(|c| c.axes.as_bytes().into()).collect())?;

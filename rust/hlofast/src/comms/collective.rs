@@ -133,8 +133,13 @@ pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> C
     all
 }
 
-/// Groups are read once per distinct text.
-type GroupTexts = std::collections::HashMap<Vec<u8>, Option<u32>>;
+/// Groups are read once per distinct text; texts of the same groups become one.
+#[derive(Default)]
+struct GroupTexts {
+    by_text: std::collections::HashMap<Vec<u8>, Option<u32>>,
+    /// By the one form of the groups and the number of devices in them.
+    by_form: std::collections::HashMap<(String, Option<u64>), u32>,
+}
 
 struct Reader<'a> {
     module: &'a Module,
@@ -299,10 +304,15 @@ impl Reader<'_> {
                 key.push(u8::from(collective.channel.is_some()));
                 let context = &all.context;
                 let groups = &mut all.groups;
-                let index = *self.groups.entry(key).or_insert_with(|| {
+                let GroupTexts { by_text, by_form } = &mut self.groups;
+                let index = *by_text.entry(key).or_insert_with(|| {
                     let read = DeviceGroups::of_row(module, row, context).ok()?;
-                    groups.push(read);
-                    Some(groups.len() as u32 - 1)
+                    let form = (read.to_text(), read.device_count());
+                    let index = by_form.entry(form).or_insert_with(|| {
+                        groups.push(read);
+                        groups.len() as u32 - 1
+                    });
+                    Some(*index)
                 });
                 collective.groups = index;
                 let groups = index.and_then(|index| all.groups.get(index as usize));

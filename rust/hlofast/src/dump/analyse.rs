@@ -190,7 +190,7 @@ pub fn analyse(
         row.numbers("replica_count", one(module.replica_count().unwrap_or(-1)));
         row.numbers("text_bytes", one(module.text().len() as i64));
         row.numbers("instructions", one(summary.instructions as i64));
-        row.numbers("computations", one(summary.computations.len() as i64));
+        row.numbers("computations", one(module.computation_count() as i64));
         let digest = fingerprint(module, &FingerprintOptions::default());
         row.texts("fingerprint", text(&hexadecimal(&digest)));
         let totals = &counted.totals;

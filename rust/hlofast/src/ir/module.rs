@@ -454,6 +454,11 @@ impl Module {
         self.columns.flags.iter().filter(|flags| **flags & Flags::IMPLICIT == 0).count()
     }
 
+    /// The number of computations the text writes: those that are not implicit.
+    pub fn computation_count(&self) -> usize {
+        self.computations.iter().filter(|computation| !computation.is_implicit).count()
+    }
+
     /// Bytes held beyond the text: columns, tables, arena and what was derived so far.
     pub fn heap_bytes(&self) -> usize {
         size_of::<Self>()

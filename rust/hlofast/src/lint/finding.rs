@@ -105,7 +105,7 @@ pub struct Figure {
 pub struct Finding {
     /// What it is.
     pub code: Code,
-    /// The instructions that prove it, the subjects first.
+    /// The instructions that prove it: the subjects, those with most at stake first, then others.
     pub rows: Vec<Row>,
     /// How many places it was found at that belong together: those of one source line, or, of some
     /// rules, of the same devices.

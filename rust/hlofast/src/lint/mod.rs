@@ -26,7 +26,7 @@ pub use finding::{Code, Figure, Finding, Findings, Measure};
 use crate::comms::{Collectives, Mesh};
 use crate::cost::Cost;
 use crate::graph::Attribution;
-use crate::ir::Module;
+use crate::ir::{Module, Row};
 use program::Program;
 use site::{Rule, Site};
 
@@ -99,7 +99,8 @@ pub fn lint(
         flops.saturating_add(bytes.saturating_mul(u128::from(options.order_flops_per_byte)))
     };
     found.sort_by(|a, b| {
-        let order = |finding: &Finding| (finding.code, finding.rows.first().copied());
+        let place = |row: &Row| program.place(*row);
+        let order = |finding: &Finding| (finding.code, finding.rows.first().map(place));
         weight(b).cmp(&weight(a)).then_with(|| order(a).cmp(&order(b)))
     });
     Findings { findings: found }

@@ -5,12 +5,15 @@ use super::finding::Measure;
 use super::site::Site;
 use super::walk::Walk;
 use crate::comms::{
-    AxisMatch, Collective, Collectives, DeviceGroups, GroupMode, Mesh, PermuteMatch, derive_mesh,
+    Along, AxisMatch, AxisPart, Collective, Collectives, DeviceGroups, GroupMode, Mesh,
+    PermuteMatch, along, derive_mesh,
 };
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::cost::{Cost, Executions};
 use crate::graph::{Attribution, Phase};
+use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
+use hashbrown::HashMap;
 use std::cell::OnceCell;
 
 /// Groups of more devices than this are not looked at one by one.
@@ -29,6 +32,8 @@ pub(super) struct Program<'a> {
     open: Vec<bool>,
     mesh: Option<&'a Mesh>,
     derived: OnceCell<Option<Mesh>>,
+    /// By computation: how many calls reach first from the entry.
+    reached: OnceCell<Vec<u32>>,
     /// By groups: the devices of the first group.
     members: Vec<OnceCell<Option<Vec<u64>>>>,
     /// Payload, ring wire bytes and their sums over all executions.
@@ -77,6 +82,7 @@ impl<'a> Program<'a> {
             open: open_computations(module, cost),
             mesh,
             derived: OnceCell::new(),
+            reached: OnceCell::new(),
             members: collectives.groups.iter().map(|_| OnceCell::new()).collect(),
             payload: 0,
             wire: 0,
@@ -115,6 +121,14 @@ impl<'a> Program<'a> {
             phase: executions.first().map_or(Phase::Unattributed, |entry| entry.phase),
             is_lower_bound: count.is_none() || self.is_open(self.module.computation_of(row)),
         }
+    }
+
+    /// What orders rows as calls reach them from the entry. The order of rows is that of
+    /// computations in the text, which differs between spellings of one program.
+    pub fn place(&self, row: Row) -> (u32, Row) {
+        let reached = self.reached.get_or_init(|| reached(self.module));
+        let computation = self.module.computation_of(row).0 as usize;
+        (reached.get(computation).copied().unwrap_or(u32::MAX), row)
     }
 
     /// Whether the phase of anything is known.
@@ -200,6 +214,31 @@ impl<'a> Program<'a> {
             let derived = || derive_mesh(self.module).map(|derived| derived.mesh);
             self.derived.get_or_init(derived).as_ref()
         })
+    }
+
+    /// By collective: a number that those along the same axes of the mesh have in common, permutes
+    /// too; those along no axes if they have the same groups. None where neither is known.
+    pub fn links(&self) -> Vec<Option<u32>> {
+        #[derive(PartialEq, Eq, Hash)]
+        enum Link {
+            Axes(Vec<AxisPart>),
+            Groups(u32),
+        }
+        let collectives = &self.collectives.collectives;
+        let places = match self.mesh() {
+            Some(mesh) => along(self.module, mesh, self.collectives),
+            None => vec![Along::default(); collectives.len()],
+        };
+        let mut numbers: HashMap<Link, u32, BuildMix> = HashMap::default();
+        let link = |(collective, place): (&Collective, Along)| {
+            let link = match collective.groups {
+                _ if !place.parts.is_empty() => Link::Axes(place.parts),
+                groups => Link::Groups(groups?),
+            };
+            let next = numbers.len() as u32;
+            Some(*numbers.entry(link).or_insert(next))
+        };
+        collectives.iter().zip(places).map(link).collect()
     }
 
     /// `model (4 devices)`, or the groups where they are along no axes.
@@ -322,6 +361,22 @@ fn open_computations(module: &Module, cost: &Cost) -> Vec<bool> {
         }
     }
     open
+}
+
+/// By computation: how many calls reach first, depth first from the entry; those that none
+/// reaches stand last.
+fn reached(module: &Module) -> Vec<u32> {
+    let mut order = vec![u32::MAX; module.computations().len()];
+    let mut next = 0;
+    let mut waiting = vec![module.entry()];
+    while let Some(id) = waiting.pop() {
+        let Some(place @ &mut u32::MAX) = order.get_mut(id.0 as usize) else { continue };
+        *place = next;
+        next += 1;
+        let calls = &module.all_calls()[module.calls_within(id)];
+        waiting.extend(calls.iter().rev().map(|call| call.computation));
+    }
+    order
 }
 
 /// `12,582,912`.

@@ -4,7 +4,7 @@
 use super::finding::{Code, Measure};
 use super::program::{Program, bytes, counted, percent};
 use super::site::{Rule, Site};
-use crate::comms::Moved;
+use crate::comms::{Collective, Moved};
 use crate::graph::Phase;
 
 pub(super) const RULE: Rule = Rule {
@@ -20,11 +20,18 @@ pub(super) const RULE: Rule = Rule {
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     let collectives = &program.collectives.collectives;
-    // By groups: payload of all collectives along them.
-    let mut totals = vec![0u64; program.collectives.groups.len()];
-    for collective in collectives {
+    let is_again = |collective: &Collective| {
+        collective.executions.iter().any(|entry| entry.phase == Phase::Recompute)
+    };
+    if !collectives.iter().any(is_again) {
+        return;
+    }
+    let links = program.links();
+    // By links: payload of all collectives along them.
+    let mut totals = vec![0u64; collectives.len()];
+    for (collective, link) in collectives.iter().zip(&links) {
         let payload = collective.payload().and_then(|b| program.runs_of(collective).times(b));
-        let total = collective.groups.and_then(|groups| totals.get_mut(groups as usize));
+        let total = link.and_then(|link| totals.get_mut(link as usize));
         if let (Some(payload), Some(total)) = (payload, total) {
             *total = total.saturating_add(payload);
         }
@@ -34,14 +41,16 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         let count = again
             .map(|entry| entry.count)
             .try_fold(0u64, |sum, count| sum.checked_add(u64::try_from(count?).ok()?));
-        let (Some(groups), Some(payload)) = (collective.groups, collective.payload()) else {
+        let (Some(_), Some(link), Some(payload)) =
+            (collective.groups, links[number], collective.payload())
+        else {
             continue;
         };
         if count == Some(0) || collective.group_size == Some(1) {
             continue;
         }
         let bytes = count.and_then(|count| payload.checked_mul(count));
-        let total = totals.get(groups as usize).copied().unwrap_or(0);
+        let total = totals.get(link as usize).copied().unwrap_or(0);
         let mut site = Site::new(collective.row)
             .sum("payload_bytes", bytes.unwrap_or(0))
             .sum("executions", count.unwrap_or(0))
@@ -50,7 +59,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.bytes = bytes;
         site.phases = vec![Phase::Recompute];
         site.is_lower_bound = program.runs_of(collective).is_lower_bound;
-        site.key = u64::from(groups) * 2 + u64::from(collective.moved == Moved::Weight);
+        site.key = u64::from(link) * 2 + u64::from(collective.moved == Moved::Weight);
         site.is_anywhere = true;
         sites.push(site);
     }

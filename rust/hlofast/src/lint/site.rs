@@ -6,6 +6,7 @@ use crate::Provenance;
 use crate::comms::Collective;
 use crate::graph::Phase;
 use crate::ir::Row;
+use std::cmp::Reverse;
 
 /// A rule: what it looks for and what it says.
 pub(super) struct Rule {
@@ -136,7 +137,8 @@ fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
 type Likeness = (u64, i32, i32, u32);
 
 /// Takes all of `sites` and puts together those that belong together: of one key and one source
-/// line (without one, of one shape). In the order of their first rows.
+/// line (without one, of one shape), those with most at stake first. In the order in which calls
+/// reach the first of each.
 pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
     if sites.is_empty() {
         return Vec::new();
@@ -153,7 +155,10 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
         }
     };
     let mut keyed: Vec<(Likeness, Site)> = sites.drain(..).map(|s| (likeness(&s), s)).collect();
-    keyed.sort_by_key(|(likeness, site)| (*likeness, site.subjects.first().copied()));
+    let place = |site: &Site| site.subjects.first().map(|row| program.place(*row));
+    keyed.sort_by_key(|(likeness, site)| {
+        (*likeness, Reverse(site.bytes), Reverse(site.flops), place(site))
+    });
     let mut merged: Vec<(Likeness, Site)> = Vec::new();
     for (likeness, site) in keyed {
         match merged.last_mut() {
@@ -162,7 +167,7 @@ pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
         }
     }
     let mut merged: Vec<Site> = merged.into_iter().map(|(_, site)| site).collect();
-    merged.sort_by_key(|site| site.subjects.first().copied());
+    merged.sort_by_key(place);
     merged
 }
 

@@ -1,0 +1,208 @@
+"""Figures that several verbs have of one thing are equal, or say what each counts."""
+
+from __future__ import annotations
+
+import tarfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hlofast
+from conftest import FIXTURES, Seeds
+from console import output_of
+from test_cli import document, hlofast_command
+from test_diff import DUMPS, modules_of
+
+pytestmark = pytest.mark.once
+
+MESH = hlofast.Mesh({"data": 2, "model": 4})
+AGAIN = "recomputed-collectives"
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dumps of the guide."""
+    folder = tmp_path_factory.mktemp("guide")
+    archive = resources.files("hlofast") / "guide" / "examples.tar.xz"
+    with archive.open("rb") as file, tarfile.open(fileobj=file) as dumps:
+        dumps.extractall(folder, filter="data")
+    return folder
+
+
+def sharded(name: str) -> Path:
+    return FIXTURES / "sharded" / f"{name}.txt.gz"
+
+
+@pytest.mark.parametrize("name", ["README", "guide"])
+def test_payload_of_lint_is_that_of_the_axis(name: str, train_step: Path, guide: Path) -> None:
+    # Groups of `data` are spelled in three ways in the first.
+    module = hlofast.load(train_step if name == "README" else guide / "step.txt")
+    by_axis = {
+        row["axes"]: row["total_payload"]
+        for row in module.collectives(MESH).by("axes", totals=["total_payload"])
+    }
+    findings = module.lint(MESH).of(AGAIN)
+    assert findings
+    for finding in findings:
+        (axis,) = [axis for axis in by_axis if f" over {axis} (" in finding.message]
+        assert finding.figures["group_payload_bytes"] == by_axis[axis]
+
+
+def test_groups_without_a_mesh_are_those_of_devices_however_they_are_spelled() -> None:
+    # Groups along no axis of any mesh that the text speaks of, in two orders.
+    text = """HloModule m, is_scheduled=true, num_partitions=4
+
+ENTRY %e (p: f32[16]) -> (f32[32], f32[32]) {
+  %p = f32[16]{0} parameter(0)
+  %a = f32[32]{0} all-gather(%p), channel_id=1, replica_groups={{0,1},{2,3}}, dimensions={0}, use_global_device_ids=true, metadata={op_name="jit(f)/jvp(M)/checkpoint/all_gather"}
+  %b = f32[32]{0} all-gather(%p), channel_id=2, replica_groups=[2,2]<=[4], dimensions={0}, use_global_device_ids=true, metadata={op_name="jit(f)/transpose(jvp(M))/checkpoint/rematted_computation/all_gather"}
+  ROOT %t = (f32[32]{0}, f32[32]{0}) tuple(%a, %b)
+}
+"""
+    (finding,) = hlofast.loads(text).lint().of(AGAIN)
+    assert finding.figures["group_payload_bytes"] == 256
+    assert "50.00 %" in finding.message
+
+
+@pytest.mark.parametrize("path", DUMPS, ids=lambda path: str(path.relative_to(FIXTURES)))
+def test_figures_of_every_dump(path: Path) -> None:
+    for module in modules_of(path):
+        time = module.time("v5e")
+        parts = {
+            "compute": time.compute_seconds,
+            "memory": time.memory_seconds,
+            "other": time.other_seconds,
+            "communication": sum(time.exposed.values()),
+        }
+        if time.step_seconds > 0:
+            kind = time.bound.partition(" ")[0].rstrip(",")
+            assert parts[kind] == max(parts.values())
+        rows = [row for row in time.collectives if row["unknown"] == ""]
+        names = {row["name"] for row in module.collectives()}
+        assert {row["collective"] for row in rows} <= names
+        remat = module.remat()
+        outside = {row["instruction"] for row in remat.outside_phase()}
+        inside = [row for row in remat.recomputed if row["instruction"] not in outside]
+        phases = {row["phase"]: row for row in module.cost().by("phase")}
+        own = phases.get("recompute", {"flops": 0, "instructions": 0})
+        assert sum(row["flops"] for row in inside) == own["flops"]
+        counts = module.summary(shapes=1)["counts"]
+        totals = {row["measure"]: row["before"] for row in module.diff(module).totals()}
+        for name in ("instructions", "computations"):
+            assert totals[name] == counts[name]
+
+
+def test_a_mesh_that_does_not_fit_is_said(train_step: Path) -> None:
+    module = hlofast.load(train_step)
+    assert module.time("v5e", mesh=MESH).bound == "communication, longest over data"
+    assert module.time("v5e", mesh="data=2").bound == "communication along no axes of the mesh"
+    done = hlofast_command("time", "--device", "v5e", "--mesh", "data=2", train_step)
+    text = " ".join(done.stdout.split())
+    assert "the devices of 17 collectives differ along no axes of mesh data=2" in text
+
+
+def test_collectives_are_found_by_name_in_the_schedule(guide: Path) -> None:
+    (timed,) = document("time", "--device", "v5e", guide / "step.txt")["modules"]
+    rows = {row["collective"]: row for row in timed["collectives"]}
+    (sent,) = document("collectives", guide / "step.txt")["modules"]
+    inner = [row for row in sent["collectives"] if rows[row["name"]]["name"] != row["name"]]
+    assert inner
+    module = hlofast.load(guide / "step.txt")
+    table = {row["name"]: row["scheduled_as"] for row in module.collectives()}
+    for row in inner:
+        assert rows[row["name"]]["instruction"] == table[row["name"]]
+    shown = hlofast_command("time", "--device", "v5e", "--top", "0", guide / "step.txt").stdout
+    assert "scheduled as" in shown
+    assert inner[0]["name"] in shown
+
+
+def test_phases_leave_out_what_the_compiler_recomputes(guide: Path) -> None:
+    (module,) = document("remat", guide / "too_large.txt")["modules"]
+    (note,) = [note["text"] for note in module["notes"] if note["kind"] == "other-phases"]
+    (costs,) = document("cost", "--by", "phase", guide / "too_large.txt")["modules"]
+    (row,) = [row for row in costs["groups"] if row["key"] == "recompute"]
+    missing = module["totals"]["recomputed_flops"] - row["flops"]
+    assert missing > 0
+    assert f"leaves out {missing:,} FLOP" in note
+    shown = hlofast_command("remat", guide / "too_large.txt").stdout
+    count = module["totals"]["recomputed"]
+    by = [row["by"] for row in module["recomputed"]]
+    assert f"\nrecomputed  {count} instructions" in shown
+    assert f": program {by.count('program')}, compiler {by.count('compiler')}\n" in shown
+
+
+def findings_of(module: hlofast.Module) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = module.report(plots=False).to_dict()["findings"]
+    return found
+
+
+def test_what_lint_and_remat_find_is_told_once(seeds: Seeds) -> None:
+    module = hlofast.load(seeds.path("001"))
+    codes = [one["code"] for one in findings_of(module)]
+    assert codes.count("widened-weights-kept") == 1
+    assert "widened-weights-kept" in [one.code for one in module.remat().statements]
+
+
+@pytest.mark.parametrize("name", ["norm_v4_with_value", "mlp_scan_plain", "norm_v1_with_value"])
+def test_findings_say_which_verb_lists_them(name: str) -> None:
+    module = hlofast.load(sharded(name))
+    found = findings_of(module)
+    lint = [one["code"] for one in found if one["verb"] == "lint"]
+    assert lint == [one.code for one in module.lint()]
+    advised = [one.code for one in module.remat().statements if one.advice]
+    rest = [one["code"] for one in found if one["verb"] != "lint"]
+    assert rest == [code for code in advised if code not in lint]
+    assert {one["verb"] for one in found} <= {"lint", "remat"}
+
+
+def test_a_finding_of_remat_says_so(tmp_path: Path) -> None:
+    path = FIXTURES / "dumps" / "cpu_dense.before.txt.gz"
+    command = f"hlofast report --no-charts {path} -o report.html"
+    assert "name-before-constraint (hlofast remat): " in output_of(command, tmp_path)
+    html = hlofast.load(path).report(plots=False).html
+    assert "<code>name-before-constraint</code> (hlofast remat)" in html
+
+
+@pytest.mark.parametrize("name", ["step.txt", "older_compiler.txt", "unconstrained.txt"])
+def test_findings_of_a_protobuf_are_those_of_the_text(name: str, guide: Path) -> None:
+    # Computations stand in another order in it.
+    text = hlofast.load(guide / name)
+    binary = hlofast.loads(text.to_proto())
+    assert binary.names() != text.names()
+    for mesh in (None, MESH):
+        shown = [
+            [
+                (one.message, one.names, one.source_file, one.source_line)
+                for one in module.lint(mesh)
+            ]
+            for module in (text, binary)
+        ]
+        assert shown[0] == shown[1]
+
+
+def test_what_one_text_only_implies_is_said() -> None:
+    text = hlofast.load(sharded("decoder_v6e_4"))
+    diff = text.diff(hlofast.loads(text.to_proto()))
+    changes = {row["measure"]: row["change"] for row in diff.totals()}
+    implied = changes["instructions"], changes["computations"]
+    assert min(implied) > 0
+    assert diff.notes[-1] == (
+        f"before: the text implies {implied[0]:,} more instructions and {implied[1]:,} more "
+        "computations, which are compared but not counted"
+    )
+    assert not any("implies" in note for note in text.diff(text).notes)
+
+
+def test_the_next_peak_names_the_value(guide: Path) -> None:
+    with pytest.warns(UserWarning, match="no layout"):
+        memory = hlofast.load(guide / "too_large.txt").memory()
+    largest = memory.without_largest()
+    row = memory.live.row(0)
+    assert (largest["instruction"], largest["index"]) == (row["instruction"], row["index"])
+    value = f"{row['name']}{row['index']}"
+    assert value.endswith("}")
+    shown = hlofast_command("memory", guide / "too_large.txt").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("next peak")]
+    assert line.endswith(f" without {value}")
