@@ -143,8 +143,8 @@ class Analyses:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The notes say it too.
-                name = None if self.time is None else self.time.device.name
-                self.memory = module.memory(device=name)
+                chip = None if self.time is None else self.time.device
+                self.memory = module.memory(device=chip)
                 self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
                 self.values = self.memory.values()
         except (ValueError, OverflowError) as error:
