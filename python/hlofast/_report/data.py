@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from os import PathLike
 
+from hlofast._collectives import misfit
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import output
 from hlofast.cli import time as say_time
@@ -198,9 +199,7 @@ def contents(found: Analyses, path: str | None) -> Contents:
         ("device", UNKNOWN_DEVICE if found.time is None else _device(found.time)),
         (
             "mesh",
-            UNKNOWN_MESH
-            if mesh is None
-            else f"{mesh} ({say_collectives.SOURCES[found.collectives.mesh_source or 'given']})",
+            UNKNOWN_MESH if mesh is None else _mesh(found, mesh),
         ),
     ]
     from hlofast._report import sections
@@ -208,6 +207,14 @@ def contents(found: Analyses, path: str | None) -> Contents:
     statements = [*_findings(found), *sections.advice(found)]
     parts = sections.of_module(found)
     return Contents(module.name, "module", facts, _verdict(found), statements, parts, found)
+
+
+def _mesh(found: Analyses, mesh: Mesh) -> str:
+    """The mesh, where it is from, and whether it has other devices than the module."""
+    source = found.collectives.mesh_source or "given"
+    text = f"{mesh} ({say_collectives.SOURCES[source]})"
+    wrong = misfit(found.module, mesh) if source == "given" else None
+    return text if wrong is None else f"{text}; {wrong}"
 
 
 def _device(time: Time) -> str:

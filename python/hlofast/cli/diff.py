@@ -80,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     summary: list[tuple[str, dict[str, Any]]] = []
     documents = []
     for before, after in sources:
+        for side in (before, after):
+            inputs.note_misfit(side.module, side.path, mesh)
         diff = before.module.diff(
             after.module,
             layouts=not arguments.no_layouts,

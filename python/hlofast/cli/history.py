@@ -56,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(str(error))
         return USAGE
     rows = [_row(row) for row in found]
+    whole = [number for number, row in enumerate(rows) if not row["error"]]
+    if mesh is not None and whole:
+        # The last dump: the first ones may not be partitioned yet.
+        inputs.note_misfit(found.module(whole[-1]), rows[whole[-1]]["file"], mesh)
     for row in rows:
         if row["error"]:
             inputs.complain(row["error"])

@@ -78,6 +78,20 @@ def read_mesh(arguments: argparse.Namespace) -> tuple[bool, Mesh | None]:
         return False, None
 
 
+def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
+    """Say where the mesh that was given has other devices than a module."""
+    if mesh is not None:
+        from hlofast._collectives import devices_of, misfit
+
+        text = misfit(module, mesh)
+        if text is None:
+            return
+        slices, rest = divmod(mesh.device_count, devices_of(module))
+        if slices > 1 and not rest and mesh.slices is None:
+            text += f"; if it is the program of one slice of {slices}, give --slices {slices}"
+        complain(f"note: {path}: {text}")
+
+
 def add_rules(parser: argparse.ArgumentParser) -> None:
     """The argument that names phases."""
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain("--apply takes one module; --module NAME selects it")
         return USAGE
     for found in modules:
+        inputs.note_misfit(found.module, found.path, mesh)
         remat = found.module.remat(
             arguments.hbm, arguments.device, mesh=mesh, rules=rules, rule=arguments.rule
         )

@@ -114,6 +114,7 @@ def _of_file(
         return None, USAGE
     if not found:
         return None, reader.exit_code() or UNREADABLE
+    inputs.note_misfit(found[0].module, found[0].path, mesh)
     report = of_module(
         found[0].module,
         device=device,

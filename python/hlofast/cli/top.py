@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     reader = inputs.Reader(arguments)
     modules = list(reader)
+    for one in modules:
+        inputs.note_misfit(one.module, one.path, mesh)
     if arguments.json:
         from hlofast._report.data import Analyses
 
