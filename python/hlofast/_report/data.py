@@ -8,6 +8,7 @@ from os import PathLike
 from hlofast._collectives import misfit
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import output
+from hlofast.cli import summary as say_summary
 from hlofast.cli import time as say_time
 
 TYPE_CHECKING = False
@@ -182,6 +183,7 @@ def contents(found: Analyses, path: str | None) -> Contents:
     module, summary = found.module, found.summary
     counts = summary["counts"]
     mesh = found.collectives.mesh
+    devices = say_summary.devices(summary)
     facts = [
         ("file", path or module.path or "not from a file"),
         ("status", f"{summary['status']} ({summary['status_reason']})"),
@@ -189,13 +191,10 @@ def contents(found: Analyses, path: str | None) -> Contents:
         (
             "size",
             f"{output.counted(counts['instructions'], 'instruction')} in "
-            f"{output.counted(counts['computations'], 'computation')}",
+            f"{output.counted(counts['computations'], 'computation')}"
+            f"{say_summary.implicit(counts['implicit_instructions'])}",
         ),
-        (
-            "devices",
-            f"{output.counted(summary['num_partitions'], 'partition')}, "
-            f"{output.counted(summary['replica_count'], 'replica')}",
-        ),
+        *([("devices", devices)] if devices else ()),
         ("device", UNKNOWN_DEVICE if found.time is None else _device(found.time)),
         (
             "mesh",
