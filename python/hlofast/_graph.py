@@ -159,7 +159,8 @@ class Graph:
         if len(self._nodes) > most and not force:
             raise ValueError(
                 f"{len(self._nodes):,} nodes are more than tools for {form} lay out ({most:,}): "
-                f"show what is around one instruction, a smaller depth, inside none, or force it"
+                "show what is around one instruction (around=NAME), a smaller depth, "
+                'inside="none", or force it (force=True)'
             )
 
     def to_dot(self, *, force: bool = False) -> str:
