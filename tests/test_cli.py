@@ -425,3 +425,10 @@ class TestOutput:
     def test_sizes(self, count: int, text: str) -> None:
         assert output.size(count) == text
         assert output.size(None) == "unknown"
+
+
+def test_a_folder_where_a_file_is_wanted_leads_to_scan(tmp_path: Path) -> None:
+    done = hlofast_command("cost", tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    reason = "a folder; `hlofast scan` reads the dumps in folders"
+    assert done.stderr == f"hlofast: {tmp_path}: {reason}\n"

@@ -153,7 +153,7 @@ class Failures:
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
 
-    def failed(self, path: str, error: Exception) -> None:
+    def failed(self, path: str, error: Exception, reason: str | None = None) -> None:
         """Take note of an input that cannot be read, or not analysed, and say so."""
         record: dict[str, Any] = {
             "path": path,
@@ -165,7 +165,7 @@ class Failures:
             record |= {"line": error.line, "column": error.column, "kind": error.kind}
             complain(str(error))
         else:
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = reason or getattr(error, "strerror", None) or str(error)
             complain(f"{path}: {reason}")
         self.errors.append(record | {"message": str(error)})
 
@@ -203,6 +203,9 @@ class Reader(Failures):
         name = "<stdin>" if path == "-" else path
         try:
             modules = hlofast.find_modules(read(path), path=name)
+        except IsADirectoryError as error:
+            self.failed(name, error, "a folder; `hlofast scan` reads the dumps in folders")
+            return
         except (OSError, hlofast.ParseError) as error:
             self.failed(name, error)
             return
