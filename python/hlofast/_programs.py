@@ -17,6 +17,9 @@ _ORDER = {"before": 0, "pass": 1, "in-pass": 1, "partitioned": 1, "before-config
 """Where stages stand in a compilation; the others come last. The SPMD partitioner is one of the
 passes, whose dump has no number."""
 
+_TROUBLE = 7
+"""In the plain values of a file of a survey: whether it cannot be opened, and why."""
+
 
 class File:
     """A module in a dump directory, at one stage of its compilation."""
@@ -82,8 +85,21 @@ class Program:
         return f"<Program {self.key}: {len(self.files)} modules>"
 
 
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, of an error of the system without its number."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def programs(folder: str | os.PathLike[str]) -> list[Program]:
     """The programs below `folder`; an `OSError` if it cannot be read."""
+    return listed(folder)[0]
+
+
+def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[str, str]]]:
+    """The programs below `folder`, and the files and folders that cannot be opened, and why.
+
+    Among those are links that lead nowhere. An `OSError` if the folder cannot be read.
+    """
     import os
 
     path = os.fspath(folder)
@@ -94,7 +110,12 @@ def programs(folder: str | os.PathLike[str]) -> list[Program]:
     else:
         os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
         survey = _core._survey([path])
-    return [Program(found) for found in survey.program_files()]
+    refused = []
+    for file in survey.part(0, len(survey))[0][0]:
+        trouble = file[_TROUBLE]
+        if trouble is not None and trouble[0]:
+            refused.append((os.fsdecode(file[0]), trouble[1]))
+    return [Program(found) for found in survey.program_files()], refused
 
 
 def fingerprints(folder: str | os.PathLike[str]) -> Table:
@@ -107,7 +128,11 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
     do that have one of this name), `file`, `error` (why it could not be read). An `OSError` if the
     folder cannot be read.
     """
-    found = programs(folder)
+    return fingerprints_of(programs(folder))
+
+
+def fingerprints_of(found: list[Program]) -> Table:
+    """`fingerprints` of programs that are listed already."""
     prints: list[str] = []
     errors: list[str] = []
     for program in found:
@@ -115,7 +140,7 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
         try:
             fingerprint = _core.load(program.files[0].path).fingerprint()
         except (OSError, ValueError) as fault:
-            error = str(fault) or type(fault).__name__
+            error = reason(fault)
         prints.append(fingerprint)
         errors.append(error)
     of_name, hosts = _hosts(

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.note_misfit(found.module(whole[-1]), rows[whole[-1]]["file"], mesh)
     for row in rows:
         if row["error"]:
-            inputs.complain(row["error"])
+            inputs.Failures().failed(row["file"], ValueError(row["error"]))
     if arguments.json:
         document = {"module": found.program.name, "key": found.program.key, "steps": rows}
         output.print_json("history", VERSION, document)

@@ -166,7 +166,8 @@ class Failures:
             complain(str(error))
         else:
             reason = reason or getattr(error, "strerror", None) or str(error)
-            complain(f"{path}: {reason}")
+            # Errors of the reader begin with the path already.
+            complain(reason if reason.startswith(f"{path}:") else f"{path}: {reason}")
         self.errors.append(record | {"message": str(error)})
 
 
