@@ -56,6 +56,19 @@ def hlofast_command(*arguments: str | Path, **options: Any) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
+def without_reader(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the program with nobody who reads what it prints."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*COMMAND, *map(str, arguments)]
+    try:
+        return subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+
+
 def document(*arguments: str | Path, **options: Any) -> Any:
     """The JSON that a verb prints, checked against the verb's schema."""
     done = hlofast_command(*arguments, "--json", **options)

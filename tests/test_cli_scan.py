@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dump_tree import Tree, grow, mixed_texts
-from test_cli import document, hlofast_command
+from test_cli import document, hlofast_command, without_reader
 
 pytestmark = pytest.mark.once
 
@@ -49,6 +49,11 @@ def test_json_lines_on_standard_output(tree: Tree) -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["table"] for row in rows} == {"files", "modules", "collectives"}
     assert sum(row["table"] == "files" for row in rows) == len(tree.expected)
+
+
+def test_a_reader_that_goes_is_no_error(tree: Tree) -> None:
+    done = without_reader("scan", tree.root, "-o", "-")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

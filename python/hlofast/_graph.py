@@ -225,13 +225,9 @@ def plain(text: str) -> str:
 
 
 def _library(name: str) -> Any:
-    from importlib import import_module
+    from hlofast._extras import library
 
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        message = f"this needs {error.name}: pip install 'hlofast[graph]'"
-        raise ModuleNotFoundError(message, name=error.name) from None
+    return library(name, "graph")
 
 
 def _is_shown(caller: Instruction, inside: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hlofast import _core
+from hlofast._extras import library
 from hlofast._scan import formats
 from hlofast._scan.progress import Progress
 from hlofast.errors import WorkerError
@@ -150,30 +151,26 @@ class Scan:
         return _core._concatenated(parts) if parts else _core._scan_rows(name, 0, {})
 
     def to_arrow(self, table: str) -> Any:
-        """A table as `pyarrow.Table`."""
-        from importlib import import_module
-
-        arrow = import_module("pyarrow")
+        """A table as `pyarrow.Table`; needs `hlofast[arrow]`."""
+        arrow = library("pyarrow", "arrow")
         if self._folder is not None:
             return self._stored().to_arrow(table)
         rows = self._rows(table)
         return arrow.table({} if rows is None else rows)
 
     def to_pandas(self, table: str) -> Any:
-        """A table as `pandas.DataFrame`."""
+        """A table as `pandas.DataFrame`; needs `hlofast[pandas]`."""
+        library("pandas", "pandas")
         return self.to_arrow(table).to_pandas()
 
     def to_polars(self, table: str) -> Any:
-        """A table as `polars.DataFrame`."""
-        from importlib import import_module
-
-        return import_module("polars").from_arrow(self.to_arrow(table))
+        """A table as `polars.DataFrame`; needs `hlofast[polars,arrow]`."""
+        polars = library("polars", "polars")
+        return polars.from_arrow(self.to_arrow(table))
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """A duckdb connection with all tables under their names."""
-        from importlib import import_module
-
-        connection = import_module("duckdb").connect() if connection is None else connection
+        """A duckdb connection with all tables under their names; needs `hlofast[duckdb]`."""
+        connection = library("duckdb", "duckdb").connect() if connection is None else connection
         for table in self.tables:
             connection.register(table, self.to_arrow(table))
         return connection

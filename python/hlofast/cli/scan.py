@@ -119,6 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(str(error.args[0]) if isinstance(error, KeyError) else str(error))
         return USAGE
     except OSError as error:
+        if to_stdout and isinstance(error, BrokenPipeError):
+            raise  # The reader has gone.
         inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
         return UNREADABLE
     if to_stdout:
