@@ -65,6 +65,8 @@ class Scan:
         """Files by what became of them; their sum is the number of files."""
         self.failures: list[dict[str, Any]] = []
         """The rows in `files` of those that failed, at most a thousand."""
+        self._failed: set[str] = set()
+        self._failed_before: list[dict[str, Any]] | None = None
         self.unknown_targets: list[str] = []
         """Chips that dumps name and that the device table has not."""
         self.is_started_over = False
@@ -99,6 +101,23 @@ class Scan:
         step_seconds; unknown where it could not be read, and without the table `modules`.
         """
         return self["programs"]
+
+    @property
+    def failed_before(self) -> list[dict[str, Any]]:
+        """The rows in `files` of unchanged files that failed when they were scanned.
+
+        Those are not read again: `counts` has them among the unchanged, and `failures` not at all.
+        """
+        if self._failed_before is None:
+            self._failed_before = []
+            if self.counts["unchanged"] and self._folder is not None:
+
+                def counts(part: dict[str, list[Any]], row: int) -> bool:
+                    return part["status"][row] == "failed" and part["path"][row] not in self._failed
+
+                rows = self._stored().rows("files", where=counts)
+                self._failed_before = Table(rows.columns()).to_pylist()
+        return self._failed_before
 
     def differing_hosts(self) -> Table:
         """What some hosts compiled and others did not: a row per module name and fingerprint.
@@ -199,8 +218,10 @@ class Scan:
         statuses = files._columns["status"].tolist()
         for row, status in enumerate(statuses):
             self.counts[status or "skipped"] += 1
-            if status == "failed" and len(self.failures) < 1000:
-                self.failures.append(files.row(row))
+            if status == "failed":
+                self._failed.add(files._columns["path"][row])
+                if len(self.failures) < 1000:
+                    self.failures.append(files.row(row))
 
     def _keep(self, part: ScanPart) -> None:
         for table in part.tables():
