@@ -17,9 +17,6 @@ _ORDER = {"before": 0, "pass": 1, "in-pass": 1, "partitioned": 1, "before-config
 """Where stages stand in a compilation; the others come last. The SPMD partitioner is one of the
 passes, whose dump has no number."""
 
-_TROUBLE = 7
-"""In the plain values of a file of a survey: whether it cannot be opened, and why."""
-
 
 class File:
     """A module in a dump directory, at one stage of its compilation."""
@@ -112,9 +109,10 @@ def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[st
         survey = _core._survey([path])
     refused = []
     for file in survey.part(0, len(survey))[0][0]:
-        trouble = file[_TROUBLE]
+        path, *_, trouble, _, _ = file
+        # Whether it cannot be opened, or need not be, and why.
         if trouble is not None and trouble[0]:
-            refused.append((os.fsdecode(file[0]), trouble[1]))
+            refused.append((path, trouble[1]))
     return [Program(found) for found in survey.program_files()], refused
 
 

@@ -219,7 +219,7 @@ class Scan:
         for row, status in enumerate(statuses):
             self.counts[status or "skipped"] += 1
             if status == "failed":
-                self._failed.add(files._columns["path"][row])
+                self._failed.add(str(files._columns["path"][row]))
                 if len(self.failures) < 1000:
                     self.failures.append(files.row(row))
 

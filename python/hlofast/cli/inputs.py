@@ -92,6 +92,14 @@ def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
         complain(f"note: {path}: {text}")
 
 
+def note_small(size: str) -> None:
+    """Say of a size without a unit that it is in bytes, where that can hardly be meant."""
+    number = size.strip()
+    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    if is_number and 0 < int(number) < 1 << 20:
+        complain(f"note: --hbm {number} is in bytes; with a unit it is {number}GiB or {number}MiB")
+
+
 def add_rules(parser: argparse.ArgumentParser) -> None:
     """The argument that names phases."""
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
