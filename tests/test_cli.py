@@ -56,6 +56,19 @@ def hlofast_command(*arguments: str | Path, **options: Any) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
+def without_reader(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the program with nobody who reads what it prints."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*COMMAND, *map(str, arguments)]
+    try:
+        return subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+
+
 def document(*arguments: str | Path, **options: Any) -> Any:
     """The JSON that a verb prints, checked against the verb's schema."""
     done = hlofast_command(*arguments, "--json", **options)
@@ -454,3 +467,10 @@ class TestOutput:
     def test_sizes(self, count: int, text: str) -> None:
         assert output.size(count) == text
         assert output.size(None) == "unknown"
+
+
+def test_a_folder_where_a_file_is_wanted_leads_to_scan(tmp_path: Path) -> None:
+    done = hlofast_command("cost", tmp_path)
+    assert (done.returncode, done.stdout) == (3, "")
+    reason = "a folder; `hlofast scan` reads the dumps in folders"
+    assert done.stderr == f"hlofast: {tmp_path}: {reason}\n"

@@ -1,5 +1,6 @@
 """`hlofast collectives`: what devices send each other, for people and as JSON."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from test_collectives import ADD, LOOP, LOOP_ENTRY, MEGASCALE, MODEL, SYNC, TRAN
 pytestmark = pytest.mark.once
 
 MESH = ("--mesh", "data=2,model=4")
+LARGE = ("--mesh", "data=16,model=4")
 SCANNED = FIXTURES / "sharded" / "mlp_scan_plain.txt.gz"
 
 
@@ -145,7 +147,7 @@ def test_unknown_sizes(tmp_path: Path) -> None:
 def test_groups_beside_the_mesh(tmp_path: Path) -> None:
     path = written(tmp_path, SYNC.replace("GROUPS", MODEL))
     module = only(path, "--mesh", "x=16")
-    reason = "it names 8 devices, the mesh has 16 (for one slice of several give slices=2)"
+    reason = "it names 8 devices, the mesh has 16 (for one slice of several give --slices 2)"
     assert reason in {row["reason"] for row in module["mismatches"]}
     assert note(module, "no-axis-subset")
     text = shown(path, "--mesh", "x=16")
@@ -253,3 +255,52 @@ def test_seeds(seeds: Seeds) -> None:
     text = shown(seeds.path("003"), *MESH)
     for part in ("weight down", "weight up", "12,582,912"):
         assert part in text
+
+
+class TestMeshesOfAnotherSize:
+    """Every verb that takes a mesh says so where the module has other devices."""
+
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            ("collectives",),
+            ("lint",),
+            ("remat",),
+            ("time", "--device", "tpu-v5e"),
+            ("trace", "--device", "tpu-v5e", "-o", "trace.json"),
+            ("report", "-o", "page.html", "--no-charts"),
+            ("top",),
+            ("diff", SCANNED),
+        ],
+        ids=lambda verb: verb[0],
+    )
+    def test_it_is_said(self, verb: tuple[str, ...], tmp_path: Path) -> None:
+        right = hlofast_command(*verb, SCANNED, *MESH, cwd=tmp_path)
+        assert (right.returncode, right.stderr) == (0, "")
+        small = hlofast_command(*verb, SCANNED, "--mesh", "data=2", cwd=tmp_path)
+        assert small.returncode == 0
+        text = "mesh data=2 has 2 devices, the module is for 8\n"
+        assert f"hlofast: note: {SCANNED}: {text}" in small.stderr
+        large = hlofast_command(*verb, SCANNED, "--mesh", "data=16,model=4", cwd=tmp_path)
+        assert "if it is the program of one slice of 8, give --slices 8\n" in large.stderr
+
+    def test_a_program_of_one_slice_fits(self) -> None:
+        done = hlofast_command("time", "--device", "tpu-v5e", SCANNED, "--slices", "8", *LARGE)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_the_history_says_it_of_the_last_dump(self, tmp_path: Path) -> None:
+        name = "module_0001.jit_f.after_optimizations.txt"
+        (tmp_path / name).write_bytes(gzip.decompress(SCANNED.read_bytes()))
+        done = hlofast_command("history", tmp_path, "--mesh", "data=2")
+        assert f"{name}: mesh data=2 has 2 devices, the module is for 8\n" in done.stderr
+
+    def test_the_page_says_it_beside_the_mesh(self) -> None:
+        done = hlofast_command("top", SCANNED, "--mesh", "data=2")
+        assert "data=2 (given); mesh data=2 has 2 devices, the module is for 8" in done.stdout
+
+    def test_advice_is_spelled_as_the_option(self) -> None:
+        module = only(SCANNED, *LARGE)
+        assert "give --slices 8" in note(module, "no-axis-subset")["text"]
+        assert "give --slices 8" in module["mismatches"][0]["reason"]
+        found = hlofast.load(SCANNED).collectives(hlofast.Mesh.parse("data=16,model=4"))
+        assert "give slices=8" in found.mismatches.row(0)["reason"]

@@ -177,6 +177,50 @@ def test_what_cannot_be_read_stands_in_the_document(program: Path, tmp_path: Pat
     done = hlofast_command("diff", program, broken)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+    assert "only before" not in done.stdout
+    # Nor is anything said of what a file lacks that is not there.
+    done = hlofast_command("diff", program, tmp_path / "none.txt")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"hlofast: {tmp_path / 'none.txt'}: No such file or directory\n"
+
+
+class TestFoldersWithFaults:
+    """Of two dump directories, and of the hosts of one."""
+
+    @pytest.fixture
+    @staticmethod
+    def folders(tmp_path: Path) -> tuple[Path, Path]:
+        for host in ("before", "after"):
+            (tmp_path / host).mkdir()
+            for number, text in enumerate((PROGRAM, "no module")):
+                name = f"module_000{number}.jit_f{number}.after_optimizations.txt"
+                (tmp_path / host / name).write_text(text)
+        (tmp_path / "before" / "module_0007.jit_g.after_optimizations.txt").symlink_to("nowhere")
+        return tmp_path / "before", tmp_path / "after"
+
+    @pytest.mark.parametrize("are_two", [True, False])
+    def test_paths_stand_once_and_links_are_named(
+        self, folders: tuple[Path, Path], are_two: bool
+    ) -> None:
+        before, after = folders
+        arguments = folders if are_two else (before.parent,)
+        done = hlofast_command("diff", *arguments)
+        assert done.returncode == 3
+        faults = [line for line in done.stderr.splitlines() if line.startswith("hlofast: ")]
+        broken = "module_0001.jit_f1.after_optimizations.txt"
+        link = before / "module_0007.jit_g.after_optimizations.txt"
+        assert sorted(faults) == sorted(
+            [
+                f"hlofast: {link}: No such file or directory",
+                f"hlofast: {before / broken}: error: no HLO module found",
+                f"hlofast: {after / broken}: error: no HLO module found",
+            ]
+        )
+
+    def test_errors_of_the_system_are_without_their_number(self) -> None:
+        from hlofast._programs import reason
+
+        assert reason(PermissionError(13, "Permission denied", "x")) == "Permission denied"
 
 
 def test_loads_neither_numpy_nor_json(program: Path, tmp_path: Path) -> None:

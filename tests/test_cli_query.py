@@ -2,13 +2,15 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import hlofast
 from conftest import FIXTURES
-from test_cli import document, hlofast_command
+from test_cli import document, hlofast_command, without_reader
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
@@ -78,6 +80,38 @@ def test_rows_on_standard_output(dataset: Path) -> None:
     assert (done.returncode, done.stdout) == (0, 'a,b\n1,"b,c"\n')
     done = hlofast_command("query", dataset, "SELECT 1 AS a", "-o", "-")
     assert json.loads(done.stdout) == {"a": 1}
+
+
+@pytest.mark.parametrize("options", [("--format", "csv"), ("-o", "-"), ("--json",), ()])
+def test_a_reader_that_goes_is_no_error(dataset: Path, options: tuple[str, ...]) -> None:
+    done = without_reader("query", dataset, "FROM range(100000)", "--limit", "0", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_files_that_cannot_be_written_are_named(dataset: Path, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "none" / f"rows.{ending}"
+    done = hlofast_command("query", dataset, "SELECT 1", "-o", path)
+    assert done.returncode == 3
+    assert done.stderr == f"hlofast: {path}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("absent", [("duckdb",), ("pyarrow",), ("duckdb", "pyarrow")])
+def test_what_is_not_installed_is_named(tmp_path: Path, absent: tuple[str, ...]) -> None:
+    hlofast.scan(DUMPS, tmp_path / "tables", tables=["modules"])
+    code = (
+        f"import sys\nsys.modules.update(dict.fromkeys({absent!r}))\n"
+        "from hlofast.cli import main\n"
+        f"sys.exit(main(['query', {str(tmp_path / 'tables')!r}, 'SELECT 1']))"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert (
+        f"need{'' if 'duckdb' in absent else 's'} {absent[0]}: pip install 'hlofast[duckdb]'"
+        in line
+    )
 
 
 def test_dumps_are_scanned_first(dataset: Path) -> None:

@@ -16,6 +16,15 @@ MESH = ("--mesh", "data=2,model=4")
 KEPT = SHARDED / "norm_v4_named_after.txt.gz"
 STACKED = SHARDED / "mlp_scan_plain.txt.gz"
 
+NEGATED = """\
+HloModule small, is_scheduled=true
+
+ENTRY e {
+  p = f32[8]{0} parameter(0)
+  ROOT n = f32[8]{0} negate(p)
+}
+"""
+
 
 def only(*arguments: str | Path) -> Any:
     (module,) = document("remat", *arguments)["modules"]
@@ -138,3 +147,33 @@ def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
 def test_unreadable_files(tmp_path: Path) -> None:
     done = hlofast_command("remat", tmp_path / "none.txt", "--json")
     assert done.returncode == 3
+
+
+class TestSizesWithoutUnits:
+    @pytest.mark.parametrize("verb", ["remat", "stages"])
+    def test_small_ones_are_said_to_be_bytes(self, verb: str, train_step: Path) -> None:
+        said = "hlofast: note: --hbm 16 is in bytes; with a unit it is 16GiB or 16MiB\n"
+        assert hlofast_command(verb, "--hbm", "16", train_step).stderr == said
+        for size in ("16GiB", "17179869184", "0"):
+            assert hlofast_command(verb, "--hbm", size, train_step).stderr == ""
+
+    def test_what_no_plan_helps_is_said(self, tmp_path: Path) -> None:
+        path = tmp_path / "small.txt"
+        path.write_text(NEGATED)
+        done = hlofast_command("remat", "--hbm", "16", path)
+        assert (
+            "no value that could be computed again brings the peak down, and it does not fit"
+            in (done.stdout)
+        )
+        assert "fits as it is; nothing has to be computed again" in (
+            hlofast_command("remat", "--hbm", "16GiB", path).stdout
+        )
+
+
+def test_a_module_that_cannot_be_written_is_exit_code_3(tmp_path: Path) -> None:
+    out = tmp_path / "none" / "new.txt"
+    unrolled = SHARDED / "mlp_unrolled_plain.txt.gz"
+    wanted = hlofast.load(unrolled).remat().steps[0]
+    done = hlofast_command("remat", "--hbm", str(wanted), "--apply", "-o", out, unrolled)
+    assert done.returncode == 3
+    assert f"{out}: No such file or directory" in done.stderr

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dump_tree import Tree, grow, mixed_texts
-from test_cli import document, hlofast_command
+from hlofast.cli import main
+from test_cli import document, hlofast_command, without_reader
 
 pytestmark = pytest.mark.once
 
@@ -44,11 +45,69 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert document("scan", tmp_path)["failures"][0]["line"] == 4
 
 
+def test_what_failed_before_is_said_again(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    dumps, out = tmp_path / "dumps", tmp_path / "out"
+    dumps.mkdir()
+    for number in (1, 2):
+        broken = dumps / f"module_000{number}.f.after_optimizations.txt"
+        broken.write_text("HloModule f\n\nENTRY e {\n  x")
+    (dumps / "module_0003.g.after_optimizations.txt").write_text(
+        "HloModule g\n\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n"
+    )
+    first = hlofast_command("scan", dumps, "-o", out)
+    assert first.returncode == 3
+    again = hlofast_command("scan", dumps, "-o", out)
+    assert again.returncode == 3
+    assert again.stdout.startswith("3 files: 3 unchanged (2 of them failed before)\n")
+    assert again.stdout.partition("Not read")[2] == first.stdout.partition("Not read")[2] != ""
+    broken.write_text("HloModule f\n\nENTRY e {\n  ROOT")
+    printed = document("scan", dumps, "-o", out)
+    assert printed["counts"] == {"read": 0, "failed": 1, "skipped": 0, "unchanged": 2}
+    assert printed["failed_before"] == 1
+    assert [Path(row["path"]).name[:11] for row in printed["failures"]] == [
+        "module_0002",
+        "module_0001",
+    ]
+    for path in dumps.glob("module_000[12]*"):
+        path.unlink()
+    done = hlofast_command("scan", dumps, "-o", out)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 file: 1 unchanged")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-o", "out"), "what is done is kept in out; the same command goes on from there"),
+        ((), "nothing is kept without -o OUT"),
+    ],
+)
+def test_an_interrupt_says_how_to_go_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    said: str,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hlofast._scan.Scanner.run", interrupted)
+    assert main(["scan", str(tmp_path), *options]) == 130
+    assert said in capsys.readouterr().err
+
+
 def test_json_lines_on_standard_output(tree: Tree) -> None:
     done = hlofast_command("scan", tree.root, "-o", "-", "--tables", "modules,collectives")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["table"] for row in rows} == {"files", "modules", "collectives"}
     assert sum(row["table"] == "files" for row in rows) == len(tree.expected)
+
+
+def test_a_reader_that_goes_is_no_error(tree: Tree) -> None:
+    done = without_reader("scan", tree.root, "-o", "-")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -435,7 +435,14 @@ class TestCommand:
         json_path, dot_path = tmp_path / "g.json", tmp_path / "g.dot"
         for path in (json_path, dot_path):
             done = hlofast_command("graph", train_step, "-o", path)
-            assert (done.returncode, done.stdout) == (0, ""), done.stderr
+            assert (done.returncode, done.stderr) == (0, "")
+            graph = hlofast.load(train_step).graph()
+            said = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
+            form = "model-explorer" if path == json_path else "dot"
+            assert said["graph"] == [f"{path},", form]
+            assert said["of"] == ["computation", hlofast.load(train_step).entry.name]
+            assert said["nodes"] == [f"{len(graph):,}"]
+            assert said["edges"] == [f"{len(graph.edges):,}"]
         jsonschema.validate(json.loads(json_path.read_text()), MODEL_EXPLORER)
         assert dot_path.read_text().startswith('digraph "jit_train_step"')
         other = hlofast_command("graph", train_step, "--format", "model-explorer")
@@ -478,6 +485,23 @@ class TestCommand:
         assert (
             hlofast_command("graph", "--around", "%x", "--computation", "c", path).returncode == 0
         )
+
+    def test_too_many_nodes_are_refused_with_what_to_do(self, tmp_path: Path) -> None:
+        path = tmp_path / "m.txt"
+        lines = [f"  x{at} = f32[] negate(x{at - 1})" for at in range(1, 5001)]
+        text = "\n".join(["HloModule m\n\nENTRY e {", "  x0 = f32[] parameter(0)", *lines, "}\n"])
+        path.write_text(text.replace("  x5000 =", "  ROOT x5000 ="))
+        done = hlofast_command("graph", path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            "hlofast: 5,001 nodes are more than tools for dot lay out (5,000): "
+            "give --around NAME, --inside none, or --force\n"
+        )
+        done = hlofast_command("graph", path, "--around", "x9", "--depth", "6000")
+        assert "give a smaller --depth, --inside none, or --force" in done.stderr
+        assert hlofast_command("graph", path, "--force").returncode == 0
+        with pytest.raises(ValueError, match=r"around=NAME.*force=True"):
+            hlofast.load(path).graph().to_dot()
 
     def test_what_cannot_be_written_is_said(self, train_step: Path, tmp_path: Path) -> None:
         done = hlofast_command("graph", train_step, "-o", tmp_path / "no" / "g.dot")

@@ -271,3 +271,26 @@ def test_a_text_that_may_be_of_two_devices_says_so() -> None:
     assert f"{less:,} B less" in note
     for device in ("v5e", "v6e"):
         assert not any("v6e" in note for note in module.memory(device=device).notes)
+
+
+def test_devices_go_by_all_their_names() -> None:
+    module = hlofast.load(FIXTURES / "train_step.after_optimizations.txt")
+    peak = module.memory(device="tpu-v6e").xla_peak
+    for device in ("TPU v6 lite", "trillium", "tpu7x", "tpu-v7", hlofast.devices.get("v6e")):
+        assert module.memory(device=device).xla_peak == peak
+    with pytest.raises(hlofast.devices.UnknownDeviceError, match="'tpu-v9'; known are: tpu-v4"):
+        module.memory(device="tpu-v9")
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("tpu-v9", "unknown device 'tpu-v9'; known are: tpu-v4"),
+        ("h100", "--device h100 is no TPU"),
+    ],
+)
+def test_what_is_no_tpu_is_refused_on_the_command_line(device: str, reason: str) -> None:
+    dump = FIXTURES / "train_step.after_optimizations.txt"
+    done = hlofast_command("memory", "--device", device, dump)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr

@@ -1,5 +1,7 @@
 """What README.md shows is what happens. BLESS=1 writes what happens into it."""
 
+import argparse
+import importlib
 import re
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 import console
 from conftest import CHECKOUT
+from hlofast.cli import VERBS
 
 pytestmark = pytest.mark.once
 
@@ -37,3 +40,21 @@ def test_python_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_paths_named_exist() -> None:
     for path in re.findall(r"`((?:tests|\.ci)/[\w./]*)", README):
         assert Path(CHECKOUT / path).exists(), path
+
+
+def test_verbs_have_the_options_that_are_said_of_them() -> None:
+    """What stands below the table of commands."""
+    text = " ".join(README.split())
+    assert all(f"`hlofast {verb}" in text for verb in VERBS)
+    assert (
+        "`config` takes `-` too, `query` for its SQL, `history`, `scan` and `guide` neither" in text
+    )
+    without = {"config", "history", "scan", "query", "guide"}
+    for verb in VERBS:
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"hlofast.cli.{verb}").configure(parser)
+        words = parser.format_help()
+        assert "--json" in words
+        assert ("--module" in words) == (verb not in without), verb
+        takes_stdin = "standard input" in words
+        assert takes_stdin == (verb not in {"history", "scan", "guide"}), verb

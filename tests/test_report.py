@@ -245,3 +245,29 @@ class TestCommand:
         command = [sys.executable, "-P", "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert not {"numpy", "bokeh", "dataclasses"} & set(done.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["r.pdf", "r.PNG", "r.html.gz"])
+def test_names_of_other_formats_are_refused(train_step: Path, tmp_path: Path, name: str) -> None:
+    done = hlofast_command("report", train_step, "-o", tmp_path / name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pages are HTML; give -o a name that ends in .html" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_pages_without_charts_are_said_to_be(train_step: Path, tmp_path: Path) -> None:
+    page = str(tmp_path / "page")
+    code = (
+        "import sys\nsys.modules['bokeh'] = None\nfrom hlofast.cli import main\n"
+        f"sys.exit(main(['report', {str(train_step)!r}, '-o', {page!r}, *sys.argv[1:]]))"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "hlofast: note: the page has no charts, as charts need bokeh: "
+        "pip install 'hlofast[report]'\n"
+    )
+    command.append("--no-charts")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

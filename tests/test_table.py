@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import sys
 
 import numpy
 import pytest
@@ -234,3 +235,26 @@ class TestBy:
             assert len(set(grouped[name].tolist())) == len(grouped)
             if name != "shape_bytes":
                 assert sum(grouped["shape_bytes"]) == sum(table["shape_bytes"])
+
+
+@pytest.mark.parametrize(
+    ("method", "absent", "extra"),
+    [
+        ("to_arrow", "pyarrow", "arrow"),
+        ("to_pandas", "pandas", "pandas"),
+        ("to_pandas", "pyarrow", "pandas"),
+        ("to_polars", "polars", "polars"),
+    ],
+)
+def test_what_is_not_installed_is_named(
+    module: hlofast.Module, monkeypatch: pytest.MonkeyPatch, method: str, absent: str, extra: str
+) -> None:
+    if method == "to_pandas" and absent == "pyarrow":
+        pytest.importorskip("pandas")
+    monkeypatch.setitem(sys.modules, absent, None)
+    said = rf"this needs {absent}: pip install 'hlofast\[{extra}\]'"
+    with pytest.raises(ModuleNotFoundError, match=said):
+        getattr(module.table(), method)()
+    scan = hlofast.Scan(None, None)
+    with pytest.raises(ModuleNotFoundError, match="pip install 'hlofast"):
+        getattr(scan, method)("files")

@@ -2,6 +2,7 @@
 
 import asyncio
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import hlofast
+from conftest import FIXTURES
 from test_cli import document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -232,3 +234,88 @@ def test_the_view_ends_with_q(train_step: Path) -> None:
             pass
         assert running.wait(60) == 0
     os.close(ours)
+
+
+FUSED = """\
+HloModule fused, num_partitions=1
+
+inner {
+  a = f32[100]{0} parameter(0)
+  ROOT b = f32[100]{0} add(a, a)
+}
+
+outer {
+  a = f32[100]{0} parameter(0)
+  b = f32[100]{0} fusion(a), kind=kLoop, calls=inner
+  ROOT c = f32[100]{0} multiply(b, b)
+}
+
+ENTRY main {
+  x = f32[100]{0} parameter(0), metadata={op_name="p[\\'layers\\']"}
+  y = f32[100]{0} negate(x)
+  ROOT z = f32[100]{0} fusion(y), kind=kLoop, calls=outer
+}
+"""
+
+
+class TestPlainText:
+    """What is printed elsewhere than on a terminal."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        path = tmp_path_factory.mktemp("top") / "fused.txt"
+        path.write_text(FUSED)
+        return path
+
+    def test_what_is_inside_fusions_stands_beside_them(self, dump: Path) -> None:
+        (found,) = document("top", "--json", dump)["modules"]
+        instructions = found["tables"][0]
+        names = [column["key"] for column in instructions["columns"]]
+        labels = [column["label"] for column in instructions["columns"]]
+        assert {"own FLOPs", "own bytes", "FLOPs fused"} <= set(labels)
+        rows = [dict(zip(names, row, strict=True)) for row in instructions["rows"]]
+        counted = {
+            row["instruction"]: (row["flops"], row["fused_flops"])
+            for row in rows
+            if row["opcode"] != "parameter"
+        }
+        assert counted["z"] == (0, 200)
+        assert counted["c"] == (100, 0)
+        assert counted["y"] == (100, 0)
+        text = hlofast_command("top", dump).stdout
+        assert "counts at the instructions inside it, whose sum is in FLOPs fused" in text
+
+    def test_one_device_is_not_counted(self, dump: Path) -> None:
+        facts = [
+            line.split(maxsplit=1)[0]
+            for line in hlofast_command("top", dump).stdout.split("\n")[1:6]
+        ]
+        assert "devices" not in facts
+
+    def test_names_are_without_escapes(self, dump: Path) -> None:
+        for arguments in (("top",), ("memory", "--by", "scope"), ("cost", "--by", "scope")):
+            text = hlofast_command(*arguments, dump).stdout
+            assert "\\'" not in text
+        assert "p['layers']" in hlofast_command("memory", "--by", "scope", dump).stdout
+        module = hlofast.load(dump)
+        assert "p['layers']" in module.cost().table()["scope"].tolist()
+
+    def test_the_size_says_what_is_left_out_of_it(self) -> None:
+        dump = FIXTURES / "sharded" / "decoder_v5e_256.txt.gz"
+        text = hlofast_command("top", dump).stdout
+        size = re.search(
+            r"^size +([0-9,]+) instructions in .*; the text implies ([0-9,]+) more$", text, re.M
+        )
+        rows = re.search(r"^Instructions \(first 10 of ([0-9,]+)\)$", text, re.M)
+        assert size is not None
+        assert rows is not None
+        written, implied, all_of_them = (
+            int(one.replace(",", "")) for one in (*size.groups(), *rows.groups())
+        )
+        assert written + implied == all_of_them
+
+    def test_it_says_how_to_give_a_device_to_itself(self, dump: Path) -> None:
+        text = hlofast_command("top", dump).stdout
+        assert "no device is given: --device NAME" in text
+        assert "hlofast report" not in text

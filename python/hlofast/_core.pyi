@@ -264,7 +264,7 @@ class Module:
         constants: str = "last_use",
         space: int | str | None = None,
         schedule: str | None = None,
-        device: str | None = None,
+        device: str | Device | None = None,
     ) -> Memory: ...
     def report(
         self,

@@ -159,7 +159,8 @@ class Graph:
         if len(self._nodes) > most and not force:
             raise ValueError(
                 f"{len(self._nodes):,} nodes are more than tools for {form} lay out ({most:,}): "
-                f"show what is around one instruction, a smaller depth, inside none, or force it"
+                "show what is around one instruction (around=NAME), a smaller depth, "
+                'inside="none", or force it (force=True)'
             )
 
     def to_dot(self, *, force: bool = False) -> str:
@@ -224,13 +225,9 @@ def plain(text: str) -> str:
 
 
 def _library(name: str) -> Any:
-    from importlib import import_module
+    from hlofast._extras import library
 
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        message = f"this needs {error.name}: pip install 'hlofast[graph]'"
-        raise ModuleNotFoundError(message, name=error.name) from None
+    return library(name, "graph")
 
 
 def _is_shown(caller: Instruction, inside: str) -> bool:

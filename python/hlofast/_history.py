@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._cost import read_rules
-from hlofast._programs import Program, programs
+from hlofast._programs import Program, programs, reason
 from hlofast.table import Table, column_of
 
 TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
@@ -100,7 +100,7 @@ def _rows(
         try:
             module = _core.load(file.path)
         except (OSError, ValueError) as error:
-            yield row | {"error": str(error) or type(error).__name__}
+            yield row | {"error": reason(error)}
             continue
         if last is None:
             row |= dict.fromkeys(KINDS, 0)

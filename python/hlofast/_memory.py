@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hlofast._core import Instruction, Module
     from hlofast._memory_data import MemoryData
+    from hlofast.devices import Device
 
 SPACES = {"hbm": 0, "vmem": 1, "host": 5}
 """Names of memory spaces, by the number in layouts, as TPU programs use them."""
@@ -26,7 +27,7 @@ ORDERS = {
     "post_order": "operands before users, from the instructions that nobody uses on",
     "list": "of what is ready, what frees most memory beyond what it makes",
 }
-_SMALL_TABLES = ("v5p", "v6e", "v4", "tpu7x", "v7x")
+_SMALL_TABLES = ("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7")
 
 
 def space_number(space: int | str | None) -> int | None:
@@ -46,11 +47,16 @@ def space_number(space: int | str | None) -> int | None:
     raise ValueError(f"memory space is a number, all or one of {known}, not {space!r}")
 
 
-def table_bytes(device: str | None) -> int | None:
-    """What a TPU called `device` rounds the pointer tables of tuples to; None without a name."""
+def table_bytes(device: str | Device | None) -> int | None:
+    """What a TPU rounds the pointer tables of tuples to; None without a device.
+
+    An `UnknownDeviceError` for a name that no device has.
+    """
     if device is None:
         return None
-    return 32 if any(name in device for name in _SMALL_TABLES) else 512
+    from hlofast import devices
+
+    return 32 if devices.get(device).name in _SMALL_TABLES else 512
 
 
 def memory(
@@ -60,9 +66,12 @@ def memory(
     constants: str = "last_use",
     space: int | str | None = None,
     schedule: str | None = None,
-    device: str | None = None,
+    device: str | Device | None = None,
 ) -> Memory:
     """See `Module.memory`."""
+    table_bytes(
+        device
+    )  # Names that no device has are refused now, not when XLA's account is asked.
     data = _core._memory(
         module,
         rule=rule,
@@ -96,7 +105,7 @@ class Memory:
         constants: str,
         space: int | None,
         schedule: str | None,
-        device: str | None,
+        device: str | Device | None,
     ) -> None:
         self._module = module
         self._data = data

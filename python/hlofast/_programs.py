@@ -82,8 +82,21 @@ class Program:
         return f"<Program {self.key}: {len(self.files)} modules>"
 
 
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, of an error of the system without its number."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def programs(folder: str | os.PathLike[str]) -> list[Program]:
     """The programs below `folder`; an `OSError` if it cannot be read."""
+    return listed(folder)[0]
+
+
+def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[str, str]]]:
+    """The programs below `folder`, and the files and folders that cannot be opened, and why.
+
+    Among those are links that lead nowhere. An `OSError` if the folder cannot be read.
+    """
     import os
 
     path = os.fspath(folder)
@@ -94,7 +107,13 @@ def programs(folder: str | os.PathLike[str]) -> list[Program]:
     else:
         os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
         survey = _core._survey([path])
-    return [Program(found) for found in survey.program_files()]
+    refused = []
+    for file in survey.part(0, len(survey))[0][0]:
+        path, *_, trouble, _, _ = file
+        # Whether it cannot be opened, or need not be, and why.
+        if trouble is not None and trouble[0]:
+            refused.append((path, trouble[1]))
+    return [Program(found) for found in survey.program_files()], refused
 
 
 def fingerprints(folder: str | os.PathLike[str]) -> Table:
@@ -107,7 +126,11 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
     do that have one of this name), `file`, `error` (why it could not be read). An `OSError` if the
     folder cannot be read.
     """
-    found = programs(folder)
+    return fingerprints_of(programs(folder))
+
+
+def fingerprints_of(found: list[Program]) -> Table:
+    """`fingerprints` of programs that are listed already."""
     prints: list[str] = []
     errors: list[str] = []
     for program in found:
@@ -115,7 +138,7 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
         try:
             fingerprint = _core.load(program.files[0].path).fingerprint()
         except (OSError, ValueError) as fault:
-            error = str(fault) or type(fault).__name__
+            error = reason(fault)
         prints.append(fingerprint)
         errors.append(error)
     of_name, hosts = _hosts(

@@ -271,9 +271,8 @@ class Remat:
             time = None
             if self.device is not None:
                 time = self.module.time(self.device, mesh=self.mesh)._data
-            name = None if self.device is None else getattr(self.device, "name", None)
             self._plan = self._data.plan(
-                self.hbm, time, rule=self._rule, table_bytes=table_bytes(name)
+                self.hbm, time, rule=self._rule, table_bytes=table_bytes(self.device)
             )
         return self._plan
 

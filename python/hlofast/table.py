@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from hlofast import _core
 from hlofast._core import Column, TextColumn
+from hlofast._extras import library
 
 TYPE_CHECKING = False  # Verbs print tables; importing typing would slow their start.
 if TYPE_CHECKING:
@@ -154,16 +153,17 @@ class Table:
         return _core._arrow_schema(list(self._columns.items()), self._length)
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table`."""
-        return import_module("pyarrow").table(self)
+        """A `pyarrow.Table`; needs `hlofast[arrow]`."""
+        return library("pyarrow", "arrow").table(self)
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame`."""
-        return self.to_arrow().to_pandas()
+        """A `pandas.DataFrame`; needs `hlofast[pandas]`."""
+        library("pandas", "pandas")
+        return library("pyarrow", "pandas").table(self).to_pandas()
 
     def to_polars(self) -> Any:
-        """A `polars.DataFrame`."""
-        return import_module("polars").DataFrame(self)
+        """A `polars.DataFrame`; needs `hlofast[polars]`."""
+        return library("polars", "polars").DataFrame(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Table):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
 from hlofast._check.loops import is_in_layers
 from hlofast._check.program import Program, plural
+from hlofast._collectives import devices_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +24,7 @@ def device_count(program: Program) -> Iterator[Comparison]:
     if mesh is None:
         return
     module = program.module
-    compiled = module.num_partitions * module.replica_count
-    groups = module.mesh()
-    if "num_partitions" not in module.header and groups is not None:
-        # Older programs say it by the groups of their collectives alone.
-        compiled = max(compiled, groups.device_count)
+    compiled = devices_of(module)
     slices = mesh.slices or 1
     # A program for several slices is that of one, and says nothing of the others.
     is_same = mesh.device_count in (compiled, compiled * slices)

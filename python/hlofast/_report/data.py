@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from os import PathLike
 
+from hlofast._collectives import misfit
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import output
+from hlofast.cli import summary as say_summary
 from hlofast.cli import time as say_time
 
 TYPE_CHECKING = False
@@ -146,8 +148,8 @@ class Analyses:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The notes say it too.
-                name = None if self.time is None else self.time.device.name
-                self.memory = module.memory(device=name)
+                chip = None if self.time is None else self.time.device
+                self.memory = module.memory(device=chip)
                 self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
                 self.values = self.memory.values()
         except (ValueError, OverflowError) as error:
@@ -184,6 +186,7 @@ def contents(found: Analyses, path: str | None) -> Contents:
     module, summary = found.module, found.summary
     counts = summary["counts"]
     mesh = found.collectives.mesh
+    devices = say_summary.devices(summary)
     facts = [
         ("file", path or module.path or "not from a file"),
         ("status", f"{summary['status']} ({summary['status_reason']})"),
@@ -191,19 +194,14 @@ def contents(found: Analyses, path: str | None) -> Contents:
         (
             "size",
             f"{output.counted(counts['instructions'], 'instruction')} in "
-            f"{output.counted(counts['computations'], 'computation')}",
+            f"{output.counted(counts['computations'], 'computation')}"
+            f"{say_summary.implicit(counts['implicit_instructions'])}",
         ),
-        (
-            "devices",
-            f"{output.counted(summary['num_partitions'], 'partition')}, "
-            f"{output.counted(summary['replica_count'], 'replica')}",
-        ),
+        *([("devices", devices)] if devices else ()),
         ("device", UNKNOWN_DEVICE if found.time is None else _device(found.time)),
         (
             "mesh",
-            UNKNOWN_MESH
-            if mesh is None
-            else f"{mesh} ({say_collectives.SOURCES[found.collectives.mesh_source or 'given']})",
+            UNKNOWN_MESH if mesh is None else _mesh(found, mesh),
         ),
     ]
     from hlofast._report import sections
@@ -211,6 +209,14 @@ def contents(found: Analyses, path: str | None) -> Contents:
     statements = [*_findings(found), *sections.advice(found)]
     parts = sections.of_module(found)
     return Contents(module.name, "module", facts, _verdict(found), statements, parts, found)
+
+
+def _mesh(found: Analyses, mesh: Mesh) -> str:
+    """The mesh, where it is from, and whether it has other devices than the module."""
+    source = found.collectives.mesh_source or "given"
+    text = f"{mesh} ({say_collectives.SOURCES[source]})"
+    wrong = misfit(found.module, mesh) if source == "given" else None
+    return text if wrong is None else f"{text}; {wrong}"
 
 
 def _device(time: Time) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hlofast import _core
+from hlofast._extras import library
 from hlofast._scan import formats
 from hlofast._scan.progress import Progress
 from hlofast.errors import WorkerError
@@ -64,6 +65,8 @@ class Scan:
         """Files by what became of them; their sum is the number of files."""
         self.failures: list[dict[str, Any]] = []
         """The rows in `files` of those that failed, at most a thousand."""
+        self._failed: set[str] = set()
+        self._failed_before: list[dict[str, Any]] | None = None
         self.unknown_targets: list[str] = []
         """Chips that dumps name and that the device table has not."""
         self.is_started_over = False
@@ -98,6 +101,23 @@ class Scan:
         step_seconds; unknown where it could not be read, and without the table `modules`.
         """
         return self["programs"]
+
+    @property
+    def failed_before(self) -> list[dict[str, Any]]:
+        """The rows in `files` of unchanged files that failed when they were scanned.
+
+        Those are not read again: `counts` has them among the unchanged, and `failures` not at all.
+        """
+        if self._failed_before is None:
+            self._failed_before = []
+            if self.counts["unchanged"] and self._folder is not None:
+
+                def counts(part: dict[str, list[Any]], row: int) -> bool:
+                    return part["status"][row] == "failed" and part["path"][row] not in self._failed
+
+                rows = self._stored().rows("files", where=counts)
+                self._failed_before = Table(rows.columns()).to_pylist()
+        return self._failed_before
 
     def differing_hosts(self) -> Table:
         """What some hosts compiled and others did not: a row per module name and fingerprint.
@@ -150,30 +170,26 @@ class Scan:
         return _core._concatenated(parts) if parts else _core._scan_rows(name, 0, {})
 
     def to_arrow(self, table: str) -> Any:
-        """A table as `pyarrow.Table`."""
-        from importlib import import_module
-
-        arrow = import_module("pyarrow")
+        """A table as `pyarrow.Table`; needs `hlofast[arrow]`."""
+        arrow = library("pyarrow", "arrow")
         if self._folder is not None:
             return self._stored().to_arrow(table)
         rows = self._rows(table)
         return arrow.table({} if rows is None else rows)
 
     def to_pandas(self, table: str) -> Any:
-        """A table as `pandas.DataFrame`."""
+        """A table as `pandas.DataFrame`; needs `hlofast[pandas]`."""
+        library("pandas", "pandas")
         return self.to_arrow(table).to_pandas()
 
     def to_polars(self, table: str) -> Any:
-        """A table as `polars.DataFrame`."""
-        from importlib import import_module
-
-        return import_module("polars").from_arrow(self.to_arrow(table))
+        """A table as `polars.DataFrame`; needs `hlofast[polars,arrow]`."""
+        polars = library("polars", "polars")
+        return polars.from_arrow(self.to_arrow(table))
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """A duckdb connection with all tables under their names."""
-        from importlib import import_module
-
-        connection = import_module("duckdb").connect() if connection is None else connection
+        """A duckdb connection with all tables under their names; needs `hlofast[duckdb]`."""
+        connection = library("duckdb", "duckdb").connect() if connection is None else connection
         for table in self.tables:
             connection.register(table, self.to_arrow(table))
         return connection
@@ -202,8 +218,10 @@ class Scan:
         statuses = files._columns["status"].tolist()
         for row, status in enumerate(statuses):
             self.counts[status or "skipped"] += 1
-            if status == "failed" and len(self.failures) < 1000:
-                self.failures.append(files.row(row))
+            if status == "failed":
+                self._failed.add(str(files._columns["path"][row]))
+                if len(self.failures) < 1000:
+                    self.failures.append(files.row(row))
 
     def _keep(self, part: ScanPart) -> None:
         for table in part.tables():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hlofast._extras import library
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -84,7 +86,7 @@ def _csv_rows(path: str) -> list[list[str]]:
 def copy_without(name: str, source: str, target: str, column: str, values: Collection[str]) -> int:
     """Copy a file without the rows that have one of `values` in `column`; how many rows stay."""
     if name == "parquet":
-        arrow, compute = _pyarrow(), _import("pyarrow.compute")
+        arrow, compute = _pyarrow(), library("pyarrow.compute", "arrow")
         table = _parquet().read_table(source, partitioning=None)
         gone = compute.is_in(table[column], value_set=arrow.array(sorted(values), arrow.string()))
         table = table.filter(compute.invert(gone))
@@ -119,15 +121,9 @@ def copy_without(name: str, source: str, target: str, column: str, values: Colle
     return len(kept)
 
 
-def _import(name: str) -> Any:
-    from importlib import import_module
-
-    return import_module(name)
-
-
 def _pyarrow() -> Any:
-    return _import("pyarrow")
+    return library("pyarrow", "arrow")
 
 
 def _parquet() -> Any:
-    return _import("pyarrow.parquet")
+    return library("pyarrow.parquet", "arrow")

@@ -10,6 +10,7 @@ import warnings
 from importlib import import_module
 
 from hlofast import _core, _scan
+from hlofast._extras import library
 from hlofast._scan.folder import MANIFEST
 from hlofast._scan.stored import ReadFolder
 from hlofast.table import Table, column_of
@@ -38,14 +39,19 @@ class QueryError(ValueError):
     """A query that cannot be answered; `str()` says why, with the place in it."""
 
 
+def needed() -> Any:
+    """The module of duckdb; a `QueryError` names the extra that brings it."""
+    try:
+        return import_module("duckdb")
+    except ImportError:
+        raise QueryError("queries need duckdb: pip install 'hlofast[duckdb]'") from None
+
+
 class Query:
     """The answer to one SELECT, open until closed."""
 
     def __init__(self, scan: Scan, sql: str) -> None:
-        try:
-            self._duckdb = import_module("duckdb")
-        except ImportError:
-            raise QueryError("queries need duckdb: pip install 'hlofast[duckdb]'") from None
+        self._duckdb = needed()
         import tempfile
 
         self.sql = sql
@@ -178,6 +184,11 @@ class Query:
                 with open(temporary, "x", encoding="utf-8", newline="") as file:
                     self._write_text(form, file, limit)
             os.replace(temporary, path)
+        except OSError as error:
+            if error.errno is None:
+                raise
+            # Nobody knows the temporary file's name.
+            raise OSError(error.errno, os.strerror(error.errno), path) from None
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
@@ -197,7 +208,7 @@ class Query:
             writer.writerow([_csv_cell(value) for value in row])
 
     def _write_parquet(self, path: str, limit: int | None) -> None:
-        parquet = import_module("pyarrow.parquet")
+        parquet = library("pyarrow.parquet", "duckdb")
         connection = self._connection
         # The first name is that of duckdb 2, which warns that it copies.
         read = getattr(connection, "to_arrow_reader", None) or connection.fetch_record_batch
@@ -205,7 +216,7 @@ class Query:
             warnings.simplefilter("ignore", UserWarning)
             reader = read(_BATCH)
         names = [name for name, _ in self.columns]
-        schema = import_module("pyarrow").schema(
+        schema = library("pyarrow", "duckdb").schema(
             [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
         )
         with parquet.ParquetWriter(path, schema) as writer:

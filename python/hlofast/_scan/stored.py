@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager, suppress
 
 from hlofast import _core
+from hlofast._extras import library
 from hlofast._scan import formats
 from hlofast._scan.dataset import heads, records_of, replayed
 from hlofast._scan.folder import MANIFEST, DatasetError
@@ -130,9 +131,7 @@ class Stored:
 
     def to_arrow(self, table: str) -> Any:
         """The rows of a table as `pyarrow.Table`."""
-        from importlib import import_module
-
-        arrow = import_module("pyarrow")
+        arrow = library("pyarrow", "arrow")
         parts = self.parts(table)
         if self.format != "parquet" or not parts:
             # What readers of text take for a null or a number depends on the file.
@@ -140,7 +139,7 @@ class Stored:
         tables = []
         for part in parts:
             with self.folder.reading(part) as path:
-                read = import_module("pyarrow.parquet").read_table
+                read = library("pyarrow.parquet", "arrow").read_table
                 tables.append(read(path, partitioning=None))
         # Texts have the longer type where one part needs it.
         return arrow.concat_tables(tables, promote_options="permissive")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from math import isnan
 
-from hlofast._report.data import seconds, short, short_bytes
+from hlofast._report.data import (
+    UNKNOWN_DEVICE,
+    UNKNOWN_MESH,
+    contents,
+    seconds,
+    short,
+    short_bytes,
+)
 from hlofast._report.sheet import Field, Sheet
 from hlofast.cli import output
 
@@ -134,6 +141,23 @@ def _shown(kind: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
+def contents_of(found: Analyses, path: str | None) -> Contents:
+    """What a page shows, with how to give to `hlofast top` what is not known."""
+    page = contents(found, path)
+    page.facts = tuple((name, _own(text)) for name, text in page.facts)
+    for figure in page.figures:
+        figure.note = _own(figure.note)
+    return page
+
+
+def _own(text: str) -> str:
+    """Words of a page as a verb with the same options says them."""
+    for words in (UNKNOWN_DEVICE, UNKNOWN_MESH):
+        option = words.partition(", or ")[0].replace("hlofast report ", "")
+        text = text.replace(words, option)
+    return text
+
+
 def instructions(found: Analyses) -> Sheet:
     """Every instruction with what it costs, those that take longest or compute most first."""
     costs: dict[str, Any] = found.cost.table()._columns
@@ -145,19 +169,58 @@ def instructions(found: Analyses) -> Sheet:
         total: Any = found.time.table()._columns["total_seconds"]
         shown.append(Field("total_seconds", "time", "seconds", total, None))
     times = costs["multiplicity"].tolist()
-    for key, label in (("flops", "FLOPs"), ("bytes_accessed", "bytes")):
+    fused: list[int] = []
+    for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
         each = zip(costs[key].tolist(), times, strict=True)
         totals = [a * n if min(a, n) >= 0 else -1 for a, n in each]
         kind = "flops" if key == "flops" else "bytes"
         shown.append(Field(key, label, kind, totals))
+        if key == "flops":
+            fused = _fused(found.module, costs["opcode"].tolist(), costs[key].tolist(), times)
+    shown.append(Field("fused_flops", "FLOPs fused", "flops", fused))
     shown.append(Field("multiplicity", "times", "integer", costs["multiplicity"]))
     shown += [Field(key, key, "code", costs[key].tolist()) for key in ("shape", "phase", "scope")]
     files, lines = costs["source_file"].tolist(), costs["source_line"].tolist()
     places = [f"{file}:{line}" if file else "" for file, line in zip(files, lines, strict=True)]
     shown.append(Field("source", "source", "code", places))
     sort = "flops" if found.time is None else "total_seconds"
-    note = "FLOPs and bytes of all executions; what is in a fusion counts there"
+    note = (
+        "FLOPs and bytes of all executions. What a fusion computes counts at the instructions "
+        "inside it, whose sum is in FLOPs fused, what it moves at the fusion"
+    )
     return Sheet("instructions", "Instructions", shown, sort=sort, note=note)
+
+
+def _fused(module: Module, opcodes: list[str], flops: list[int], times: list[int]) -> list[int]:
+    """What the instructions inside each fusion compute in all its executions; -1 if not known."""
+    fusions = {row: list(module[row].called_computations) for row in _rows_of(opcodes, "fusion")}
+    sums: dict[int, int] = {}
+    opened: set[int] = set()
+    waiting = [called for several in fusions.values() for called in several]
+    while waiting:
+        inner = waiting[-1]
+        rows = [one.row for one in inner.instructions]
+        nested = [called for row in rows for called in fusions.get(row, ())]
+        first = [called for called in nested if called.index not in sums]
+        if first and inner.index not in opened:
+            opened.add(inner.index)
+            waiting += first
+            continue
+        waiting.pop()
+        each = [flops[row] for row in rows if row not in fusions]
+        # What calls itself has no sum.
+        each += [sums.get(called.index, -1) for called in nested]
+        sums.setdefault(inner.index, -1 if min(each, default=0) < 0 else sum(each))
+    found = [0] * len(opcodes)
+    for row, several in fusions.items():
+        each = [sums[called.index] for called in several]
+        known = min([*each, times[row]]) >= 0
+        found[row] = sum(each) * times[row] if known else -1
+    return found
+
+
+def _rows_of(opcodes: list[str], wanted: str) -> list[int]:
+    return [row for row, opcode in enumerate(opcodes) if opcode == wanted]
 
 
 def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]:

@@ -1,8 +1,8 @@
 """The command line: one file per verb, imported only when the verb is used.
 
 A verb's file offers `configure(parser)` and `run(arguments) -> int`. Exit codes: 0 done,
-1 findings the caller asked to fail on, 2 usage, 3 some input could not be read or the output not
-be written, 130 interrupted.
+1 found something (what the caller asked to fail on, differences, what is wrong), 2 usage, 3 some
+input could not be read or output written, 130 interrupted.
 """
 
 import argparse

@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     printer = None if arguments.json else output.Printer()
     documents = []
     for found in reader:
+        inputs.note_misfit(found.module, found.path, mesh)
         collectives = found.module.collectives(mesh, rules=rules)
         document = found.describe() | _describe(collectives, arguments)
         if printer is None:
@@ -103,7 +104,11 @@ def _describe(collectives: Collectives, arguments: argparse.Namespace) -> dict[s
     module = collectives.module
     rows = [_row(collectives, row) for row in collectives]
     rows.sort(key=lambda row: -(row["total_wire_bytes"] or 0))
-    mismatches = collectives.mismatches.to_pylist()
+    mismatches = [
+        # Advice for Python as the command line has it.
+        row | {"reason": row["reason"].replace("give slices=", "give --slices ")}
+        for row in collectives.mismatches
+    ]
     host = [module[row].name for row in collectives.host_transfers]
     pieces = None
     if arguments.pieces:

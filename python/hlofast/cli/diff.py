@@ -80,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     summary: list[tuple[str, dict[str, Any]]] = []
     documents = []
     for before, after in sources:
+        for side in (before, after):
+            inputs.note_misfit(side.module, side.path, mesh)
         diff = before.module.diff(
             after.module,
             layouts=not arguments.no_layouts,
@@ -106,8 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         if sources.is_summed_up:
             _print_summary(printer, summary, arguments.top)
-        for sort, rest in (("before", sources.only_before), ("after", sources.only_after)):
-            if rest:
+        for sort, rest, other in (
+            ("before", sources.only_before, sources.is_read[1]),
+            ("after", sources.only_after, sources.is_read[0]),
+        ):
+            if rest and other:
                 shown = output.names([module["name"] for module in rest])
                 printer.paragraph(f"only {sort}: ", shown)
     code = sources.exit_code()
@@ -130,6 +135,8 @@ class _Files:
         self._pairs, rest_before, rest_after = _paired(before, after)
         self.only_before = [found.describe() for found in rest_before]
         self.only_after = [found.describe() for found in rest_after]
+        self.is_read = [not reader.errors for reader in self._readers]
+        """Of either side, whether what it lacks is known."""
 
     def __iter__(self) -> Iterator[tuple[Found, Found]]:
         return iter(self._pairs)
@@ -147,15 +154,20 @@ class _Folders(inputs.Failures):
 
     def __init__(self, paths: list[str], module: str | None) -> None:
         super().__init__()
-        from hlofast._programs import paired, programs
+        from hlofast._programs import listed, paired
 
         sides: list[list[Program]] = []
-        for path in paths:
+        self.is_read = [True, True]
+        """Of either side, whether what it lacks is known."""
+        for side, path in enumerate(paths):
             try:
-                found = programs(path)
+                found, refused = listed(path)
             except OSError as error:
                 self.failed(path, error)
-                found = []
+                found, refused = [], []
+                self.is_read[side] = False
+            for name, reason in refused:
+                self.failed(name, OSError(reason))
             sides.append([one for one in found if module is None or one.answers_to(module)])
         self._misses = module is not None and not any(sides) and not self.errors
         if self._misses:
@@ -193,14 +205,17 @@ def _described(program: Program) -> dict[str, Any]:
 
 def _compare_hosts(arguments: argparse.Namespace) -> int:
     """Say which hosts of a dump directory compiled something else."""
-    from hlofast._programs import fingerprints
+    from hlofast._programs import fingerprints_of, listed
 
     failures = inputs.Failures()
     try:
-        table = fingerprints(arguments.before)
+        listing, refused = listed(arguments.before)
     except OSError as error:
         failures.failed(arguments.before, error)
         return UNREADABLE
+    for path, reason in refused:
+        failures.failed(path, OSError(reason))
+    table = fingerprints_of(listing)
     rows = [row for row in table if arguments.module in (None, row["program"], row["key"])]
     hosts = {row["host"] for row in rows}
     programs: dict[str, dict[str, list[dict[str, Any]]]] = {}

@@ -24,7 +24,7 @@ examples:
 Nodes are instructions, edges go from operands to users; dashed ones are control dependencies,
 dotted ones go into and out of what is called. --inside says which called computations are shown
 inside their callers, as clusters or layers. -o names ending in .json are Model Explorer's, others
-DOT.
+DOT. For more nodes than layout tools take, --around, --inside none or --force.
 """
 VERSION = 1
 FORMS = ("dot", "model-explorer")
@@ -79,7 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         text = _text(graph, arguments)
     except ValueError as error:
-        inputs.complain(str(error))
+        # The library's advice as options.
+        what = str(error).partition(": ")[0]
+        first = "--around NAME" if arguments.around is None else "a smaller --depth"
+        inputs.complain(f"{what}: give {first}, --inside none, or --force")
         return USAGE
     content = text.encode("utf-8", "replace")
     if arguments.output is None:
@@ -94,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         inputs.complain(f"{arguments.output}: {error.strerror or error}")
         return UNREADABLE
+    _print(output.Printer(), graph, arguments)
     return reader.exit_code()
 
 
@@ -129,13 +133,36 @@ def _matches(module: Module, computation: str | None, name: str) -> list[Instruc
 
 
 def _text(graph: Graph, arguments: argparse.Namespace) -> str:
-    by_name = "model-explorer" if (arguments.output or "").endswith(".json") else "dot"
-    if (arguments.format or by_name) == "dot":
+    if _form(arguments) == "dot":
         return graph.to_dot(force=arguments.force)
     import json
 
     document = graph.to_model_explorer(force=arguments.force)
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def _print(printer: output.Printer, graph: Graph, arguments: argparse.Namespace) -> None:
+    """What was written."""
+    around, computation = graph.around, graph.computation
+    shown = f"computation {computation.name}" if computation is not None else ""
+    if around is not None:
+        shown = f"{around.name}, depth {arguments.depth}"
+    printer.heading(graph.module.name)
+    printer.facts(
+        [
+            ("graph", f"{arguments.output}, {_form(arguments)}"),
+            ("around" if around is not None else "of", shown),
+            ("nodes", f"{len(graph):,}"),
+            ("edges", f"{len(graph.edges):,}"),
+        ]
+    )
+    printer.line()
+
+
+def _form(arguments: argparse.Namespace) -> str:
+    """The format of the graph."""
+    by_name = "model-explorer" if (arguments.output or "").endswith(".json") else "dot"
+    return arguments.format or by_name
 
 
 def _describe(graph: Graph, arguments: argparse.Namespace) -> dict[str, Any]:

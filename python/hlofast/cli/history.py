@@ -56,9 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(str(error))
         return USAGE
     rows = [_row(row) for row in found]
+    whole = [number for number, row in enumerate(rows) if not row["error"]]
+    if mesh is not None and whole:
+        # The last dump: the first ones may not be partitioned yet.
+        inputs.note_misfit(found.module(whole[-1]), rows[whole[-1]]["file"], mesh)
     for row in rows:
         if row["error"]:
-            inputs.complain(row["error"])
+            inputs.Failures().failed(row["file"], ValueError(row["error"]))
     if arguments.json:
         document = {"module": found.program.name, "key": found.program.key, "steps": rows}
         output.print_json("history", VERSION, document)

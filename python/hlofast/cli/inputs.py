@@ -78,6 +78,28 @@ def read_mesh(arguments: argparse.Namespace) -> tuple[bool, Mesh | None]:
         return False, None
 
 
+def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
+    """Say where the mesh that was given has other devices than a module."""
+    if mesh is not None:
+        from hlofast._collectives import devices_of, misfit
+
+        text = misfit(module, mesh)
+        if text is None:
+            return
+        slices, rest = divmod(mesh.device_count, devices_of(module))
+        if slices > 1 and not rest and mesh.slices is None:
+            text += f"; if it is the program of one slice of {slices}, give --slices {slices}"
+        complain(f"note: {path}: {text}")
+
+
+def note_small(size: str) -> None:
+    """Say of a size without a unit that it is in bytes, where that can hardly be meant."""
+    number = size.strip()
+    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    if is_number and 0 < int(number) < 1 << 20:
+        complain(f"note: --hbm {number} is in bytes; with a unit it is {number}GiB or {number}MiB")
+
+
 def add_rules(parser: argparse.ArgumentParser) -> None:
     """The argument that names phases."""
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
@@ -139,7 +161,7 @@ class Failures:
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
 
-    def failed(self, path: str, error: Exception) -> None:
+    def failed(self, path: str, error: Exception, reason: str | None = None) -> None:
         """Take note of an input that cannot be read, or not analysed, and say so."""
         record: dict[str, Any] = {
             "path": path,
@@ -151,8 +173,9 @@ class Failures:
             record |= {"line": error.line, "column": error.column, "kind": error.kind}
             complain(str(error))
         else:
-            reason = getattr(error, "strerror", None) or str(error)
-            complain(f"{path}: {reason}")
+            reason = reason or getattr(error, "strerror", None) or str(error)
+            # Errors of the reader begin with the path already.
+            complain(reason if reason.startswith(f"{path}:") else f"{path}: {reason}")
         self.errors.append(record | {"message": str(error)})
 
 
@@ -189,6 +212,9 @@ class Reader(Failures):
         name = "<stdin>" if path == "-" else path
         try:
             modules = hlofast.find_modules(read(path), path=name)
+        except IsADirectoryError as error:
+            self.failed(name, error, "a folder; `hlofast scan` reads the dumps in folders")
+            return
         except (OSError, hlofast.ParseError) as error:
             self.failed(name, error)
             return

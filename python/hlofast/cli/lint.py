@@ -122,6 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     documents = []
     failed: set[str] = set()
     for found in reader:
+        inputs.note_misfit(found.module, found.path, mesh)
         findings = found.module.lint(mesh, rules=rules, **options)
         failed |= wanted & set(findings.counts())
         document = found.describe() | {

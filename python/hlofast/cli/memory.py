@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._memory import Memory
+    from hlofast.devices import Device
 
 EXAMPLES = """\
 examples:
@@ -56,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", metavar="NAME", help="the TPU, for the XLA peak (v5e, v5p, v6e, ...)"
     )
+    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,13 +67,22 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         inputs.complain(str(error))
         return USAGE
+    is_device, device = inputs.read_device(arguments)
+    if not is_device:
+        return USAGE
+    if device is not None and device.backend != "tpu":
+        inputs.complain(
+            f"--device {arguments.device} is no TPU; memory asks only which TPU it is, for the XLA "
+            "peak"
+        )
+        return USAGE
     reader = inputs.Reader(arguments)
     printer = None if arguments.json else output.Printer()
     documents = []
     code = 0
     for found in reader:
         try:
-            memory = _analysed(found.module, arguments)
+            memory = _analysed(found.module, arguments, device)
             document = found.describe() | _document(memory, arguments)
             document["allocated"] = _allocated(memory, found.path, arguments)
         except KeyError as error:
@@ -98,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     return reader.exit_code() or code
 
 
-def _analysed(module: Any, arguments: argparse.Namespace) -> Memory:
+def _analysed(module: Any, arguments: argparse.Namespace, device: Device | None) -> Memory:
     import warnings
 
     with warnings.catch_warnings():
@@ -110,7 +121,7 @@ def _analysed(module: Any, arguments: argparse.Namespace) -> Memory:
             constants=arguments.constants,
             space=arguments.space,
             schedule=arguments.schedule,
-            device=arguments.device,
+            device=device,
         )
     return memory
 

@@ -62,12 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     sql = sys.stdin.read() if arguments.sql == "-" else arguments.sql
     try:
+        query.needed()
         found = _found(arguments.path)
         with query.Query(found, sql) as answer:
             _give(answer, arguments)
     except query.QueryError as error:
         inputs.complain(str(error))
         return USAGE
+    except ModuleNotFoundError as error:
+        # A dataset of Parquet files may have been written elsewhere.
+        inputs.complain(str(error).replace("hlofast[arrow]", "hlofast[duckdb]"))
+        return USAGE
+    except BrokenPipeError:
+        raise
     except OSError as error:
         name = error.filename or arguments.path
         inputs.complain(f"{name}: {error.strerror or error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._memory import RULES, SPACES
 from hlofast._remat import read_bytes
-from hlofast.cli import FINDINGS, USAGE, inputs, output
+from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain("--apply takes one module; --module NAME selects it")
         return USAGE
     for found in modules:
+        inputs.note_misfit(found.module, found.path, mesh)
         remat = found.module.remat(
             arguments.hbm, arguments.device, mesh=mesh, rules=rules, rule=arguments.rule
         )
@@ -83,8 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
                 inputs.complain(f"{found.path}: {found.module.name}: {error}")
                 code = USAGE
         if arguments.apply:
-            document["applied"] = _apply(remat, arguments.output)
-            code = code if document["applied"] else FINDINGS
+            try:
+                document["applied"] = _apply(remat, arguments.output)
+                code = code if document["applied"] else FINDINGS
+            except OSError as error:
+                inputs.complain(f"{arguments.output}: {error.strerror or error}")
+                document["applied"], code = False, UNREADABLE
         documents.append(document)
         if printer is not None:
             _print(printer, document, arguments.top or None)
@@ -100,6 +105,7 @@ def _is_plan(arguments: argparse.Namespace) -> bool:
         return False
     try:
         if arguments.hbm is not None:
+            inputs.note_small(arguments.hbm)
             arguments.hbm = read_bytes(arguments.hbm)
         if arguments.device is not None:
             from hlofast import devices
@@ -115,7 +121,10 @@ def _is_plan(arguments: argparse.Namespace) -> bool:
 
 
 def _apply(remat: Remat, path: str) -> bool:
-    """Write the new module beside `path` and move it there; False if there is none to write."""
+    """Write the new module beside `path` and move it there; False if there is none to write.
+
+    An `OSError` if it cannot be written.
+    """
     from hlofast._files import replacing
 
     try:
@@ -123,12 +132,8 @@ def _apply(remat: Remat, path: str) -> bool:
     except ValueError as error:
         inputs.complain(f"{error}; nothing is written")
         return False
-    try:
-        with replacing(path) as file:
-            file.write(text.encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        inputs.complain(f"{path}: {error.strerror or error}")
-        return False
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
     return True
 
 
@@ -445,7 +450,7 @@ def _print_plan(printer: output.Printer, plan: dict[str, Any], limit: int | None
     if chosen:
         facts.append(("with the plan", f"{output.size(plan['peak_after'])}{_fits(plan)}"))
     else:
-        facts.append(("with the plan", f"nothing to compute again brings it down{_fits(plan)}"))
+        facts.append(("with the plan", _without(plan)))
     facts.append(("counted", _counted(plan["memory"])))
     printer.facts(facts)
     for number, (row, peak) in enumerate(zip(chosen, plan["steps"], strict=True), 1):
@@ -501,6 +506,14 @@ def _fits(plan: dict[str, Any]) -> str:
     if plan["fits"] is None:
         return ""
     return ", which fits" if plan["fits"] else ", which does not fit"
+
+
+def _without(plan: dict[str, Any]) -> str:
+    """What is said where nothing is chosen."""
+    if plan["fits"]:
+        return "the peak fits as it is; nothing has to be computed again"
+    text = "no value that could be computed again brings the peak down"
+    return text if plan["fits"] is None else f"{text}, and it does not fit"
 
 
 def _kind(row: dict[str, Any]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+
 from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
 from hlofast.cli.check import UsageError, read_declaration
 
@@ -24,9 +27,18 @@ The page is one file that loads nothing, for any browser of 2023 or later: it ca
 opened from disk. What is not known without --device or --mesh is said to be unknown. --config is
 what was declared, as `hlofast check` reads it. Charts need bokeh (pip install 'hlofast[report]');
 without it, and with --no-charts, there are the tables alone. Findings are those of `hlofast lint`,
-then what else `hlofast remat` says is to be changed.
+then what else `hlofast remat` says is to be changed. What is written is HTML, whatever the name of
+PAGE ends in; names that mean another format are refused.
 """
 VERSION = 1
+OTHERS = frozenset(
+    f".{name}"
+    for name in (
+        *("csv", "docx", "gz", "ipynb", "jpeg", "jpg", "json", "md", "pdf", "png", "svg", "txt"),
+        *("webp", "xlsx", "xml", "xz", "zip", "zst"),
+    )
+)
+"""Endings of names whose owners expect something else than a page."""
 SHOWN = 3
 """Findings that are printed; the page has all."""
 
@@ -36,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     inputs.add_files(parser, several=False)
     parser.add_argument(
-        "-o", "--output", metavar="PATH", required=True, help="the page to write, all or nothing"
+        "-o", "--output", metavar="PAGE", required=True, help="the page to write, all or nothing"
     )
     inputs.add_device(parser)
     inputs.add_mesh(parser)
@@ -52,6 +64,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
+    ending = os.path.splitext(arguments.output)[1].lower()
+    if ending in OTHERS:
+        inputs.complain(f"{arguments.output}: pages are HTML; give -o a name that ends in .html")
+        return USAGE
     is_device, device = inputs.read_device(arguments)
     is_mesh, mesh = inputs.read_mesh(arguments)
     if not is_device or not is_mesh:
@@ -85,6 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(f"{arguments.output}: {error.strerror or error}")
         return UNREADABLE
     _say(arguments, report)
+    if not arguments.no_charts and find_spec("bokeh") is None:
+        from hlofast._report.chart import missing
+
+        inputs.complain(f"note: the page has no charts, as {missing('bokeh')}")
     return code
 
 
@@ -115,6 +135,7 @@ def _of_file(
         return None, USAGE
     if not found:
         return None, reader.exit_code() or UNREADABLE
+    inputs.note_misfit(found[0].module, found[0].path, mesh)
     report = of_module(
         found[0].module,
         device=device,

@@ -27,8 +27,9 @@ examples:
   hlofast scan dumps/ -o tables --engine ray       on a Ray cluster (hlofast[ray])
 
 A dataset has a folder table=NAME per table and a manifest. A scan that was interrupted goes on
-where it was; files that are new or changed are read, by their bytes. Nothing that cannot be read
-stops the rest: it is a row of the table `files`, with its reason.
+where it was if the same command is given again; files that are new or changed are read, by their
+bytes. Nothing that cannot be read stops the rest: it is a row of the table `files`, with its
+reason, and the exit code is 3, also where the file is unchanged since and not read again.
 """
 VERSION = 1
 _HOSTS = ("hosts", "other_hosts")
@@ -112,6 +113,10 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         inputs.complain(str(error))
         return USAGE
+    except KeyboardInterrupt:
+        if arguments.watch is None:
+            inputs.complain(_interrupted(arguments.out))
+        raise
     except WorkerError as error:
         inputs.complain(str(error))
         return UNREADABLE
@@ -119,16 +124,26 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(str(error.args[0]) if isinstance(error, KeyError) else str(error))
         return USAGE
     except OSError as error:
+        if to_stdout and isinstance(error, BrokenPipeError):
+            raise  # The reader has gone.
         inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
         return UNREADABLE
+    code = UNREADABLE if found.counts["failed"] or found.failed_before else 0
     if to_stdout:
-        return UNREADABLE if found.counts["failed"] else 0
+        return code
     document = _document(found)
     if arguments.json:
         output.print_json("scan", VERSION, document)
     else:
         _print(output.Printer(), document, arguments.top or None)
-    return UNREADABLE if found.counts["failed"] else 0
+    return code
+
+
+def _interrupted(out: str | None) -> str:
+    """What an interrupted scan leaves, and how to go on."""
+    if out is None or out == "-":
+        return "interrupted: nothing is kept without -o OUT; with it a scan goes on where it was"
+    return f"interrupted: what is done is kept in {out}; the same command goes on from there"
 
 
 def _scan_on_ray(arguments: argparse.Namespace) -> Scan:
@@ -215,8 +230,9 @@ def _document(found: Scan) -> dict[str, Any]:
         "differing_hosts": [_differing(row) for row in found.differing_hosts()],
         "failures": [
             {name: _known(row[name]) for name in ("path", "reason", "line", "column")}
-            for row in found.failures
+            for row in (*found.failures, *found.failed_before)
         ],
+        "failed_before": len(found.failed_before),
         "unknown_targets": found.unknown_targets,
         "is_started_over": found.is_started_over,
     }
@@ -233,14 +249,17 @@ def _known(value: Any) -> Any:
     return None if value in ("", -1) or value != value else value
 
 
-def _counts(counts: dict[str, int]) -> str:
+def _counts(counts: dict[str, int], failed_before: int = 0) -> str:
     words = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if failed_before:
+        # The unchanged ones come last.
+        words[-1] += f" ({failed_before:,} of them failed before)"
     return f"{output.counted(sum(counts.values()), 'file')}: {', '.join(words) or 'none'}"
 
 
 def _print(printer: output.Printer, document: dict[str, Any], limit: int | None) -> None:
     programs = document["programs"]
-    printer.heading(_counts(document["counts"]))
+    printer.heading(_counts(document["counts"], document["failed_before"]))
     if document["path"] is not None:
         printer.facts([("dataset", document["path"])])
     if document["is_started_over"]:

@@ -84,6 +84,8 @@ def _reader(arguments: argparse.Namespace) -> Any:
     import hlofast
     from hlofast._remat import read_bytes
 
+    if arguments.hbm is not None:
+        inputs.note_small(arguments.hbm)
     options = {
         "hbm": None if arguments.hbm is None else read_bytes(arguments.hbm),
         "device": None if arguments.device is None else hlofast.devices.get(arguments.device),

@@ -65,13 +65,12 @@ def _print(printer: output.Printer, document: dict[str, Any], limit: int | None)
             ("file", _place(document)),
             ("status", f"{document['status']} ({document['status_reason']})"),
             ("backend", _backend(document)),
-            ("devices", _devices(document)),
+            ("devices", devices(document)),
             (
                 "size",
                 f"{output.counted(counts['instructions'], 'instruction')} in "
                 f"{output.counted(counts['computations'], 'computation')}, "
-                f"{document['text_bytes']:,} B of text"
-                + _implicit(counts["implicit_instructions"]),
+                f"{document['text_bytes']:,} B of text" + implicit(counts["implicit_instructions"]),
             ),
             (
                 "entry",
@@ -136,7 +135,7 @@ def _backend(document: dict[str, Any]) -> str:
     return f"{document['backend']} ({document['backend_reason']})"
 
 
-def _devices(document: dict[str, Any]) -> str:
+def devices(document: dict[str, Any]) -> str:
     """Empty where both are 1, which is also what headers without these attributes mean."""
     partitions, replicas = document["num_partitions"], document["replica_count"]
     if partitions == replicas == 1:
@@ -144,7 +143,8 @@ def _devices(document: dict[str, Any]) -> str:
     return f"{output.counted(partitions, 'partition')}, {output.counted(replicas, 'replica')}"
 
 
-def _implicit(count: int) -> str:
+def implicit(count: int) -> str:
+    """Instructions that a text implies and does not write, which its size leaves out."""
     return f"; the text implies {count:,} more" if count else ""
 
 

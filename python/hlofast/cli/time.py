@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     printer = None if arguments.json else output.Printer()
     documents = []
     for found in reader:
+        inputs.note_misfit(found.module, found.path, timing["mesh"])
         time = found.module.time(**timing)
         document = found.describe() | _describe(time, arguments)
         if printer is None:

@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     reader = inputs.Reader(arguments)
     modules = list(reader)
+    for one in modules:
+        inputs.note_misfit(one.module, one.path, mesh)
     if arguments.json:
         from hlofast._report.data import Analyses
 
@@ -66,10 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     if not modules:
         return reader.exit_code() or UNREADABLE
-    from hlofast._report.data import Analyses, contents
+    from hlofast._report.data import Analyses
+    from hlofast._top.view import contents_of
 
     found = Analyses(modules[0].module, device, mesh, None)
-    page = contents(found, modules[0].path)
+    page = contents_of(found, modules[0].path)
     is_terminal = sys.stdout.isatty() and sys.stdin.isatty()
     if is_terminal and not arguments.plain:
         try:
@@ -84,10 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _document(one: inputs.Found, found: Analyses) -> dict[str, Any]:
-    from hlofast._report.data import contents
-    from hlofast._top.view import View, sheets
+    from hlofast._top.view import View, contents_of, sheets
 
-    page = contents(found, one.path)
+    page = contents_of(found, one.path)
     tables = []
     for section, several in sheets(found, page):
         for sheet in several:
@@ -122,4 +124,6 @@ def _print(found: Analyses, page: Contents, limit: int | None) -> None:
                 for row in rows[:limit]
             ]
             printer.table(sheet.caption, [field.label for field in fields], cells, len(rows))
+            if sheet.note and rows:
+                printer.paragraph("note: ", sheet.note)
     printer.line()

@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = inputs.only(reader)
     documents = []
     if found is not None:
+        inputs.note_misfit(found.module, found.path, timing["mesh"])
         try:
             trace = _trace.of_time(
                 found.module.time(**timing), arguments.iterations, arguments.min_duration

@@ -5,7 +5,9 @@ use super::executed::Totals;
 use super::{Cost, SpaceBytes};
 use crate::Provenance;
 use crate::graph::{Attribution, Phase, ScopeTree, multiplicities};
+use crate::ir::decode::unescape;
 use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row, ShapeView};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// What instructions are grouped by.
@@ -237,7 +239,10 @@ impl Groups<'_> {
             GroupKey::Phase => {
                 Phase::ALL.get(code as usize).map_or("", |phase| phase.as_str()).into()
             }
-            GroupKey::Scope { .. } => self.attribution.scopes.path(module, code as u32),
+            GroupKey::Scope { .. } => {
+                let path = self.attribution.scopes.path(module, code as u32);
+                unescape(&path).map(Cow::into_owned).unwrap_or(path)
+            }
             GroupKey::Source | GroupKey::SourceFile => {
                 let metadata = module.metadata_columns();
                 let file = metadata.source_file[row.0 as usize];

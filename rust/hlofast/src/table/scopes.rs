@@ -4,6 +4,7 @@
 
 use crate::graph::ScopeTree;
 use crate::ir::Module;
+use crate::ir::decode::unescape;
 
 /// The greatest length of a scope's text in bytes, the ellipsis not counted.
 pub const SCOPE_BYTES: usize = 4096;
@@ -40,7 +41,7 @@ impl<'a> ScopeTexts<'a> {
         self.shown.get(scope as usize).copied().unwrap_or(ScopeTree::ROOT)
     }
 
-    /// Components joined by `/` as the text writes them, cut with an ellipsis.
+    /// Components joined by `/`, without the escapes of the text, cut with an ellipsis.
     pub fn text(&self, scope: u32) -> Vec<u8> {
         let mut components = Vec::new();
         let mut at = self.shown(scope);
@@ -54,8 +55,9 @@ impl<'a> ScopeTexts<'a> {
             if !text.is_empty() {
                 text.push(b'/');
             }
+            let name = unescape(component).unwrap_or((*component).into());
             let room = (SCOPE_BYTES + 1).saturating_sub(text.len());
-            text.extend_from_slice(component.get(..room).unwrap_or(component));
+            text.extend_from_slice(name.get(..room).unwrap_or(&name));
         }
         if is_prefix || text.len() > SCOPE_BYTES {
             cut(&mut text);
