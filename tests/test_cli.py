@@ -1,5 +1,6 @@
 """The program `hlofast`: what it prints, what it loads, how it ends."""
 
+import contextlib
 import gzip
 import importlib.resources
 import io
@@ -17,7 +18,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from hlofast.cli import VERBS, output
+from hlofast.cli import VERBS, main, output
 
 pytestmark = pytest.mark.once
 
@@ -403,6 +404,34 @@ def test_a_full_disk_is_said_in_one_line(train_step: Path, arguments: list[str])
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 3
     assert done.stderr == "hlofast: output: No space left on device\n"
+
+
+def test_what_was_printed_before_a_fault_of_the_output_comes_out(
+    train_step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fmt", str(train_step), "-o", str(tmp_path / "none" / "x")]) == 3
+    assert capsys.readouterr().err == f"hlofast: {tmp_path}/none/x: No such file or directory\n"
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["fmt", str(train_step), "-o", str(tmp_path / "none" / "x")]) == 3
+
+
+def test_text_that_ends_before_its_entry_is_told(train_step: Path, tmp_path: Path) -> None:
+    whole = train_step.read_text()
+    cut = tmp_path / "module_0001.cut.after_optimizations.txt"
+    cut.write_text(whole[: whole.index("ENTRY ")])
+    done = hlofast_command("cost", cut)
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"hlofast: note: {cut}:")
+    assert "no computation is marked as ENTRY, and the last one, " in done.stderr
+    fault = hlofast.load(cut).missing_entry
+    assert fault is not None
+    assert (fault.kind, fault.path) == ("invalid-computation", str(cut))
+    assert f"{cut}:{fault.line}: {fault.message}" in done.stderr
+    assert hlofast.load(train_step).missing_entry is None
+    # Tables of programs are made without anybody to tell.
+    (row,) = hlofast.scan(tmp_path).files
+    assert (row["status"], row["line"], row["reason"]) == ("failed", fault.line, fault.message)
 
 
 def test_an_encoding_without_the_signs_of_tables(train_step: Path) -> None:

@@ -78,7 +78,10 @@ def test_what_failed_before_is_said_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("-o", "out"), "what is done is kept in out; the same command goes on from there"),
+        (
+            ("-o", "out", "--format=csv"),
+            "what is done is kept in out; the same command goes on from there",
+        ),
         ((), "nothing is kept without -o OUT"),
     ],
 )

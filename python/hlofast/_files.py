@@ -25,9 +25,10 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         with _writing(path, temporary) as file:
             yield file
     except OSError as error:
-        if error.filename in (None, temporary):
-            error.filename, error.filename2 = path, None
-        raise
+        # Of renaming it has two names, which cannot be taken out again.
+        if error.errno is None or error.filename not in (None, temporary):
+            raise
+        raise type(error)(error.errno, error.strerror, path) from error
 
 
 @contextmanager

@@ -6,6 +6,7 @@ input could not be read or output written, 130 interrupted.
 """
 
 import argparse
+import errno
 import importlib
 import io
 import os
@@ -121,9 +122,12 @@ def _run(argv: list[str]) -> int:
     return DONE
 
 
-def _discard_output() -> None:
-    """Keep the interpreter from writing, at exit, what standard output does not take."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _end_output() -> None:
+    """Write what is left of the output, or see to it that nobody tries that again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,17 +136,24 @@ def main(argv: list[str] | None = None) -> int:
         # Some encodings lack what tables are made of; what they have comes out as ever.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()
+        try:
+            code = _run(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone, which is its right.
-        _discard_output()
+        _end_output()
         return DONE
     except OSError as error:
         # Verbs say what they cannot read; this is mostly a full disk or a folder that is not there.
-        place = "output" if error.filename is None else error.filename
-        sys.stderr.write(f"hlofast: {place}: {error.strerror or error}\n")
-        _discard_output()
+        place = error.filename
+        if place is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            place = "output"
+        reason = error.strerror or error
+        sys.stderr.write(
+            f"hlofast: {reason}\n" if place is None else f"hlofast: {place}: {reason}\n"
+        )
+        _end_output()
         return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED

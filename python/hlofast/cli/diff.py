@@ -189,7 +189,9 @@ class _Folders(inputs.Failures):
 
         path = program.files[0].path
         try:
-            return inputs.Found(hlofast.load(path), path, 1, program.key)
+            module = hlofast.load(path)
+            inputs.note_missing_entry(module, path)
+            return inputs.Found(module, path, 1, program.key)
         except (OSError, ValueError) as error:
             self.failed(path, error)
             return None

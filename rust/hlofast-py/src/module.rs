@@ -141,6 +141,17 @@ impl Module {
         PyTuple::new(py, errors.collect::<PyResult<Vec<_>>>()?)
     }
 
+    /// What is wrong if the text seems to end before its entry computation: none is marked as
+    /// ENTRY, and the last one, which `entry` therefore is, has other parameters or another result
+    /// than `entry_computation_layout` in the header says. None for other modules, and with faults
+    /// in `errors`. XLA reads such text without a word.
+    #[getter]
+    fn missing_entry<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let source = self.core().source();
+        let fault = self.core().missing_entry();
+        fault.map(|error| crate::errors::object(py, source, &error)).transpose()
+    }
+
     /// Read-only NumPy arrays over the module's memory.
     #[getter]
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -67,13 +67,6 @@ const CASES: &[(ErrorKind, u64, u64, &str, &str)] = &[
     (InvalidHeader, 1, 1, "module's name", "HloModule ,\ne {\n  a = f32[] rng()\n}"),
     (InvalidComputation, 1, 1, "at least one", "e {\n}"),
     (
-        InvalidComputation,
-        5,
-        2,
-        "ends before its ENTRY computation: the last one, sum,",
-        "HloModule m, entry_computation_layout={(f32[2]{0})->f32[]}\n\nsum {\n  a = f32[] rng()\n}",
-    ),
-    (
         InvalidAsync,
         3,
         3,
@@ -169,9 +162,10 @@ fn a_body_that_ends_with_the_text_is_kept() {
     assert_eq!(kinds, [UnclosedBracket]);
 }
 
-/// Without an ENTRY the last computation is the entry, if the header does not describe another.
+/// Without an ENTRY the last computation is the entry, as XLA has it; that the header describes
+/// another is told.
 #[test]
-fn text_cut_between_computations_is_a_fault() {
+fn text_cut_between_computations_is_told() {
     let mut cuts = 0;
     for (dump, source) in modules() {
         let module = parse(source.bytes()).unwrap();
@@ -196,7 +190,7 @@ fn text_cut_between_computations_is_a_fault() {
             let own = border(id);
             // The whole program may stand in a function of its own, which the entry calls.
             let is_program = own.len() == of_entry.len() && own.iter().zip(&of_entry).all(is_alike);
-            let fault = parse(cut).err().map(|error| error.kind());
+            let fault = parse(cut).unwrap().missing_entry().map(|error| error.kind());
             let expected = (!is_program).then_some(InvalidComputation);
             let name = String::from_utf8_lossy(module.bytes(computation.name));
             assert_eq!(fault, expected, "{dump} after {name}");
@@ -219,7 +213,18 @@ fn text_cut_between_computations_is_a_fault() {
              f {{\n  a = f32[2]{{0}} parameter(0)\n}}\n"
         );
         let text = if layout == "f32[2]{0}" { text.replace("={(", "={") } else { text };
-        assert_eq!(parse(text.as_bytes()).is_ok(), is_whole, "{text}");
-        assert!(parse_all(text.as_bytes()).is_ok());
+        let fault = parse(text.as_bytes()).unwrap().missing_entry();
+        assert_eq!(fault.is_none(), is_whole, "{text}");
+        if let Some(fault) = fault {
+            let place = ErrorPlace::new(&Source::from_slice(text.as_bytes()), &fault);
+            assert_eq!((place.line, place.column), (5, 2), "{text}");
+            assert!(fault.message().contains("the last one, f, is not what"), "{fault:?}");
+            assert!(
+                parse(text.replace("f {", "ENTRY f {").as_bytes())
+                    .unwrap()
+                    .missing_entry()
+                    .is_none()
+            );
+        }
     }
 }

@@ -238,7 +238,7 @@ impl Context<'_> {
         let reading = Options { force_scalar: self.options.force_scalar, ..Options::default() };
         // The usual file is one module, which need not be searched for.
         if starts_with_module(source.bytes())
-            && let Ok(module) = parse(source.clone(), &reading)
+            && let Ok(module) = parse_whole(source, &reading)
         {
             return self.module(outcome, &module, None);
         }
@@ -252,7 +252,7 @@ impl Context<'_> {
         }
         let mut faults = 0u32;
         for FoundModule { source, label } in found {
-            match parse(source.clone(), &reading) {
+            match parse_whole(&source, &reading) {
                 Ok(module) => {
                     let section = Section { line: source.lines_before() + 1, label };
                     outcome = self.module(outcome, &module, Some(section));
@@ -339,6 +339,13 @@ impl Context<'_> {
         }
         outcome
     }
+}
+
+/// Reads a module; text that ends before its entry is a fault, since figures of what is left would
+/// be taken for the program's.
+fn parse_whole(source: &Source, options: &Options) -> crate::error::Result<Module> {
+    let module = parse(source.clone(), options)?;
+    module.missing_entry().map_or(Ok(module), Err)
 }
 
 /// The `files` table of some outcomes.

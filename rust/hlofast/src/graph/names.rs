@@ -46,6 +46,7 @@ impl<'a> Names<'a> {
             let name = module.bytes(*span);
             if !roots.is_empty() && !begins_with(name, last) {
                 let first = first_component(name);
+                // A name that begins with a slash has an empty one, which is no call.
                 if !roots.contains(first) {
                     continue;
                 }

@@ -8,6 +8,7 @@ pub mod derived;
 pub mod derived_metadata;
 mod derived_rows;
 pub mod dtype;
+mod entry;
 pub mod intern;
 pub mod module;
 pub mod opcode;

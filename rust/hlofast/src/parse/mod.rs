@@ -1,7 +1,6 @@
 //! From text to a frozen module.
 
 mod chunk;
-mod entry;
 mod finish;
 mod header_line;
 pub mod infer;
@@ -77,12 +76,5 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
     };
     // The reader borrows the source's bytes, which the module then owns.
     let parts = reader.into_parts()?;
-    let mut module = parts.into_module(source);
-    if let Some(error) = entry::missing_entry(&module) {
-        if !options.collect_errors {
-            return Err(error);
-        }
-        module.errors.push(error);
-    }
-    Ok(module)
+    Ok(parts.into_module(source))
 }

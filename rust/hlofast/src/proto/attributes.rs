@@ -390,10 +390,14 @@ fn aliasing(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
     if !fields.has(74) {
         return Ok(());
     }
+    key(out, b"output_to_operand_aliasing");
+    out.byte(b'{');
     for (index, alias) in fields.messages(74).enumerate() {
         let mut store = Store::default();
         let alias = store.read(alias, repeated(&[1, 3]))?;
-        out.push(if index == 0 { b", output_to_operand_aliasing={" } else { b", " });
+        if index > 0 {
+            out.push(b", ");
+        }
         out.integers(&alias.list(1)?);
         out.push(b": (");
         out.integer(alias.integer(2));

@@ -86,7 +86,7 @@ impl Shift {
 }
 
 impl Lines<'_> {
-    /// Where what line `index` refers to ends in `operands` and `calls`, and that of the line before.
+    /// Where in `operands` and `calls` it stands what line `index` refers to.
     fn references(&self, index: usize) -> (Range<usize>, Range<usize>) {
         let ends = |index: usize| {
             let line = self.list[index].at;

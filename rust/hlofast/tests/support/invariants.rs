@@ -119,6 +119,10 @@ fn check_calls(module: &Module) {
         left[call.computation.0 as usize] += 1;
         assert!(module.calls(call.row).contains(call));
     }
+    for (id, callees) in (0..).map(ComputationId).zip(&callees) {
+        let within = &calls[module.calls_within(id)];
+        assert!(within.iter().map(|call| call.computation.0).eq(callees.iter().copied()));
+    }
     let mut ready: Vec<u32> = (0..count as u32).filter(|id| left[*id as usize] == 0).collect();
     let mut taken = 0;
     while let Some(id) = ready.pop() {

@@ -1,0 +1,46 @@
+//! Text that ends before its entry computation: it reads as a whole module of less.
+
+use super::decode::{HeaderValue, decode_header};
+use super::intern::ShapeInterner;
+use super::module::{Module, Row};
+use super::shape_text::parse_shape;
+use crate::error::{ErrorKind, ParseError};
+use crate::text::Span;
+
+impl Module {
+    /// What is wrong if the text seems to end before its entry computation: none is marked as
+    /// ENTRY, and the last one, which therefore is the entry, has other parameters or another
+    /// result than the header says. XLA reads such text without a word, and so does `parse`.
+    pub fn missing_entry(&self) -> Option<ParseError> {
+        let entry = self.computation(self.entry());
+        // Faults that were passed over have been told, and the entry may be among them.
+        if entry.is_marked_entry || !self.errors().is_empty() {
+            return None;
+        }
+        let value = self.header_attribute("entry_computation_layout")?;
+        // One that cannot be read tells nothing.
+        let HeaderValue::EntryLayout(layout) =
+            decode_header(b"entry_computation_layout", self.bytes(value)).ok()?
+        else {
+            return None;
+        };
+        let mut interner = ShapeInterner::default();
+        let (mut shapes, result) = layout.intern(&mut interner, parse_shape).ok()?;
+        shapes.push(result);
+        let told = interner.into_table();
+        let mut rows = self.parameters(self.entry());
+        rows.push(Row(entry.root));
+        let is_told =
+            |(row, shape): (&Row, _)| self.shapes().is_compatible(self.shape(*row), &told, shape);
+        if rows.len() == shapes.len() && rows.iter().zip(shapes).all(is_told) {
+            return None;
+        }
+        let name = String::from_utf8_lossy(self.bytes(entry.name));
+        let message = format!(
+            "no computation is marked as ENTRY, and the last one, {name}, is not what \
+             entry_computation_layout describes: the text seems to be cut off"
+        );
+        let end = Span::at(entry.body.end as usize);
+        Some(ParseError::new(ErrorKind::InvalidComputation, end, message))
+    }
+}
