@@ -418,20 +418,47 @@ def test_what_was_printed_before_a_fault_of_the_output_comes_out(
 
 def test_text_that_ends_before_its_entry_is_told(train_step: Path, tmp_path: Path) -> None:
     whole = train_step.read_text()
-    cut = tmp_path / "module_0001.cut.after_optimizations.txt"
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    cut = folder / "module_0001.cut.after_optimizations.txt"
     cut.write_text(whole[: whole.index("ENTRY ")])
-    done = hlofast_command("cost", cut)
-    assert done.returncode == 0
-    assert done.stderr.startswith(f"hlofast: note: {cut}:")
-    assert "no computation is marked as ENTRY, and the last one, " in done.stderr
     fault = hlofast.load(cut).missing_entry
     assert fault is not None
     assert (fault.kind, fault.path) == ("invalid-computation", str(cut))
-    assert f"{cut}:{fault.line}: {fault.message}" in done.stderr
+    assert "no computation is marked as ENTRY, and the last one, " in fault.message
     assert hlofast.load(train_step).missing_entry is None
-    # Tables of programs are made without anybody to tell.
-    (row,) = hlofast.scan(tmp_path).files
+    # What there is is shown, and said not to be the program.
+    for verb in ("cost", "lint", "memory", "time --device v5e"):
+        done = hlofast_command(*verb.split(), "--json", cut)
+        assert done.returncode == 3
+        assert done.stderr.startswith(f"hlofast: {cut}:{fault.line}:")
+        found = json.loads(done.stdout)
+        assert len(found["modules"]) == 1
+        assert [error["message"] for error in found["errors"]] == [str(fault)]
+    # Where nobody looks at one module it is none.
+    (row,) = hlofast.scan(folder).files
     assert (row["status"], row["line"], row["reason"]) == ("failed", fault.line, fault.message)
+    done = hlofast_command("diff", folder, folder)
+    assert (done.returncode, fault.message in done.stderr) == (3, True)
+    (row,) = hlofast.fingerprints(folder)
+    assert (row["fingerprint"], row["error"] != "") == ("", True)
+    done = hlofast_command("history", folder, "cut")
+    assert (done.returncode, fault.message in done.stderr) == (3, True)
+
+
+def test_a_module_that_takes_no_time() -> None:
+    module = hlofast.loads("ENTRY e { ROOT a = f32[2] parameter(0) }")
+    assert len(module.time("v5e").by("phase")) == 0
+
+
+def test_closed_output(train_step: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "summary", str(train_step)],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_encoding_without_the_signs_of_tables(train_step: Path) -> None:

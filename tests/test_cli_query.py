@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,3 +145,17 @@ def test_what_goes_wrong(dataset: Path, arguments: tuple[str, ...], code: int, s
     assert done.returncode == code
     assert said in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_what_is_no_file_is_written_into(dataset: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        sql = "SELECT 1 AS one"
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "hlofast", "query", dataset, sql, "-o", pipe], check=False
+        )
+        assert reader.stdout is not None
+        assert reader.stdout.read().split() == ["one", "1"]
+    assert done.returncode == 0
+    assert pipe.is_fifo()

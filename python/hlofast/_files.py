@@ -28,7 +28,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         # Of renaming it has two names, which cannot be taken out again.
         if error.errno is None or error.filename not in (None, temporary):
             raise
-        raise type(error)(error.errno, error.strerror, path) from error
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._cost import read_rules
-from hlofast._programs import Program, programs, reason
+from hlofast._programs import Program, programs, reason, whole
 from hlofast.table import Table, column_of
 
 TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
@@ -98,7 +98,7 @@ def _rows(
         }
         row |= dict.fromkeys((*FIGURES, *KINDS), -1)
         try:
-            module = _core.load(file.path)
+            module = whole(file.path)
         except (OSError, ValueError) as error:
             yield row | {"error": reason(error)}
             continue

@@ -69,9 +69,8 @@ def memory(
     device: str | Device | None = None,
 ) -> Memory:
     """See `Module.memory`."""
-    table_bytes(
-        device
-    )  # Names that no device has are refused now, not when XLA's account is asked.
+    # Names that no device has are refused now, not when XLA's account is asked.
+    table_bytes(device)
     data = _core._memory(
         module,
         rule=rule,

@@ -18,6 +18,18 @@ _ORDER = {"before": 0, "pass": 1, "in-pass": 1, "partitioned": 1, "before-config
 passes, whose dump has no number."""
 
 
+def whole(path: str) -> _core.Module:
+    """The module in a file of a dump directory.
+
+    A `ParseError` also for text that ends before its entry (`Module.missing_entry`): figures of
+    what is left would be taken for the program's.
+    """
+    module = _core.load(path)
+    if module.missing_entry is not None:
+        raise module.missing_entry
+    return module
+
+
 class File:
     """A module in a dump directory, at one stage of its compilation."""
 
@@ -136,7 +148,7 @@ def fingerprints_of(found: list[Program]) -> Table:
     for program in found:
         fingerprint = error = ""
         try:
-            fingerprint = _core.load(program.files[0].path).fingerprint()
+            fingerprint = whole(program.files[0].path).fingerprint()
         except (OSError, ValueError) as fault:
             error = reason(fault)
         prints.append(fingerprint)
@@ -271,6 +283,6 @@ def _paired_of_one_name(
 def _fingerprint(program: Program) -> str:
     """The fingerprint of the last stage; empty if that cannot be read."""
     try:
-        return _core.load(program.files[0].path).fingerprint()
+        return whole(program.files[0].path).fingerprint()
     except (OSError, ValueError):
         return ""

@@ -263,7 +263,10 @@ class Remat:
             return plan.apply(numbers)[0]
         module = plan.module()
         if module is None:
-            raise ValueError("there is nothing to compute again that would bring the peak down")
+            raise ValueError(
+                "there is nothing to compute again: the peak fits as it is, or nothing brings it "
+                "down"
+            )
         return module
 
     def _planned(self) -> _core.PlanData:

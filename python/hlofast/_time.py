@@ -6,7 +6,7 @@ from _collections_abc import Mapping
 from array import array
 
 from hlofast import _core, devices
-from hlofast.table import Table
+from hlofast.table import Table, column_of
 
 TYPE_CHECKING = False  # The command line times modules; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -211,8 +211,8 @@ class Time:
         return Table(
             [
                 (key, _core.TextColumn([label for label, _ in rows])),
-                ("instructions", _core.Column(array("q", [count for _, (count, _) in rows]))),
-                ("seconds", _core.Column(array("d", [seconds for _, (_, seconds) in rows]))),
+                ("instructions", column_of([count for _, (count, _) in rows])),
+                ("seconds", column_of([seconds for _, (_, seconds) in rows], "d")),
             ]
         )
 

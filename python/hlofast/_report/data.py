@@ -190,7 +190,7 @@ def contents(found: Analyses, path: str | None) -> Contents:
     facts = [
         ("file", path or module.path or "not from a file"),
         ("status", f"{summary['status']} ({summary['status_reason']})"),
-        ("backend", f"{summary['backend']} ({summary['backend_reason']})"),
+        ("backend", say_summary.backend(summary)),
         (
             "size",
             f"{output.counted(counts['instructions'], 'instruction')} in "

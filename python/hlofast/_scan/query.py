@@ -8,9 +8,11 @@ import re
 import sys
 import warnings
 from importlib import import_module
+from io import TextIOWrapper
 
 from hlofast import _core, _scan
 from hlofast._extras import library
+from hlofast._files import replacing
 from hlofast._scan.folder import MANIFEST
 from hlofast._scan.stored import ReadFolder
 from hlofast.table import Table, column_of
@@ -18,7 +20,7 @@ from hlofast.table import Table, column_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, TextIO
+    from typing import Any, BinaryIO, TextIO
 
     from hlofast._core import Column, TextColumn
     from hlofast._scan import Scan
@@ -176,22 +178,14 @@ class Query:
             self._write_text(form, sys.stdout, limit)
             sys.stdout.flush()
             return
-        temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
-        try:
+        with replacing(path) as file:
             if form == "parquet":
-                self._write_parquet(temporary, limit)
-            else:
-                with open(temporary, "x", encoding="utf-8", newline="") as file:
-                    self._write_text(form, file, limit)
-            os.replace(temporary, path)
-        except OSError as error:
-            if error.errno is None:
-                raise
-            # Nobody knows the temporary file's name.
-            raise OSError(error.errno, os.strerror(error.errno), path) from None
-        finally:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
+                self._write_parquet(file, limit)
+                return
+            text = TextIOWrapper(file, encoding="utf-8", newline="")
+            self._write_text(form, text, limit)
+            text.flush()
+            text.detach()
 
     def _write_text(self, form: str, file: TextIO, limit: int | None) -> None:
         names = [name for name, _ in self.columns]
@@ -207,7 +201,7 @@ class Query:
         for row in self.rows(limit):
             writer.writerow([_csv_cell(value) for value in row])
 
-    def _write_parquet(self, path: str, limit: int | None) -> None:
+    def _write_parquet(self, file: BinaryIO, limit: int | None) -> None:
         parquet = library("pyarrow.parquet", "duckdb")
         connection = self._connection
         # The first name is that of duckdb 2, which warns that it copies.
@@ -219,7 +213,7 @@ class Query:
         schema = library("pyarrow", "duckdb").schema(
             [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
         )
-        with parquet.ParquetWriter(path, schema) as writer:
+        with parquet.ParquetWriter(file, schema) as writer:
             left = limit
             for batch in reader:
                 part = batch.rename_columns(names)

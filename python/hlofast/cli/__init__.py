@@ -132,6 +132,8 @@ def _end_output() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
+    if sys.stdout is None:  # Closed by whoever started this.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the program runs
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Some encodings lack what tables are made of; what they have comes out as ever.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 
 from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, output
 
@@ -64,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
     folders = [inputs.is_folder(path) for path in paths]
     if not all(folders) and (any(folders) or len(paths) == 1):
+        for path in paths:
+            if path != "-" and "://" not in path and not os.path.lexists(path):
+                inputs.complain(f"{path}: {os.strerror(errno.ENOENT)}")
+                return UNREADABLE
         inputs.complain("compared are two files, two dump directories, or the hosts of one")
         return USAGE
     sources: _Files | _Folders
@@ -168,6 +174,7 @@ class _Folders(inputs.Failures):
                 self.is_read[side] = False
             for name, reason in refused:
                 self.failed(name, OSError(reason))
+                self.is_read[side] = False
             sides.append([one for one in found if module is None or one.answers_to(module)])
         self._misses = module is not None and not any(sides) and not self.errors
         if self._misses:
@@ -185,13 +192,11 @@ class _Folders(inputs.Failures):
                 yield found[0], found[1]
 
     def _load(self, program: Program) -> Found | None:
-        import hlofast
+        from hlofast._programs import whole
 
         path = program.files[0].path
         try:
-            module = hlofast.load(path)
-            inputs.note_missing_entry(module, path)
-            return inputs.Found(module, path, 1, program.key)
+            return inputs.Found(whole(path), path, 1, program.key)
         except (OSError, ValueError) as error:
             self.failed(path, error)
             return None

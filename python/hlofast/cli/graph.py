@@ -82,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         # The library's advice as options.
         what = str(error).partition(": ")[0]
         first = "--around NAME" if arguments.around is None else "a smaller --depth"
-        inputs.complain(f"{what}: give {first}, --inside none, or --force")
+        inside = "" if arguments.inside == "none" else " --inside none,"
+        inputs.complain(f"{what}: give {first},{inside} or --force")
         return USAGE
     content = text.encode("utf-8", "replace")
     if arguments.output is None:

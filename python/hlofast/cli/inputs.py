@@ -222,15 +222,10 @@ class Reader(Failures):
             if found.error is not None:
                 self.failed(name, found.error)
             elif found.module is not None:
-                note_missing_entry(found.module, name)
+                if found.module.missing_entry is not None:
+                    # What there is is shown, and nobody takes it for the program.
+                    self.failed(name, found.module.missing_entry)
                 yield Found(found.module, name, found.line, found.label)
-
-
-def note_missing_entry(module: hlofast.Module, name: str) -> None:
-    """Say so if the text of a module, from a file of this name, ends before its entry."""
-    fault = module.missing_entry
-    if fault is not None:
-        complain(f"note: {name}:{fault.line}: {fault.message}")
 
 
 def only(reader: Reader) -> Found | None:

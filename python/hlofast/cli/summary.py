@@ -64,7 +64,7 @@ def _print(printer: output.Printer, document: dict[str, Any], limit: int | None)
         [
             ("file", _place(document)),
             ("status", f"{document['status']} ({document['status_reason']})"),
-            ("backend", _backend(document)),
+            ("backend", backend(document)),
             ("devices", devices(document)),
             (
                 "size",
@@ -129,7 +129,8 @@ def _place(document: dict[str, Any]) -> str:
     return f"{document['path']}{line}"
 
 
-def _backend(document: dict[str, Any]) -> str:
+def backend(document: dict[str, Any]) -> str:
+    """Whose compiler it was, and how that is known."""
     if document["backend"] is None:
         return "unknown"
     return f"{document['backend']} ({document['backend_reason']})"
