@@ -25,8 +25,8 @@ def whole(path: str) -> _core.Module:
     what is left would be taken for the program's.
     """
     module = _core.load(path)
-    if module.missing_entry is not None:
-        raise module.missing_entry
+    if (fault := module.missing_entry) is not None:
+        raise fault
     return module
 
 
@@ -119,13 +119,7 @@ def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[st
     else:
         os.listdir(path)  # noqa: PTH208 - says why a folder cannot be read; pathlib is not loaded.
         survey = _core._survey([path])
-    refused = []
-    for file in survey.part(0, len(survey))[0][0]:
-        path, *_, trouble, _, _ = file
-        # Whether it cannot be opened, or need not be, and why.
-        if trouble is not None and trouble[0]:
-            refused.append((path, trouble[1]))
-    return [Program(found) for found in survey.program_files()], refused
+    return [Program(found) for found in survey.program_files()], survey.refused()
 
 
 def fingerprints(folder: str | os.PathLike[str]) -> Table:

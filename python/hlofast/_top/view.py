@@ -150,11 +150,16 @@ def contents_of(found: Analyses, path: str | None) -> Contents:
     return page
 
 
+_OPTIONS = {
+    UNKNOWN_DEVICE: "no device is given: --device NAME",
+    UNKNOWN_MESH: "no mesh is known: --mesh data=2,model=4",
+}
+"""What a page says of unknown figures, and what this verb says."""
+
+
 def _own(text: str) -> str:
-    """Words of a page as a verb with the same options says them."""
-    for words in (UNKNOWN_DEVICE, UNKNOWN_MESH):
-        option = words.partition(", or ")[0].replace("hlofast report ", "")
-        text = text.replace(words, option)
+    for words, own in _OPTIONS.items():
+        text = text.replace(words, own)
     return text
 
 
@@ -176,7 +181,7 @@ def instructions(found: Analyses) -> Sheet:
         kind = "flops" if key == "flops" else "bytes"
         shown.append(Field(key, label, kind, totals))
         if key == "flops":
-            fused = _fused(found.module, costs["opcode"].tolist(), costs[key].tolist(), times)
+            fused = _fused(found, costs["opcode"].tolist(), costs[key].tolist(), times)
     shown.append(Field("fused_flops", "FLOPs fused", "flops", fused))
     shown.append(Field("multiplicity", "times", "integer", costs["multiplicity"]))
     shown += [Field(key, key, "code", costs[key].tolist()) for key in ("shape", "phase", "scope")]
@@ -191,36 +196,29 @@ def instructions(found: Analyses) -> Sheet:
     return Sheet("instructions", "Instructions", shown, sort=sort, note=note)
 
 
-def _fused(module: Module, opcodes: list[str], flops: list[int], times: list[int]) -> list[int]:
+def _fused(found: Analyses, opcodes: list[str], flops: list[int], times: list[int]) -> list[int]:
     """What the instructions inside each fusion compute in all its executions; -1 if not known."""
-    fusions = {row: list(module[row].called_computations) for row in _rows_of(opcodes, "fusion")}
-    sums: dict[int, int] = {}
-    opened: set[int] = set()
-    waiting = [called for several in fusions.values() for called in several]
+    module = found.module
+    once: Any = found.cost.computations._columns["flops"]
+    sums = once.tolist()
+    fusions = [row for row, opcode in enumerate(opcodes) if opcode == "fusion"]
+    called = {row: [one.index for one in module[row].called_computations] for row in fusions}
+    callers: dict[int, list[int]] = {}
+    for row in fusions:
+        for inner in called[row]:
+            callers.setdefault(inner, []).append(row)
+    # What is not known is not known of fusions around it either.
+    waiting = [row for row, value in enumerate(flops) if value < 0]
     while waiting:
-        inner = waiting[-1]
-        rows = [one.row for one in inner.instructions]
-        nested = [called for row in rows for called in fusions.get(row, ())]
-        first = [called for called in nested if called.index not in sums]
-        if first and inner.index not in opened:
-            opened.add(inner.index)
-            waiting += first
-            continue
-        waiting.pop()
-        each = [flops[row] for row in rows if row not in fusions]
-        # What calls itself has no sum.
-        each += [sums.get(called.index, -1) for called in nested]
-        sums.setdefault(inner.index, -1 if min(each, default=0) < 0 else sum(each))
-    found = [0] * len(opcodes)
-    for row, several in fusions.items():
-        each = [sums[called.index] for called in several]
-        known = min([*each, times[row]]) >= 0
-        found[row] = sum(each) * times[row] if known else -1
-    return found
-
-
-def _rows_of(opcodes: list[str], wanted: str) -> list[int]:
-    return [row for row, opcode in enumerate(opcodes) if opcode == wanted]
+        own = module[waiting.pop()].computation.index
+        if sums[own] >= 0:
+            sums[own] = -1
+            waiting += callers.get(own, ())
+    shown = [0] * len(opcodes)
+    for row in fusions:
+        each = [sums[one] for one in called[row]]
+        shown[row] = sum(each) * times[row] if min([*each, times[row]]) >= 0 else -1
+    return shown
 
 
 def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]:

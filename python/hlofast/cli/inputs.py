@@ -222,9 +222,9 @@ class Reader(Failures):
             if found.error is not None:
                 self.failed(name, found.error)
             elif found.module is not None:
-                if found.module.missing_entry is not None:
+                if (fault := found.module.missing_entry) is not None:
                     # What there is is shown, and nobody takes it for the program.
-                    self.failed(name, found.module.missing_entry)
+                    self.failed(name, fault)
                 yield Found(found.module, name, found.line, found.label)
 
 

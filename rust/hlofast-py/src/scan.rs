@@ -117,6 +117,15 @@ impl SurveyData {
         program_files(py, &self.survey)
     }
 
+    /// The files and folders that cannot be opened, and why.
+    fn refused(&self) -> Vec<(String, String)> {
+        let refused = |found: &Found| match &found.trouble {
+            Some(Trouble::Failed(reason)) => Some((found.text(), reason.clone())),
+            _ => None,
+        };
+        self.survey.found.iter().filter_map(refused).collect()
+    }
+
     /// By program: what its files say about the chip it is for; None where they say nothing.
     fn targets(&self, py: Python<'_>) -> Vec<Option<String>> {
         py.detach(|| self.survey.targets())

@@ -187,9 +187,9 @@ impl Module {
     /// `sizes` are those of the `device` (tiles, padding) or `logical`; `constants` stay to their
     /// `last_use` or the whole `program`; `space` is a memory space by number or name (hbm, vmem,
     /// host), or `all`; `schedule` is the text's order, a `post_order`, or a `list` schedule that
-    /// frees memory early; by default the text's. `device` is the TPU
-    /// for XLA's account: a name, or a `hlofast.devices.Device`. A
-    /// `hlofast.devices.UnknownDeviceError` for a name that no device has.
+    /// frees memory early; by default the text's. `device` is the TPU for XLA's account:
+    /// a name, or a `hlofast.devices.Device`. A `hlofast.devices.UnknownDeviceError` for a name
+    /// that no device has.
     #[pyo3(signature = (*, rule="in_place", sizes="device", constants="last_use", space=None, schedule=None, device=None))]
     fn memory<'py>(
         slf: &Bound<'py, Self>,

@@ -50,7 +50,7 @@ pub enum Fact {
 }
 
 /// The facts of a module's rows, ascending by row; rows without any are left out.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Facts {
     entries: Vec<(u32, Fact)>,
     /// Where those of each computation begin; one longer than the computations.
