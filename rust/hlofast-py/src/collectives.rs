@@ -7,7 +7,7 @@ use crate::table_builder::to_list;
 use hlofast::comms::{
     Collectives, alpa_counters, derive_mesh, grad_sync_channel_ids, host_transfers,
 };
-use hlofast::graph::Attribution;
+use hlofast::flow::Attribution;
 use hlofast::table::{Columns, Origin, Sent, number, row_or_none};
 use pyo3::prelude::*;
 use pyo3::types::PyList;

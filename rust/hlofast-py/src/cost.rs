@@ -16,7 +16,7 @@ use hlofast::cost::explain::explain;
 use hlofast::cost::{
     self, Backend, GroupKey, Options, Totals, uncertain_executions, unknown_products,
 };
-use hlofast::graph::{Phase, Rules};
+use hlofast::flow::{Phase, Rules};
 use hlofast::ir::{ComputationId, Opcode, Row};
 use hlofast::remat::report;
 use hlofast::table::{self, ScopeTexts, narrow};

@@ -3,7 +3,7 @@
 use crate::held::Held;
 use hlofast::comms::{Collectives, collectives};
 use hlofast::cost::Cost;
-use hlofast::graph::{Attribution, AttributionOptions, Rules, attribution};
+use hlofast::flow::{Attribution, AttributionOptions, Rules, attribution};
 use std::sync::{Arc, OnceLock};
 
 /// What was counted, and the columns made of it so far.

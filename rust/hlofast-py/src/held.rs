@@ -4,7 +4,7 @@ use crate::names::Names;
 use hlofast::Options;
 use hlofast::comms::{Collectives, collectives};
 use hlofast::cost::{self, Cost, Facts, cost};
-use hlofast::graph::{Attribution, AttributionOptions, attribution};
+use hlofast::flow::{Attribution, AttributionOptions, attribution};
 use hlofast::ir::{Module, Opcode};
 use hlofast::parse::Strictness;
 use hlofast::text::LineIndex;

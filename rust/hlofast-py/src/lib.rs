@@ -24,12 +24,12 @@ mod names;
 mod plan;
 mod programs;
 mod proto;
-mod query;
 mod records;
 mod remat;
 mod restore;
 mod scan;
 mod scan_rows;
+mod select;
 mod sequence;
 mod shape;
 mod sharding;
@@ -118,7 +118,7 @@ mod _core {
     #[pymodule_export]
     use crate::trace::{_trace, TraceData};
     use hlofast::Provenance;
-    use hlofast::graph::Phase;
+    use hlofast::flow::Phase;
     use hlofast::ir::{CallRole, ElementType, Opcode};
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;

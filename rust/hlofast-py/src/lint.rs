@@ -3,7 +3,7 @@
 use crate::held::Held;
 use hlofast::comms::{Collectives, Mesh};
 use hlofast::cost::Cost;
-use hlofast::graph::Attribution;
+use hlofast::flow::Attribution;
 use hlofast::lint::{Code, Finding, Options, lint};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

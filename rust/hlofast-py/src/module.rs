@@ -8,7 +8,7 @@ use crate::computation::Computation;
 use crate::held::{Held, same_module, text};
 use crate::loading::strict_argument;
 use crate::names::{instruction_names, instruction_opcodes, operand_names};
-use crate::query::{Conditions, rows_where};
+use crate::select::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
 use hlofast::ir::decode::unescape;

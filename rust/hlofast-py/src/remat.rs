@@ -7,7 +7,7 @@ use crate::memory::rule_called;
 use crate::plan::PlanData;
 use crate::table_builder::to_list;
 use crate::time::TimeData;
-use hlofast::graph::Phase;
+use hlofast::flow::Phase;
 use hlofast::ir::{Module, Row};
 use hlofast::memory::{Options, Tables};
 use hlofast::remat::{Analysed, Counting, PlanOptions, Report, parameters_read, plan};

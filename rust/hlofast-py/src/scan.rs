@@ -277,15 +277,15 @@ impl Work for Files {
         outcome
     }
 
-    fn broken(&self, job: usize, message: &str) -> Outcome {
+    fn panicked(&self, job: usize, message: &str) -> Outcome {
         let kind = self.survey.kinds.get(job).copied().unwrap_or_default();
-        Outcome::broken(job as u32, kind, message)
+        Outcome::panicked(job as u32, kind, message)
     }
 
-    fn overdue(&self, job: usize, _limit: Duration) -> Outcome {
+    fn timed_out(&self, job: usize, _limit: Duration) -> Outcome {
         let kind = self.survey.kinds.get(job).copied().unwrap_or_default();
         let cap = self.options.max_seconds.unwrap_or_default();
-        Outcome::overdue(job as u32, kind, cap, "given up")
+        Outcome::timed_out(job as u32, kind, cap, "given up")
     }
 }
 
@@ -318,8 +318,8 @@ pub struct ScanData {
 
 impl Run {
     /// Takes results until a part is full or time is up; whether it is full.
-    fn fill(&mut self, files: &Files, batch_bytes: u64, patience: Duration) -> bool {
-        let until = std::time::Instant::now() + patience;
+    fn fill(&mut self, files: &Files, batch_bytes: u64, timeout: Duration) -> bool {
+        let until = std::time::Instant::now() + timeout;
         loop {
             let rest = until.saturating_duration_since(std::time::Instant::now());
             match self.bulk.next(rest) {
@@ -383,10 +383,10 @@ impl Drop for ScanData {
 impl ScanData {
     /// The next part; None if it is not ready after `seconds`, or if there is none (`is_done`).
     fn next(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<ScanPart>> {
-        let patience = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         py.detach(|| {
             let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
-            if run.is_done || !run.fill(&self.files, self.batch_bytes, patience) {
+            if run.is_done || !run.fill(&self.files, self.batch_bytes, timeout) {
                 return Ok(None);
             }
             Ok(Some(run.hand_out(&self.files)))

@@ -12,7 +12,7 @@ use hlofast::dump::{
     AnalysisOptions, Beside, Kind, Outcome, ReadOptions, Repeated, Survey, TableKind, Tables,
     analyse, read,
 };
-use hlofast::graph::{AttributionOptions, attribution};
+use hlofast::flow::{AttributionOptions, attribution};
 use hlofast::memory::{self, memory, memory_and_account, xla_account};
 use hlofast::print::{FingerprintOptions, fingerprint};
 use hlofast::summary::{self, summarise};
@@ -71,12 +71,12 @@ impl Work for Files {
         read(&self.survey, job as u32, &self.options, None, |_| false)
     }
 
-    fn broken(&self, job: usize, message: &str) -> Outcome {
-        Outcome::broken(job as u32, Kind::default(), message)
+    fn panicked(&self, job: usize, message: &str) -> Outcome {
+        Outcome::panicked(job as u32, Kind::default(), message)
     }
 
-    fn overdue(&self, job: usize, limit: Duration) -> Outcome {
-        Outcome::overdue(job as u32, Kind::default(), limit, "")
+    fn timed_out(&self, job: usize, limit: Duration) -> Outcome {
+        Outcome::timed_out(job as u32, Kind::default(), limit, "")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use hlofast::comms::{Collectives, Moved, collectives};
 use hlofast::cost::{Facts, cost};
-use hlofast::graph::{AttributionOptions, attribution};
+use hlofast::flow::{AttributionOptions, attribution};
 use hlofast::ir::Module;
 use hlofast::lint::{Findings, lint};
 use hlofast::text::Source;

@@ -3,7 +3,7 @@
 use crate::support::remat::Reported;
 use crate::support::round_trip::parse;
 use hlofast::comms::Moved;
-use hlofast::graph::Phase;
+use hlofast::flow::Phase;
 use hlofast::remat::{GatherFate, RecomputedBy, ResidualKind};
 
 const FORWARD: &str = r#"metadata={op_name="jit(f)/jvp()/x"}"#;

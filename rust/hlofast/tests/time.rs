@@ -2,7 +2,7 @@
 
 use hlofast::comms::collectives;
 use hlofast::cost::{Facts, Options as CostOptions, cost};
-use hlofast::graph::{AttributionOptions, attribution};
+use hlofast::flow::{AttributionOptions, attribution};
 use hlofast::ir::Module;
 use hlofast::text::Source;
 use hlofast::time::collective::{Kind, Network, on_network, on_two_levels};

@@ -3,7 +3,7 @@
 use crate::support::loops::{Loop, only};
 use crate::support::reading;
 use hlofast::Provenance;
-use hlofast::graph::trip_count::{inferred_trip_count, trip_count, trip_counts};
+use hlofast::flow::trip_count::{inferred_trip_count, trip_count, trip_counts};
 use hlofast::ir::Opcode;
 
 #[test]

@@ -1,9 +1,9 @@
 //! What a collective moves: weights, gradients of weights, activations.
 
-use crate::graph::origin::{
+use crate::flow::origin::{
     DEEPEST_PATH, End, MOST_STEPS, Origins, Place, Through, fan_out, origins_within, step,
 };
-use crate::graph::{Attribution, Phase};
+use crate::flow::{Attribution, Phase};
 use crate::ir::decode::{Alias, HeaderValue, decode_header};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ElementKind, Module, Opcode, Row};

@@ -6,7 +6,7 @@
 use super::convolution::convolution_flops;
 use super::custom_call::{CustomCallCost, custom_call_cost, custom_call_target};
 use super::matmul::contraction;
-use crate::graph::trip_count::{TripCount, trip_counts};
+use crate::flow::trip_count::{TripCount, trip_counts};
 use crate::ir::decode::{AttributeValue, ReplicaGroups, WindowDimension, decode};
 use crate::ir::{CallRole, ComputationId, Csr, Module, Opcode, Row, ShapeId};
 

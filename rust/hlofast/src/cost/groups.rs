@@ -4,7 +4,7 @@
 use super::executed::Totals;
 use super::{Cost, SpaceBytes};
 use crate::Provenance;
-use crate::graph::{Attribution, Phase, ScopeTree, multiplicities};
+use crate::flow::{Attribution, Phase, ScopeTree, multiplicities};
 use crate::ir::decode::unescape;
 use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row, ShapeView};
 use std::borrow::Cow;

@@ -29,7 +29,7 @@ pub use traffic::SpaceBytes;
 pub use uncertain::{uncertain_executions, unknown_products};
 
 use crate::Provenance;
-use crate::graph::trip_count::TripCount;
+use crate::flow::trip_count::TripCount;
 use crate::ir::{Module, Row};
 use facts::Fact;
 use rules::Rules;

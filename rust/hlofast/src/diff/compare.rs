@@ -5,7 +5,7 @@ use super::meaning::Meaning;
 use super::shapes::{ASPECTS, DIMENSIONS, STRUCTURE, ShapeComparison};
 use super::side::{Level, NONE, Side, callees};
 use super::{Change, Kind, Options, cut, left_out};
-use crate::graph::trip_count::trip_counts;
+use crate::flow::trip_count::trip_counts;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::print::{Seen, Spacing, shape_to_text_within, write_literal, write_value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

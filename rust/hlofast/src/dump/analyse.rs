@@ -4,7 +4,7 @@ use super::kind::words;
 use crate::Provenance;
 use crate::comms::{Mesh, collectives, derive_mesh};
 use crate::cost::{self, Facts, cost, uncertain_executions};
-use crate::graph::{AttributionOptions, attribution};
+use crate::flow::{AttributionOptions, attribution};
 use crate::ir::{Module, Opcode};
 use crate::lint;
 use crate::memory::{self, FileKind, memory_and_account};

@@ -43,10 +43,10 @@ pub trait Work: Send + Sync + 'static {
     fn run(&self, job: usize) -> Self::Result;
 
     /// The result of a job that panicked.
-    fn broken(&self, job: usize, message: &str) -> Self::Result;
+    fn panicked(&self, job: usize, message: &str) -> Self::Result;
 
     /// The result of a job that was given up, since it took longer than `limit`.
-    fn overdue(&self, job: usize, limit: Duration) -> Self::Result;
+    fn timed_out(&self, job: usize, limit: Duration) -> Self::Result;
 }
 
 /// How many threads, how much memory, how much time for a job.
@@ -177,7 +177,7 @@ impl<W: Work> Shared<W> {
         true
     }
 
-    fn labour(&self) {
+    fn run_worker(&self) {
         while let Some(jobs) = self.take() {
             let (first, end) = (jobs.start, jobs.end);
             for job in jobs {
@@ -188,7 +188,7 @@ impl<W: Work> Shared<W> {
                 let result = done.unwrap_or_else(|panic| {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                    self.work.broken(job, text.unwrap_or("unknown"))
+                    self.work.panicked(job, text.unwrap_or("unknown"))
                 });
                 if !self.put(job, result, false) {
                     return;
@@ -215,21 +215,21 @@ impl<W: Work> Bulk<W> {
         let shared = Arc::new(Shared { work, limits, state, changed });
         let mut bulk = Self { shared, threads: Vec::new() };
         for _ in 0..count {
-            bulk.hire();
+            bulk.spawn_worker();
         }
         bulk
     }
 
-    fn hire(&mut self) {
+    fn spawn_worker(&mut self) {
         let shared = Arc::clone(&self.shared);
         let builder = thread::Builder::new().name("hlofast".to_owned()).stack_size(STACK);
         // Without another thread the work goes on with those there are.
-        self.threads.extend(builder.spawn(move || shared.labour()));
+        self.threads.extend(builder.spawn(move || shared.run_worker()));
     }
 
-    /// The result of the next job, in the order of the jobs; waits at most `patience`.
-    pub fn next(&mut self, patience: Duration) -> Next<W::Result> {
-        let until = Instant::now() + patience;
+    /// The result of the next job, in the order of the jobs; waits at most `timeout`.
+    pub fn next(&mut self, timeout: Duration) -> Next<W::Result> {
+        let until = Instant::now() + timeout;
         loop {
             let shared = Arc::clone(&self.shared);
             let mut state = shared.state();
@@ -244,15 +244,15 @@ impl<W: Work> Bulk<W> {
                 return Next::End;
             }
             let now = Instant::now();
-            let overdue = shared.limits.time.and_then(|limit| {
+            let timed_out = shared.limits.time.and_then(|limit| {
                 let late = |(_, job): &(&usize, &Running)| now.duration_since(job.began) > limit;
                 Some((*state.running.iter().find(late)?.0, limit))
             });
-            if let Some((job, limit)) = overdue {
+            if let Some((job, limit)) = timed_out {
                 drop(state);
                 // Outside the lock, since the job may end just now: then its result stands.
-                if shared.put(job, shared.work.overdue(job, limit), true) {
-                    self.hire();
+                if shared.put(job, shared.work.timed_out(job, limit), true) {
+                    self.spawn_worker();
                 }
                 continue;
             }
@@ -322,12 +322,12 @@ mod tests {
             Ok((self.run)(job))
         }
 
-        fn broken(&self, job: usize, message: &str) -> Self::Result {
+        fn panicked(&self, job: usize, message: &str) -> Self::Result {
             Err(format!("{job} broken: {message}"))
         }
 
-        fn overdue(&self, job: usize, _limit: Duration) -> Self::Result {
-            Err(format!("{job} overdue"))
+        fn timed_out(&self, job: usize, _limit: Duration) -> Self::Result {
+            Err(format!("{job} timed_out"))
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
         let limits = Limits { threads: 2, time: Some(Duration::from_millis(100)), ..LIMITS };
         let found = all(Numbers { count: 8, cost: 1, run }, limits);
         for (job, result) in found.into_iter().enumerate() {
-            let expected = if job % 4 == 1 { Err(format!("{job} overdue")) } else { Ok(job) };
+            let expected = if job % 4 == 1 { Err(format!("{job} timed_out")) } else { Ok(job) };
             assert_eq!(result, expected);
         }
     }
@@ -419,12 +419,12 @@ mod tests {
             "done"
         }
 
-        fn broken(&self, _job: usize, _message: &str) -> Self::Result {
+        fn panicked(&self, _job: usize, _message: &str) -> Self::Result {
             "broken"
         }
 
-        fn overdue(&self, _job: usize, _limit: Duration) -> Self::Result {
-            "overdue"
+        fn timed_out(&self, _job: usize, _limit: Duration) -> Self::Result {
+            "timed_out"
         }
     }
 
@@ -449,7 +449,7 @@ mod tests {
                 };
                 let expected = match job {
                     _ if job % 10 == 7 => "broken",
-                    1 | 41 | 100 if hangs => "overdue",
+                    1 | 41 | 100 if hangs => "timed_out",
                     _ => "done",
                 };
                 assert_eq!(result, expected, "{job}, {threads} threads");

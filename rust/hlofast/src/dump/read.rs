@@ -87,13 +87,13 @@ impl Outcome {
     }
 
     /// For a file that took longer than it may, at `stage`.
-    pub fn overdue(file: u32, kind: Kind, limit: Duration, stage: &str) -> Self {
+    pub fn timed_out(file: u32, kind: Kind, limit: Duration, stage: &str) -> Self {
         let reason = format!("not done within {} s (the time cap): {stage}", limit.as_secs_f64());
         Self { file, kind, ..Self::default() }.failed(reason)
     }
 
     /// For a file whose analysis came to an unforeseen end.
-    pub fn broken(file: u32, kind: Kind, message: &str) -> Self {
+    pub fn panicked(file: u32, kind: Kind, message: &str) -> Self {
         Self { file, kind, ..Self::default() }.failed(format!("internal error: {message}"))
     }
 }
@@ -300,9 +300,9 @@ impl Context<'_> {
             Err(stop) => {
                 let limit = self.options.max_seconds.unwrap_or_default();
                 let stage = format!("stopped before {}", stop.before);
-                let overdue = Outcome::overdue(outcome.file, outcome.kind, limit, &stage);
+                let timed_out = Outcome::timed_out(outcome.file, outcome.kind, limit, &stage);
                 let (digest, text_bytes) = (outcome.digest, outcome.text_bytes);
-                Outcome { digest, text_bytes, ..overdue }
+                Outcome { digest, text_bytes, ..timed_out }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What rules find.
 
 use crate::Provenance;
-use crate::graph::Phase;
+use crate::flow::Phase;
 use crate::ir::Row;
 
 /// What is found. Names are stable: continuous integration fails on them.

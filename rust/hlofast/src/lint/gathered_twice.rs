@@ -11,7 +11,7 @@ use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
 use super::walk::{Trail, converts};
 use crate::comms::{Collective, CollectiveKind};
-use crate::graph::Phase;
+use crate::flow::Phase;
 use crate::ir::{ComputationId, Opcode, Row};
 use std::collections::HashMap;
 

@@ -25,7 +25,7 @@ pub use finding::{Code, Figure, Finding, Findings, Measure};
 
 use crate::comms::{Collectives, Mesh};
 use crate::cost::Cost;
-use crate::graph::Attribution;
+use crate::flow::Attribution;
 use crate::ir::{Module, Row};
 use program::Program;
 use site::{Rule, Site};

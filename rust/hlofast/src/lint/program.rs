@@ -10,7 +10,7 @@ use crate::comms::{
 };
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::cost::{Cost, Executions};
-use crate::graph::{Attribution, Phase};
+use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;

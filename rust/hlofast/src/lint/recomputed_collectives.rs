@@ -5,7 +5,7 @@ use super::finding::{Code, Measure};
 use super::program::{Program, bytes, counted, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
-use crate::graph::Phase;
+use crate::flow::Phase;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::RecomputedCollectives,

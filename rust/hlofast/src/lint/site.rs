@@ -4,7 +4,7 @@ use super::finding::{Code, Figure, Finding, Measure};
 use super::program::{Program, Runs};
 use crate::Provenance;
 use crate::comms::Collective;
-use crate::graph::Phase;
+use crate::flow::Phase;
 use crate::ir::Row;
 use std::cmp::Reverse;
 

@@ -1,6 +1,6 @@
 //! Following one value: back to what makes it, and forward to what it is used for.
 
-use crate::graph::markers::is_marker;
+use crate::flow::markers::is_marker;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use super::finding::{Code, Measure};
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, percent};
 use super::site::{Rule, Site};
-use crate::graph::Phase;
+use crate::flow::Phase;
 use crate::remat::{ResidualKind, residuals};
 
 pub(super) const RULE: Rule = Rule {

@@ -13,7 +13,7 @@
 //! | `unknown` | no class above, and the names do not tell the phase |
 
 use super::{LiveValue, Memory};
-use crate::graph::{Phase, source_of};
+use crate::flow::{Phase, source_of};
 use crate::ir::decode::unescape;
 use crate::ir::{ArrayShape, CallRole, Module, Opcode, Row};
 

@@ -7,7 +7,7 @@
 
 use super::nodes::{Nodes, ShapeNodes};
 use super::schedule::{NONE, Steps, nth_call};
-use crate::graph::markers::is_marker;
+use crate::flow::markers::is_marker;
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! The fast path for headers: the module's and a computation's, each on one line.
 
+use super::masked_line::MaskedLine;
 use super::reader::Reader;
-use super::scan::Scan;
 use crate::ir::Computation;
 use crate::text::kernel::{LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
 use crate::text::{Span, is_identifier_start};
@@ -18,8 +18,8 @@ impl Reader<'_> {
             return None;
         }
         let line = self.text.get(start..start + masks.length)?;
-        let scan = Scan { line, masks };
-        if masks.has_special && !scan.has_only_harmless_specials() {
+        let masked = MaskedLine { line, masks };
+        if masks.has_special && !masked.has_only_harmless_specials() {
             return None;
         }
         let end = line.trim_ascii_end().len();
@@ -29,19 +29,19 @@ impl Reader<'_> {
             let key = at + 2;
             let key_end = masks.next::<NOT_IDENTIFIER>(key);
             let value = key_end + 1;
-            if scan.byte(at) != b','
-                || scan.byte(at + 1) != b' '
-                || scan.byte(key_end) != b'='
-                || !is_identifier_start(scan.byte(key))
+            if masked.byte(at) != b','
+                || masked.byte(at + 1) != b' '
+                || masked.byte(key_end) != b'='
+                || !is_identifier_start(masked.byte(key))
             {
                 return None;
             }
-            at = match scan.byte(value) {
-                b'{' => scan.closing(value)? + 1,
+            at = match masked.byte(value) {
+                b'{' => masked.closing(value)? + 1,
                 b' ' | b',' | b'\n' | b'\r' => return None,
                 b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
                 _ => {
-                    let stop = scan.value_end(value)?.min(end);
+                    let stop = masked.value_end(value)?.min(end);
                     // A space may end the value; only the general path knows.
                     if masks.next::<SPACE>(value) < stop {
                         return None;
@@ -76,7 +76,7 @@ impl Reader<'_> {
             return None;
         }
         let line = self.text.get(start..start + masks.length)?;
-        let found = self.scanned_computation_line(start, &Scan { line, masks });
+        let found = self.scanned_computation_line(start, &MaskedLine { line, masks });
         if found.is_none() {
             self.general_until = start + masks.length;
         }
@@ -87,27 +87,27 @@ impl Reader<'_> {
     fn scanned_computation_line(
         &mut self,
         start: usize,
-        scan: &Scan<'_, '_>,
+        masked: &MaskedLine<'_, '_>,
     ) -> Option<Computation> {
-        let line = scan.line;
-        if scan.masks.has_special && !scan.has_only_harmless_specials() {
+        let line = masked.line;
+        if masked.masks.has_special && !masked.has_only_harmless_specials() {
             return None;
         }
         let is_marked_entry = line.starts_with(b"ENTRY ");
         let mut at = 6 * usize::from(is_marked_entry);
-        at += usize::from(scan.byte(at) == b'%');
-        let name_end = scan.masks.next::<NOT_IDENTIFIER>(at);
+        at += usize::from(masked.byte(at) == b'%');
+        let name_end = masked.masks.next::<NOT_IDENTIFIER>(at);
         let signature = name_end + 1;
-        if !is_identifier_start(scan.byte(at)) || scan.byte(name_end) != b' ' {
+        if !is_identifier_start(masked.byte(at)) || masked.byte(name_end) != b' ' {
             return None;
         }
-        let (brace, signature) = if scan.byte(signature) == b'{' {
+        let (brace, signature) = if masked.byte(signature) == b'{' {
             (signature, Span::EMPTY)
         } else {
-            if scan.byte(signature) != b'(' {
+            if masked.byte(signature) != b'(' {
                 return None;
             }
-            let close = scan.closing(signature)?;
+            let close = masked.closing(signature)?;
             let shape = close + 5;
             let trimmed = line.trim_ascii_end().len();
             if line.get(close + 1..shape)? != b" -> " || !line[..trimmed].ends_with(b" {") {

@@ -10,9 +10,9 @@
 #![allow(unsafe_code, reason = "calls kernels whose CPU features were detected")]
 
 use super::instruction::{Form, opcode_of};
+use super::masked_line::MaskedLine;
 use super::names::equal;
 use super::reader::Reader;
-use super::scan::Scan;
 use crate::error::Result;
 use crate::ir::module::NO_METADATA;
 use crate::ir::{CallRole, Flags, Opcode};
@@ -71,18 +71,19 @@ impl Reader<'_> {
     #[inline(always)]
     fn scanned_line<K: Kernel>(&mut self, start: usize, masks: &LineMasks) -> Result<Line> {
         let Some(line) = self.text.get(start..start + masks.length) else { return Ok(Line::Other) };
-        let scan = Scan { line, masks };
-        if masks.has_special && !scan.has_only_harmless_specials() {
+        let masked = MaskedLine { line, masks };
+        if masks.has_special && !masked.has_only_harmless_specials() {
             return Ok(Line::Other);
         }
         // ROOT %name = shape opcode(
         let mut at = 0;
         let is_root = line.starts_with(b"ROOT ");
         at += 5 * usize::from(is_root);
-        at += usize::from(scan.byte(at) == b'%');
+        at += usize::from(masked.byte(at) == b'%');
         let name = at;
         let name_end = masks.next::<NOT_IDENTIFIER>(name);
-        if !is_identifier_start(scan.byte(name)) || line.get(name_end..name_end + 3) != Some(b" = ")
+        if !is_identifier_start(masked.byte(name))
+            || line.get(name_end..name_end + 3) != Some(b" = ")
         {
             return Ok(Line::Other);
         }
@@ -92,8 +93,8 @@ impl Reader<'_> {
             K::prefetch(slot);
         }
         let shape_start = name_end + 3;
-        let shape_end = if scan.byte(shape_start) == b'(' {
-            match scan.closing(shape_start) {
+        let shape_end = if masked.byte(shape_start) == b'(' {
+            match masked.closing(shape_start) {
                 Some(end) => end + 1,
                 None => return Ok(Line::Other),
             }
@@ -102,7 +103,7 @@ impl Reader<'_> {
         };
         let word = shape_end + 1;
         let open = masks.next::<NOT_IDENTIFIER>(word.min(line.len()));
-        if scan.byte(shape_end) != b' ' || scan.byte(open) != b'(' {
+        if masked.byte(shape_end) != b' ' || masked.byte(open) != b'(' {
             return Ok(Line::Other);
         }
         let (opcode, flags) = match Opcode::from_text(line, word, open) {
@@ -123,7 +124,7 @@ impl Reader<'_> {
         let first_call = self.calls.len();
         let first_pending_call = self.pending_calls.len();
         let first_parameter = self.parameters.len();
-        let read = self.operands_and_tail(start, &scan, opcode, flags == 0, open);
+        let read = self.operands_and_tail(start, &masked, opcode, flags == 0, open);
         let accepted = match read {
             Some(_) => opcode.arity().accepts(self.columns.operands.len() - first_operand),
             None => false,
@@ -163,43 +164,48 @@ impl Reader<'_> {
     fn operands_and_tail(
         &mut self,
         start: usize,
-        scan: &Scan<'_, '_>,
+        masked: &MaskedLine<'_, '_>,
         opcode: Opcode,
         plain: bool,
         open: usize,
     ) -> Option<(usize, u32)> {
         let close = match opcode {
-            Opcode::Constant => scan.closing(open)?,
+            Opcode::Constant => masked.closing(open)?,
             Opcode::Parameter => {
-                let end = scan.masks.next::<NOT_IDENTIFIER>(open + 1);
-                let number = parameter_number(scan.line.get(open + 1..end)?)?;
-                if scan.byte(end) != b')' {
+                let end = masked.masks.next::<NOT_IDENTIFIER>(open + 1);
+                let number = parameter_number(masked.line.get(open + 1..end)?)?;
+                if masked.byte(end) != b')' {
                     return None;
                 }
                 self.parameters.push((number, self.next_row()));
                 end
             }
-            _ => self.operand_list(start, scan, open)?,
+            _ => self.operand_list(start, masked, open)?,
         };
-        let metadata = self.tail(start, scan, opcode.may_call() && plain, close + 1)?;
-        self.ends_here(start + scan.line.len()).then_some((close + 1, metadata))
+        let metadata = self.tail(start, masked, opcode.may_call() && plain, close + 1)?;
+        self.ends_here(start + masked.line.len()).then_some((close + 1, metadata))
     }
 
     /// The end of the tuple type at `at`. Old dumps repeat a tuple's whole type in each of its
     /// get-tuple-elements, so it is compared with the last few before its brackets are followed.
     #[inline(always)]
-    fn tuple_type_end(&mut self, start: usize, scan: &Scan<'_, '_>, at: usize) -> Option<usize> {
+    fn tuple_type_end(
+        &mut self,
+        start: usize,
+        masked: &MaskedLine<'_, '_>,
+        at: usize,
+    ) -> Option<usize> {
         for index in 0..self.tuple_types.len() {
             let (known, length) = self.tuple_types[index];
             if length != 0
-                && scan.byte(at + length) == b' '
+                && masked.byte(at + length) == b' '
                 && equal(self.text, known, start + at, length)
             {
                 self.tuple_types.swap(index, index / 2);
                 return Some(at + length);
             }
         }
-        let end = scan.closing(at)? + 1;
+        let end = masked.closing(at)? + 1;
         let last = self.tuple_types.len() - 1;
         self.tuple_types[last] = (start + at, end - at);
         Some(end)
@@ -240,16 +246,21 @@ impl Reader<'_> {
 
     /// Reads the operands after the parenthesis at `open`; where the closing one stands.
     #[inline(always)]
-    fn operand_list(&mut self, start: usize, scan: &Scan<'_, '_>, open: usize) -> Option<usize> {
-        let masks = scan.masks;
+    fn operand_list(
+        &mut self,
+        start: usize,
+        masked: &MaskedLine<'_, '_>,
+        open: usize,
+    ) -> Option<usize> {
+        let masks = masked.masks;
         let mut at = open + 1;
-        if scan.byte(at) == b')' {
+        if masked.byte(at) == b')' {
             return Some(at);
         }
         let mut position = 0usize;
         loop {
-            at = scan.skip_comment(at);
-            let first = scan.byte(at);
+            at = masked.skip_comment(at);
+            let first = masked.byte(at);
             let mut marked = first == b'%';
             let mut typed = at..at;
             if marked {
@@ -257,25 +268,25 @@ impl Reader<'_> {
             } else {
                 // A type before the name, or a name without `%`.
                 let type_end = if first == b'(' {
-                    self.tuple_type_end(start, scan, at)?
+                    self.tuple_type_end(start, masked, at)?
                 } else {
                     let word = masks.next::<NOT_IDENTIFIER>(at);
-                    if scan.byte(word) == b'[' { masks.next::<SPACE>(word) } else { at }
+                    if masked.byte(word) == b'[' { masks.next::<SPACE>(word) } else { at }
                 };
                 if type_end != at {
-                    if !matches!(scan.byte(type_end.wrapping_sub(1)), b']' | b'}' | b')')
-                        || scan.byte(type_end) != b' '
+                    if !matches!(masked.byte(type_end.wrapping_sub(1)), b']' | b'}' | b')')
+                        || masked.byte(type_end) != b' '
                     {
                         return None;
                     }
                     typed = at..type_end;
                     at = type_end + 1;
-                    marked = scan.byte(at) == b'%';
+                    marked = masked.byte(at) == b'%';
                     at += usize::from(marked);
                 }
             }
             let end = masks.next::<NOT_IDENTIFIER>(at);
-            if !is_identifier_start(scan.byte(at)) {
+            if !is_identifier_start(masked.byte(at)) {
                 return None;
             }
             let name = (start + at, end - at);
@@ -290,7 +301,12 @@ impl Reader<'_> {
             match found {
                 Some(row) => {
                     if !typed.is_empty() {
-                        self.check_operand_type(scan.line.get(typed.clone())?, start, &typed, row)?;
+                        self.check_operand_type(
+                            masked.line.get(typed.clone())?,
+                            start,
+                            &typed,
+                            row,
+                        )?;
                     }
                     self.columns.operands.push(row);
                 }
@@ -302,8 +318,8 @@ impl Reader<'_> {
                 }
                 None => return None,
             }
-            match scan.byte(end) {
-                b',' if scan.byte(end + 1) == b' ' => at = end + 2,
+            match masked.byte(end) {
+                b',' if masked.byte(end + 1) == b' ' => at = end + 2,
                 b')' => return Some(end),
                 _ => return None,
             }
@@ -316,56 +332,56 @@ impl Reader<'_> {
     fn tail(
         &mut self,
         start: usize,
-        scan: &Scan<'_, '_>,
+        masked: &MaskedLine<'_, '_>,
         may_call: bool,
         at: usize,
     ) -> Option<u32> {
-        let masks = scan.masks;
-        let length = scan.line.len();
+        let masks = masked.masks;
+        let length = masked.line.len();
         let mut metadata = NO_METADATA;
         let mut at = at;
         while at < length {
-            if scan.byte(at) != b',' || scan.byte(at + 1) != b' ' {
-                let rest = scan.line.get(at..)?;
+            if masked.byte(at) != b',' || masked.byte(at + 1) != b' ' {
+                let rest = masked.line.get(at..)?;
                 return rest.iter().all(|b| matches!(b, b' ' | b'\r' | b'\t')).then_some(metadata);
             }
             let key = at + 2;
             let key_end = masks.next::<NOT_IDENTIFIER>(key);
-            if scan.byte(key_end) != b'=' || !is_identifier_start(scan.byte(key)) {
+            if masked.byte(key_end) != b'=' || !is_identifier_start(masked.byte(key)) {
                 return None;
             }
             let value = key_end + 1;
-            let end = match scan.byte(value) {
-                b'{' => scan.closing(value)? + 1,
+            let end = match masked.byte(value) {
+                b'{' => masked.closing(value)? + 1,
                 b' ' | b',' | b'\n' => return None,
                 b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
-                b'm' if scan.line.get(value..value + 5) == Some(b"mesh[") => {
+                b'm' if masked.line.get(value..value + 5) == Some(b"mesh[") => {
                     // `mesh['a'=2] {'a'}`, all that is printed unless devices are listed.
-                    let axes = scan.closing(value + 4)? + 2;
-                    if scan.byte(axes - 1) != b' ' || scan.byte(axes) != b'{' {
+                    let axes = masked.closing(value + 4)? + 2;
+                    if masked.byte(axes - 1) != b' ' || masked.byte(axes) != b'{' {
                         return None;
                     }
-                    scan.closing(axes)? + 1
+                    masked.closing(axes)? + 1
                 }
                 first => {
-                    let end = scan.value_end(value)?;
+                    let end = masked.value_end(value)?;
                     let word = value + usize::from(first == b'%');
                     if masks.next::<NOT_IDENTIFIER>(word) != end {
-                        scan.plain_value(value, end)?;
+                        masked.plain_value(value, end)?;
                     }
                     end
                 }
             };
-            match scan.byte(key) {
+            match masked.byte(key) {
                 b'c' if key_end - key == 20 => return None, // control-predecessors
                 b'm' if metadata == NO_METADATA
-                    && scan.line.get(key..key_end) == Some(b"metadata") =>
+                    && masked.line.get(key..key_end) == Some(b"metadata") =>
                 {
                     metadata = (start + value) as u32;
                 }
                 b'c' | b't' | b'b' | b's' | b'f' if may_call => {
-                    if let Some(role) = CallRole::from_key(scan.line.get(key..key_end)?) {
-                        self.call_value(start, scan, role, value, end)?;
+                    if let Some(role) = CallRole::from_key(masked.line.get(key..key_end)?) {
+                        self.call_value(start, masked, role, value, end)?;
                     }
                 }
                 _ => {}
@@ -380,7 +396,7 @@ impl Reader<'_> {
     fn call_value(
         &mut self,
         start: usize,
-        scan: &Scan<'_, '_>,
+        masked: &MaskedLine<'_, '_>,
         role: CallRole,
         value: usize,
         end: usize,
@@ -389,7 +405,7 @@ impl Reader<'_> {
         let mut at = value;
         let mut stop = end;
         if list {
-            if scan.byte(value) != b'{' {
+            if masked.byte(value) != b'{' {
                 return None;
             }
             at += 1;
@@ -399,17 +415,17 @@ impl Reader<'_> {
             }
         }
         loop {
-            at = scan.skip_comment(at);
-            at += usize::from(scan.byte(at) == b'%');
-            let name_end = scan.masks.next::<NOT_IDENTIFIER>(at);
-            if !is_identifier_start(scan.byte(at)) || name_end > stop {
+            at = masked.skip_comment(at);
+            at += usize::from(masked.byte(at) == b'%');
+            let name_end = masked.masks.next::<NOT_IDENTIFIER>(at);
+            if !is_identifier_start(masked.byte(at)) || name_end > stop {
                 return None;
             }
             self.push_call(Span::new(start + at, start + name_end), role);
             if name_end == stop {
                 return Some(());
             }
-            if !list || scan.byte(name_end) != b',' || scan.byte(name_end + 1) != b' ' {
+            if !list || masked.byte(name_end) != b',' || masked.byte(name_end + 1) != b' ' {
                 return None;
             }
             at = name_end + 2;

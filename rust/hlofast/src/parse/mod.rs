@@ -6,12 +6,12 @@ mod header_line;
 pub mod infer;
 mod instruction;
 mod line;
+mod masked_line;
 mod module;
 mod names;
 mod operands;
 mod outlined;
 mod reader;
-mod scan;
 
 use crate::error::{ErrorKind, ParseError, Result};
 pub use crate::ir::shape_text as shape;

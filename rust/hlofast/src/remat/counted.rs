@@ -2,7 +2,7 @@
 
 use super::residuals::shape_at;
 use crate::cost::Backend;
-use crate::graph::origin::Place;
+use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
 use crate::memory::{

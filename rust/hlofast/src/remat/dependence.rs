@@ -1,6 +1,6 @@
 //! Which parameters of the program a result depends on.
 
-use crate::graph::origin::Place;
+use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashSet;

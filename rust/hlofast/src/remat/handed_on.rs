@@ -4,7 +4,7 @@
 //! `opt-barrier`, and takes it out again behind that: the late user of a value does not read the
 //! value's own row, but a row behind the barrier that is the same value.
 
-use crate::graph::origin::Place;
+use crate::flow::origin::Place;
 use crate::ir::{Flags, Module, Opcode, Row};
 use std::collections::HashSet;
 

@@ -9,7 +9,7 @@ use super::residuals::Residual;
 use super::rewrite::{Recompute, Rewritten, rewrite};
 use crate::comms::Collectives;
 use crate::cost::Cost;
-use crate::graph::Attribution;
+use crate::flow::Attribution;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use crate::memory::MemoryError;

@@ -4,7 +4,7 @@ use super::residuals::{Residual, residuals};
 use super::twins::twins;
 use crate::comms::{CollectiveKind, Collectives, Moved};
 use crate::cost::{Cost, Executions};
-use crate::graph::{Attribution, Phase, is_compiler_clone};
+use crate::flow::{Attribution, Phase, is_compiler_clone};
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashMap;

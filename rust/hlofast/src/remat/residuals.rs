@@ -1,8 +1,8 @@
 //! What forward code computes and backward code reads: kept in memory from one to the other.
 
 use crate::cost::{Backend, Cost, device_sizes};
-use crate::graph::origin::{End, Place, Through, origins};
-use crate::graph::{Attribution, Phase};
+use crate::flow::origin::{End, Place, Through, origins};
+use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
@@ -212,7 +212,7 @@ impl Finder<'_> {
                 Opcode::OptBarrier | Opcode::Bitcast | Opcode::Copy | Opcode::Domain => {
                     at.row = first?;
                 }
-                Opcode::CustomCall if crate::graph::markers::is_marker(module, at.row) => {
+                Opcode::CustomCall if crate::flow::markers::is_marker(module, at.row) => {
                     at.row = first?;
                 }
                 Opcode::While if self.is_invariant(&at) => at.row = first?,

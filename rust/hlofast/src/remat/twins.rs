@@ -1,6 +1,6 @@
 //! Instructions that compute the same from the same: recomputation that no name tells.
 
-use crate::graph::{Attribution, Phase};
+use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;

@@ -2,7 +2,7 @@
 
 use super::elements::{Elements, Source};
 use super::{Options, RowCosts, row_bytes};
-use crate::graph::{Phase, source_of};
+use crate::flow::{Phase, source_of};
 use crate::ir::{ElementKind, Module, Opcode, Row};
 
 /// What the first forward section gets per micro-batch.

@@ -1,7 +1,7 @@
 //! The arrays that markers hand on, and where they come from.
 
 use super::constant_of;
-use crate::graph::{Phase, Sections, source_of};
+use crate::flow::{Phase, Sections, source_of};
 use crate::ir::{Module, Opcode, Row};
 use std::collections::HashSet;
 

@@ -2,7 +2,7 @@
 
 use super::elements::Elements;
 use super::{StashItem, StashKind, row_bytes};
-use crate::graph::Phase;
+use crate::flow::Phase;
 use crate::ir::Row;
 use crate::memory::{Options, memory};
 use crate::remat::ResidualKind;

@@ -2,7 +2,7 @@
 
 use super::constant_of;
 use super::elements::{Elements, Source};
-use crate::graph::{Phase, source_of};
+use crate::flow::{Phase, source_of};
 use crate::ir::{Module, Opcode, Row};
 
 /// A value that the update gets and divides by a literal.

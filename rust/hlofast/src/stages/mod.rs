@@ -2,7 +2,7 @@
 //! section, from stage to stage and from mesh to mesh, and what one more micro-batch in flight
 //! takes.
 //!
-//! Start at [`stages`]. The sections themselves are found in `graph/markers.rs`.
+//! Start at [`stages`]. The sections themselves are found in `flow/markers.rs`.
 
 mod boundary;
 mod elements;
@@ -16,8 +16,8 @@ pub use micro_batches::{Division, MicroBatches};
 use crate::comms::{CrossMeshReduction, cross_mesh_reduction, is_cross_mesh_reduce};
 use crate::cost::Cost;
 use crate::cost::matmul::contraction;
-use crate::graph::markers::{Reached, markers, name_and_mark, through_calls};
-use crate::graph::{self, Attribution, Phase, source_of};
+use crate::flow::markers::{Reached, markers, name_and_mark, through_calls};
+use crate::flow::{self, Attribution, Phase, source_of};
 use crate::ir::decode::marker_sizes;
 use crate::ir::{ElementType, Module, Opcode, Row, ShapeId};
 use crate::remat::{Residual, ResidualKind, residuals};
@@ -61,7 +61,7 @@ pub struct Marker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// Its name, phase and markers.
-    pub bounds: graph::Section,
+    pub bounds: flow::Section,
     /// Instructions of the entry.
     pub instructions: u64,
     /// Matrix products and convolutions, those it calls too.

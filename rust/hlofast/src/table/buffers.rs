@@ -1,7 +1,7 @@
 //! The table of values in memory.
 
 use super::{Columns, Origin, ScopeTexts, index_text, shape_text};
-use crate::graph::Attribution;
+use crate::flow::Attribution;
 use crate::ir::{Module, Row};
 use crate::memory::{Classes, LiveValue, Memory};
 

@@ -3,7 +3,7 @@
 use super::{Columns, Origin, ScopeTexts, number, row_or_none};
 use crate::comms::{Along, Collective, Collectives, Mesh, along};
 use crate::cost::PhaseExecutions;
-use crate::graph::Attribution;
+use crate::flow::Attribution;
 use crate::ir::{Module, Row};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use super::{Columns, Origin, ScopeTexts};
 use crate::cost::matmul::{Contraction, contraction};
 use crate::cost::{Cost, Executions, PhaseExecutions};
-use crate::graph::Attribution;
+use crate::flow::Attribution;
 use crate::ir::{ElementType, Module, Row};
 
 /// One row per contraction and phase it is executed in, in row order. `uncertain` has, by

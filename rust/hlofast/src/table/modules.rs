@@ -2,7 +2,7 @@
 
 use super::{Columns, Origin, ScopeTexts, narrow, number, shape_text};
 use crate::cost::Cost;
-use crate::graph::Attribution;
+use crate::flow::Attribution;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::summary::Summary;
 

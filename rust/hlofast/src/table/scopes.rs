@@ -2,7 +2,7 @@
 //! would take room that grows with the square of its length: only what rows carry becomes text,
 //! and a text has a greatest length.
 
-use crate::graph::ScopeTree;
+use crate::flow::ScopeTree;
 use crate::ir::Module;
 use crate::ir::decode::unescape;
 

@@ -7,7 +7,7 @@ use hlofast::comms::{
 use hlofast::cost::explain::explain;
 use hlofast::cost::{Cost, Facts, GroupKey, Options, Totals, cost, group};
 use hlofast::diff::diff;
-use hlofast::graph::{Attribution, AttributionOptions, attribution};
+use hlofast::flow::{Attribution, AttributionOptions, attribution};
 use hlofast::ir::decode::{
     AttributeValue, Literal, ReplicaGroups, Sharding, StackFrames, decode, decode_header,
     metadata_string,
@@ -50,7 +50,7 @@ pub fn exercise(module: &Module) -> usize {
     module.computation_column();
     module.heap_bytes();
     readable += exercise_printer(module);
-    readable += hlofast::graph::trip_count::trip_counts(module).len();
+    readable += hlofast::flow::trip_count::trip_counts(module).len();
     readable += exercise_cost(module);
     readable += diff(module, module, &Default::default()).pairs.len();
     let summary = hlofast::summary::summarise(module, &hlofast::summary::Options::default());

@@ -1,6 +1,6 @@
 //! Small loops to count.
 
-use hlofast::graph::trip_count::{TripCount, trip_count, trip_counts};
+use hlofast::flow::trip_count::{TripCount, trip_count, trip_counts};
 use hlofast::text::Source;
 use hlofast::{Options, Provenance};
 

@@ -2,7 +2,7 @@
 
 use hlofast::comms::{Collectives, collectives};
 use hlofast::cost::{self, Cost, Facts};
-use hlofast::graph::{Attribution, AttributionOptions, attribution};
+use hlofast::flow::{Attribution, AttributionOptions, attribution};
 use hlofast::ir::{Module, Row};
 use hlofast::memory::{MemoryError, Options, Rule};
 use hlofast::remat::{Analysed, Counting, Plan, PlanOptions, Report, plan, report};

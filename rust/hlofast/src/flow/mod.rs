@@ -4,6 +4,7 @@ pub mod attribution;
 mod clones;
 pub mod contexts;
 mod dataflow;
+mod follow;
 mod linear;
 pub mod markers;
 mod names;
@@ -11,7 +12,6 @@ pub mod origin;
 pub mod phase;
 pub mod scope;
 pub mod source;
-mod trace;
 pub mod trip_count;
 mod values;
 

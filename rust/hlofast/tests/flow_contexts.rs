@@ -1,7 +1,7 @@
 //! Contexts of called computations, multiplicities, scopes and phases by name.
 
 use crate::support::reading;
-use hlofast::graph::{
+use hlofast::flow::{
     Attribution, AttributionOptions, Contexts, Phase, Rules, ScopeTree, attribution, multiplicities,
 };
 use hlofast::ir::{Module, Row};

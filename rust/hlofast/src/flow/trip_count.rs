@@ -6,8 +6,8 @@
 //! would wrap around on the way, whose bound moves unpredictably, or whose condition looks at
 //! data.
 
+use super::follow::{Place, Reason, TOO_COMPLEX, Tracer};
 use super::linear::{Motion, Path, Series};
-use super::trace::{Place, Reason, TOO_COMPLEX, Tracer};
 use crate::Provenance;
 use crate::ir::backend_config::json_integer;
 use crate::ir::decode::{AttributeValue, decode};

@@ -6,7 +6,7 @@ use crate::held::{Held, same_module};
 use crate::sequence::no_such;
 use crate::shape::{Shape, shape_text};
 use hlofast::ir::{ComputationId, ElementType, ShapeView};
-use hlofast::query::Query;
+use hlofast::select::Selection;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -132,7 +132,7 @@ pub fn rows_where(
     conditions: &Conditions<'_, '_>,
 ) -> PyResult<Column> {
     let boxed = |word: String| word.into_bytes().into_boxed_slice();
-    let query = Query {
+    let selection = Selection {
         opcodes: conditions
             .opcode
             .map(|value| Ok::<_, PyErr>(words(value)?.into_iter().map(boxed).collect()))
@@ -157,5 +157,5 @@ pub fn rows_where(
         is_root: conditions.is_root,
         is_implicit: conditions.is_implicit,
     };
-    Ok(Column::of(py.detach(|| held.core.rows_where(&query))))
+    Ok(Column::of(py.detach(|| held.core.rows_where(&selection))))
 }

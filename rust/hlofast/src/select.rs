@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Conditions on rows; those that are None do not matter, all others must hold.
 #[derive(Clone, Debug, Default)]
-pub struct Query {
+pub struct Selection {
     /// Opcodes by name, as the graph or as the text has them.
     pub opcodes: Option<Vec<Box<[u8]>>>,
     /// Only rows of these computations.
@@ -31,9 +31,9 @@ pub struct Query {
 }
 
 impl Module {
-    /// The rows that meet `query`, ascending.
-    pub fn rows_where(&self, query: &Query) -> Vec<u32> {
-        let mut rows: Vec<u32> = match &query.computations {
+    /// The rows that meet `selection`, ascending.
+    pub fn rows_where(&self, selection: &Selection) -> Vec<u32> {
+        let mut rows: Vec<u32> = match &selection.computations {
             None => (0..self.row_count() as u32).collect(),
             Some(ids) => {
                 let mut ids = ids.clone();
@@ -42,7 +42,7 @@ impl Module {
                 ids.iter().flat_map(|id| self.computation(*id).rows()).collect()
             }
         };
-        if let Some(names) = &query.opcodes {
+        if let Some(names) = &selection.opcodes {
             self.keep_opcodes(&mut rows, names);
         }
         let flag = |rows: &mut Vec<u32>, bit: u8, wanted: Option<bool>| {
@@ -50,27 +50,28 @@ impl Module {
                 rows.retain(|row| (self.flags(Row(*row)) & bit != 0) == wanted);
             }
         };
-        flag(&mut rows, Flags::ROOT, query.is_root);
-        flag(&mut rows, Flags::IMPLICIT, query.is_implicit);
-        if let Some(wanted) = &query.shapes {
+        flag(&mut rows, Flags::ROOT, selection.is_root);
+        flag(&mut rows, Flags::IMPLICIT, selection.is_implicit);
+        if let Some(wanted) = &selection.shapes {
             rows.retain(|row| is_wanted(wanted, self.shape(Row(*row)).0 as usize));
         }
-        if query.min_bytes.is_some() || query.max_bytes.is_some() {
+        if selection.min_bytes.is_some() || selection.max_bytes.is_some() {
             let bytes = self.shape_bytes_column();
-            let range = query.min_bytes.unwrap_or(0).max(0)..=query.max_bytes.unwrap_or(i64::MAX);
+            let range =
+                selection.min_bytes.unwrap_or(0).max(0)..=selection.max_bytes.unwrap_or(i64::MAX);
             rows.retain(|row| bytes.get(*row as usize).is_some_and(|size| range.contains(size)));
         }
-        if let Some(wanted) = &query.op_names {
+        if let Some(wanted) = &selection.op_names {
             keep_ids(&mut rows, &self.metadata_columns().op_name, wanted);
         }
-        if let Some(wanted) = &query.source_files {
+        if let Some(wanted) = &selection.source_files {
             keep_ids(&mut rows, &self.metadata_columns().source_file, wanted);
         }
-        if let Some(lines) = &query.source_lines {
+        if let Some(lines) = &selection.source_lines {
             let column = &self.metadata_columns().source_line;
             rows.retain(|row| column.get(*row as usize).is_some_and(|line| lines.contains(line)));
         }
-        if let Some(part) = &query.name {
+        if let Some(part) = &selection.name {
             let finder = memchr::memmem::Finder::new(part);
             rows.retain(|row| finder.find(self.instruction_name(Row(*row))).is_some());
         }

@@ -1,4 +1,4 @@
-//! A scanned line: where its brackets close and its attribute values end.
+//! A line and the masks of its bytes: where its brackets close and its attribute values end.
 
 use crate::text::kernel::{CLOSE, COMMA, LineMasks, NOT_IDENTIFIER, OPEN, SPECIAL};
 
@@ -6,12 +6,12 @@ use crate::text::kernel::{CLOSE, COMMA, LineMasks, NOT_IDENTIFIER, OPEN, SPECIAL
 const MAX_NESTING: usize = 16;
 
 /// A line and its masks.
-pub(super) struct Scan<'m, 'a> {
+pub(super) struct MaskedLine<'m, 'a> {
     pub line: &'a [u8],
     pub masks: &'m LineMasks,
 }
 
-impl Scan<'_, '_> {
+impl MaskedLine<'_, '_> {
     /// The byte at `at`, or a newline past the end.
     #[inline(always)]
     pub fn byte(&self, at: usize) -> u8 {

@@ -1,7 +1,7 @@
 //! Phases that names leave open: data flow, pipeline markers, and what seeds and fixtures add up to.
 
 use crate::support::reading;
-use hlofast::graph::{Attribution, AttributionOptions, Phase, attribution, sections, source_of};
+use hlofast::flow::{Attribution, AttributionOptions, Phase, attribution, sections, source_of};
 use hlofast::ir::{Module, Opcode, Row};
 use hlofast::text::OpenOptions;
 use serde_json::Value;
