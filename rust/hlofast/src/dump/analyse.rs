@@ -11,7 +11,7 @@ use crate::memory::{self, FileKind, memory_and_account};
 use crate::print::{FingerprintOptions, fingerprint};
 use crate::remat::report;
 use crate::summary::{self, summarise};
-use crate::table::{self, Columns, Sent, narrow};
+use crate::table::{self, Columns, Field, Sent, common, narrow};
 use crate::time::{self, Device, time};
 use std::sync::Arc;
 use std::time::Instant;
@@ -110,16 +110,41 @@ impl Analysed {
     pub fn at(self, place: &Place<'_>) -> impl Iterator<Item = (TableKind, Columns)> {
         self.tables.into_iter().map(move |(kind, columns)| {
             let mut lead = Columns::default();
-            lead.same("path", place.path.as_bytes(), columns.len());
-            lead.same("program", place.program.as_bytes(), columns.len());
-            lead.same("module", &self.name, columns.len());
+            lead.same(Field::path("path", "The file."), place.path.as_bytes(), columns.len());
+            lead.same(
+                Field::name(
+                    "program",
+                    "The program that the file belongs to: folder, module number and name.",
+                )
+                .nullable(),
+                place.program.as_bytes(),
+                columns.len(),
+            );
+            lead.same(Field::name("module", "The name of the module."), &self.name, columns.len());
             if kind == TableKind::Modules {
                 let one = std::iter::once::<i64>;
-                lead.numbers("line", one(place.line as i64));
-                lead.texts("label", std::iter::once(place.label));
-                lead.texts("stage", std::iter::once(place.stage));
-                lead.numbers("step", one(place.step.map_or(-1, i64::from)));
-                lead.texts("after_pass", std::iter::once(place.after));
+                lead.numbers(
+                    Field::index("line", "The line of the file where the module begins."),
+                    one(place.line as i64),
+                );
+                lead.texts(
+                    Field::text("label", "The name that a log announces the module by.").nullable(),
+                    std::iter::once(place.label),
+                );
+                lead.texts(
+                    Field::word("stage", "How far compilation was: before, a pass, after.")
+                        .nullable(),
+                    std::iter::once(place.stage),
+                );
+                lead.numbers(
+                    Field::index("step", "The number of the pass.").nullable(),
+                    one(place.step.map_or(-1, i64::from)),
+                );
+                lead.texts(
+                    Field::name("after_pass", "The pass that ran before the module was written.")
+                        .nullable(),
+                    std::iter::once(place.after),
+                );
             }
             (kind, lead.before(columns))
         })
@@ -182,57 +207,184 @@ pub fn analyse(
         let mut row = Columns::default();
         let one = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
-        row.texts("status", text(summary.status.value.as_str()));
+        row.texts(Field::word("status", "How far compilation is by the text: unoptimised, annotated, partitioned, optimised, scheduled."), text(summary.status.value.as_str()));
         let backend = summary.backend.as_ref().map_or("", |backend| backend.value.as_str());
-        row.texts("backend", text(backend));
-        row.flags("is_scheduled", std::iter::once(module.is_scheduled()));
-        row.numbers("num_partitions", one(module.num_partitions().unwrap_or(-1)));
-        row.numbers("replica_count", one(module.replica_count().unwrap_or(-1)));
-        row.numbers("text_bytes", one(module.text().len() as i64));
-        row.numbers("instructions", one(summary.instructions as i64));
-        row.numbers("computations", one(module.computation_count() as i64));
+        row.texts(
+            Field::word("backend", "The backend: cpu, gpu or tpu.").nullable(),
+            text(backend),
+        );
+        row.flags(
+            Field::flag(
+                "is_scheduled",
+                "Whether the order of instructions is the order in which they run.",
+            )
+            .label("scheduled"),
+            std::iter::once(module.is_scheduled()),
+        );
+        row.numbers(
+            Field::count("num_partitions", "Partitions that the header names.")
+                .label("partitions")
+                .nullable(),
+            one(module.num_partitions().unwrap_or(-1)),
+        );
+        row.numbers(
+            Field::count("replica_count", "Replicas that the header names.")
+                .label("replicas")
+                .nullable(),
+            one(module.replica_count().unwrap_or(-1)),
+        );
+        row.numbers(
+            Field::bytes("text_bytes", "Bytes of the module as text.").summed(),
+            one(module.text().len() as i64),
+        );
+        row.numbers(common::instructions(), one(summary.instructions as i64));
+        row.numbers(
+            Field::count("computations", "Computations.").summed(),
+            one(module.computation_count() as i64),
+        );
         let digest = fingerprint(module, &FingerprintOptions::default());
-        row.texts("fingerprint", text(&hexadecimal(&digest)));
+        row.texts(
+            Field::text("fingerprint", "A digest of the program without names and metadata."),
+            text(&hexadecimal(&digest)),
+        );
         let totals = &counted.totals;
-        row.numbers("flops", one(narrow(totals.flops)));
-        row.numbers("transcendentals", one(narrow(totals.transcendentals)));
-        row.numbers("bytes_read", one(narrow(totals.bytes_read)));
-        row.numbers("bytes_written", one(narrow(totals.bytes_written)));
+        row.numbers(common::flops(), one(narrow(totals.flops)));
+        row.numbers(common::transcendentals(), one(narrow(totals.transcendentals)));
+        row.numbers(common::bytes_read(), one(narrow(totals.bytes_read)));
+        row.numbers(common::bytes_written(), one(narrow(totals.bytes_written)));
         let is_open = uncertain.iter().any(|runs| *runs > 0);
-        row.flags("is_lower_bound", std::iter::once(is_open));
+        row.flags(common::is_lower_bound(), std::iter::once(is_open));
         let is_unpriced = |row: &crate::ir::Row| {
             counted.provenance[row.0 as usize] == Provenance::Unknown
                 && module.opcode(*row) == Opcode::CustomCall
         };
-        row.numbers("unknown_calls", one(module.rows().filter(is_unpriced).count() as i64));
-        row.numbers("collectives", one(found.collectives.len() as i64));
+        row.numbers(
+            Field::count("unknown_calls", "Custom calls whose FLOPs are unknown.").summed(),
+            one(module.rows().filter(is_unpriced).count() as i64),
+        );
+        row.numbers(
+            Field::count("collectives", "Collectives, each once however it is written.").summed(),
+            one(found.collectives.len() as i64),
+        );
         let (payload, wire, unknown) = moved(&sent);
-        row.numbers("payload", one(payload));
-        row.numbers("wire_bytes", one(wire));
-        row.numbers("unknown_collectives", one(unknown));
-        row.texts("mesh", text(&mesh.as_ref().map(Mesh::to_text).unwrap_or_default()));
+        row.numbers(
+            Field::bytes(
+                "payload",
+                "Payload of all executions of collectives, as far as it is known.",
+            )
+            .summed(),
+            one(payload),
+        );
+        row.numbers(
+            Field::bytes(
+                "wire_bytes",
+                "Bytes that each device sends in collectives, as far as they are known.",
+            )
+            .label("wire B")
+            .summed(),
+            one(wire),
+        );
+        row.numbers(
+            Field::count(
+                "unknown_collectives",
+                "Collectives whose payload or wire bytes are unknown.",
+            )
+            .summed(),
+            one(unknown),
+        );
+        row.texts(
+            Field::text("mesh", "The mesh: the one given, or the one that the text implies.")
+                .nullable(),
+            text(&mesh.as_ref().map(Mesh::to_text).unwrap_or_default()),
+        );
         let peak = in_memory.as_ref().map_or(-1, |memory| memory.peak.bytes);
-        row.numbers("live_peak", one(peak));
+        row.numbers(
+            Field::bytes("live_peak", "Most bytes that values take at once (memory_space 0).")
+                .label("live peak B")
+                .nullable(),
+            one(peak),
+        );
         let of = |get: fn(&memory::XlaAccount) -> i64| account.as_ref().map_or(-1, get);
-        row.numbers("xla_peak", one(of(|account| account.peak)));
-        row.numbers("argument_bytes", one(of(|account| account.device.argument)));
-        row.numbers("output_bytes", one(of(|account| account.device.output)));
-        row.numbers("alias_bytes", one(of(|account| account.device.alias)));
+        row.numbers(
+            Field::bytes("xla_peak", "XLA's peak memory, counted by its rules.")
+                .label("XLA peak B")
+                .nullable(),
+            one(of(|account| account.peak)),
+        );
+        row.numbers(
+            Field::bytes("argument_bytes", "Bytes of the arguments.").nullable(),
+            one(of(|account| account.device.argument)),
+        );
+        row.numbers(
+            Field::bytes("output_bytes", "Bytes of the results.").nullable(),
+            one(of(|account| account.device.output)),
+        );
+        row.numbers(
+            Field::bytes("alias_bytes", "Bytes of the results that lie in donated arguments.")
+                .nullable(),
+            one(of(|account| account.device.alias)),
+        );
         let files = MemoryFiles::read(module, beside.memory_files);
-        row.numbers("allocated_bytes", one(files.allocated_bytes.unwrap_or(-1)));
-        row.numbers("live_range_peak", one(files.live_range_peak.unwrap_or(-1)));
-        row.numbers("usage_report_bytes", one(files.usage_report_bytes.unwrap_or(-1)));
+        row.numbers(
+            Field::bytes(
+                "allocated_bytes",
+                "Bytes that XLA allocated, from the buffer assignment beside the module.",
+            )
+            .nullable(),
+            one(files.allocated_bytes.unwrap_or(-1)),
+        );
+        row.numbers(
+            Field::bytes("live_range_peak", "The peak that XLA's file of live ranges names.")
+                .nullable(),
+            one(files.live_range_peak.unwrap_or(-1)),
+        );
+        row.numbers(
+            Field::bytes("usage_report_bytes", "Bytes that XLA's memory usage report names.")
+                .nullable(),
+            one(files.usage_report_bytes.unwrap_or(-1)),
+        );
         let refused = in_memory.as_ref().err().or(account.as_ref().err());
-        row.texts("memory_error", text(&refused.map(ToString::to_string).unwrap_or_default()));
-        row.texts("device", text(beside.device.map_or("", |device| device.name.as_str())));
+        row.texts(
+            Field::text("memory_error", "Why memory could not be analysed.").nullable(),
+            text(&refused.map(ToString::to_string).unwrap_or_default()),
+        );
+        row.texts(
+            Field::name("device", "The chip that it was compiled for.").nullable(),
+            text(beside.device.map_or("", |device| device.name.as_str())),
+        );
         let step = timed.as_ref().map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);
-        row.reals("step_seconds", std::iter::once(seconds(|step| step.seconds)));
-        row.reals("compute_seconds", std::iter::once(seconds(|step| step.compute)));
-        row.reals("memory_seconds", std::iter::once(seconds(|step| step.memory)));
-        row.reals("exposed_seconds", std::iter::once(seconds(|step| step.exposed.iter().sum())));
+        row.reals(
+            Field::seconds("step_seconds", "Modelled time of one step.").label("step s").nullable(),
+            std::iter::once(seconds(|step| step.seconds)),
+        );
+        row.reals(
+            Field::seconds("compute_seconds", "Time in which compute is the limit.")
+                .label("compute s")
+                .nullable(),
+            std::iter::once(seconds(|step| step.compute)),
+        );
+        row.reals(
+            Field::seconds("memory_seconds", "Time in which memory bandwidth is the limit.")
+                .label("memory s")
+                .nullable(),
+            std::iter::once(seconds(|step| step.memory)),
+        );
+        row.reals(
+            Field::seconds("exposed_seconds", "Time in which the step waits for communication.")
+                .label("exposed s")
+                .nullable(),
+            std::iter::once(seconds(|step| step.exposed.iter().sum())),
+        );
         let missing = timed.as_ref().map(|timed| timed.rows.unknown_figures.join(" "));
-        row.texts("unknown_figures", text(&missing.unwrap_or_default()));
+        row.texts(
+            Field::text(
+                "unknown_figures",
+                "Figures of the device that are unknown, so that times are without them.",
+            )
+            .nullable(),
+            text(&missing.unwrap_or_default()),
+        );
         add(TableKind::Modules, row);
     }
     if wants(TableKind::Computations) {

@@ -9,7 +9,7 @@ use super::survey::{Survey, head};
 use super::walk::{Found, Trouble, reason};
 use crate::error::ParseError;
 use crate::ir::Module;
-use crate::table::Columns;
+use crate::table::{Columns, Field};
 use crate::text::{ErrorPlace, FoundModule, OpenOptions, Source, modules, starts_with_module};
 use crate::time::Device;
 use crate::{Options, parse, unpack};
@@ -356,34 +356,91 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     let program = |outcome: &Outcome| survey.program_of(outcome.file);
     let number = |value: Option<u64>| crate::table::number(value);
     let mut table = Columns::default();
-    table.texts("path", each().map(|outcome| found(outcome).text()));
-    table.texts("program", each().map(|o| program(o).map_or("", |p| p.key.as_str())));
-    table.texts("status", each().map(|outcome| outcome.status.as_str()));
-    table.texts("reason", each().map(|outcome| &outcome.reason));
-    table.numbers("line", each().map(|outcome| outcome.place.map_or(-1, |place| place.0 as i64)));
+    table.texts(Field::path("path", "The file."), each().map(|outcome| found(outcome).text()));
+    table.texts(
+        Field::name("program", "The program that the file belongs to.").nullable(),
+        each().map(|o| program(o).map_or("", |p| p.key.as_str())),
+    );
+    table.texts(
+        Field::word("status", "What became of it: read, failed or skipped."),
+        each().map(|outcome| outcome.status.as_str()),
+    );
+    table.texts(
+        Field::text("reason", "Why it failed or was skipped.").nullable(),
+        each().map(|outcome| &outcome.reason),
+    );
+    table.numbers(
+        Field::index("line", "The line of the fault.").nullable(),
+        each().map(|outcome| outcome.place.map_or(-1, |place| place.0 as i64)),
+    );
     let column = |outcome: &Outcome| outcome.place.map_or(-1, |place| place.1 as i64);
-    table.numbers("column", each().map(column));
-    table.texts("kind", each().map(|outcome| outcome.kind.as_str()));
-    table.texts("stage", each().map(|outcome| name(outcome).stage.map_or("", |s| s.as_str())));
-    table.numbers("step", each().map(|outcome| name(outcome).step.map_or(-1, i64::from)));
+    table
+        .numbers(Field::index("column", "The column of the fault.").nullable(), each().map(column));
+    table.texts(
+        Field::word("kind", "What the file is."),
+        each().map(|outcome| outcome.kind.as_str()),
+    );
+    table.texts(
+        Field::word("stage", "How far compilation was, by the name of the file.").nullable(),
+        each().map(|outcome| name(outcome).stage.map_or("", |s| s.as_str())),
+    );
+    table.numbers(
+        Field::index("step", "The number of the pass.").nullable(),
+        each().map(|outcome| name(outcome).step.map_or(-1, i64::from)),
+    );
     let pipeline = |outcome: &Outcome| name(outcome).pipeline.to_owned();
-    table.texts("pipeline", each().map(pipeline));
-    table.texts("after_pass", each().map(|outcome| name(outcome).after.to_owned()));
-    table.texts("before_pass", each().map(|outcome| name(outcome).before.to_owned()));
-    table.numbers("timestamp", each().map(|outcome| number(name(outcome).timestamp)));
-    table.numbers("module_id", each().map(|outcome| number(name(outcome).module_id)));
+    table
+        .texts(Field::name("pipeline", "The pipeline of passes.").nullable(), each().map(pipeline));
+    table.texts(
+        Field::name("after_pass", "The pass that ran before the file was written.").nullable(),
+        each().map(|outcome| name(outcome).after.to_owned()),
+    );
+    table.texts(
+        Field::name("before_pass", "The pass that ran after the file was written.").nullable(),
+        each().map(|outcome| name(outcome).before.to_owned()),
+    );
+    table.numbers(
+        Field::index("timestamp", "The time in the name of the file, in seconds since 1970.")
+            .nullable(),
+        each().map(|outcome| number(name(outcome).timestamp)),
+    );
+    table.numbers(
+        Field::index("module_id", "The number of the module in the process.").nullable(),
+        each().map(|outcome| number(name(outcome).module_id)),
+    );
     let of_module = |outcome: &Outcome| survey.module_of(outcome.file);
     let module_path = |file: u32| survey.found[file as usize].text();
-    table.texts("module_path", each().map(|o| of_module(o).map_or(String::new(), module_path)));
+    table.texts(
+        Field::path("module_path", "The file of the module that this file is about.").nullable(),
+        each().map(|o| of_module(o).map_or(String::new(), module_path)),
+    );
     let module_name = |o: &Outcome| program(o).map_or("", |program| &program.module_name);
-    table.texts("module_name", each().map(module_name));
-    table.numbers("changelist", each().map(|outcome| number(name(outcome).changelist)));
-    table.texts("host", each().map(|o| program(o).map_or("", |program| &program.host)));
-    table.numbers("bytes", each().map(|outcome| found(outcome).bytes as i64));
+    table.texts(
+        Field::name("module_name", "The name of the module.").nullable(),
+        each().map(module_name),
+    );
+    table.numbers(
+        Field::index("changelist", "The version of the source in the name of the file.").nullable(),
+        each().map(|outcome| number(name(outcome).changelist)),
+    );
+    table.texts(
+        Field::name("host", "The host that wrote it.").nullable(),
+        each().map(|o| program(o).map_or("", |program| &program.host)),
+    );
+    table.numbers(
+        Field::bytes("bytes", "Bytes of the file.").summed(),
+        each().map(|outcome| found(outcome).bytes as i64),
+    );
     let text_bytes = |o: &Outcome| if o.modules > 0 { o.text_bytes as i64 } else { -1 };
-    table.numbers("text_bytes", each().map(text_bytes));
-    table.numbers("modules", each().map(|outcome| i64::from(outcome.modules)));
+    table.numbers(
+        Field::bytes("text_bytes", "Bytes of its modules as text.").nullable().summed(),
+        each().map(text_bytes),
+    );
+    table.numbers(
+        Field::count("modules", "Modules in it.").summed(),
+        each().map(|outcome| i64::from(outcome.modules)),
+    );
     let digest = |o: &Outcome| o.digest.map(|digest| hexadecimal(&digest)).unwrap_or_default();
-    table.texts("digest", each().map(digest));
+    table.texts(Field::text("digest", "A digest of its bytes.").nullable(), each().map(digest));
     table
 }

@@ -7,7 +7,7 @@ use super::kind::{Kind, Stage};
 use super::name;
 use super::read::file_rows;
 use super::survey::Survey;
-use crate::table::{Columns, Texts, Values, number};
+use crate::table::{Columns, Field, Texts, Values, number};
 use crate::text::Source;
 use crate::{Options, parse};
 use std::borrow::Cow;
@@ -59,29 +59,76 @@ pub fn program_rows(survey: &Survey, modules: &Columns) -> Columns {
         sizes.map(|found| found.bytes as i64).sum::<i64>()
     };
     let mut table = Columns::default();
-    table.texts("program", each().map(|program| &program.key));
-    table.texts("module_name", each().map(|program| &program.module_name));
-    table.numbers("module_id", each().map(|program| number(program.module_id)));
-    table.texts("host", each().map(|program| &program.host));
-    table.numbers("timestamp", each().map(|program| number(program.timestamp)));
-    table.numbers("changelist", each().map(|program| number(program.changelist)));
-    table.numbers("files", each().map(|program| program.files.len() as i64));
-    table.numbers("bytes", each().map(bytes));
-    table.numbers("module_files", each().map(|program| kinds(program, Kind::Module)));
-    table.numbers("memory_files", each().map(|program| kinds(program, Kind::Memory)));
-    table.texts("canonical", each().map(|program| path(program.canonical)));
-    table.texts("before", each().map(|program| path(program.before)));
-    table.texts("after", each().map(|program| path(program.after)));
+    table.texts(
+        Field::name("program", "The program: folder, module number and name."),
+        each().map(|program| &program.key),
+    );
+    table.texts(
+        Field::name("module_name", "The name of the module.").nullable(),
+        each().map(|program| &program.module_name),
+    );
+    table.numbers(
+        Field::index("module_id", "The number of the module in the process.").nullable(),
+        each().map(|program| number(program.module_id)),
+    );
+    table.texts(
+        Field::name("host", "The host that wrote it.").nullable(),
+        each().map(|program| &program.host),
+    );
+    table.numbers(
+        Field::index("timestamp", "The time in the names of the files, in seconds since 1970.")
+            .nullable(),
+        each().map(|program| number(program.timestamp)),
+    );
+    table.numbers(
+        Field::index("changelist", "The version of the source in the names of the files.")
+            .nullable(),
+        each().map(|program| number(program.changelist)),
+    );
+    table.numbers(
+        Field::count("files", "Files of the program.").summed(),
+        each().map(|program| program.files.len() as i64),
+    );
+    table.numbers(Field::bytes("bytes", "Bytes of the files.").summed(), each().map(bytes));
+    table.numbers(
+        Field::count("module_files", "Files that hold modules.").summed(),
+        each().map(|program| kinds(program, Kind::Module)),
+    );
+    table.numbers(
+        Field::count("memory_files", "Files that XLA wrote about memory.").summed(),
+        each().map(|program| kinds(program, Kind::Memory)),
+    );
+    table.texts(
+        Field::path("canonical", "The file that stands for the program: the last stage there is.")
+            .nullable(),
+        each().map(|program| path(program.canonical)),
+    );
+    table.texts(
+        Field::path("before", "The module before optimisation.").nullable(),
+        each().map(|program| path(program.before)),
+    );
+    table.texts(
+        Field::path("after", "The module after optimisation.").nullable(),
+        each().map(|program| path(program.after)),
+    );
     let partner = |program: &Program| {
         let partner = program.partner.and_then(|at| survey.programs.list.get(at as usize));
         partner.map_or("", |partner| partner.key.as_str())
     };
-    table.texts("partner", each().map(partner));
+    table.texts(
+        Field::name(
+            "partner",
+            "The program of the other backend that was compiled from the same source.",
+        )
+        .nullable(),
+        each().map(partner),
+    );
     let rows: Vec<Option<usize>> = lines.iter().map(|line| line.module).collect();
-    for (name, empty) in columns_of(TableKind::Modules) {
-        if FIGURES.contains(&&*name) {
-            let values = taken(modules.get(&name), &empty, &rows);
-            table.push(name, values);
+    for (field, empty) in columns_of(TableKind::Modules) {
+        if FIGURES.contains(&&*field.name) {
+            let values = taken(modules.get(&field.name), &empty, &rows);
+            // A program without a canonical module has no figures.
+            table.push(field.nullable(), values);
         }
     }
     table

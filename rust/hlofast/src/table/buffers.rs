@@ -1,6 +1,6 @@
 //! The table of values in memory.
 
-use super::{Columns, Origin, ScopeTexts, index_text, shape_text};
+use super::{Columns, Field, Origin, ScopeTexts, common, index_text, shape_text};
 use crate::flow::Attribution;
 use crate::ir::{Module, Row};
 use crate::memory::{Classes, LiveValue, Memory};
@@ -20,10 +20,17 @@ pub fn buffers(
     let each = || values.iter();
     let rows = || described.iter().map(|row| row.0 as usize);
     let mut table = Columns::default();
-    table.rows("instruction", each().map(|value| value.row));
-    table.texts("name", each().map(|value| module.instruction_name(value.row)));
-    table.texts("index", each().map(|value| index_text(&value.path)));
-    table.texts("opcode", each().map(|value| module.opcode_text(value.row)));
+    table.rows(
+        common::instruction()
+            .renamed("instruction", "The row number of the instruction that makes the value."),
+        each().map(|value| value.row),
+    );
+    table.texts(common::name(), each().map(|value| module.instruction_name(value.row)));
+    table.texts(
+        Field::text("index", "Which part of a tuple result the value is; {} for the whole."),
+        each().map(|value| index_text(&value.path)),
+    );
+    table.texts(common::opcode(), each().map(|value| module.opcode_text(value.row)));
     // Written shapes stay far below this; inferred ones share parts and could be endless.
     let mut left = module.text().len().saturating_mul(8).saturating_add(1 << 20);
     let shape = |value: &LiveValue| {
@@ -31,22 +38,51 @@ pub fn buffers(
         left = left.saturating_sub(text.len());
         text
     };
-    table.texts("shape", each().map(shape));
-    table.numbers("bytes", each().map(|value| value.bytes));
-    table.numbers("memory_space", each().map(|value| value.memory_space));
-    table.numbers("first_step", each().map(|value| i64::from(value.first_step)));
-    table.numbers("last_step", each().map(|value| i64::from(value.last_step)));
+    table.texts(common::shape(), each().map(shape));
+    table.numbers(
+        Field::bytes("bytes", "Bytes that the value takes in memory.").summed(),
+        each().map(|value| value.bytes),
+    );
+    table.numbers(
+        Field::index("memory_space", "The memory space of the layout: 0 is HBM."),
+        each().map(|value| value.memory_space),
+    );
+    table.numbers(
+        Field::index("first_step", "The step of the schedule at which the value comes alive."),
+        each().map(|value| i64::from(value.first_step)),
+    );
+    table.numbers(
+        Field::index("last_step", "The last step at which it is alive."),
+        each().map(|value| i64::from(value.last_step)),
+    );
     let byte_steps = |value: &LiveValue| {
         let steps = i64::from(value.last_step) - i64::from(value.first_step) + 1;
         value.bytes.saturating_mul(steps.max(0))
     };
-    table.numbers("byte_steps", each().map(byte_steps));
-    table.numbers("buffer", each().map(|value| i64::from(value.buffer)));
-    table.texts("class", each().map(|value| classes.of(value).as_str()));
-    table.texts("phase", rows().map(|row| phases.get(row).map_or("", |phase| phase.as_str())));
+    table.numbers(
+        Field::number("byte_steps", "Bytes times the steps that the value is alive for.")
+            .label("byte steps")
+            .summed(),
+        each().map(byte_steps),
+    );
+    table.numbers(
+        Field::index("buffer", "The buffer; values with the same one share memory."),
+        each().map(|value| i64::from(value.buffer)),
+    );
+    table.texts(
+        Field::word(
+            "class",
+            "What the value is for: parameter, gradient, activation, temporary and so on.",
+        ),
+        each().map(|value| classes.of(value).as_str()),
+    );
+    table.texts(
+        common::phase(),
+        rows().map(|row| phases.get(row).map_or("", |phase| phase.as_str())),
+    );
     let scopes = ScopeTexts::new(module, &attribution.scopes);
     let scope = |row: usize| scopes.text(attribution.scope.get(row).copied().unwrap_or(0));
-    table.texts("scope", rows().map(scope));
+    table.texts(common::scope(), rows().map(scope));
     Origin::new(module).columns(described.iter().copied(), &mut table);
     table
 }

@@ -1,6 +1,6 @@
 //! The tables of what differs between two modules.
 
-use super::{Columns, Origin, row_or_none};
+use super::{Columns, Field, Origin, common, row_or_none};
 use crate::diff::{Change, Diff};
 use crate::ir::{Module, Row};
 
@@ -12,8 +12,14 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
     let changes = diff.changes.iter();
     let each = || changes.clone().filter(|change| !(only_causes && change.is_consequence));
     let mut table = Columns::default();
-    table.texts("kind", each().map(|change| change.kind.as_str()));
-    table.texts("aspect", each().map(|change| &change.aspect));
+    table.texts(
+        Field::word("kind", "What happened: added, removed, changed and so on."),
+        each().map(|change| change.kind.as_str()),
+    );
+    table.texts(
+        Field::text("aspect", "What changed about the instruction.").nullable(),
+        each().map(|change| &change.aspect),
+    );
     // What the second module says of an instruction, where it has it.
     let origins = (Origin::new(before), Origin::new(after));
     let place = |change: &Change| match (change.before, change.after) {
@@ -23,35 +29,74 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
     };
     let opcode =
         |change| place(change).map(|(module, _, row)| module.opcode_text(row)).unwrap_or_default();
-    table.texts("opcode", each().map(opcode));
-    table.texts("before", each().map(|change| &change.before_text));
-    table.texts("after", each().map(|change| &change.after_text));
-    table.flags("is_consequence", each().map(|change| change.is_consequence));
+    table.texts(common::opcode().nullable(), each().map(opcode));
+    table.texts(
+        Field::text("before", "What the first module says.").nullable(),
+        each().map(|change| &change.before_text),
+    );
+    table.texts(
+        Field::text("after", "What the second module says.").nullable(),
+        each().map(|change| &change.after_text),
+    );
+    table.flags(
+        Field::flag("is_consequence", "Whether another change brought this one about.")
+            .label("consequence"),
+        each().map(|change| change.is_consequence),
+    );
     let sides: [(_, _, RowOf); 2] = [
-        (["name_before", "computation_before", "instruction_before"], before, |c| c.before),
-        (["name_after", "computation_after", "instruction_after"], after, |c| c.after),
+        (
+            [
+                common::name().renamed("name_before", "The name in the first module."),
+                common::computation()
+                    .renamed("computation_before", "The computation in the first module."),
+                common::instruction()
+                    .renamed("instruction_before", "The row number in the first module."),
+            ],
+            before,
+            |c| c.before,
+        ),
+        (
+            [
+                common::name().renamed("name_after", "The name in the second module."),
+                common::computation()
+                    .renamed("computation_after", "The computation in the second module."),
+                common::instruction()
+                    .renamed("instruction_after", "The row number in the second module."),
+            ],
+            after,
+            |c| c.after,
+        ),
     ];
     for ([name, computation, instruction], module, row) in sides {
         let own_name = |change| row(change).map(|row| module.instruction_name(row));
-        table.texts(name, each().map(|change| own_name(change).unwrap_or_default()));
+        table.texts(name.nullable(), each().map(|change| own_name(change).unwrap_or_default()));
         let own_place =
             |change| row(change).map(|row| module.computation_name(module.computation_of(row)));
-        table.texts(computation, each().map(|change| own_place(change).unwrap_or_default()));
-        table.numbers(instruction, each().map(|change| row_or_none(row(change))));
+        table.texts(
+            computation.nullable(),
+            each().map(|change| own_place(change).unwrap_or_default()),
+        );
+        table.numbers(instruction.nullable(), each().map(|change| row_or_none(row(change))));
     }
     let op_name = |change| place(change).and_then(|(_, origin, row)| origin.op_name(row));
-    table.texts("op_name", each().map(|change| op_name(change).unwrap_or_default()));
+    table.texts(common::op_name(), each().map(|change| op_name(change).unwrap_or_default()));
     let file = |change| place(change).and_then(|(_, origin, row)| origin.source_file(row));
-    table.texts("source_file", each().map(|change| file(change).unwrap_or_default()));
-    let line = |change| place(change).map_or(0, |(_, origin, row)| origin.source_line(row));
-    table.numbers("source_line", each().map(line));
+    table.texts(common::source_file(), each().map(|change| file(change).unwrap_or_default()));
+    let line = |change| place(change).map_or(-1, |(_, origin, row)| origin.source_line(row));
+    table.numbers(common::source_line(), each().map(line));
     table
 }
 
 /// One row per instruction that both modules have.
 pub fn pairs(diff: &Diff) -> Columns {
     let mut table = Columns::default();
-    table.rows("instruction_before", diff.pairs.iter().map(|pair| pair.0));
-    table.rows("instruction_after", diff.pairs.iter().map(|pair| pair.1));
+    table.rows(
+        Field::instruction("instruction_before", "The row number in the first module."),
+        diff.pairs.iter().map(|pair| pair.0),
+    );
+    table.rows(
+        Field::instruction("instruction_after", "The row number in the second module."),
+        diff.pairs.iter().map(|pair| pair.1),
+    );
     table
 }

@@ -1,6 +1,6 @@
 //! The table of collectives: one row per collective and phase.
 
-use super::{Columns, Origin, ScopeTexts, number, row_or_none};
+use super::{Columns, Field, Origin, ScopeTexts, common, number, row_or_none};
 use crate::comms::{Along, Collective, Collectives, Mesh, along};
 use crate::cost::PhaseExecutions;
 use crate::flow::Attribution;
@@ -90,63 +90,126 @@ impl Sent {
         let mut built = Columns::default();
         let entries = || self.entries();
         let each = || entries().map(|(_, collective, _)| collective);
-        built.rows("instruction", each().map(|c| c.row));
-        built.texts("name", each().map(|c| module.instruction_name(c.row).to_vec()));
+        built.rows(common::instruction(), each().map(|c| c.row));
+        built.texts(common::name(), each().map(|c| module.instruction_name(c.row).to_vec()));
         built.texts(
-            "computation",
+            common::computation(),
             each().map(|c| module.computation_name(module.computation_of(c.outer)).to_vec()),
         );
-        built.rows("scheduled_as", each().map(|c| c.outer));
-        built.numbers("done", each().map(|c| row_or_none(c.done)));
-        built.texts("kind", each().map(|c| c.kind.as_str()));
-        built.texts("written_as", each().map(|c| c.written_as.as_str()));
-        built.numbers("channel_id", each().map(|c| c.channel.unwrap_or(-1)));
+        built.rows(
+            Field::instruction(
+                "scheduled_as",
+                "The row that stands for it in the schedule: itself, or what wraps it.",
+            ),
+            each().map(|c| c.outer),
+        );
+        built.numbers(
+            Field::instruction(
+                "done",
+                "The row after which the result is there, of an asynchronous collective.",
+            )
+            .nullable(),
+            each().map(|c| row_or_none(c.done)),
+        );
+        built.texts(Field::word("kind", "What it does: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute and so on."), each().map(|c| c.kind.as_str()));
+        built.texts(
+            Field::word("written_as", "What the compiler wrote it as, which may be another kind."),
+            each().map(|c| c.written_as.as_str()),
+        );
+        built.numbers(common::channel_id(), each().map(|c| c.channel.unwrap_or(-1)));
         let groups = |c: &Collective| {
             c.groups.and_then(|index| all.groups.get(index as usize)).map(|found| found.to_text())
         };
-        built.texts("groups", each().map(|c| groups(c).unwrap_or_default()));
+        built.texts(
+            Field::text("groups", "The groups of devices that communicate with each other.")
+                .nullable(),
+            each().map(|c| groups(c).unwrap_or_default()),
+        );
         let along = |number: usize| self.along.get(number);
         let axes = entries().map(|(n, _, _)| along(n).map(|a| a.axes.clone()));
-        built.texts("axes", axes.map(Option::unwrap_or_default));
+        built.texts(common::axes(), axes.map(Option::unwrap_or_default));
         let shift = entries().map(|(n, _, _)| along(n).map(|a| a.shift.clone()));
-        built.texts("shift", shift.map(Option::unwrap_or_default));
+        built.texts(
+            Field::text("shift", "Of a permute: the axes and how far along each.").nullable(),
+            shift.map(Option::unwrap_or_default),
+        );
         let network = |n: usize| along(n)?.network.map(|network| network.as_str());
-        built.texts("network", entries().map(|(n, _, _)| network(n).unwrap_or_default()));
+        built.texts(Field::word("network", "The slowest part of the network that an exchange needs, where the mesh has hosts or slices.").nullable(), entries().map(|(n, _, _)| network(n).unwrap_or_default()));
         let sizes = entries().map(|(n, _, _)| number(self.group_size(n)));
-        built.numbers("group_size", sizes);
-        built.numbers("payload_in", each().map(|c| number(c.payload_in)));
-        built.numbers("payload_out", each().map(|c| number(c.payload_out)));
-        built.numbers("payload", each().map(|c| number(c.payload())));
-        built.numbers("wire_bytes", entries().map(|(n, _, _)| self.wire_bytes(n)));
-        built.numbers("multiplicity", entries().map(|(_, _, e)| e.count.unwrap_or(-1)));
+        built.numbers(common::group_size(), sizes);
+        built.numbers(common::payload_in(), each().map(|c| number(c.payload_in)));
+        built.numbers(common::payload_out(), each().map(|c| number(c.payload_out)));
+        built.numbers(
+            Field::bytes(
+                "payload",
+                "Bytes of the whole array: the result of an all-gather, the operands of others.",
+            )
+            .nullable(),
+            each().map(|c| number(c.payload())),
+        );
+        built.numbers(common::wire_bytes(), entries().map(|(n, _, _)| self.wire_bytes(n)));
+        built.numbers(common::multiplicity(), entries().map(|(_, _, e)| e.count.unwrap_or(-1)));
         let open = entries().map(|(number, _, _)| self.is_lower_bound[number]);
-        built.flags("is_lower_bound", open);
-        built.numbers("total_payload", entries().map(|entry| self.totals(entry).0));
-        built.numbers("total_wire_bytes", entries().map(|entry| self.totals(entry).1));
+        built.flags(common::is_lower_bound(), open);
+        built.numbers(
+            Field::bytes("total_payload", "Payload of all executions.")
+                .label("payload B")
+                .nullable()
+                .summed(),
+            entries().map(|entry| self.totals(entry).0),
+        );
+        built.numbers(
+            Field::bytes("total_wire_bytes", "Wire bytes of all executions.")
+                .label("wire B")
+                .nullable()
+                .summed(),
+            entries().map(|entry| self.totals(entry).1),
+        );
         let trips = |c: &Collective| if c.is_in_loop { number(c.trip_count) } else { 1 };
-        built.numbers("trip_count", each().map(trips));
+        built.numbers(common::trip_count(), each().map(trips));
         let peeled = |c: &Collective| {
             let found = all.collectives.get(c.peeled_from? as usize)?;
             Some(found.row)
         };
-        built.numbers("peeled_from", each().map(|c| row_or_none(peeled(c))));
-        built.texts("moved", each().map(|c| c.moved.as_str()));
+        built.numbers(
+            Field::instruction(
+                "peeled_from",
+                "The row in a loop of which this is an iteration taken out of the loop.",
+            )
+            .nullable(),
+            each().map(|c| row_or_none(peeled(c))),
+        );
+        built.texts(common::moved(), each().map(|c| c.moved.as_str()));
         let pieces = |c: &Collective| &all.pieces[c.pieces.start as usize..c.pieces.end as usize];
-        built.numbers("tensors", each().map(|c| pieces(c).len() as i64));
-        built.texts("tensor", each().map(|c| self.tensor(&origin, c)));
-        built.texts("phase", entries().map(|(_, _, e)| e.phase.as_str()));
-        built.flags("is_phase_inferred", each().map(|c| c.is_phase_inferred));
-        built.texts("scope", self.scopes.iter().cloned());
+        built.numbers(
+            Field::count("tensors", "Arrays that it moves at once.").label("arrays"),
+            each().map(|c| pieces(c).len() as i64),
+        );
+        built.texts(common::tensor(), each().map(|c| self.tensor(&origin, c)));
+        built.texts(common::phase(), entries().map(|(_, _, e)| e.phase.as_str()));
+        built.flags(Field::flag("is_phase_inferred", "Whether the phase is that of what uses or makes the array, since the collective has no name."), each().map(|c| c.is_phase_inferred));
+        built.texts(common::scope(), self.scopes.iter().cloned());
         let named = |c: &Collective| named(&origin, c);
         let file = |c: &Collective| origin.source_file(named(c)).unwrap_or_default();
-        built.texts("op_name", each().map(|c| origin.op_name(named(c)).unwrap_or_default()));
-        built.texts("source_file", each().map(file));
-        built.numbers("source_line", each().map(|c| origin.source_line(named(c))));
+        built
+            .texts(common::op_name(), each().map(|c| origin.op_name(named(c)).unwrap_or_default()));
+        built.texts(common::source_file(), each().map(file));
+        built.numbers(common::source_line(), each().map(|c| origin.source_line(named(c))));
         let between = |c: &Collective| c.overlap.map_or(-1, |o| i64::from(o.instructions));
-        built.numbers("instructions_between", each().map(between));
+        built.numbers(
+            Field::count("instructions_between", "Instructions scheduled between start and done.")
+                .label("overlapped instructions")
+                .nullable(),
+            each().map(between),
+        );
         let flops =
             |c: &Collective| c.overlap.map_or(-1, |o| i64::try_from(o.flops).unwrap_or(i64::MAX));
-        built.numbers("flops_between", each().map(flops));
+        built.numbers(
+            Field::flops("flops_between", "FLOPs scheduled between start and done.")
+                .label("overlapped FLOP")
+                .nullable(),
+            each().map(flops),
+        );
         built
     }
 }

@@ -1,16 +1,16 @@
-//! Named columns of one length.
+//! Columns of one length, each with the [`Field`] that says what it is.
 
+use super::field::{Field, Kind};
 use crate::ir::Row;
-use std::borrow::Cow;
 
-/// Named columns of one length.
+/// Columns of one length, each with what it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Columns {
-    list: Vec<(Cow<'static, str>, Values)>,
+    list: Vec<(Field, Values)>,
 }
 
-/// The values of a column. What is unknown or absent is a number below zero, a NaN or an empty
-/// text.
+/// The values of a column. In a nullable one, [`Field::unknown`], a NaN or an empty text stand for
+/// what is unknown or absent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
     /// Instruction rows.
@@ -19,8 +19,8 @@ pub enum Values {
     Numbers(Vec<i64>),
     /// Seconds and other measures.
     Reals(Vec<f64>),
-    /// 0 or 1.
-    Flags(Vec<u8>),
+    /// True or false.
+    Flags(Vec<bool>),
     /// Texts, one per row.
     Texts(Texts),
     /// Texts that many rows in succession share, with how many.
@@ -151,53 +151,64 @@ impl Values {
 
 impl Columns {
     /// Adds a column.
-    pub fn push(&mut self, name: impl Into<Cow<'static, str>>, values: Values) {
-        self.list.push((name.into(), values));
+    pub fn push(&mut self, field: Field, values: Values) {
+        debug_assert!(
+            field.kind.is_text() == matches!(values, Values::Texts(_) | Values::Runs(_)),
+            "{field:?}"
+        );
+        self.list.push((field, values));
     }
 
-    /// A column of counts, sizes or places; what is below zero is unknown.
-    pub fn numbers(&mut self, name: &'static str, values: impl Iterator<Item = i64>) {
-        self.push(name, Values::Numbers(values.collect()));
+    /// A column of integers.
+    pub fn numbers(&mut self, field: Field, values: impl Iterator<Item = i64>) {
+        let values: Vec<i64> = values.collect();
+        let may_be_below = field.is_nullable || field.is_signed;
+        debug_assert!(may_be_below || values.iter().all(|value| *value >= 0), "{field:?}");
+        self.push(field, Values::Numbers(values));
     }
 
-    /// A column of measures; NaN is unknown.
-    pub fn reals(&mut self, name: &'static str, values: impl Iterator<Item = f64>) {
-        self.push(name, Values::Reals(values.collect()));
+    /// A column of measures.
+    pub fn reals(&mut self, field: Field, values: impl Iterator<Item = f64>) {
+        let values: Vec<f64> = values.collect();
+        debug_assert!(field.is_nullable || !values.iter().any(|value| value.is_nan()), "{field:?}");
+        self.push(field, Values::Reals(values));
     }
 
     /// A column of flags.
-    pub fn flags(&mut self, name: &'static str, values: impl Iterator<Item = bool>) {
-        self.push(name, Values::Flags(values.map(u8::from).collect()));
+    pub fn flags(&mut self, field: Field, values: impl Iterator<Item = bool>) {
+        debug_assert_eq!(field.kind, Kind::Flag, "{field:?}");
+        self.push(field, Values::Flags(values.collect()));
     }
 
-    /// A column of texts; an empty one says that there is none.
-    pub fn texts<T: AsRef<[u8]>>(&mut self, name: &'static str, values: impl Iterator<Item = T>) {
+    /// A column of texts.
+    pub fn texts<T: AsRef<[u8]>>(&mut self, field: Field, values: impl Iterator<Item = T>) {
         let mut texts = Texts::default();
         for value in values {
             texts.push(value.as_ref());
         }
-        self.push(name, Values::Texts(texts));
+        self.push(field, Values::Texts(texts));
     }
 
-    /// A column of instruction rows.
-    pub fn rows(&mut self, name: &'static str, values: impl Iterator<Item = Row>) {
-        self.push(name, Values::Rows(values.map(|row| row.0).collect()));
+    /// A column of instruction rows, all of them known.
+    pub fn rows(&mut self, field: Field, values: impl Iterator<Item = Row>) {
+        debug_assert!(field.kind == Kind::Instruction && !field.is_nullable, "{field:?}");
+        self.push(field, Values::Rows(values.map(|row| row.0).collect()));
     }
 
     /// A column with the same text in `count` rows.
-    pub fn same(&mut self, name: &'static str, text: &[u8], count: usize) {
+    pub fn same(&mut self, field: Field, text: &[u8], count: usize) {
         let runs = if count == 0 { Vec::new() } else { vec![(text.into(), count)] };
-        self.push(name, Values::Runs(runs));
+        self.push(field, Values::Runs(runs));
     }
 
-    /// Names and values, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Values)> {
-        self.list.iter().map(|(name, values)| (&**name, values))
+    /// What each column is, and its values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Field, &Values)> {
+        self.list.iter().map(|(field, values)| (field, values))
     }
 
     /// The values of the column `name`.
     pub fn get(&self, name: &str) -> Option<&Values> {
-        self.list.iter().find(|(own, _)| *own == name).map(|(_, values)| values)
+        self.list.iter().find(|(field, _)| field.name == name).map(|(_, values)| values)
     }
 
     /// Number of rows.
@@ -213,7 +224,7 @@ impl Columns {
     /// Bytes that the values take, about.
     pub fn heap_bytes(&self) -> usize {
         // Each with an allocation or two, which matter where there are few rows.
-        const COLUMN: usize = size_of::<(Cow<'static, str>, Values)>() + 32;
+        const COLUMN: usize = size_of::<(Field, Values)>() + 32;
         self.list.iter().map(|(_, values)| values.heap_bytes() + COLUMN).sum()
     }
 
@@ -237,16 +248,16 @@ impl Columns {
             *self = other;
             return;
         }
-        for ((name, values), (other_name, more)) in self.list.iter_mut().zip(other.list) {
-            let fits = *name == other_name && values.append(more);
-            debug_assert!(fits, "columns of one table are the same: {name}, {other_name}");
+        for ((field, values), (other_field, more)) in self.list.iter_mut().zip(other.list) {
+            let fits = *field == other_field && values.append(more);
+            debug_assert!(fits, "columns of one table are the same: {field:?}, {other_field:?}");
         }
     }
 }
 
 impl IntoIterator for Columns {
-    type Item = (Cow<'static, str>, Values);
-    type IntoIter = std::vec::IntoIter<(Cow<'static, str>, Values)>;
+    type Item = (Field, Values);
+    type IntoIter = std::vec::IntoIter<(Field, Values)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.list.into_iter()

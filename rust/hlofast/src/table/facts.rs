@@ -1,6 +1,6 @@
 //! What the tables of several analyses say of a row.
 
-use super::Columns;
+use super::{Columns, common};
 use crate::comms::Piece;
 use crate::ir::decode::unescape;
 use crate::ir::{MetadataColumns, Module, Row, ShapeId};
@@ -68,17 +68,21 @@ impl<'a> Origin<'a> {
         self.columns.source_files.get(id).map(|file| file.to_vec())
     }
 
-    /// The source line of `row`; 0 without one.
+    /// The source line of `row`; -1 without one.
     pub fn source_line(&self, row: Row) -> i64 {
-        i64::from(self.columns.source_line[row.0 as usize])
+        let line = self.columns.source_line[row.0 as usize];
+        if line > 0 { i64::from(line) } else { -1 }
     }
 
     /// Adds operation name, source file and source line of `rows`.
     pub fn columns(&self, rows: impl Iterator<Item = Row> + Clone, table: &mut Columns) {
-        table.texts("op_name", rows.clone().map(|row| self.op_name(row).unwrap_or_default()));
+        table.texts(
+            common::op_name(),
+            rows.clone().map(|row| self.op_name(row).unwrap_or_default()),
+        );
         let file = |row: Row| self.source_file(row).unwrap_or_default();
-        table.texts("source_file", rows.clone().map(file));
-        table.numbers("source_line", rows.map(|row| self.source_line(row)));
+        table.texts(common::source_file(), rows.clone().map(file));
+        table.numbers(common::source_line(), rows.map(|row| self.source_line(row)));
     }
 
     /// What people call the array of a piece: of a parameter its name in the program.

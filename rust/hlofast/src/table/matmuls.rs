@@ -1,6 +1,6 @@
 //! The table of matrix products and convolutions.
 
-use super::{Columns, Origin, ScopeTexts};
+use super::{Columns, Field, Origin, ScopeTexts, common};
 use crate::cost::matmul::{Contraction, contraction};
 use crate::cost::{Cost, Executions, PhaseExecutions};
 use crate::flow::Attribution;
@@ -25,38 +25,45 @@ pub fn matmuls(
     let origin = Origin::new(module);
     let each = || found.iter();
     let mut table = Columns::default();
-    table.rows("instruction", each().map(|(row, _, _)| *row));
-    table.texts("name", each().map(|(row, _, _)| module.instruction_name(*row)));
-    table.texts("kind", each().map(|(_, c, _)| c.kind.as_str()));
-    let mut sizes = |name, of: fn(&Contraction) -> u64| {
+    table.rows(common::instruction(), each().map(|(row, _, _)| *row));
+    table.texts(common::name(), each().map(|(row, _, _)| module.instruction_name(*row)));
+    table.texts(
+        Field::word("kind", "Dot, convolution, library call or kernel."),
+        each().map(|(_, c, _)| c.kind.as_str()),
+    );
+    let mut sizes = |field, of: fn(&Contraction) -> u64| {
         let whole = |c: &Contraction| i64::try_from(of(c)).unwrap_or(i64::MAX);
-        table.numbers(name, each().map(|(_, c, _)| whole(c)));
+        table.numbers(field, each().map(|(_, c, _)| whole(c)));
     };
-    sizes("batch", |c| c.batch);
-    sizes("m", |c| c.m);
-    sizes("n", |c| c.n);
-    sizes("k", |c| c.k);
-    let mut types = |name, of: fn(&Contraction) -> ElementType| {
-        table.texts(name, each().map(|(_, c, _)| of(c).as_str()));
+    sizes(Field::count("batch", "Independent products in one execution."), |c| c.batch);
+    sizes(Field::count("m", "Rows of the result."), |c| c.m);
+    sizes(Field::count("n", "Columns of the result."), |c| c.n);
+    sizes(Field::count("k", "The contracted size."), |c| c.k);
+    let mut types = |field, of: fn(&Contraction) -> ElementType| {
+        table.texts(field, each().map(|(_, c, _)| of(c).as_str()));
     };
-    types("lhs_dtype", |c| c.lhs_type);
-    types("rhs_dtype", |c| c.rhs_type);
-    types("output_dtype", |c| c.output_type);
-    types("accumulation_dtype", |c| c.accumulation_type);
-    table.numbers("multiplicity", each().map(|(_, _, entry)| entry.count.unwrap_or(-1)));
+    types(Field::word("lhs_dtype", "Element type of the left operand."), |c| c.lhs_type);
+    types(Field::word("rhs_dtype", "Element type of the right operand."), |c| c.rhs_type);
+    types(Field::word("output_dtype", "Element type of the result."), |c| c.output_type);
+    types(Field::word("accumulation_dtype", "Element type of the sums."), |c| c.accumulation_type);
+    table.numbers(common::multiplicity(), each().map(|(_, _, entry)| entry.count.unwrap_or(-1)));
     let is_open = |row: Row| uncertain.get(module.computation_of(row).0 as usize) > Some(&0);
     let is_lower = each().map(|(row, _, entry)| is_open(*row) || entry.count.is_none());
-    table.flags("is_lower_bound", is_lower);
-    table.numbers("flops_once", each().map(|(_, c, _)| c.flops));
+    table.flags(common::is_lower_bound(), is_lower);
+    table.numbers(
+        Field::flops("flops_once", "FLOPs of one execution: 2 x batch x m x n x k.")
+            .label("FLOP per call"),
+        each().map(|(_, c, _)| c.flops),
+    );
     let total = |c: &Contraction, entry: &PhaseExecutions| {
         c.flops.saturating_mul(entry.count.unwrap_or(-1).max(0))
     };
-    table.numbers("flops", each().map(|(_, c, entry)| total(c, entry)));
-    table.texts("phase", each().map(|(_, _, entry)| entry.phase.as_str()));
-    table.texts("scope", each().map(|(_, _, entry)| scopes.text(entry.scope)));
+    table.numbers(common::flops(), each().map(|(_, c, entry)| total(c, entry)));
+    table.texts(common::phase(), each().map(|(_, _, entry)| entry.phase.as_str()));
+    table.texts(common::scope(), each().map(|(_, _, entry)| scopes.text(entry.scope)));
     let file = |row: Row| origin.source_file(row).unwrap_or_default();
-    table.texts("source_file", each().map(|(row, _, _)| file(*row)));
-    table.numbers("source_line", each().map(|(row, _, _)| origin.source_line(*row)));
-    table.texts("provenance", each().map(|(_, c, _)| c.provenance.as_str()));
+    table.texts(common::source_file(), each().map(|(row, _, _)| file(*row)));
+    table.numbers(common::source_line(), each().map(|(row, _, _)| origin.source_line(*row)));
+    table.texts(common::provenance(), each().map(|(_, c, _)| c.provenance.as_str()));
     table
 }

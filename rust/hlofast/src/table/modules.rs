@@ -1,6 +1,6 @@
 //! The tables that describe modules as a whole: the module, its computations, its instructions.
 
-use super::{Columns, Origin, ScopeTexts, narrow, number, shape_text};
+use super::{Columns, Field, Origin, ScopeTexts, common, narrow, number, shape_text};
 use crate::cost::Cost;
 use crate::flow::Attribution;
 use crate::ir::{ComputationId, Module, Opcode, Row};
@@ -14,16 +14,32 @@ pub fn computations(module: &Module, cost: &Cost, summary: &Summary) -> Columns 
     let of = |id: ComputationId| cost.computations.get(id.0 as usize).copied().unwrap_or_default();
     let runs = |id: ComputationId| cost.executions.get(id.0 as usize).copied().flatten();
     let mut table = Columns::default();
-    table.texts("computation", each().map(|usage| name(usage.computation)));
-    table.texts("role", each().map(|usage| usage.role.as_str()));
-    table.numbers("instructions", each().map(|usage| usage.instructions as i64));
-    table.numbers("callers", each().map(|usage| usage.callers as i64));
-    table.numbers("multiplicity", each().map(|usage| runs(usage.computation).unwrap_or(-1)));
-    table.numbers("flops", each().map(|usage| narrow(of(usage.computation).flops)));
+    table.texts(
+        common::computation().renamed("computation", "The name of the computation."),
+        each().map(|usage| name(usage.computation)),
+    );
+    table.texts(
+        Field::word("role", "What the computation is called as."),
+        each().map(|usage| usage.role.as_str()),
+    );
+    table.numbers(common::instructions(), each().map(|usage| usage.instructions as i64));
+    table.numbers(
+        Field::count("callers", "Instructions that call the computation."),
+        each().map(|usage| usage.callers as i64),
+    );
+    table
+        .numbers(common::multiplicity(), each().map(|usage| runs(usage.computation).unwrap_or(-1)));
+    table.numbers(common::flops_once(), each().map(|usage| narrow(of(usage.computation).flops)));
     let transcendentals = each().map(|usage| narrow(of(usage.computation).transcendentals));
-    table.numbers("transcendentals", transcendentals);
-    table.numbers("bytes_read", each().map(|usage| narrow(of(usage.computation).bytes_read)));
-    table.numbers("bytes_written", each().map(|usage| narrow(of(usage.computation).bytes_written)));
+    table.numbers(common::once(common::transcendentals()), transcendentals);
+    table.numbers(
+        common::once(common::bytes_read()),
+        each().map(|usage| narrow(of(usage.computation).bytes_read)),
+    );
+    table.numbers(
+        common::once(common::bytes_written()),
+        each().map(|usage| narrow(of(usage.computation).bytes_written)),
+    );
     table
 }
 
@@ -33,41 +49,48 @@ pub fn instructions(module: &Module, cost: &Cost, attribution: &Attribution) -> 
     let each = || (0..module.row_count() as u32).map(Row);
     let at = |row: Row| row.0 as usize;
     let mut table = Columns::default();
-    table.rows("instruction", each());
-    table.texts("name", each().map(|row| module.instruction_name(row)));
+    table.rows(common::instruction(), each());
+    table.texts(common::name(), each().map(|row| module.instruction_name(row)));
     let opcode = |row: Row| match module.opcode(row) {
         Opcode::Unknown => module.opcode_text(row),
         opcode => opcode.as_str().as_bytes(),
     };
-    table.texts("opcode", each().map(opcode));
+    table.texts(common::opcode(), each().map(opcode));
     let place = |row: Row| module.computation_name(module.computation_of(row));
-    table.texts("computation", each().map(place));
-    table.flags("is_implicit", each().map(|row| module.is_implicit(row)));
+    table.texts(common::computation(), each().map(place));
+    table.flags(
+        Field::flag("is_implicit", "Whether the text only implies the instruction.")
+            .label("implicit"),
+        each().map(|row| module.is_implicit(row)),
+    );
     let mut left = module.text().len().saturating_mul(8).saturating_add(1 << 20);
     let shape = |row: Row| {
         let text = shape_text(module, module.shape(row), left.clamp(16, 4096));
         left = left.saturating_sub(text.len());
         text
     };
-    table.texts("shape", each().map(shape));
+    table.texts(common::shape(), each().map(shape));
     let bytes = module.shape_bytes_column();
-    table.numbers("shape_bytes", each().map(|row| bytes.get(at(row)).copied().unwrap_or(-1)));
-    let mut counts = |name, values: &[i64]| {
-        table.numbers(name, each().map(|row| values.get(at(row)).copied().unwrap_or(-1)));
+    table.numbers(
+        common::shape_bytes(),
+        each().map(|row| bytes.get(at(row)).copied().unwrap_or(-1)),
+    );
+    let mut counts = |field, values: &[i64]| {
+        table.numbers(field, each().map(|row| values.get(at(row)).copied().unwrap_or(-1)));
     };
-    counts("flops", &cost.flops);
-    counts("transcendentals", &cost.transcendentals);
-    counts("bytes_read", &cost.bytes_read);
-    counts("bytes_written", &cost.bytes_written);
+    counts(common::flops_once(), &cost.flops);
+    counts(common::once(common::transcendentals()), &cost.transcendentals);
+    counts(common::once(common::bytes_read()), &cost.bytes_read);
+    counts(common::once(common::bytes_written()), &cost.bytes_written);
     let runs = |row: Row| cost.executions.get(module.computation_of(row).0 as usize).copied();
-    table.numbers("multiplicity", each().map(|row| runs(row).flatten().unwrap_or(-1)));
+    table.numbers(common::multiplicity(), each().map(|row| runs(row).flatten().unwrap_or(-1)));
     let known = |row: Row| cost.provenance.get(at(row)).map_or("", |known| known.as_str());
-    table.texts("provenance", each().map(known));
+    table.texts(common::provenance(), each().map(known));
     let phase = |row: Row| attribution.phase.get(at(row)).map_or("", |phase| phase.as_str());
-    table.texts("phase", each().map(phase));
+    table.texts(common::phase(), each().map(phase));
     let scopes = ScopeTexts::new(module, &attribution.scopes);
     let scope = |row: Row| attribution.scope.get(at(row)).copied().unwrap_or(0);
-    table.texts("scope", each().map(|row| scopes.text(scope(row))));
+    table.texts(common::scope(), each().map(|row| scopes.text(scope(row))));
     Origin::new(module).columns(each(), &mut table);
     table
 }
@@ -78,21 +101,36 @@ pub fn findings(module: &Module, findings: &[crate::lint::Finding]) -> Columns {
     let each = || findings.iter();
     let first = |finding: &crate::lint::Finding| finding.rows.first().copied();
     let mut table = Columns::default();
-    table.texts("code", each().map(|finding| finding.code.as_str()));
-    table.texts("message", each().map(|finding| &finding.message));
-    table.texts("remedy", each().map(|finding| finding.remedy));
-    table.numbers("instruction", each().map(|finding| super::row_or_none(first(finding))));
+    table.texts(
+        Field::word("code", "The rule that found it."),
+        each().map(|finding| finding.code.as_str()),
+    );
+    table.texts(Field::text("message", "What was found."), each().map(|finding| &finding.message));
+    table.texts(Field::text("remedy", "What to change."), each().map(|finding| finding.remedy));
+    table.numbers(
+        common::instruction().nullable(),
+        each().map(|finding| super::row_or_none(first(finding))),
+    );
     let name = |row: Row| module.instruction_name(row);
-    table.texts("name", each().map(|finding| first(finding).map_or(&b""[..], name)));
-    table.numbers("places", each().map(|finding| number(Some(finding.places))));
-    table.numbers("bytes", each().map(|finding| number(finding.bytes)));
-    table.texts("bytes_are", each().map(|finding| finding.measure.as_str()));
-    table.numbers("flops", each().map(|finding| number(finding.flops)));
-    table.flags("is_lower_bound", each().map(|finding| finding.is_lower_bound));
-    table.texts("provenance", each().map(|finding| finding.provenance.as_str()));
+    table.texts(
+        common::name().nullable(),
+        each().map(|finding| first(finding).map_or(&b""[..], name)),
+    );
+    table.numbers(
+        Field::count("places", "Instructions that show it."),
+        each().map(|finding| number(Some(finding.places))),
+    );
+    table.numbers(common::bytes(), each().map(|finding| number(finding.bytes)));
+    table.texts(
+        Field::word("bytes_are", "What the bytes are: payload, memory and so on."),
+        each().map(|finding| finding.measure.as_str()),
+    );
+    table.numbers(common::flops().nullable(), each().map(|finding| number(finding.flops)));
+    table.flags(common::is_lower_bound(), each().map(|finding| finding.is_lower_bound));
+    table.texts(common::provenance(), each().map(|finding| finding.provenance.as_str()));
     let file = |row: Row| origin.source_file(row).unwrap_or_default();
-    table.texts("source_file", each().map(|f| first(f).map(file).unwrap_or_default()));
+    table.texts(common::source_file(), each().map(|f| first(f).map(file).unwrap_or_default()));
     let line = |row: Row| origin.source_line(row);
-    table.numbers("source_line", each().map(|f| first(f).map_or(-1, line)));
+    table.numbers(common::source_line(), each().map(|f| first(f).map_or(-1, line)));
     table
 }

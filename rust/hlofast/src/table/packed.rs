@@ -1,21 +1,27 @@
 //! Columns as bytes, for another process that runs the same version of this library.
 
 use super::columns::{Columns, Texts, Values};
+use super::field::{Field, Kind};
 
 /// What the bytes begin with.
-const MAGIC: &[u8; 8] = b"hlofast1";
+const MAGIC: &[u8; 8] = b"hlofast2";
 
 impl Columns {
     /// The columns as bytes, which [`Columns::from_bytes`] reads.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.heap_bytes() + 64);
         bytes.extend_from_slice(MAGIC);
-        for (name, values) in self.iter() {
+        for (field, values) in self.iter() {
             let text = |bytes: &mut Vec<u8>, text: &[u8]| {
                 number(bytes, text.len());
                 bytes.extend_from_slice(text);
             };
-            text(&mut bytes, name.as_bytes());
+            for own in [&field.name, &field.doc, &field.label] {
+                text(&mut bytes, own.as_bytes());
+            }
+            let properties = [field.is_nullable, field.is_signed, field.adds_up].map(u8::from);
+            bytes.extend_from_slice(&properties);
+            text(&mut bytes, field.kind.as_str().as_bytes());
             bytes.push(tag(values));
             match values {
                 Values::Rows(rows) => {
@@ -30,7 +36,10 @@ impl Columns {
                     number(&mut bytes, reals.len());
                     bytes.extend(reals.iter().flat_map(|real| real.to_le_bytes()));
                 }
-                Values::Flags(flags) => text(&mut bytes, flags),
+                Values::Flags(flags) => {
+                    number(&mut bytes, flags.len());
+                    bytes.extend(flags.iter().map(|flag| u8::from(*flag)));
+                }
                 Values::Texts(texts) => {
                     number(&mut bytes, texts.len());
                     texts.iter().for_each(|own| text(&mut bytes, own));
@@ -53,13 +62,12 @@ impl Columns {
         let mut columns = Self::default();
         let rest = &mut rest;
         while !rest.is_empty() {
-            let name = std::str::from_utf8(text(rest)?).ok()?.to_owned();
-            let kind = *take(rest, 1)?.first()?;
-            let values = match kind {
+            let field = field(rest)?;
+            let values = match *take(rest, 1)?.first()? {
                 0 => Values::Rows(array(rest, u32::from_le_bytes)?),
                 1 => Values::Numbers(array(rest, i64::from_le_bytes)?),
                 2 => Values::Reals(array(rest, f64::from_le_bytes)?),
-                3 => Values::Flags(text(rest)?.to_vec()),
+                3 => Values::Flags(text(rest)?.iter().map(|flag| *flag != 0).collect()),
                 4 => {
                     let mut texts = Texts::default();
                     for _ in 0..length(rest)? {
@@ -82,10 +90,26 @@ impl Columns {
             if columns.iter().next().is_some_and(|(_, first)| first.len() != values.len()) {
                 return None;
             }
-            columns.push(name, values);
+            if field.kind.is_text() != matches!(values, Values::Texts(_) | Values::Runs(_)) {
+                return None;
+            }
+            columns.push(field, values);
         }
         Some(columns)
     }
+}
+
+/// What a column is, as `to_bytes` writes it.
+fn field(rest: &mut &[u8]) -> Option<Field> {
+    let mut own = || Some(std::str::from_utf8(text(rest)?).ok()?.to_owned());
+    let (name, doc, label) = (own()?, own()?, own()?);
+    let properties = take(rest, 3)?;
+    let kind = Kind::from_word(std::str::from_utf8(text(rest)?).ok()?)?;
+    let mut field = Field::of(kind, name, doc, label);
+    field.is_nullable = properties.first()? != &0;
+    field.is_signed = properties.get(1)? != &0;
+    field.adds_up = properties.get(2)? != &0;
+    Some(field)
 }
 
 fn tag(values: &Values) -> u8 {
@@ -128,6 +152,7 @@ fn array<T, const N: usize>(rest: &mut &[u8], value: fn([u8; N]) -> T) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::Row;
     use proptest::prelude::*;
 
     fn columns() -> impl Strategy<Value = Columns> {
@@ -137,12 +162,15 @@ mod tests {
             let reals = prop::collection::vec(-1e300f64..1e300, count);
             (texts, numbers, reals).prop_map(move |(texts, numbers, reals)| {
                 let mut columns = Columns::default();
-                columns.same("same", b"\xffx", count);
-                columns.flags("flags", numbers.iter().map(|number| *number > 0));
-                columns.push("rows", Values::Rows(numbers.iter().map(|n| *n as u32).collect()));
-                columns.texts("texts", texts.iter());
-                columns.numbers("numbers", numbers.into_iter());
-                columns.reals("reals", reals.into_iter());
+                columns.same(Field::word("same", "").label("Same"), b"\xffx", count);
+                let positive = numbers.iter().map(|number| *number > 0);
+                columns.flags(Field::flag("flags", "one"), positive);
+                let rows = numbers.iter().map(|number| Row(*number as u32));
+                columns.rows(Field::instruction("rows", ""), rows);
+                columns.texts(Field::text("texts", "").nullable(), texts.iter());
+                let field = Field::count("numbers", "").signed().summed();
+                columns.numbers(field, numbers.into_iter());
+                columns.reals(Field::seconds("reals", ""), reals.into_iter());
                 columns
             })
         })

@@ -1,6 +1,6 @@
 //! The tables of what is recomputed, kept and gathered.
 
-use super::{Columns, Origin, Sent, number, row_or_none};
+use super::{Columns, Field, Origin, Sent, common, number, row_or_none};
 use crate::cost::Cost;
 use crate::ir::{Module, Row, ShapeId};
 use crate::print::plain_shape_within;
@@ -14,23 +14,33 @@ pub fn recomputed(module: &Module, cost: &Cost, report: &Report) -> Columns {
     let origin = Origin::new(module);
     let each = || report.recomputed.iter();
     let mut table = Columns::default();
-    table.rows("instruction", each().map(|entry| entry.row));
+    table.rows(common::instruction(), each().map(|entry| entry.row));
     let name = |row: Row| module.instruction_name(row).to_vec();
-    table.texts("name", each().map(|entry| name(entry.row)));
+    table.texts(common::name(), each().map(|entry| name(entry.row)));
     let place = |row: Row| module.computation_name(module.computation_of(row)).to_vec();
-    table.texts("computation", each().map(|entry| place(entry.row)));
-    table.texts("opcode", each().map(|entry| module.opcode_text(entry.row).to_vec()));
-    table.texts("by", each().map(|entry| entry.by.as_str()));
-    table.numbers("twin", each().map(|entry| row_or_none(entry.twin)));
-    table.flags("is_collective", each().map(|entry| entry.is_collective));
-    table.numbers("multiplicity", each().map(|entry| entry.executions.unwrap_or(-1)));
+    table.texts(common::computation(), each().map(|entry| place(entry.row)));
+    table.texts(common::opcode(), each().map(|entry| module.opcode_text(entry.row).to_vec()));
+    table.texts(
+        Field::word("by", "Who recomputes it: the framework or the compiler."),
+        each().map(|entry| entry.by.as_str()),
+    );
+    table.numbers(
+        Field::instruction("twin", "The row that computes the same value first.").nullable(),
+        each().map(|entry| row_or_none(entry.twin)),
+    );
+    table.flags(
+        Field::flag("is_collective", "Whether it communicates.").label("collective"),
+        each().map(|entry| entry.is_collective),
+    );
+    table.numbers(common::multiplicity(), each().map(|entry| entry.executions.unwrap_or(-1)));
     let once = [&cost.flops, &cost.bytes_read, &cost.bytes_written];
-    for (name, once) in ["flops", "bytes_read", "bytes_written"].iter().zip(once) {
+    let fields = [common::flops(), common::bytes_read(), common::bytes_written()];
+    for (field, once) in fields.into_iter().zip(once) {
         let total = |entry: &Recomputed| {
             let once = once.get(entry.row.0 as usize).copied().unwrap_or(0);
             entry.executions.map_or(-1, |runs| once.saturating_mul(runs))
         };
-        table.numbers(name, each().map(total));
+        table.numbers(field.nullable(), each().map(total));
     }
     origin.columns(each().map(|entry| entry.row), &mut table);
     table
@@ -41,29 +51,71 @@ pub fn residuals(module: &Module, report: &Report) -> Columns {
     let origin = Origin::new(module);
     let each = || report.residuals.iter();
     let mut table = Columns::default();
-    table.rows("instruction", each().map(|entry| entry.place.row));
+    table.rows(common::instruction(), each().map(|entry| entry.place.row));
     let name = |row: Row| module.instruction_name(row).to_vec();
-    table.texts("name", each().map(|entry| name(entry.place.row)));
+    table.texts(common::name(), each().map(|entry| name(entry.place.row)));
     let path = |entry: &Residual| {
         let steps: Vec<String> = entry.place.path.iter().rev().map(u32::to_string).collect();
         format!("{{{}}}", steps.join(",")).into_bytes()
     };
-    table.texts("index", each().map(path));
-    table.texts("kind", each().map(|entry| entry.kind.as_str()));
-    table.texts("shape", each().map(|entry| shape_text(module, Some(entry.shape))));
-    table.numbers("bytes", each().map(|entry| entry.bytes));
-    table.numbers("span", each().map(|entry| i64::from(entry.span)));
-    table.rows("first_use", each().map(|entry| entry.uses.0));
-    table.rows("last_use", each().map(|entry| entry.uses.1));
+    table.texts(
+        Field::text("index", "Which part of a tuple result the value is; {} for the whole."),
+        each().map(path),
+    );
+    table.texts(
+        Field::word("kind", "What kind of value is kept or recomputed."),
+        each().map(|entry| entry.kind.as_str()),
+    );
+    table.texts(common::shape(), each().map(|entry| shape_text(module, Some(entry.shape))));
+    table.numbers(common::bytes().summed(), each().map(|entry| entry.bytes));
+    table.numbers(
+        Field::count("span", "Instructions between the last forward and the first backward use."),
+        each().map(|entry| i64::from(entry.span)),
+    );
+    table.rows(
+        Field::instruction("first_use", "The first row of the backward pass that uses it."),
+        each().map(|entry| entry.uses.0),
+    );
+    table.rows(
+        Field::instruction("last_use", "The last row of the backward pass that uses it."),
+        each().map(|entry| entry.uses.1),
+    );
     let widened = |entry: &Residual| entry.widened_from.map_or("", |from| from.as_str());
-    table.texts("widened_from", each().map(widened));
-    table.flags("is_stacked", each().map(|entry| entry.stacked.is_some()));
-    table.numbers("trip_count", each().map(|entry| number(entry.stacked.flatten())));
-    table.rows("made_by", each().map(|entry| entry.made_by));
-    table.rows("source", each().map(|entry| entry.source));
-    table.texts("source_name", each().map(|entry| name(entry.source)));
-    table.flags("is_named", each().map(|entry| entry.is_named));
-    table.flags("is_in_flight", each().map(|entry| entry.is_in_flight));
+    table.texts(
+        Field::word("widened_from", "The narrower element type that it was converted from.")
+            .nullable(),
+        each().map(widened),
+    );
+    table.flags(
+        Field::flag("is_stacked", "Whether it is kept once per iteration of a loop.")
+            .label("stacked"),
+        each().map(|entry| entry.stacked.is_some()),
+    );
+    table.numbers(common::trip_count(), each().map(|entry| number(entry.stacked.flatten())));
+    table.rows(
+        Field::instruction("made_by", "The row whose result the value is part of."),
+        each().map(|entry| entry.made_by),
+    );
+    table.rows(
+        Field::instruction("source", "The row that computes it."),
+        each().map(|entry| entry.source),
+    );
+    table.texts(
+        Field::name("source_name", "The name of the row that computes it."),
+        each().map(|entry| name(entry.source)),
+    );
+    table.flags(
+        Field::flag("is_named", "Whether checkpoint_name gives it a name.").label("named"),
+        each().map(|entry| entry.is_named),
+    );
+    table.flags(
+        Field::flag(
+            "is_in_flight",
+            "Whether it is the result of an asynchronous collective that spans both passes.",
+        )
+        .label("in flight"),
+        each().map(|entry| entry.is_in_flight),
+    );
     origin.columns(each().map(|entry| entry.source), &mut table);
     table
 }
@@ -84,18 +136,24 @@ pub fn remat(module: &Module, cost: &Cost, report: &Report) -> Columns {
     let rows = || again().map(|entry| entry.row).chain(kept().map(|entry| entry.place.row));
     let mut table = Columns::default();
     let what = again().map(|_| "recomputed").chain(kept().map(|_| "kept"));
-    table.texts("what", what);
-    table.rows("instruction", rows());
-    table.texts("name", rows().map(|row| module.instruction_name(row)));
-    table.texts("opcode", rows().map(|row| module.opcode_text(row)));
+    table.texts(Field::word("what", "Whether the value is recomputed or kept."), what);
+    table.rows(common::instruction(), rows());
+    table.texts(common::name(), rows().map(|row| module.instruction_name(row)));
+    table.texts(common::opcode(), rows().map(|row| module.opcode_text(row)));
     let place = |row: Row| module.computation_name(module.computation_of(row));
-    table.texts("computation", rows().map(place));
+    table.texts(common::computation(), rows().map(place));
     let by = again().map(|entry| entry.by.as_str());
-    table.texts("kind", by.chain(kept().map(|entry| entry.kind.as_str())));
+    table.texts(
+        Field::word("kind", "What kind of value is kept or recomputed."),
+        by.chain(kept().map(|entry| entry.kind.as_str())),
+    );
     let runs = again().map(|entry| entry.executions.unwrap_or(-1));
-    table.numbers("multiplicity", runs.chain(kept().map(|_| 1)));
-    table.numbers("bytes", again().map(written).chain(kept().map(|entry| entry.bytes)));
-    table.numbers("flops", again().map(flops).chain(kept().map(|_| 0)));
+    table.numbers(common::multiplicity(), runs.chain(kept().map(|_| 1)));
+    table.numbers(
+        common::bytes().summed(),
+        again().map(written).chain(kept().map(|entry| entry.bytes)),
+    );
+    table.numbers(common::flops().nullable(), again().map(flops).chain(kept().map(|_| 0)));
     // Names stand on what makes a kept value, not on the tuple that carries it.
     let named = || again().map(|entry| entry.row).chain(kept().map(|entry| entry.source));
     Origin::new(module).columns(named().collect::<Vec<_>>().into_iter(), &mut table);
@@ -110,31 +168,39 @@ pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
     let of = |gather: &Gather| &sent.found.collectives[index(gather)];
     let along = |gather: &Gather| sent.along.get(index(gather));
     let mut table = Columns::default();
-    table.rows("instruction", each().map(|gather| of(gather).row));
+    table.rows(common::instruction(), each().map(|gather| of(gather).row));
     let name = |row: Row| module.instruction_name(row).to_vec();
-    table.texts("name", each().map(|gather| name(of(gather).row)));
+    table.texts(common::name(), each().map(|gather| name(of(gather).row)));
     let place = |row: Row| module.computation_name(module.computation_of(row)).to_vec();
-    table.texts("computation", each().map(|gather| place(of(gather).outer)));
-    table.texts("fate", each().map(|gather| gather.fate.as_str()));
-    table.texts("moved", each().map(|gather| of(gather).moved.as_str()));
-    table.texts("tensor", each().map(|gather| sent.tensor(&origin, of(gather))));
+    table.texts(common::computation(), each().map(|gather| place(of(gather).outer)));
+    table.texts(Field::word("fate", "What becomes of the gathered array: kept for the backward pass, gathered again and so on."), each().map(|gather| gather.fate.as_str()));
+    table.texts(common::moved(), each().map(|gather| of(gather).moved.as_str()));
+    table.texts(common::tensor(), each().map(|gather| sent.tensor(&origin, of(gather))));
     let result = |gather: &Gather| result_shape(module, of(gather).row);
-    table.texts("shape", each().map(|gather| shape_text(module, result(gather))));
+    table
+        .texts(common::shape().nullable(), each().map(|gather| shape_text(module, result(gather))));
     let axes = |gather: &Gather| along(gather).map(|found| found.axes.clone().into_bytes());
-    table.texts("axes", each().map(|gather| axes(gather).unwrap_or_default()));
+    table.texts(common::axes(), each().map(|gather| axes(gather).unwrap_or_default()));
     let size = |gather: &Gather| number(sent.group_size(index(gather)));
-    table.numbers("group_size", each().map(size));
-    table.numbers("payload_in", each().map(|gather| number(of(gather).payload_in)));
-    table.numbers("payload_out", each().map(|gather| number(of(gather).payload_out)));
+    table.numbers(common::group_size(), each().map(size));
+    table.numbers(common::payload_in(), each().map(|gather| number(of(gather).payload_in)));
+    table.numbers(common::payload_out(), each().map(|gather| number(of(gather).payload_out)));
     let wire = |gather: &Gather| sent.wire_bytes(index(gather));
-    table.numbers("wire_bytes", each().map(wire));
+    table.numbers(common::wire_bytes(), each().map(wire));
     let runs = |gather: &Gather| {
         let mut counts = of(gather).executions.iter().map(|entry| entry.count);
         counts.try_fold(0i64, |sum, count| sum.checked_add(count?)).unwrap_or(-1)
     };
-    table.numbers("multiplicity", each().map(runs));
+    table.numbers(common::multiplicity(), each().map(runs));
     let residual = |gather: &Gather| gather.residual.map_or(-1, i64::from);
-    table.numbers("residual", each().map(residual));
+    table.numbers(
+        Field::index(
+            "residual",
+            "The row in the table of residuals, where the gathered array is kept.",
+        )
+        .nullable(),
+        each().map(residual),
+    );
     origin.columns(each().map(|gather| of(gather).row), &mut table);
     table
 }

@@ -1,14 +1,23 @@
 //! Tables as JSON lines and as CSV.
 
 use super::columns::{Columns, Values};
+use super::field::Field;
 use std::io::Write;
 
-/// How the values of a row are written one after the other.
-enum Cells<'a> {
+/// The values of a column, one after the other.
+struct Cells<'a> {
+    values: Cursor<'a>,
+    /// The number that stands for an unknown one.
+    unknown: Option<i64>,
+    /// Whether an empty text stands for none.
+    is_nullable: bool,
+}
+
+enum Cursor<'a> {
     Rows(std::slice::Iter<'a, u32>),
     Numbers(std::slice::Iter<'a, i64>),
     Reals(std::slice::Iter<'a, f64>),
-    Flags(std::slice::Iter<'a, u8>),
+    Flags(std::slice::Iter<'a, bool>),
     Texts(Box<dyn Iterator<Item = &'a [u8]> + 'a>),
 }
 
@@ -21,27 +30,32 @@ enum Cell<'a> {
 }
 
 impl<'a> Cells<'a> {
-    fn of(values: &'a Values) -> Self {
-        match values {
-            Values::Rows(values) => Cells::Rows(values.iter()),
-            Values::Numbers(values) => Cells::Numbers(values.iter()),
-            Values::Reals(values) => Cells::Reals(values.iter()),
-            Values::Flags(values) => Cells::Flags(values.iter()),
-            texts => Cells::Texts(texts.texts().unwrap_or_else(|| Box::new(std::iter::empty()))),
-        }
+    fn of(field: &Field, values: &'a Values) -> Self {
+        let cursor = match values {
+            Values::Rows(values) => Cursor::Rows(values.iter()),
+            Values::Numbers(values) => Cursor::Numbers(values.iter()),
+            Values::Reals(values) => Cursor::Reals(values.iter()),
+            Values::Flags(values) => Cursor::Flags(values.iter()),
+            texts => Cursor::Texts(texts.texts().unwrap_or_else(|| Box::new(std::iter::empty()))),
+        };
+        Self { values: cursor, unknown: field.unknown(), is_nullable: field.is_nullable }
     }
 
     fn next(&mut self) -> Option<Cell<'a>> {
-        match self {
-            Cells::Rows(values) => values.next().map(|value| Cell::Integer(i64::from(*value))),
-            Cells::Numbers(values) => {
-                values.next().filter(|value| **value >= 0).map(|value| Cell::Integer(*value))
+        match &mut self.values {
+            Cursor::Rows(values) => values.next().map(|value| Cell::Integer(i64::from(*value))),
+            Cursor::Numbers(values) => {
+                let known = |value: &&i64| Some(**value) != self.unknown;
+                values.next().filter(known).map(|value| Cell::Integer(*value))
             }
-            Cells::Reals(values) => {
+            Cursor::Reals(values) => {
                 values.next().filter(|value| value.is_finite()).map(|value| Cell::Real(*value))
             }
-            Cells::Flags(values) => values.next().map(|value| Cell::Flag(*value != 0)),
-            Cells::Texts(values) => values.next().filter(|text| !text.is_empty()).map(Cell::Text),
+            Cursor::Flags(values) => values.next().map(|value| Cell::Flag(*value)),
+            Cursor::Texts(values) => {
+                let known = |text: &&[u8]| !(self.is_nullable && text.is_empty());
+                values.next().filter(known).map(Cell::Text)
+            }
         }
     }
 }
@@ -51,9 +65,10 @@ impl<'a> Cells<'a> {
 pub fn json_lines(columns: &Columns, label: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(columns.len() * 128);
     let mut cells: Vec<(Vec<u8>, Cells<'_>)> = Vec::new();
-    for (number, (name, values)) in columns.iter().enumerate() {
+    for (number, (field, values)) in columns.iter().enumerate() {
         let open = if number == 0 && label.is_none() { "" } else { ", " };
-        cells.push((format!("{open}\"{name}\": ").into_bytes(), Cells::of(values)));
+        let key = format!("{open}\"{}\": ", field.name).into_bytes();
+        cells.push((key, Cells::of(field, values)));
     }
     for _ in 0..columns.len() {
         out.push(b'{');
@@ -77,11 +92,12 @@ pub fn json_lines(columns: &Columns, label: Option<&str>) -> Vec<u8> {
 pub fn csv(columns: &Columns, header: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(columns.len() * 96);
     if header {
-        let names: Vec<&str> = columns.iter().map(|(name, _)| name).collect();
+        let names: Vec<&str> = columns.iter().map(|(field, _)| &*field.name).collect();
         out.extend_from_slice(names.join(",").as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-    let mut cells: Vec<Cells<'_>> = columns.iter().map(|(_, values)| Cells::of(values)).collect();
+    let each = columns.iter().map(|(field, values)| Cells::of(field, values));
+    let mut cells: Vec<Cells<'_>> = each.collect();
     for _ in 0..columns.len() {
         for (number, cells) in cells.iter_mut().enumerate() {
             if number > 0 {
@@ -150,12 +166,12 @@ mod tests {
 
     fn columns() -> Columns {
         let mut columns = Columns::default();
-        columns.same("path", b"a \"b\"\\,\n", 2);
-        columns.rows("instruction", [Row(0), Row(7)].into_iter());
-        columns.numbers("bytes", [-1, 12].into_iter());
-        columns.reals("seconds", [1.0, f64::NAN].into_iter());
-        columns.flags("is_open", [true, false].into_iter());
-        columns.texts("name", ["", "x\u{1}é"].into_iter());
+        columns.same(Field::path("path", ""), b"a \"b\"\\,\n", 2);
+        columns.rows(Field::instruction("instruction", ""), [Row(0), Row(7)].into_iter());
+        columns.numbers(Field::bytes("bytes", "").nullable(), [-1, 12].into_iter());
+        columns.reals(Field::seconds("seconds", "").nullable(), [1.0, f64::NAN].into_iter());
+        columns.flags(Field::flag("is_open", ""), [true, false].into_iter());
+        columns.texts(Field::name("name", "").nullable(), ["", "x\u{1}é"].into_iter());
         columns
     }
 

@@ -1,0 +1,76 @@
+//! Columns that many tables have: one meaning and one name wherever they stand.
+
+use super::Field;
+
+macro_rules! fields {
+    ($($name:ident = $kind:ident $($property:ident)*, $doc:literal;)*) => {
+        $(
+            #[doc = $doc]
+            pub fn $name() -> Field {
+                Field::$kind(stringify!($name), $doc)$(.$property())*
+            }
+        )*
+    };
+}
+
+fields! {
+    instruction = instruction, "The row number of the instruction.";
+    name = name, "The name of the instruction.";
+    computation = name, "The computation that the instruction is in.";
+    opcode = word, "The opcode.";
+    shape = shape, "The shape of the result.";
+    shape_bytes = bytes nullable summed, "Bytes of the result without padding.";
+    op_name = scope nullable, "The framework's name of the operation.";
+    source_file = path nullable, "The source file that the operation comes from.";
+    source_line = index nullable, "The line in the source file.";
+    phase = word, "Whether the operation belongs to the forward pass, the backward pass, recomputation or the optimizer.";
+    scope = scope nullable, "The scopes of the framework around the operation, outermost first.";
+    provenance = word, "How the FLOPs are known.";
+    is_lower_bound = flag, "Whether the true figures may be higher: a loop of unknown trip count around it counts once.";
+    trip_count = count nullable, "Iterations of the innermost loop around the instruction; 1 outside of loops.";
+    channel_id = index nullable, "The channel.";
+    axes = axes nullable, "The mesh axes that it communicates along.";
+    group_size = count nullable, "Devices in one exchange.";
+    payload_in = bytes nullable, "Bytes of the operands on one device.";
+    payload_out = bytes nullable, "Bytes of the result on one device.";
+    moved = word, "What most of the bytes are: weight, gradient, activation or other.";
+    tensor = name nullable, "The array, or the first of several, by its name in the program.";
+    bytes = bytes nullable, "Bytes of the value.";
+    transcendentals = count summed, "Transcendental functions of all executions.";
+    bytes_accessed = bytes summed, "Bytes read and written in all memory spaces.";
+    bytes_read = bytes summed, "Bytes read from HBM (memory space 0).";
+    bytes_written = bytes summed, "Bytes written to HBM (memory space 0).";
+    other_bytes_read = bytes summed, "Bytes read from memory spaces other than HBM.";
+    other_bytes_written = bytes summed, "Bytes written to memory spaces other than HBM.";
+    instructions = count summed, "Instructions of the text, each once.";
+}
+
+/// How often the instruction is executed in a step.
+pub fn multiplicity() -> Field {
+    let doc = "Executions in one step; unknown beyond 64 bits.";
+    Field::count("multiplicity", doc).nullable().summed().label("calls")
+}
+
+/// Floating-point operations of all executions.
+pub fn flops() -> Field {
+    let doc = "Floating-point operations of all executions, transcendental functions not included.";
+    Field::flops("flops", doc).summed().label("FLOP")
+}
+
+/// Bytes that each device sends.
+pub fn wire_bytes() -> Field {
+    let doc = "Bytes that each device sends in one execution, around a ring of the group: 2(n-1)/n of the payload of an all-reduce, all of it in a permute, (n-1)/n in others.";
+    Field::bytes("wire_bytes", doc).nullable().label("wire B")
+}
+
+/// A figure of all executions as that of one.
+#[must_use]
+pub fn once(mut field: Field) -> Field {
+    field.doc = field.doc.replace(" of all executions", " of one execution").into();
+    field
+}
+
+/// Floating-point operations of one execution.
+pub fn flops_once() -> Field {
+    Field::flops("flops", "Floating-point operations of one execution.").summed().label("FLOP")
+}

@@ -1,0 +1,228 @@
+//! What a column is. A [`Field`] is written once, beside the code that fills the column; NumPy,
+//! Arrow, JSON, SQL, the command line, pages, schemas and the reference all read it.
+
+use std::borrow::Cow;
+
+/// What the values of a column are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The row number of an instruction.
+    Instruction,
+    /// A number that names something: a channel, a step, a line, a memory space.
+    Index,
+    /// How many.
+    Count,
+    /// A size or an amount of data.
+    Bytes,
+    /// Floating-point operations, transcendental functions not among them.
+    Flops,
+    /// A time.
+    Seconds,
+    /// A part of a whole: 1 is all of it.
+    Ratio,
+    /// A number of no unit.
+    Number,
+    /// True or false.
+    Flag,
+    /// Any text.
+    Text,
+    /// One of a few words that hlofast defines.
+    Word,
+    /// The name of an instruction, a computation, a module or an array.
+    Name,
+    /// The text of a shape.
+    Shape,
+    /// Axes of a mesh, joined by `,`.
+    Axes,
+    /// The names that the framework puts around an operation, joined by `/`.
+    Scope,
+    /// A file.
+    Path,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 16] = [
+        Kind::Instruction,
+        Kind::Index,
+        Kind::Count,
+        Kind::Bytes,
+        Kind::Flops,
+        Kind::Seconds,
+        Kind::Ratio,
+        Kind::Number,
+        Kind::Flag,
+        Kind::Text,
+        Kind::Word,
+        Kind::Name,
+        Kind::Shape,
+        Kind::Axes,
+        Kind::Scope,
+        Kind::Path,
+    ];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Instruction => "instruction",
+            Kind::Index => "index",
+            Kind::Count => "count",
+            Kind::Bytes => "bytes",
+            Kind::Flops => "flops",
+            Kind::Seconds => "seconds",
+            Kind::Ratio => "ratio",
+            Kind::Number => "number",
+            Kind::Flag => "flag",
+            Kind::Text => "text",
+            Kind::Word => "word",
+            Kind::Name => "name",
+            Kind::Shape => "shape",
+            Kind::Axes => "axes",
+            Kind::Scope => "scope",
+            Kind::Path => "path",
+        }
+    }
+
+    /// The kind that `word` names.
+    pub fn from_word(word: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// The unit of its values; empty without one.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Kind::Bytes => "B",
+            Kind::Flops => "FLOP",
+            Kind::Seconds => "s",
+            _ => "",
+        }
+    }
+
+    /// Whether its values are texts.
+    pub fn is_text(self) -> bool {
+        use Kind::{Axes, Name, Path, Scope, Shape, Text, Word};
+        matches!(self, Text | Word | Name | Shape | Axes | Scope | Path)
+    }
+
+    /// Whether its values are amounts, so that a sum of them can mean something.
+    pub fn is_amount(self) -> bool {
+        use Kind::{Bytes, Count, Flag, Flops, Number, Ratio, Seconds};
+        matches!(self, Count | Bytes | Flops | Seconds | Ratio | Number | Flag)
+    }
+}
+
+/// What a column is: its name, its values, what people are told of it, whether values may be
+/// unknown, and whether they add up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The name, the same wherever the column is shown.
+    pub name: Cow<'static, str>,
+    /// What the values are.
+    pub kind: Kind,
+    /// One sentence about the values.
+    pub doc: Cow<'static, str>,
+    /// The heading for people, if it is not the name.
+    pub(super) label: Cow<'static, str>,
+    /// Whether a value may be unknown or absent.
+    pub is_nullable: bool,
+    /// Whether numbers below zero are values.
+    pub is_signed: bool,
+    /// Whether the sum over all rows means something, so that totals have it.
+    pub adds_up: bool,
+}
+
+impl Field {
+    /// A column `name` of `kind` of which `doc` says what it holds: always known, not to be added.
+    pub const fn new(kind: Kind, name: &'static str, doc: &'static str) -> Self {
+        let (name, doc, label) = (Cow::Borrowed(name), Cow::Borrowed(doc), Cow::Borrowed(""));
+        Self { name, kind, doc, label, is_nullable: false, is_signed: false, adds_up: false }
+    }
+
+    /// A column of texts known at run time.
+    pub fn of(kind: Kind, name: String, doc: String, label: String) -> Self {
+        let (name, doc, label) = (name.into(), doc.into(), label.into());
+        Self { name, kind, doc, label, is_nullable: false, is_signed: false, adds_up: false }
+    }
+
+    /// With a heading of its own.
+    #[must_use]
+    pub fn label(mut self, label: &'static str) -> Self {
+        self.label = Cow::Borrowed(label);
+        self
+    }
+
+    /// With values that may be unknown or absent.
+    #[must_use]
+    pub fn nullable(mut self) -> Self {
+        self.is_nullable = true;
+        self
+    }
+
+    /// With values that may be below zero.
+    #[must_use]
+    pub fn signed(mut self) -> Self {
+        self.is_signed = true;
+        self
+    }
+
+    /// With values that add up over rows.
+    #[must_use]
+    pub fn summed(mut self) -> Self {
+        self.adds_up = true;
+        self
+    }
+
+    /// The same field under another name, with what is said of it there.
+    #[must_use]
+    pub fn renamed(mut self, name: &'static str, doc: &'static str) -> Self {
+        (self.name, self.doc) = (Cow::Borrowed(name), Cow::Borrowed(doc));
+        self
+    }
+
+    /// The heading for people.
+    pub fn heading(&self) -> Cow<'_, str> {
+        match &*self.label {
+            "" if self.name.contains('_') => self.name.replace('_', " ").into(),
+            "" => Cow::Borrowed(&self.name),
+            label => Cow::Borrowed(label),
+        }
+    }
+
+    /// The number that stands for an unknown one in a column of integers, where there can be one.
+    pub fn unknown(&self) -> Option<i64> {
+        let sentinel = if self.is_signed { i64::MIN } else { -1 };
+        (self.is_nullable && !self.kind.is_text()).then_some(sentinel)
+    }
+}
+
+macro_rules! constructors {
+    ($($function:ident $kind:ident,)*) => {
+        impl Field {
+            $(
+                #[doc = concat!("A column of [`Kind::", stringify!($kind), "`].")]
+                pub const fn $function(name: &'static str, doc: &'static str) -> Self {
+                    Self::new(Kind::$kind, name, doc)
+                }
+            )*
+        }
+    };
+}
+
+constructors! {
+    instruction Instruction,
+    index Index,
+    count Count,
+    bytes Bytes,
+    flops Flops,
+    seconds Seconds,
+    ratio Ratio,
+    number Number,
+    flag Flag,
+    text Text,
+    word Word,
+    name Name,
+    shape Shape,
+    axes Axes,
+    scope Scope,
+    path Path,
+}
