@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core
-from hlofast._core import Column, TextColumn
+from hlofast._core import Column, Field, TextColumn
 from hlofast._extras import library
 
 TYPE_CHECKING = False  # Verbs print tables; importing typing would slow their start.
@@ -15,35 +15,52 @@ if TYPE_CHECKING:
     import numpy.typing
 
 _SHOWN = 10
-_COUNTS = frozenset(
-    """
-    instructions executions rows multiplicity flops transcendentals bytes_accessed bytes_read
-    bytes_written other_bytes_read other_bytes_written shape_bytes total_payload total_wire_bytes
-    """.split()
-)
-"""Columns whose sum over rows means something; the others are sizes of one thing, or places."""
-_UNKNOWN_BELOW_ZERO = frozenset(
-    {"executions", "multiplicity", "shape_bytes", "total_payload", "total_wire_bytes"}
-)
 _LARGEST = 2**63 - 1
+_ROWS = Field("count", "rows", "How many rows have the value.", adds_up=True)
+_UNKNOWN = Field("count", "unknown", "Rows that a total lacks, since a value is unknown.")
 
 
 class Table:
     """Named columns of one length. Rows are dictionaries, columns NumPy arrays.
 
-    Numbers are read-only views of the memory they were computed in; other libraries read the
-    whole table through the Arrow PyCapsule interface without a copy of them.
+    Every column has a `Field` that says what it is. What is unknown is None in rows, a null in
+    Arrow and a masked entry in NumPy. Numbers are read-only views of the memory they were computed
+    in; other libraries read the whole table through the Arrow PyCapsule interface without a copy
+    of them.
     """
 
-    __slots__ = ("_arrays", "_columns", "_length")
+    __slots__ = ("_arrays", "_columns", "_fields", "_length")
 
-    def __init__(self, columns: Iterable[tuple[str, Column | TextColumn]]) -> None:
-        self._columns: dict[str, Column | TextColumn] = dict(columns)
+    def __init__(self, columns: Iterable[tuple[Field | str, Column | TextColumn]]) -> None:
+        self._fields: dict[str, Field] = {}
+        self._columns: dict[str, Column | TextColumn] = {}
+        for described, column in columns:
+            field = described if isinstance(described, Field) else _plain_field(described, column)
+            self._fields[field.name] = field
+            self._columns[field.name] = column
         lengths = {len(column) for column in self._columns.values()}
         if len(lengths) > 1:
             raise ValueError("the columns of a table have one length")
         self._length: int = lengths.pop() if lengths else 0
         self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
+
+    @classmethod
+    def of(cls, columns: Iterable[tuple[Field, Iterable[Any]]]) -> Table:
+        """A table of Python values, None for what is unknown."""
+        return Table((field, column_of(field, values)) for field, values in columns)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """What each column is, in order."""
+        return tuple(self._fields.values())
+
+    def field(self, name: str) -> Field:
+        """What column `name` is; a `KeyError` without one."""
+        return self._fields[name]
+
+    def values(self, name: str) -> list[Any]:
+        """Column `name` as a list, with None for what is unknown."""
+        return self._fields[name].values(self._columns[name])
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,30 +74,40 @@ class Table:
         return name in self._columns
 
     def __getitem__(self, name: str) -> numpy.typing.NDArray[Any]:
-        """Column `name` as a NumPy array; texts as an array of objects."""
+        """Column `name` as a read-only NumPy array over the same memory.
+
+        Numbers that may be unknown (`field.nullable`) are a `numpy.ma.MaskedArray`, so that sums
+        and means leave unknown ones out; its `.data` holds `field.unknown`, or NaN, there. Texts
+        are an array of objects, with None for those that are absent.
+        """
         array = self._arrays.get(name)
         if array is None:
             import numpy
 
-            column = self._columns[name]
+            field, column = self._fields[name], self._columns[name]
             if isinstance(column, TextColumn):
                 array = numpy.empty(len(column), dtype=object)
-                array[:] = column.tolist()
+                array[:] = field.values(column)
                 array.flags.writeable = False
             else:
                 array = numpy.asarray(column)
+                if field.nullable:
+                    is_real = array.dtype.kind == "f"
+                    mask = numpy.isnan(array) if is_real else array == field.unknown
+                    array = numpy.ma.MaskedArray(array, mask=mask)
             array = self._arrays.setdefault(name, array)
         return array
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names = tuple(self._columns)
-        values = [column.tolist() for column in self._columns.values()]
-        for row in zip(*values, strict=True):
+        columns = [self.values(name) for name in names]
+        for row in zip(*columns, strict=True):
             yield dict(zip(names, row, strict=True))
 
     def row(self, index: int) -> dict[str, Any]:
         """Row `index` as a dictionary."""
-        return {name: column[index] for name, column in self._columns.items()}
+        columns = self._columns.items()
+        return {name: self._fields[name].value(column, index) for name, column in columns}
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """All rows as dictionaries."""
@@ -91,11 +118,18 @@ class Table:
         chosen = list(map(int, rows))
         if chosen and not 0 <= min(chosen) <= max(chosen) < self._length:
             raise IndexError("row out of range")
-        return Table((name, column.take(chosen)) for name, column in self._columns.items())
+        return self._like(column.take(chosen) for column in self._columns.values())
+
+    def _like(self, columns: Iterable[Column | TextColumn]) -> Table:
+        """A table of the same fields."""
+        return Table(zip(self._fields.values(), columns, strict=True))
 
     def sort_by(self, name: str, *, descending: bool = False) -> Table:
-        """The same rows ordered by a column; rows that are equal in it keep their order."""
-        values: list[Any] = self._columns[name].tolist()
+        """The same rows ordered by a column; rows that are equal in it keep their order.
+
+        Rows in which it is unknown come last.
+        """
+        values = self.values(name)
         present = [row for row, value in enumerate(values) if value is not None]
         absent = [row for row, value in enumerate(values) if value is None]
         present.sort(key=lambda row: values[row], reverse=descending)
@@ -110,47 +144,55 @@ class Table:
         """One row per value of column `name`, in the order in which values first occur.
 
         Columns: `name`, `rows` (how many rows have the value), then the sums of the columns
-        `totals`; without it of those that count something, so that their sum does too:
-        instructions, executions, multiplicity, flops, transcendentals, shape_bytes, total_payload,
-        total_wire_bytes and every kind of bytes read, written or accessed, in the table's order.
-        Integers are added exactly; what exceeds 64 bits stands as the largest number there is,
-        and a sum of multiplicities, executions, shape sizes, payloads or wire bytes is -1
-        (unknown) where one of them is. A `KeyError` for a column that the table has not, a
-        `TypeError` for a total of texts.
+        `totals`; without it of those that add up (`field.adds_up`). A sum is that of the values
+        that are known, and unknown where none is; the column `unknown`, which is there if a total
+        may be unknown, says how many of the rows lack one. Integers are added exactly; what
+        exceeds 64 bits stands as the largest number there is. A `KeyError` for a column that the
+        table has not, a `TypeError` for a total of what is no amount, such as texts or lines.
         """
         if totals is None:
-            totals = [column for column in self._columns if column in _COUNTS and column != name]
-        sums: dict[str, list[Any]] = {}
+            totals = [own for own, field in self._fields.items() if field.adds_up and own != name]
+        totals = list(totals)
         codes: dict[Any, int] = {}
-        places = [codes.setdefault(value, len(codes)) for value in self._columns[name].tolist()]
+        places = [codes.setdefault(value, len(codes)) for value in self.values(name)]
         counts = [0] * len(codes)
         for place in places:
             counts[place] += 1
+        columns: list[tuple[Field, list[Any]]] = [(self._fields[name], list(codes))]
+        if name != _ROWS.name:
+            columns.append((_ROWS, counts))
+        lacking: set[int] = set()
         for total in totals:
-            column = self._columns[total]
-            if isinstance(column, TextColumn):
-                raise TypeError(f"column {total!r} holds texts")
-            sums[total] = _grouped(places, len(codes), column.tolist(), total)
-        keys = list(codes)
-        key: Column | TextColumn
-        if isinstance(self._columns[name], TextColumn):
-            key = text_column_of(keys)
-        else:
-            key = column_of(keys)
-        grouped = [(name, key), ("rows", column_of(counts))]
-        return Table(grouped + [(total, column_of(values)) for total, values in sums.items()])
+            field = self._fields[total]
+            if not field.is_amount:
+                raise TypeError(f"column {total!r} cannot be added up: it holds {field.kind}s")
+            values = self.values(total)
+            lacking.update(row for row, value in enumerate(values) if value is None)
+            columns.append((field, _sums(places, len(codes), values)))
+        if any(self._fields[total].nullable for total in totals):
+            unknown = [0] * len(codes)
+            for row in lacking:
+                unknown[places[row]] += 1
+            columns.append((_UNKNOWN, unknown))
+        return Table.of(columns)
+
+    def _described(self) -> list[tuple[Field, Column | TextColumn]]:
+        return list(zip(self._fields.values(), self._columns.values(), strict=True))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The table as a stream of one record batch."""
-        return _core._arrow_stream(list(self._columns.items()), self._length)
+        """The table as a stream of one record batch.
+
+        The metadata of its fields say kind, unit, label and doc.
+        """
+        return _core._arrow_stream(self._described(), self._length)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """The table as one struct array."""
-        return _core._arrow_array(list(self._columns.items()), self._length)
+        return _core._arrow_array(self._described(), self._length)
 
     def __arrow_c_schema__(self) -> object:
         """The types of the columns."""
-        return _core._arrow_schema(list(self._columns.items()), self._length)
+        return _core._arrow_schema(self._described(), self._length)
 
     def to_arrow(self) -> Any:
         """A `pyarrow.Table`; needs `hlofast[arrow]`."""
@@ -174,13 +216,9 @@ class Table:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[object, ...]:
-        columns = []
-        for name, column in self._columns.items():
-            if isinstance(column, TextColumn):
-                columns.append((name, True, column.tolist()))
-            else:
-                columns.append((name, False, column.tolist()))
-        return _restore, (columns,)
+        kinds = [type(column) is TextColumn or column.dtype for column in self._columns.values()]
+        values = [self.values(name) for name in self._columns]
+        return _restore, (list(self._fields.values()), kinds, values)
 
     def _cells(self) -> list[list[str]]:
         shown = min(self._length, _SHOWN)
@@ -211,45 +249,59 @@ class Table:
         return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
 
 
-def _grouped(places: list[int], count: int, values: list[Any], name: str) -> list[Any]:
-    """Sums of `values` by place."""
-    sums = [0] * count
-    unknown = set()
+def _sums(places: list[int], count: int, values: list[Any]) -> list[Any]:
+    """Sums of the known `values` by place; None where there is none."""
+    sums: list[Any] = [None] * count
     for place, value in zip(places, values, strict=True):
-        sums[place] += value
-        if value < 0 and name in _UNKNOWN_BELOW_ZERO:
-            unknown.add(place)
-    for place in unknown:
-        sums[place] = -1
+        if value is not None:
+            sums[place] = value if sums[place] is None else sums[place] + value
     return sums
 
 
-def column_of(values: list[Any], kind: str = "q") -> Column:
-    """Numbers without NumPy: 64 bits unless `kind`, an `array` type code, says otherwise."""
+def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:
+    """A column of `field` without NumPy, None standing for what is unknown.
+
+    Integers are 64 bits wide unless `kind`, an `array` type code, says otherwise.
+    """
     from array import array
 
-    if any(isinstance(value, float) for value in values):
-        kind = "d"
-    else:
+    values = list(values)
+    if field.is_text:
+        return _text_column(values)
+    if field.kind == "flag":
+        # An empty array has no memory that could be aligned.
+        flags = array("B", [bool(value) for value in values] or [0])
+        return Column(memoryview(flags).cast("B").cast("?")[: len(values)])
+    is_real = field.kind in ("seconds", "ratio") or any(isinstance(own, float) for own in values)
+    missing = float("nan") if is_real else field.unknown
+    values = [missing if value is None else value for value in values]
+    if not is_real:
         values = [min(max(value, -_LARGEST - 1), _LARGEST) for value in values]
-    # An empty array has no memory that could be aligned.
-    return Column(memoryview(array(kind, values or [0]))[: len(values)])
+    numbers = array("d" if is_real else kind or "q", values or [0])
+    return Column(memoryview(numbers)[: len(values)])
 
 
-def text_column_of(values: list[str | None]) -> TextColumn:
-    """Texts, some of them perhaps None."""
+def _text_column(values: list[str | None]) -> TextColumn:
     texts = list(dict.fromkeys(value for value in values if value is not None))
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
-    return TextColumn(texts, column_of([codes.get(value, -1) for value in values], "i"))
+    field = Field("index", "code", "The number of a text.", nullable=True)
+    numbers = column_of(field, [codes.get(value) for value in values])
+    assert isinstance(numbers, Column)
+    return TextColumn(texts, numbers)
 
 
-def _restore(columns: list[tuple[str, bool, list[Any]]]) -> Table:
-    import numpy
+def _plain_field(name: str, column: Column | TextColumn) -> Field:
+    """A field for a column of which only the name is known."""
+    if isinstance(column, TextColumn):
+        return Field("text", name, "", nullable=True)
+    return Field({"bool": "flag", "float64": "number"}.get(column.dtype, "count"), name, "")
 
-    restored: list[tuple[str, Column | TextColumn]] = []
-    for name, is_text, values in columns:
-        if is_text:
-            restored.append((name, text_column_of(values)))
-        else:
-            restored.append((name, Column(numpy.asarray(values))))
-    return Table(restored)
+
+_CODES = {"uint8": "B", "int32": "i", "uint32": "I", "uint64": "Q"}
+
+
+def _restore(fields: list[Field], kinds: list[Any], values: list[list[Any]]) -> Table:
+    columns = zip(fields, kinds, values, strict=True)
+    return Table(
+        (field, column_of(field, own, _CODES.get(kind, ""))) for field, kind, own in columns
+    )

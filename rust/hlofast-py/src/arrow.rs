@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "the interface is two C structs with release callbacks")]
 
 use crate::column::Column;
+use crate::field::Field;
 use crate::text_column::TextColumn;
-use hlofast::table::{Columns, Values};
+use hlofast::table::{self, Columns, Values};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -55,19 +56,21 @@ struct ArrowArrayStream {
 
 /// One column (or the struct of all), as plain data.
 #[derive(Clone)]
-struct Field {
+struct Array {
     name: CString,
+    /// What the values are, as the specification encodes metadata; empty for none.
+    metadata: Vec<u8>,
     format: &'static std::ffi::CStr,
     length: usize,
     null_count: i64,
     /// Null pointers are absent buffers; owners keep the others alive.
     buffers: Vec<(Option<Owner>, *const c_void)>,
-    children: Vec<Field>,
-    dictionary: Option<Box<Field>>,
+    children: Vec<Array>,
+    dictionary: Option<Box<Array>>,
 }
 
 // SAFETY: the pointers are to immutable memory that the Send and Sync owners beside them keep.
-unsafe impl Send for Field {}
+unsafe impl Send for Array {}
 
 /// A buffer that is a vector.
 fn owned<T: Send + Sync + 'static>(values: Vec<T>) -> (Option<Owner>, *const c_void) {
@@ -79,6 +82,7 @@ fn owned<T: Send + Sync + 'static>(values: Vec<T>) -> (Option<Owner>, *const c_v
 /// What `private_data` of a schema points to.
 struct SchemaParts {
     _name: CString,
+    _metadata: Vec<u8>,
     children: Vec<*mut ArrowSchema>,
     dictionary: *mut ArrowSchema,
 }
@@ -91,18 +95,22 @@ struct ArrayParts {
     dictionary: *mut ArrowArray,
 }
 
-impl Field {
+impl Array {
     fn schema(&self) -> ArrowSchema {
-        let child = |field: &Field| Box::into_raw(Box::new(field.schema()));
+        let child = |field: &Array| Box::into_raw(Box::new(field.schema()));
         let mut parts = Box::new(SchemaParts {
             _name: self.name.clone(),
+            _metadata: self.metadata.clone(),
             children: self.children.iter().map(child).collect(),
             dictionary: self.dictionary.as_deref().map_or(null_mut(), child),
         });
         ArrowSchema {
             format: self.format.as_ptr(),
             name: parts._name.as_ptr(),
-            metadata: std::ptr::null(),
+            metadata: match parts._metadata.is_empty() {
+                true => std::ptr::null(),
+                false => parts._metadata.as_ptr().cast(),
+            },
             flags: 2, // Nullable.
             child_count: parts.children.len() as i64,
             children: parts.children.as_mut_ptr(),
@@ -113,7 +121,7 @@ impl Field {
     }
 
     fn array(&self) -> ArrowArray {
-        let child = |field: &Field| Box::into_raw(Box::new(field.array()));
+        let child = |field: &Array| Box::into_raw(Box::new(field.array()));
         let mut parts = Box::new(ArrayParts {
             _owners: self.buffers.iter().map(|(owner, _)| owner.clone()).collect(),
             buffers: self.buffers.iter().map(|(_, data)| *data).collect(),
@@ -135,10 +143,10 @@ impl Field {
     }
 }
 
-/// Releases a schema that `Field::schema` made.
+/// Releases a schema that `Array::schema` made.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
     // SAFETY: consumers pass the struct we made (or a moved copy of it) once; `private_data` is
-    // the box from `Field::schema`, and children are boxes that only we free.
+    // the box from `Array::schema`, and children are boxes that only we free.
     unsafe {
         let Some(schema) = schema.as_mut().filter(|schema| schema.release.is_some()) else {
             return;
@@ -189,7 +197,7 @@ impl Drop for ArrowArray {
 
 /// What `private_data` of a stream points to: the schema, and the batch until it is taken.
 struct StreamParts {
-    table: Field,
+    table: Array,
     is_taken: bool,
 }
 
@@ -247,8 +255,44 @@ unsafe impl Send for ArrowArray {}
 // SAFETY: as above.
 unsafe impl Send for ArrowArrayStream {}
 
+/// What `field` says of its values: kind, unit, heading and documentation.
+fn metadata(field: &table::Field) -> Vec<u8> {
+    let heading = field.heading();
+    let pairs = [
+        ("kind", field.kind.as_str()),
+        ("unit", field.kind.unit()),
+        ("label", &*heading),
+        ("doc", &*field.doc),
+    ];
+    let number = |length: usize| i32::try_from(length).unwrap_or(0).to_ne_bytes();
+    let mut bytes = number(pairs.len()).to_vec();
+    for text in pairs.iter().flat_map(|(key, value)| [key, value]) {
+        bytes.extend_from_slice(&number(text.len()));
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+type Buffer = (Option<Owner>, *const c_void);
+
+const ABSENT: Buffer = (None, std::ptr::null());
+
+/// A column without a name yet.
+fn plain(format: &'static std::ffi::CStr, length: usize, buffers: Vec<Buffer>) -> Array {
+    Array {
+        name: CString::default(),
+        metadata: Vec::new(),
+        format,
+        length,
+        null_count: 0,
+        buffers,
+        children: Vec::new(),
+        dictionary: None,
+    }
+}
+
 /// Strings as one buffer with 64-bit offsets.
-fn strings<'a>(name: CString, length: usize, texts: impl Iterator<Item = &'a [u8]>) -> Field {
+fn strings<'a>(length: usize, texts: impl Iterator<Item = &'a [u8]>) -> Array {
     let mut offsets: Vec<i64> = Vec::with_capacity(length + 1);
     let mut data = Vec::new();
     offsets.push(0);
@@ -256,170 +300,166 @@ fn strings<'a>(name: CString, length: usize, texts: impl Iterator<Item = &'a [u8
         data.extend_from_slice(String::from_utf8_lossy(text).as_bytes());
         offsets.push(data.len() as i64);
     }
-    let buffers = vec![(None, std::ptr::null()), owned(offsets), owned(data)];
-    let (children, dictionary) = (Vec::new(), None);
-    Field { name, format: c"U", length, null_count: 0, buffers, children, dictionary }
+    plain(c"U", length, vec![ABSENT, owned(offsets), owned(data)])
 }
 
-fn numbers(name: CString, column: &Column) -> Field {
-    let (owner, data) = column.memory();
-    Field {
-        name,
-        format: column.arrow_format(),
-        length: column.len(),
-        null_count: 0,
-        buffers: vec![(None, std::ptr::null()), (Some(owner), data.cast())],
-        children: Vec::new(),
-        dictionary: None,
-    }
-}
-
-fn field(name: &str, column: &Bound<'_, PyAny>) -> PyResult<Field> {
-    let name = CString::new(name).map_err(|_| PyValueError::new_err("NUL in a column name"))?;
-    if let Ok(column) = column.cast::<Column>() {
-        return Ok(numbers(name, column.get()));
-    }
-    let column = column
-        .cast::<TextColumn>()
-        .map_err(|_| PyTypeError::new_err("a table's columns are Column or TextColumn"))?;
-    let (py, column) = (column.py(), column.get());
-    Ok(py.detach(|| texts(name, column)))
-}
-
-/// The texts of `column`, as a dictionary where it is made of codes.
-fn texts(name: CString, column: &TextColumn) -> Field {
-    let Some((codes, values)) = column.dictionary() else {
-        let texts = (0..column.len()).map(|i| column.bytes(i).unwrap_or_default());
-        return strings(name, column.len(), texts);
-    };
-    let mut field = numbers(name, codes);
-    let values = strings(CString::default(), values.len(), values.iter().map(|v| &v[..]));
-    // Codes that number no value are nulls.
-    let mut valid = vec![0u8; column.len().div_ceil(8)];
-    for index in 0..column.len() {
-        match column.bytes(index) {
-            Some(_) => valid[index / 8] |= 1 << (index % 8),
-            None => field.null_count += 1,
+impl Array {
+    /// With nulls where `known` says so.
+    fn with_nulls(mut self, known: impl Iterator<Item = bool>) -> Self {
+        let (bits, missing) = bitmap(known);
+        if missing > 0 {
+            (self.null_count, self.buffers[0]) = (missing, owned(bits));
         }
+        self
     }
-    if field.null_count > 0 {
-        field.buffers[0] = owned(valid);
+
+    /// As the column that `field` describes.
+    fn described(mut self, field: &table::Field) -> PyResult<Self> {
+        self.name = CString::new(&*field.name)
+            .map_err(|_| PyValueError::new_err("NUL in a column name"))?;
+        self.metadata = metadata(field);
+        Ok(self)
     }
-    field.dictionary = Some(Box::new(values));
-    field
 }
 
-/// Which of `values` are there, as a bitmap, and how many are not.
-fn validity(values: impl Iterator<Item = bool>) -> (Vec<u8>, i64) {
+/// One bit per value, the first the lowest, and how many are false.
+fn bitmap(values: impl Iterator<Item = bool>) -> (Vec<u8>, i64) {
     let (mut bits, mut missing) = (Vec::new(), 0);
-    for (index, is_there) in values.enumerate() {
+    for (index, is_set) in values.enumerate() {
         if index % 8 == 0 {
             bits.push(0);
         }
         match bits.last_mut() {
-            Some(byte) if is_there => *byte |= 1 << (index % 8),
+            Some(byte) if is_set => *byte |= 1 << (index % 8),
             _ => missing += 1,
         }
     }
     (bits, missing)
 }
 
+/// A column of Python's; what is unknown or absent becomes null.
+fn column(field: &table::Field, column: &Bound<'_, PyAny>) -> PyResult<Array> {
+    if let Ok(numbers) = column.cast::<Column>() {
+        let numbers = numbers.get();
+        let array = match numbers.is_flags() {
+            true => {
+                let (bits, _) = bitmap((0..numbers.len()).map(|at| numbers.integer(at) == Some(1)));
+                plain(c"b", numbers.len(), vec![ABSENT, owned(bits)])
+            }
+            false => numbers_of(numbers),
+        };
+        let array = match field.is_nullable {
+            true => array.with_nulls((0..numbers.len()).map(|at| numbers.is_known(at, field))),
+            false => array,
+        };
+        return array.described(field);
+    }
+    let texts = column
+        .cast::<TextColumn>()
+        .map_err(|_| PyTypeError::new_err("a table's columns are Column or TextColumn"))?;
+    let (py, texts) = (texts.py(), texts.get());
+    py.detach(|| texts_of(texts, field.is_nullable)).described(field)
+}
+
+fn numbers_of(column: &Column) -> Array {
+    let (owner, data) = column.memory();
+    plain(column.arrow_format(), column.len(), vec![ABSENT, (Some(owner), data.cast())])
+}
+
+/// The texts of `column`, as a dictionary where it is made of codes.
+fn texts_of(column: &TextColumn, is_nullable: bool) -> Array {
+    let known = |text: Option<&[u8]>| text.is_some_and(|text| !(is_nullable && text.is_empty()));
+    let valid = (0..column.len()).map(|at| known(column.bytes(at)));
+    let Some((codes, values)) = column.dictionary() else {
+        let texts = (0..column.len()).map(|at| column.bytes(at).unwrap_or_default());
+        return strings(column.len(), texts).with_nulls(valid);
+    };
+    // Codes that number no value are nulls too.
+    let mut array = numbers_of(codes).with_nulls(valid);
+    let values = strings(values.len(), values.iter().map(|value| &value[..]));
+    array.dictionary = Some(Box::new(values));
+    array
+}
+
 /// A column of `owner`; what is unknown or absent becomes null.
-fn nullable(owner: &Arc<Columns>, name: &str, values: &Values) -> PyResult<Field> {
-    let name = CString::new(name).map_err(|_| PyValueError::new_err("NUL in a column name"))?;
+fn core_column(owner: &Arc<Columns>, field: &table::Field, values: &Values) -> PyResult<Array> {
     let shared = |data: *const c_void| (Some(Arc::clone(owner) as Owner), data);
-    let (format, data, (bits, null_count)) = match values {
-        Values::Rows(rows) => (c"I", shared(rows.as_ptr().cast()), (Vec::new(), 0)),
+    let array = match values {
+        Values::Rows(rows) => plain(c"I", rows.len(), vec![ABSENT, shared(rows.as_ptr().cast())]),
         Values::Numbers(numbers) => {
-            let known = validity(numbers.iter().map(|value| *value >= 0));
-            (c"l", shared(numbers.as_ptr().cast()), known)
+            let array = plain(c"l", numbers.len(), vec![ABSENT, shared(numbers.as_ptr().cast())]);
+            match field.unknown() {
+                Some(unknown) => array.with_nulls(numbers.iter().map(|value| *value != unknown)),
+                None => array,
+            }
         }
         Values::Reals(reals) => {
-            let known = validity(reals.iter().map(|value| !value.is_nan()));
-            (c"g", shared(reals.as_ptr().cast()), known)
+            let array = plain(c"g", reals.len(), vec![ABSENT, shared(reals.as_ptr().cast())]);
+            array.with_nulls(reals.iter().map(|value| !value.is_nan()))
         }
         Values::Flags(flags) => {
-            let (bits, _) = validity(flags.iter().map(|flag| *flag != 0));
-            (c"b", owned(bits), (Vec::new(), 0))
+            let (bits, _) = bitmap(flags.iter().copied());
+            plain(c"b", flags.len(), vec![ABSENT, owned(bits)])
         }
         texts @ (Values::Texts(_) | Values::Runs(_)) => {
             let all = || texts.texts().into_iter().flatten();
-            let (bits, null_count) = validity(all().map(|text| !text.is_empty()));
             let as_they_are = match texts {
                 Values::Texts(texts) if !texts.is_empty() => texts.as_utf8(),
                 _ => None,
             };
-            let mut field = match as_they_are {
-                Some((data, bounds)) => Field {
-                    name,
-                    format: c"U",
-                    length: texts.len(),
-                    null_count: 0,
-                    buffers: vec![
-                        (None, std::ptr::null()),
-                        shared(bounds.as_ptr().cast()),
-                        shared(data.as_ptr().cast()),
-                    ],
-                    children: Vec::new(),
-                    dictionary: None,
-                },
-                None => strings(name, texts.len(), all()),
+            let array = match as_they_are {
+                Some((data, bounds)) => {
+                    let buffers = [bounds.as_ptr().cast(), data.as_ptr().cast()].map(shared);
+                    plain(c"U", texts.len(), [ABSENT].into_iter().chain(buffers).collect())
+                }
+                None => strings(texts.len(), all()),
             };
-            if null_count > 0 {
-                (field.null_count, field.buffers[0]) = (null_count, owned(bits));
+            match field.is_nullable {
+                true => array.with_nulls(all().map(|text| !text.is_empty())),
+                false => array,
             }
-            return Ok(field);
         }
     };
-    let valid = if null_count > 0 { owned(bits) } else { (None, std::ptr::null()) };
-    let (length, buffers) = (values.len(), vec![valid, data]);
-    let (children, dictionary) = (Vec::new(), None);
-    Ok(Field { name, format, length, null_count, buffers, children, dictionary })
+    array.described(field)
 }
 
 /// The columns of a core table as one struct; what is unknown or absent becomes null.
-fn nullable_table(columns: &Arc<Columns>) -> PyResult<Field> {
-    let fields = columns.iter().map(|(name, values)| nullable(columns, name, values));
-    Ok(structure(fields.collect::<PyResult<_>>()?, columns.len()))
+fn core_table(columns: &Arc<Columns>) -> PyResult<Array> {
+    let children = columns.iter().map(|(field, values)| core_column(columns, field, values));
+    Ok(structure(children.collect::<PyResult<_>>()?, columns.len()))
 }
 
-fn structure(children: Vec<Field>, length: usize) -> Field {
-    Field {
-        name: CString::default(),
-        format: c"+s",
-        length,
-        null_count: 0,
-        buffers: vec![(None, std::ptr::null())],
-        children,
-        dictionary: None,
-    }
+fn structure(children: Vec<Array>, length: usize) -> Array {
+    Array { children, ..plain(c"+s", length, vec![ABSENT]) }
 }
 
 /// A capsule `arrow_array_stream` of the one batch that `columns` are.
 pub fn stream_of<'py>(py: Python<'py>, columns: &Arc<Columns>) -> PyResult<Bound<'py, PyCapsule>> {
-    stream(py, py.detach(|| nullable_table(columns))?)
+    stream(py, py.detach(|| core_table(columns))?)
 }
 
-fn table(columns: &[(String, Bound<'_, PyAny>)], length: usize) -> PyResult<Field> {
-    let fields: Vec<Field> =
-        columns.iter().map(|(name, column)| field(name, column)).collect::<PyResult<_>>()?;
-    if fields.iter().any(|field| field.length != length) {
+type Described<'py> = (Bound<'py, Field>, Bound<'py, PyAny>);
+
+fn table(columns: &[Described<'_>], length: usize) -> PyResult<Array> {
+    let children = columns.iter().map(|(field, own)| column(&field.get().core, own));
+    let children: Vec<Array> = children.collect::<PyResult<_>>()?;
+    if children.iter().any(|child| child.length != length) {
         return Err(PyValueError::new_err("a table's columns have one length"));
     }
-    Ok(structure(fields, length))
+    Ok(structure(children, length))
 }
 
 /// A capsule `arrow_array_stream` of one record batch.
 #[pyfunction]
 pub fn _arrow_stream<'py>(
     py: Python<'py>,
-    columns: Vec<(String, Bound<'py, PyAny>)>,
+    columns: Vec<Described<'py>>,
     length: usize,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     stream(py, table(&columns, length)?)
 }
 
-fn stream(py: Python<'_>, table: Field) -> PyResult<Bound<'_, PyCapsule>> {
+fn stream(py: Python<'_>, table: Array) -> PyResult<Bound<'_, PyCapsule>> {
     let parts = Box::new(StreamParts { table, is_taken: false });
     let stream = ArrowArrayStream {
         get_schema: Some(stream_schema),
@@ -435,7 +475,7 @@ fn stream(py: Python<'_>, table: Field) -> PyResult<Bound<'_, PyCapsule>> {
 #[pyfunction]
 pub fn _arrow_schema<'py>(
     py: Python<'py>,
-    columns: Vec<(String, Bound<'py, PyAny>)>,
+    columns: Vec<Described<'py>>,
     length: usize,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, table(&columns, length)?.schema(), c"arrow_schema")
@@ -445,7 +485,7 @@ pub fn _arrow_schema<'py>(
 #[pyfunction]
 pub fn _arrow_array<'py>(
     py: Python<'py>,
-    columns: Vec<(String, Bound<'py, PyAny>)>,
+    columns: Vec<Described<'py>>,
     length: usize,
 ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
     let table = table(&columns, length)?;

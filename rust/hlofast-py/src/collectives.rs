@@ -8,7 +8,7 @@ use hlofast::comms::{
     Collectives, alpa_counters, derive_mesh, grad_sync_channel_ids, host_transfers,
 };
 use hlofast::flow::Attribution;
-use hlofast::table::{Columns, Origin, Sent, number, row_or_none};
+use hlofast::table::Sent;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
@@ -52,36 +52,12 @@ impl CollectivesData {
 
     /// Names and columns of the table of the arrays that collectives move.
     fn pieces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let module = &*self.held.core;
-        let origin = py.detach(|| Origin::new(module));
-        let mut built = Columns::default();
-        let each = || {
-            self.sent.found.collectives.iter().flat_map(|collective| {
-                let range = collective.pieces.start as usize..collective.pieces.end as usize;
-                self.sent.found.pieces[range].iter().map(move |piece| (collective, piece))
-            })
-        };
-        built.rows("instruction", each().map(|(c, _)| c.row));
-        built.rows("array", each().map(|(_, piece)| piece.row));
-        built.numbers("payload_in", each().map(|(_, piece)| number(Some(piece.bytes))));
-        built.texts("moved", each().map(|(_, piece)| piece.moved.as_str()));
-        built.numbers("source", each().map(|(_, piece)| row_or_none(piece.source)));
-        built.texts("tensor", each().map(|(_, piece)| origin.tensor(piece)));
-        to_list(py, built)
+        to_list(py, py.detach(|| self.sent.pieces(&self.held.core)))
     }
 
     /// Names and columns of the table of all instructions that collectives are written as.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let mut built = Columns::default();
-        let each = || {
-            self.sent.found.collectives.iter().flat_map(|collective| {
-                let range = collective.members.start as usize..collective.members.end as usize;
-                self.sent.found.members[range].iter().map(move |row| (collective.row, *row))
-            })
-        };
-        built.rows("instruction", each().map(|(first, _)| first));
-        built.rows("member", each().map(|(_, row)| row));
-        to_list(py, built)
+        to_list(py, py.detach(|| self.sent.members()))
     }
 
     /// The mesh, given or derived.

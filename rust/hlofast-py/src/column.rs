@@ -2,11 +2,12 @@
 #![allow(unsafe_code, reason = "the buffer protocol hands out raw pointers")]
 
 use hlofast::ir::{Opcode, ShapeId};
+use hlofast::table;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyMemoryView};
 use std::any::Any;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub unsafe trait Item: Copy {
 /// Element formats, by their `struct` codes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Format {
+    Bool,
     U8,
     I32,
     U32,
@@ -34,6 +36,7 @@ pub enum Format {
 impl Format {
     fn code(self) -> &'static CStr {
         match self {
+            Format::Bool => c"?",
             Format::U8 => c"B",
             Format::I32 => c"i",
             Format::U32 => c"I",
@@ -45,7 +48,7 @@ impl Format {
 
     fn size(self) -> usize {
         match self {
-            Format::U8 => 1,
+            Format::Bool | Format::U8 => 1,
             Format::I32 | Format::U32 => 4,
             Format::I64 | Format::U64 | Format::F64 => 8,
         }
@@ -61,6 +64,7 @@ macro_rules! items {
 }
 
 items! {
+    bool = Bool,
     u8 = U8,
     i32 = I32,
     u32 = U32,
@@ -126,6 +130,9 @@ impl Column {
         // it came from, and `index` was just checked.
         unsafe {
             Ok(match self.format {
+                Format::Bool => {
+                    (self.data.add(index).read() != 0).into_pyobject(py)?.to_owned().into_any()
+                }
                 Format::U8 => self.data.add(index).read().into_pyobject(py)?.into_any(),
                 Format::I32 => {
                     self.data.cast::<i32>().add(index).read().into_pyobject(py)?.into_any()
@@ -151,6 +158,21 @@ impl Column {
         (Arc::clone(&self.owner), self.data)
     }
 
+    /// Whether the items are flags.
+    pub fn is_flags(&self) -> bool {
+        self.format == Format::Bool
+    }
+
+    /// Whether item `index` of a column of `field` is known.
+    pub fn is_known(&self, index: usize, field: &table::Field) -> bool {
+        if self.format == Format::F64 && index < self.len() {
+            // SAFETY: as in `value`.
+            return !(field.is_nullable
+                && unsafe { self.data.cast::<f64>().add(index).read() }.is_nan());
+        }
+        field.unknown().is_none() || self.integer(index) != field.unknown()
+    }
+
     /// Item `index` if it exists and is an integer.
     pub fn integer(&self, index: usize) -> Option<i64> {
         if index >= self.len() {
@@ -159,7 +181,7 @@ impl Column {
         // SAFETY: as in `value`.
         unsafe {
             Some(match self.format {
-                Format::U8 => i64::from(self.data.add(index).read()),
+                Format::Bool | Format::U8 => i64::from(self.data.add(index).read()),
                 Format::I32 => i64::from(self.data.cast::<i32>().add(index).read()),
                 Format::U32 => i64::from(self.data.cast::<u32>().add(index).read()),
                 Format::I64 => self.data.cast::<i64>().add(index).read(),
@@ -181,6 +203,8 @@ impl Column {
     /// The format string of the Arrow C data interface.
     pub fn arrow_format(&self) -> &'static CStr {
         match self.format {
+            // Arrow packs flags as bits; `arrow.rs` makes them.
+            Format::Bool => c"b",
             Format::U8 => c"C",
             Format::I32 => c"i",
             Format::U32 => c"I",
@@ -192,6 +216,7 @@ impl Column {
 
     fn dtype(&self) -> &'static str {
         match self.format {
+            Format::Bool => "bool",
             Format::U8 => "uint8",
             Format::I32 => "int32",
             Format::U32 => "uint32",
@@ -200,6 +225,15 @@ impl Column {
             Format::F64 => "float64",
         }
     }
+}
+
+/// The flags of a buffer of bools, copied; None if it holds something else.
+fn flags(buffer: &Bound<'_, PyAny>) -> Option<PyResult<Column>> {
+    let view = buffer.py().get_type::<PyMemoryView>().call1((buffer,)).ok()?;
+    if view.getattr("format").ok()?.extract::<String>().ok()? != "?" {
+        return None;
+    }
+    Some(view.call_method0("tolist").and_then(|list| list.extract()).map(Column::of::<bool>))
 }
 
 /// The items of a buffer of `T`, copied; None if it holds something else.
@@ -220,7 +254,8 @@ impl Column {
     /// A copy of a one-dimensional buffer of numbers, such as a NumPy array.
     #[new]
     fn new(buffer: &Bound<'_, PyAny>) -> PyResult<Self> {
-        copied::<i64>(buffer)
+        flags(buffer)
+            .or_else(|| copied::<i64>(buffer))
             .or_else(|| copied::<f64>(buffer))
             .or_else(|| copied::<i32>(buffer))
             .or_else(|| copied::<u32>(buffer))
@@ -238,8 +273,9 @@ impl Column {
         self.value(py, usize::try_from(index).unwrap_or(usize::MAX))
     }
 
-    /// The items as a list of int.
-    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    /// The items as a list.
+    #[pyo3(name = "tolist")]
+    pub fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for index in 0..self.len() {
             list.append(self.value(py, index)?)?;
@@ -255,6 +291,7 @@ impl Column {
         // SAFETY: the types are those of the formats, and the rows were just checked.
         Ok(unsafe {
             match self.format {
+                Format::Bool => self.gathered::<bool>(&rows),
                 Format::U8 => self.gathered::<u8>(&rows),
                 Format::I32 => self.gathered::<i32>(&rows),
                 Format::U32 => self.gathered::<u32>(&rows),

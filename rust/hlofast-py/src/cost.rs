@@ -9,24 +9,18 @@ use crate::module::Module;
 use crate::remat::RematData;
 use crate::stages::StagesData;
 use crate::table_builder::to_list;
-use crate::text_column::TextColumn;
 use hlofast::Provenance;
-use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind, custom_call_target};
+use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind};
 use hlofast::cost::explain::explain;
-use hlofast::cost::{
-    self, Backend, GroupKey, Options, Totals, uncertain_executions, unknown_products,
-};
+use hlofast::cost::{self, Backend, GroupKey, Options, uncertain_executions, unknown_products};
 use hlofast::flow::{Phase, Rules};
-use hlofast::ir::{ComputationId, Opcode, Row};
+use hlofast::ir::{Opcode, Row};
 use hlofast::remat::report;
-use hlofast::table::{self, ScopeTexts, narrow};
+use hlofast::table::{self, Field, ScopeTexts, common};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-
-type Texts = Vec<Box<[u8]>>;
 
 /// Row, FLOPs, transcendentals, bytes read, bytes written, as a user states them.
 type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
@@ -112,49 +106,6 @@ fn overridden(stated: Stated) -> cost::Override {
         reason: "stated by the caller",
     };
     (row, call)
-}
-
-/// Columns for `hlofast.table.Table`, by name.
-struct TableColumns<'py> {
-    list: Bound<'py, PyList>,
-}
-
-impl<'py> TableColumns<'py> {
-    fn new(py: Python<'py>) -> Self {
-        Self { list: PyList::empty(py) }
-    }
-
-    fn number(&self, name: &str, column: Column) -> PyResult<&Self> {
-        self.list.append((name, Bound::new(self.list.py(), column)?))?;
-        Ok(self)
-    }
-
-    fn texts(&self, name: &str, texts: Texts) -> PyResult<&Self> {
-        let column = TextColumn::new_from(texts, None);
-        self.list.append((name, Bound::new(self.list.py(), column)?))?;
-        Ok(self)
-    }
-
-    fn words<'a>(&self, name: &str, words: impl Iterator<Item = &'a str>) -> PyResult<&Self> {
-        self.texts(name, words.map(|word| word.as_bytes().into()).collect())
-    }
-
-    /// FLOPs, transcendentals and bytes of `totals`.
-    fn totals(&self, totals: &[Totals], is_xla: bool) -> PyResult<&Self> {
-        let column = |of: fn(&Totals) -> i128| {
-            Column::of(totals.iter().map(|totals| narrow(of(totals))).collect())
-        };
-        self.number("flops", column(|t| t.flops))?;
-        self.number("transcendentals", column(|t| t.transcendentals))?;
-        self.number("bytes_accessed", column(Totals::bytes_accessed))?;
-        if !is_xla {
-            self.number("bytes_read", column(|t| t.bytes_read))?;
-            self.number("bytes_written", column(|t| t.bytes_written))?;
-            self.number("other_bytes_read", column(|t| t.other_bytes_read))?;
-            self.number("other_bytes_written", column(|t| t.other_bytes_written))?;
-        }
-        Ok(self)
-    }
 }
 
 #[pymethods]
@@ -273,114 +224,47 @@ impl CostData {
     /// Totals by `key`; `depth` is that of scopes.
     fn group<'py>(&self, py: Python<'py>, key: &str, depth: u32) -> PyResult<Bound<'py, PyList>> {
         let counted = &self.counted;
-        let key = match key {
-            "phase" => GroupKey::Phase,
-            "scope" => GroupKey::Scope { depth },
-            "source" => GroupKey::Source,
-            "source_file" => GroupKey::SourceFile,
-            "opcode" => GroupKey::Opcode,
-            "dtype" => GroupKey::ElementType,
-            "computation" => GroupKey::Computation,
+        let (key, field) = match key {
+            "phase" => (GroupKey::Phase, common::phase()),
+            "scope" => (GroupKey::Scope { depth }, common::scope()),
+            "source" => (GroupKey::Source, Field::path("source", "Source file and line.")),
+            "source_file" => (GroupKey::SourceFile, common::source_file()),
+            "opcode" => (GroupKey::Opcode, common::opcode()),
+            "dtype" => {
+                (GroupKey::ElementType, Field::word("dtype", "The element type of the result."))
+            }
+            "computation" => (GroupKey::Computation, common::computation()),
             _ => return Err(PyKeyError::new_err(key.to_owned())),
         };
         let groups = py
             .detach(|| cost::group(&counted.held.core, &counted.cost, counted.attribution(), key));
-        let columns = TableColumns::new(py);
-        columns.texts("key", groups.iter().map(|group| group.label.clone().into()).collect())?;
-        let instructions = groups.iter().map(|group| group.instructions as i64).collect();
-        columns.number("instructions", Column::of::<i64>(instructions))?;
-        let totals: Vec<Totals> = groups.iter().map(|group| group.totals).collect();
-        columns.totals(&totals, counted.cost.is_xla)?;
-        if !counted.cost.is_xla {
-            let exact = groups.iter().map(|group| narrow(group.exact_flops)).collect();
-            columns.number("exact_flops", Column::of::<i64>(exact))?;
-        }
-        Ok(columns.list)
+        to_list(py, table::cost_groups(field, &groups, counted.cost.is_xla))
     }
 
     /// One execution of each computation, and how often the totals count it.
     fn computations<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
-        let ids = (0..core.computations().len() as u32).map(ComputationId);
-        let columns = TableColumns::new(py);
-        columns.texts("computation", ids.map(|id| core.computation_name(id).into()).collect())?;
-        let executions = cost.executions.iter().map(|count| count.unwrap_or(-1));
-        columns.number("multiplicity", Column::of::<i64>(executions.collect()))?;
-        match &cost.float32 {
-            Some((_, floats)) => {
-                let column = |of: fn(&cost::FloatTotals) -> f32| {
-                    Column::of::<f64>(floats.iter().map(|value| f64::from(of(value))).collect())
-                };
-                columns.number("flops", column(|value| value.flops))?;
-                columns.number("transcendentals", column(|value| value.transcendentals))?;
-                columns.number("bytes_accessed", column(|value| value.bytes_accessed))?;
-            }
-            None => {
-                columns.totals(&cost.computations, cost.is_xla)?;
-            }
-        }
-        Ok(columns.list)
+        let counted = &self.counted;
+        to_list(py, table::computation_costs(&counted.held.core, &counted.cost))
     }
 
     /// The loops and how often they run.
     fn loops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
-        let loops = &cost.loops;
-        let columns = TableColumns::new(py);
-        columns.number("instruction", Column::of(loops.iter().map(|l| l.row.0).collect()))?;
-        columns
-            .texts("name", loops.iter().map(|l| core.instruction_name(l.row).into()).collect())?;
-        let count = |count: Option<u64>| count.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
-        let counts = loops.iter().map(|l| count(l.trip_count.count));
-        columns.number("trip_count", Column::of::<i64>(counts.collect()))?;
-        columns.words("provenance", loops.iter().map(|l| l.trip_count.provenance.as_str()))?;
-        columns.words("reason", loops.iter().map(|l| l.trip_count.reason))?;
-        let multiplicity = self.counted.multiplicity();
-        let runs = loops.iter().map(|l| multiplicity[l.row.0 as usize]);
-        columns.number("multiplicity", Column::of::<i64>(runs.collect()))?;
-        Ok(columns.list)
+        let counted = &self.counted;
+        let times = counted.multiplicity();
+        to_list(py, table::loops(&counted.held.core, &counted.cost, times))
     }
 
     /// The branches of conditionals, what one execution of each costs, and which is counted.
     fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
-        let branches = &cost.branches;
-        let columns = TableColumns::new(py);
-        columns.number("instruction", Column::of(branches.iter().map(|b| b.row.0).collect()))?;
-        let names = branches.iter().map(|b| core.instruction_name(b.row).into());
-        columns.texts("name", names.collect())?;
-        columns.number("branch", Column::of(branches.iter().map(|b| b.index).collect()))?;
-        let computations = branches.iter().map(|b| core.computation_name(b.computation).into());
-        columns.texts("computation", computations.collect())?;
-        let counted = branches.iter().map(|b| u8::from(b.is_counted));
-        columns.number("is_counted", Column::of::<u8>(counted.collect()))?;
-        let of = |b: &cost::Branch| cost.computations[b.computation.0 as usize];
-        let totals: Vec<Totals> = branches.iter().map(of).collect();
-        columns.totals(&totals, cost.is_xla)?;
-        Ok(columns.list)
+        let counted = &self.counted;
+        to_list(py, table::branches(&counted.held.core, &counted.cost))
     }
 
     /// Custom calls whose FLOPs are not known, by target.
     fn unpriced<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
-        let multiplicity = self.counted.multiplicity();
-        let mut targets: BTreeMap<Box<[u8]>, (i64, i64, u32)> = BTreeMap::new();
-        let is_unknown = |row: &Row| {
-            cost.provenance[row.0 as usize] == Provenance::Unknown
-                && core.opcode(*row) == Opcode::CustomCall
-        };
-        for row in core.rows().filter(is_unknown) {
-            let target = custom_call_target(core, row).unwrap_or_default();
-            let entry = targets.entry(target.as_ref().into()).or_insert((0, 0, row.0));
-            entry.0 += 1;
-            entry.1 = entry.1.saturating_add(multiplicity[row.0 as usize].max(0));
-        }
-        let columns = TableColumns::new(py);
-        columns.texts("target", targets.keys().cloned().collect())?;
-        columns.number("instructions", Column::of(targets.values().map(|t| t.0).collect()))?;
-        columns.number("executions", Column::of(targets.values().map(|t| t.1).collect()))?;
-        columns.number("instruction", Column::of(targets.values().map(|t| t.2).collect()))?;
-        Ok(columns.list)
+        let counted = &self.counted;
+        let times = counted.multiplicity();
+        to_list(py, table::unpriced(&counted.held.core, &counted.cost, times))
     }
 
     /// Instructions whose bytes are not known, and others than custom calls whose FLOPs are not.
@@ -402,27 +286,14 @@ impl CostData {
 
     /// Bytes by memory space.
     fn memory_spaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let spaces = self.counted.cost.memory_spaces(&self.counted.held.core);
-        let columns = TableColumns::new(py);
-        columns.number("memory_space", Column::of(spaces.iter().map(|s| s.0).collect()))?;
-        let read = spaces.iter().map(|s| narrow(s.1)).collect();
-        columns.number("bytes_read", Column::of::<i64>(read))?;
-        let written = spaces.iter().map(|s| narrow(s.2)).collect();
-        columns.number("bytes_written", Column::of::<i64>(written))?;
-        Ok(columns.list)
+        let counted = &self.counted;
+        to_list(py, table::memory_spaces(&counted.held.core, &counted.cost))
     }
 
     /// Where executed cost departs from XLA's, and how many instructions that concerns.
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let core = &self.counted.held.core;
-        let departures = py.detach(|| explain(core));
-        let columns = TableColumns::new(py);
-        columns.words("rule", departures.iter().map(|(departure, _)| departure.rule))?;
-        columns.words("xla", departures.iter().map(|(departure, _)| departure.xla))?;
-        columns.words("executed", departures.iter().map(|(departure, _)| departure.executed))?;
-        let counts = departures.iter().map(|(_, count)| *count as i64);
-        columns.number("instructions", Column::of::<i64>(counts.collect()))?;
-        Ok(columns.list)
+        to_list(py, table::departures(&py.detach(|| explain(core))))
     }
 
     /// Matrix products and convolutions whose size is not known.

@@ -10,6 +10,7 @@ mod cost;
 mod counted;
 mod diff;
 mod errors;
+mod field;
 mod held;
 mod html;
 mod instruction;
@@ -65,6 +66,8 @@ mod _core {
     #[pymodule_export]
     use crate::diff::{_diff, DiffData};
     #[pymodule_export]
+    use crate::field::{_restore_field, Field};
+    #[pymodule_export]
     use crate::instruction::Instruction;
     #[pymodule_export]
     use crate::lint::{_lint_codes, _lint_options};
@@ -98,7 +101,7 @@ mod _core {
         _survey_part, ScanData, ScanPart, ScanTable, SurveyData,
     };
     #[pymodule_export]
-    use crate::scan_rows::{_scan_columns, _scan_rows};
+    use crate::scan_rows::{_scan_fields, _scan_rows};
     #[pymodule_export]
     use crate::sequence::{
         ComputationIterator, ComputationSequence, InstructionIterator, InstructionSequence,
@@ -135,6 +138,8 @@ mod _core {
         module.add("provenances", PyTuple::new(py, Provenance::ALL.map(Provenance::as_str))?)?;
         let fields = PyTuple::new(py, hlofast::proto::NOT_IN_TEXT)?;
         module.add("protobuf_fields_not_in_text", fields)?;
+        let kinds = hlofast::table::Kind::ALL.map(hlofast::table::Kind::as_str);
+        module.add("kinds", PyTuple::new(py, kinds)?)?;
         module.add("call_roles", PyTuple::new(py, roles)?)?;
         module.add("_version", env!("CARGO_PKG_VERSION"))?;
         module.add("error_kinds", PyTuple::new(py, crate::errors::kinds())?)

@@ -5,19 +5,16 @@ use crate::column::Column;
 use crate::held::Held;
 use crate::module::Module;
 use crate::table_builder::to_list;
-use crate::text_column::TextColumn;
 use hlofast::ir::Row;
 use hlofast::memory::{
-    Constants, FileRow, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, memory,
-    read_file, xla_account,
+    Constants, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, memory, read_file,
+    xla_account,
 };
-use hlofast::table::{self, index_text};
+use hlofast::table;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
-
-type Texts = Vec<Box<[u8]>>;
 
 /// Kind, columns, total bytes, step of the peak and bytes there.
 type FileParts<'py> = (&'static str, Bound<'py, PyList>, Option<i64>, Option<u32>, Option<i64>);
@@ -124,31 +121,7 @@ pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResul
     let core = &module.get().held.core;
     let file =
         read_file(core, content).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let rows = &file.rows;
-    let list = PyList::empty(py);
-    let texts = |name: &str, texts: Texts| -> PyResult<()> {
-        list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))
-    };
-    let numbers = |name: &str, of: fn(&FileRow) -> i64| -> PyResult<()> {
-        list.append((name, Bound::new(py, Column::of::<i64>(rows.iter().map(of).collect()))?))
-    };
-    numbers("instruction", |row| row.row.map_or(-1, |row| i64::from(row.0)))?;
-    let name = |row: &FileRow| row.row.map_or(&b""[..], |row| core.instruction_name(row)).into();
-    texts("name", rows.iter().map(name).collect())?;
-    let index = |row: &FileRow| match row.row {
-        Some(_) => index_text(&row.path).into_bytes().into(),
-        None => Box::default(),
-    };
-    texts("index", rows.iter().map(index).collect())?;
-    numbers("allocation", |row| row.allocation)?;
-    texts("kind", rows.iter().map(|row| row.kind.as_bytes().into()).collect())?;
-    numbers("bytes", |row| row.bytes)?;
-    numbers("is_exact", |row| i64::from(row.is_exact))?;
-    numbers("offset", |row| row.offset)?;
-    numbers("first_step", |row| row.steps.0)?;
-    numbers("last_step", |row| row.steps.1)?;
-    numbers("is_at_peak", |row| i64::from(row.is_at_peak))?;
-    numbers("values", |row| row.values)?;
+    let list = to_list(py, table::memory_file(core, &file.rows))?;
     Ok((file.kind.as_str(), list, file.total_bytes, file.peak_step, file.peak_bytes))
 }
 

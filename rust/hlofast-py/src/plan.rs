@@ -4,9 +4,8 @@ use crate::held::Held;
 use crate::module::Module;
 use crate::table_builder::to_list;
 use hlofast::Options;
-use hlofast::ir::Row;
 use hlofast::remat::{Entry, Plan, PlanOptions, Rewritten, measure};
-use hlofast::table::{Columns, row_or_none};
+use hlofast::table::{candidates, row_or_none};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -95,47 +94,6 @@ impl PlanData {
 
     /// Names and columns of the table of candidates.
     fn candidates<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let module = &*self.held.core;
-        self.with(|plan| {
-            let each = || plan.entries.iter();
-            let mut table = Columns::default();
-            table.numbers("residual", each().map(|entry| entry.candidate.residual.into()));
-            let words = |rows: &[Row]| {
-                let names = rows.iter().map(|row| module.instruction_name(*row));
-                names.collect::<Vec<_>>().join(&b" "[..])
-            };
-            table.texts("again", each().map(|entry| words(&entry.candidate.again)));
-            let stacked = |entry: &Entry| {
-                let asked = &entry.candidate.recomputes;
-                asked.iter().any(|one| matches!(one, hlofast::remat::Recompute::FromStack { .. }))
-            };
-            table.flags("is_stack", each().map(stacked));
-            let kept = |entry: &Entry| match entry.candidate.recomputes.is_empty() {
-                true => -1,
-                false => entry.candidate.kept_instead,
-            };
-            table.numbers("kept_instead", each().map(kept));
-            table.flags("is_alive_at_peak", each().map(|entry| entry.is_alive));
-            table.numbers("peak", each().map(|entry| entry.peak.unwrap_or(-1)));
-            let saved = |entry: &Entry| entry.peak.map_or(0, |peak| plan.before - peak);
-            table.numbers("saved", each().map(saved));
-            let known = |entry: &Entry| !entry.candidate.recomputes.is_empty();
-            let figure =
-                |entry: &Entry, figure: Option<i64>| figure.filter(|_| known(entry)).unwrap_or(-1);
-            table.numbers("flops", each().map(|entry| figure(entry, entry.price.flops)));
-            table.numbers("bytes_moved", each().map(|entry| figure(entry, entry.price.bytes)));
-            let wire = |entry: &Entry| figure(entry, entry.price.wire_bytes);
-            table.numbers("wire_bytes", each().map(wire));
-            let seconds =
-                |entry: &Entry| entry.price.seconds.filter(|_| known(entry)).unwrap_or(f64::NAN);
-            table.reals("seconds", each().map(seconds));
-            let order = |entry: &Entry| entry.chosen.map_or(-1, i64::from);
-            table.numbers("chosen", each().map(order));
-            let refusal = |entry: &Entry| entry.refusal.clone().unwrap_or_default().into_bytes();
-            table.texts("refusal", each().map(refusal));
-            let no_saving = |entry: &Entry| entry.no_saving.unwrap_or_default().as_bytes().to_vec();
-            table.texts("no_saving", each().map(no_saving));
-            to_list(py, table)
-        })
+        self.with(|plan| to_list(py, candidates(&self.held.core, plan)))
     }
 }

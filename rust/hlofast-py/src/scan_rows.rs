@@ -1,5 +1,6 @@
 //! Tables of scans from what datasets hold: their columns, and rows from Python values.
 
+use crate::field::Field;
 use crate::scan::ScanTable;
 use hlofast::dump::{Survey, TableKind, columns_of, program_rows};
 use hlofast::table::{Columns, Texts, Values};
@@ -17,18 +18,10 @@ fn empty(table: &str) -> PyResult<Columns> {
     kind.map(|kind| columns_of(*kind)).ok_or_else(|| PyKeyError::new_err(table.to_owned()))
 }
 
-/// The names of a table's columns, each with its type in the words of Arrow.
+/// The fields of a table of scans.
 #[pyfunction]
-pub fn _scan_columns(table: &str) -> PyResult<Vec<(String, &'static str)>> {
-    let kind = |values: &Values| match values {
-        Values::Rows(_) => "uint32",
-        Values::Numbers(_) => "int64",
-        Values::Reals(_) => "double",
-        Values::Flags(_) => "bool",
-        Values::Texts(_) | Values::Runs(_) => "string",
-    };
-    let columns = empty(table)?.into_iter();
-    Ok(columns.map(|(name, values)| (name.into_owned(), kind(&values))).collect())
+pub fn _scan_fields(table: &str) -> PyResult<Vec<Field>> {
+    Ok(empty(table)?.into_iter().map(|(core, _)| Field { core }).collect())
 }
 
 /// A table from the values of its columns, None for what is unknown or absent; of a column that is not
@@ -48,15 +41,13 @@ pub fn _scan_rows(table: &str, length: usize, columns: &Bound<'_, PyDict>) -> Py
         values.try_iter()?.map(value).collect()
     }
     let mut filled = Columns::default();
-    for (name, values) in empty(table)? {
-        let given = columns.get_item(&*name)?;
+    for (field, values) in empty(table)? {
+        let given = columns.get_item(&*field.name)?;
         let values = match values {
             Values::Rows(_) => Values::Rows(each(given, length, u32::MAX)?),
             Values::Numbers(_) => Values::Numbers(each(given, length, -1)?),
             Values::Reals(_) => Values::Reals(each(given, length, f64::NAN)?),
-            Values::Flags(_) => {
-                Values::Flags(each(given, length, false)?.into_iter().map(u8::from).collect())
-            }
+            Values::Flags(_) => Values::Flags(each(given, length, false)?),
             Values::Texts(_) | Values::Runs(_) => {
                 let mut texts = Texts::default();
                 each(given, length, String::new())?
@@ -66,9 +57,13 @@ pub fn _scan_rows(table: &str, length: usize, columns: &Bound<'_, PyDict>) -> Py
             }
         };
         if values.len() != length {
-            return Err(PyValueError::new_err(format!("column {name} has {} rows", values.len())));
+            return Err(PyValueError::new_err(format!(
+                "column {} has {} rows",
+                field.name,
+                values.len()
+            )));
         }
-        filled.push(name, values);
+        filled.push(field, values);
     }
     Ok(ScanTable { columns: Arc::new(filled) })
 }

@@ -1,19 +1,21 @@
 //! The instruction table: rows of a module as named columns.
 
 use crate::column::Column;
+use crate::field::Field;
 use crate::instruction::opcode_bytes;
 use crate::module::Module;
 use crate::shape::shape_text;
 use crate::text_column::TextColumn;
 use hlofast::ir::decode::unescape;
 use hlofast::ir::{ComputationId, Opcode, Row};
+use hlofast::table::common;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
 
 type Texts = Vec<Box<[u8]>>;
 
-/// Name and column of every fact in the instruction table.
+/// Field and column of every fact in the instruction table.
 #[pyfunction]
 pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<'py, PyList>> {
     let py = module.py();
@@ -48,23 +50,38 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
         .collect();
     let files: Texts = metadata.source_files.clone();
     let list = PyList::empty(py);
+    let described = |core| Bound::new(py, Field { core });
     let text = |values: Texts, codes: Option<Column>| -> PyResult<Bound<'py, PyAny>> {
         let codes = codes.map(|codes| Py::new(py, codes)).transpose()?;
         Ok(Bound::new(py, TextColumn::new_from(values, codes))?.into_any())
     };
     let number =
         |column: Column| -> PyResult<Bound<'py, PyAny>> { Ok(Bound::new(py, column)?.into_any()) };
-    list.append(("instruction", number(Column::of((0..core.row_count() as u32).collect()))?))?;
-    list.append(("name", text(names, None)?))?;
-    list.append(("opcode", text(opcode_texts, Some(opcodes))?))?;
-    list.append(("computation", text(computations, Some(column(|m| m.computation_column())))?))?;
+    list.append((
+        described(common::instruction())?,
+        number(Column::of((0..core.row_count() as u32).collect()))?,
+    ))?;
+    list.append((described(common::name())?, text(names, None)?))?;
+    list.append((described(common::opcode())?, text(opcode_texts, Some(opcodes))?))?;
+    list.append((
+        described(common::computation())?,
+        text(computations, Some(column(|m| m.computation_column())))?,
+    ))?;
     let shape_ids = Column::project(core, |m: &hlofast::ir::Module| &m.columns().shapes[..]);
-    list.append(("shape", text(shapes, Some(shape_ids))?))?;
+    list.append((described(common::shape())?, text(shapes, Some(shape_ids))?))?;
     let bytes = Column::project(core, |m: &hlofast::ir::Module| m.shape_bytes_column());
-    list.append(("shape_bytes", number(bytes)?))?;
-    list.append(("op_name", text(op_names, Some(ids(|m| &m.metadata_columns().op_name)))?))?;
-    list.append(("source_file", text(files, Some(ids(|m| &m.metadata_columns().source_file)))?))?;
-    list.append(("source_line", number(ids(|m| &m.metadata_columns().source_line))?))?;
+    list.append((described(common::shape_bytes())?, number(bytes)?))?;
+    list.append((
+        described(common::op_name())?,
+        text(op_names, Some(ids(|m| &m.metadata_columns().op_name)))?,
+    ))?;
+    list.append((
+        described(common::source_file())?,
+        text(files, Some(ids(|m| &m.metadata_columns().source_file)))?,
+    ))?;
+    let lines = metadata.source_line.iter();
+    let lines: Vec<i64> = lines.map(|line| if *line > 0 { i64::from(*line) } else { -1 }).collect();
+    list.append((described(common::source_line())?, number(Column::of(lines))?))?;
     Ok(list)
 }
 

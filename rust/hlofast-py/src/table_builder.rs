@@ -1,15 +1,17 @@
 //! The core's columns as those of `hlofast.table.Table`.
 
 use crate::column::Column;
+use crate::field::Field;
 use crate::text_column::TextColumn;
 use hlofast::table::{Columns, Values};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-/// Names and columns, as `hlofast.table.Table` takes them.
+/// Fields and columns, as `hlofast.table.Table` takes them.
 pub fn to_list<'py>(py: Python<'py>, columns: Columns) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
-    for (name, values) in columns {
+    for (core, values) in columns {
+        let field = Bound::new(py, Field { core })?;
         let column = match values {
             Values::Rows(values) => Column::of(values),
             Values::Numbers(values) => Column::of(values),
@@ -17,11 +19,11 @@ pub fn to_list<'py>(py: Python<'py>, columns: Columns) -> PyResult<Bound<'py, Py
             Values::Flags(values) => Column::of(values),
             texts @ (Values::Texts(_) | Values::Runs(_)) => {
                 let texts = texts.texts().into_iter().flatten().map(Box::from).collect();
-                list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))?;
+                list.append((field, Bound::new(py, TextColumn::new_from(texts, None))?))?;
                 continue;
             }
         };
-        list.append((name, Bound::new(py, column)?))?;
+        list.append((field, Bound::new(py, column)?))?;
     }
     Ok(list)
 }

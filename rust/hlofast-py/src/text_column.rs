@@ -39,6 +39,22 @@ impl TextColumn {
         self.values.get(index).map(|value| &value[..])
     }
 
+    /// The texts as a list of str; with `is_nullable` empty ones are None.
+    pub fn list<'py>(&self, py: Python<'py>, is_nullable: bool) -> PyResult<Bound<'py, PyList>> {
+        let made = |value: &Box<[u8]>| match value.is_empty() && is_nullable {
+            true => Ok(None),
+            false => Ok(Some(text(py, value)?.into_any())),
+        };
+        let values = self.values.iter().map(made).collect::<PyResult<Vec<_>>>()?;
+        let Some(codes) = &self.codes else { return PyList::new(py, values) };
+        let codes = codes.get();
+        let of = |row: usize| {
+            let code = codes.integer(row).and_then(|code| usize::try_from(code).ok());
+            code.and_then(|code| values.get(code)).cloned().flatten()
+        };
+        PyList::new(py, (0..self.len()).map(of))
+    }
+
     /// Codes and distinct texts, if it is made of them.
     pub fn dictionary(&self) -> Option<(&Column, &[Box<[u8]>])> {
         self.codes.as_ref().map(|codes| (codes.get(), &self.values[..]))
@@ -82,18 +98,7 @@ impl TextColumn {
 
     /// The texts as a list of str.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let values: Vec<Bound<'py, PyAny>> = self
-            .values
-            .iter()
-            .map(|value| Ok(text(py, value)?.into_any()))
-            .collect::<PyResult<_>>()?;
-        let Some(codes) = &self.codes else { return PyList::new(py, values) };
-        let codes = codes.get();
-        let of = |row: usize| {
-            let code = codes.integer(row).and_then(|code| usize::try_from(code).ok());
-            code.and_then(|code| values.get(code)).cloned()
-        };
-        PyList::new(py, (0..self.len()).map(of))
+        self.list(py, false)
     }
 
     /// The texts of `rows`.

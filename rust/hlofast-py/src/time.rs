@@ -4,8 +4,9 @@ use crate::column::Column;
 use crate::held::Held;
 use crate::mesh::Mesh;
 use crate::module::Module;
-use crate::text_column::TextColumn;
+use crate::table_builder::to_list;
 use hlofast::comms::{Collectives, derive_mesh};
+use hlofast::table;
 use hlofast::time::collective::{self, Group, Kind};
 use hlofast::time::{self, Device, Estimates, Model, Options, Time, Topology};
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -192,39 +193,13 @@ impl TimeData {
     /// One row per collective.
     fn collectives<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let timed = &self.timed;
-        let found = &timed.found.collectives;
-        let core = &timed.held.core;
-        let list = PyList::empty(py);
-        let texts = |name: &str, texts: Vec<Box<[u8]>>| -> PyResult<()> {
-            list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))
-        };
-        let numbers = |name: &str, column: Column| -> PyResult<()> {
-            list.append((name, Bound::new(py, column)?))
-        };
-        numbers("instruction", Column::of(found.iter().map(|c| c.outer.0).collect()))?;
-        texts("name", found.iter().map(|c| core.instruction_name(c.outer).into()).collect())?;
-        let own = found.iter().map(|c| core.instruction_name(c.row).into());
-        texts("collective", own.collect())?;
-        texts("kind", found.iter().map(|c| c.kind.as_str().as_bytes().into()).collect())?;
-        let communications = &timed.time.communications;
-        texts("axes", communications.iter().map(|c| c.axes.as_bytes().into()).collect())?;
-        let whole = |value: Option<u64>| value.and_then(|v| i64::try_from(v).ok()).unwrap_or(-1);
-        numbers("payload", Column::of(found.iter().map(|c| whole(c.payload())).collect()))?;
-        numbers("group_size", Column::of(found.iter().map(|c| whole(c.group_size)).collect()))?;
-        let of = |get: fn(&time::Communication) -> f64| {
-            Column::of::<f64>(communications.iter().map(get).collect())
-        };
-        numbers("wire_bytes", of(|c| c.estimate.wire_bytes))?;
-        numbers("seconds", of(|c| c.estimate.seconds))?;
-        numbers("alpha_seconds", of(|c| c.estimate.latency))?;
-        numbers("bytes_per_second", of(|c| c.estimate.bandwidth))?;
-        let waited = timed.time.simulation.collectives.iter().map(|entry| entry.1);
-        numbers("exposed_seconds", Column::of::<f64>(waited.collect()))?;
-        let runs = found.iter().map(|c| timed.multiplicity[c.outer.0 as usize]);
-        numbers("multiplicity", Column::of::<i64>(runs.collect()))?;
-        let missing = communications.iter().map(|c| c.missing.unwrap_or("").as_bytes().into());
-        texts("unknown", missing.collect())?;
-        Ok(list)
+        let columns = table::communications(
+            &timed.held.core,
+            &timed.time,
+            &timed.found.collectives,
+            &timed.multiplicity,
+        );
+        to_list(py, columns)
     }
 }
 

@@ -1,14 +1,11 @@
 //! `TraceData`: the core's trace of a module, which `hlofast._trace` writes into files.
 
-use crate::column::Column;
 use crate::memory::MemoryData;
-use crate::text_column::TextColumn;
+use crate::table_builder::to_list;
 use crate::time::{TimeData, Timed};
-use hlofast::ir::Row;
+use hlofast::table::{shown_loops, tracks};
 use hlofast::time::record;
-use hlofast::trace::{
-    Described, Options, ShownLoop, Trace, Track, trace, write_chrome, write_perfetto,
-};
+use hlofast::trace::{Described, Options, Trace, trace, write_chrome, write_perfetto};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -100,42 +97,12 @@ impl TraceData {
 
     /// One row per track.
     fn tracks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let tracks = &self.trace.tracks;
-        let list = PyList::empty(py);
-        let names = tracks.iter().map(|track| track.name.as_bytes().into()).collect();
-        list.append(("track", Bound::new(py, TextColumn::new_from(names, None))?))?;
-        let counts = |of: fn(&Track) -> u64| {
-            Column::of::<i64>(tracks.iter().map(|track| of(track) as i64).collect())
-        };
-        let seconds = |of: fn(&Track) -> f64| Column::of::<f64>(tracks.iter().map(of).collect());
-        let columns = [
-            ("slices", counts(|track| track.slices)),
-            ("seconds", seconds(|track| track.seconds)),
-            ("left_out", counts(|track| track.left_out)),
-            ("left_out_seconds", seconds(|track| track.left_out_seconds)),
-        ];
-        for (name, column) in columns {
-            list.append((name, Bound::new(py, column)?))?;
-        }
-        Ok(list)
+        to_list(py, tracks(&self.trace.tracks))
     }
 
     /// One row per loop: instruction, name, trip_count (-1: not known), shown.
     fn loops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let loops = &self.trace.loops;
-        let list = PyList::empty(py);
-        let rows = Column::of(loops.iter().map(|found| found.row.0).collect());
-        list.append(("instruction", Bound::new(py, rows)?))?;
-        let name = |row: Row| self.timed.held.core.instruction_name(row).into();
-        let names = loops.iter().map(|found| name(found.row)).collect();
-        list.append(("name", Bound::new(py, TextColumn::new_from(names, None))?))?;
-        let narrow = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        let trips = |found: &ShownLoop| found.trip_count.map_or(-1, narrow);
-        let trips = Column::of::<i64>(loops.iter().map(trips).collect());
-        list.append(("trip_count", Bound::new(py, trips)?))?;
-        let shown = Column::of::<i64>(loops.iter().map(|found| narrow(found.shown)).collect());
-        list.append(("shown", Bound::new(py, shown)?))?;
-        Ok(list)
+        to_list(py, shown_loops(&self.timed.held.core, &self.trace.loops))
     }
 
     /// The most bytes alive; None where they are not counted.

@@ -212,6 +212,48 @@ impl Sent {
         );
         built
     }
+
+    /// The columns of the table of arrays that collectives move.
+    pub fn pieces(&self, module: &Module) -> Columns {
+        let origin = Origin::new(module);
+        let all = &self.found;
+        let each = || {
+            all.collectives.iter().flat_map(|collective| {
+                let range = collective.pieces.start as usize..collective.pieces.end as usize;
+                let pieces = all.pieces.get(range).unwrap_or_default();
+                pieces.iter().map(move |piece| (collective, piece))
+            })
+        };
+        let mut built = Columns::default();
+        built.rows(common::instruction(), each().map(|(collective, _)| collective.row));
+        let field = Field::instruction("array", "The row number of the array that is moved.");
+        built.rows(field, each().map(|(_, piece)| piece.row));
+        let field = Field::bytes("payload_in", "Its bytes.").nullable().summed();
+        built.numbers(field, each().map(|(_, piece)| number(Some(piece.bytes))));
+        built.texts(common::moved(), each().map(|(_, piece)| piece.moved.as_str()));
+        let doc = "The parameter that a weight is, otherwise the row that computes the array.";
+        let field = Field::instruction("source", doc).nullable();
+        built.numbers(field, each().map(|(_, piece)| row_or_none(piece.source)));
+        built.texts(common::tensor(), each().map(|(_, piece)| origin.tensor(piece)));
+        built
+    }
+
+    /// The columns of the table of all instructions that collectives are written as.
+    pub fn members(&self) -> Columns {
+        let all = &self.found;
+        let each = || {
+            all.collectives.iter().flat_map(|collective| {
+                let range = collective.members.start as usize..collective.members.end as usize;
+                let members = all.members.get(range).unwrap_or_default();
+                members.iter().map(move |row| (collective.row, *row))
+            })
+        };
+        let mut built = Columns::default();
+        built.rows(common::instruction(), each().map(|(first, _)| first));
+        let field = Field::instruction("member", "The row number of an instruction of it.");
+        built.rows(field, each().map(|(_, row)| row));
+        built
+    }
 }
 
 /// What executing something of `size` bytes `count` times moves; -1 if either is not known.

@@ -121,8 +121,8 @@ pub struct Field {
     pub kind: Kind,
     /// One sentence about the values.
     pub doc: Cow<'static, str>,
-    /// The heading for people, if it is not the name.
-    pub(super) label: Cow<'static, str>,
+    /// The heading for people; empty if it is the name. See [`Field::heading`].
+    pub label: Cow<'static, str>,
     /// Whether a value may be unknown or absent.
     pub is_nullable: bool,
     /// Whether numbers below zero are values.

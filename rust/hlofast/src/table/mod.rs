@@ -5,24 +5,36 @@ mod changes;
 mod collectives;
 mod columns;
 pub mod common;
+mod costs;
 mod facts;
 mod field;
 mod matmuls;
+mod memory_files;
 mod modules;
 mod packed;
+mod planned;
 mod remat;
 mod scopes;
+mod staged;
 mod text;
+mod timed;
 
 pub use buffers::buffers;
 pub use changes::{changes, pairs};
 pub use collectives::Sent;
 pub use columns::{Columns, Texts, Values};
+pub use costs::{
+    branches, computation_costs, cost_groups, departures, loops, memory_spaces, unpriced,
+};
 pub use facts::{Origin, index_text, narrow, number, row_or_none, shape_text};
 pub use field::{Field, Kind};
 pub use matmuls::matmuls;
+pub use memory_files::memory_file;
 pub use modules::{computations, findings, instructions};
+pub use planned::candidates;
 pub use remat::{gathers, recomputed, remat, residuals};
 pub use scopes::{SCOPE_BYTES, ScopeTexts};
+pub use staged::{cross_mesh, divisions, markers, sections, stage_values, stash};
 pub(crate) use text::json_text;
 pub use text::{csv, json_lines};
+pub use timed::{communications, shown_loops, tracks};

@@ -1,0 +1,36 @@
+//! The table of what one of XLA's memory files says.
+
+use super::{Columns, Field, common, index_text, row_or_none};
+use crate::ir::Module;
+use crate::memory::FileRow;
+
+/// One row per entry of the file.
+pub fn memory_file(module: &Module, rows: &[FileRow]) -> Columns {
+    let each = || rows.iter();
+    let mut table = Columns::default();
+    table.numbers(common::instruction().nullable(), each().map(|entry| row_or_none(entry.row)));
+    let name = |entry: &FileRow| entry.row.map(|row| module.instruction_name(row));
+    table.texts(common::name().nullable(), each().map(|entry| name(entry).unwrap_or_default()));
+    let index = |entry: &FileRow| entry.row.map_or(String::new(), |_| index_text(&entry.path));
+    let doc = "Which part of a tuple result the value is; {} for the whole.";
+    table.texts(Field::text("index", doc).nullable(), each().map(index));
+    let field = Field::index("allocation", "The number of the allocation.").nullable();
+    table.numbers(field, each().map(|entry| entry.allocation));
+    let field = Field::text("kind", "What the file calls the allocation.").nullable();
+    table.texts(field, each().map(|entry| &entry.kind));
+    let field = Field::bytes("bytes", "Bytes of it.").nullable().summed();
+    table.numbers(field, each().map(|entry| entry.bytes));
+    let doc = "Whether the bytes are exact; some files round them.";
+    table.flags(Field::flag("is_exact", doc).label("exact"), each().map(|entry| entry.is_exact));
+    let field = Field::index("offset", "Where in the allocation it lies.").nullable();
+    table.numbers(field, each().map(|entry| entry.offset));
+    let field = Field::index("first_step", "The first step it is alive at.").nullable();
+    table.numbers(field, each().map(|entry| entry.steps.0));
+    let field = Field::index("last_step", "The last step it is alive at.").nullable();
+    table.numbers(field, each().map(|entry| entry.steps.1));
+    let field = Field::flag("is_at_peak", "Whether it is alive at the peak.").label("at peak");
+    table.flags(field, each().map(|entry| entry.is_at_peak));
+    let field = Field::count("values", "Values that share it.").nullable();
+    table.numbers(field, each().map(|entry| entry.values));
+    table
+}

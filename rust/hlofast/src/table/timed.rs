@@ -1,0 +1,77 @@
+//! The tables of modelled time: collectives, tracks of the schedule, loops in it.
+
+use super::{Columns, Field, common, number};
+use crate::comms::Collective;
+use crate::ir::Module;
+use crate::time::{Communication, Time};
+use crate::trace::{ShownLoop, Track};
+
+/// One row per collective of `found`: how long it takes, and how much of that is waited for.
+/// `multiplicity` is by row.
+pub fn communications(
+    module: &Module,
+    time: &Time,
+    found: &[Collective],
+    multiplicity: &[i64],
+) -> Columns {
+    let each = || found.iter();
+    let estimates = || time.communications.iter();
+    let mut table = Columns::default();
+    let doc = "The row that is scheduled: the collective, or the fusion or call that it is in.";
+    table.rows(common::instruction().renamed("instruction", doc), each().map(|c| c.outer));
+    table.texts(common::name(), each().map(|c| module.instruction_name(c.outer)));
+    let field = Field::name("collective", "The name of the collective itself.");
+    table.texts(field, each().map(|c| module.instruction_name(c.row)));
+    let field = Field::word("kind", "What it does: all-reduce, all-gather and so on.");
+    table.texts(field, each().map(|c| c.kind.as_str()));
+    table.texts(common::axes(), estimates().map(|c| &c.axes));
+    let field = Field::bytes("payload", "Bytes of the whole array.").nullable();
+    table.numbers(field, each().map(|c| number(c.payload())));
+    table.numbers(common::group_size(), each().map(|c| number(c.group_size)));
+    let mut add = |field: Field, of: fn(&Communication) -> f64| {
+        table.reals(field.nullable(), estimates().map(of));
+    };
+    add(common::wire_bytes(), |c| c.estimate.wire_bytes);
+    add(Field::seconds("seconds", "Time of one execution."), |c| c.estimate.seconds);
+    let doc = "The part of the time that does not depend on the size.";
+    add(Field::seconds("alpha_seconds", doc).label("latency s"), |c| c.estimate.latency);
+    let doc = "Wire bytes over the rest of the time, in bytes per second.";
+    add(Field::number("bytes_per_second", doc).label("B/s"), |c| c.estimate.bandwidth);
+    let waited = time.simulation.collectives.iter().map(|entry| entry.1);
+    let doc = "The part of the time of one execution that the step waits for.";
+    table.reals(Field::seconds("exposed_seconds", doc).nullable().label("exposed s"), waited);
+    let runs = |c: &Collective| multiplicity.get(c.outer.0 as usize).copied().unwrap_or(-1);
+    table.numbers(common::multiplicity(), each().map(runs));
+    let field = Field::text("unknown", "The figure that is missing.").nullable();
+    table.texts(field, estimates().map(|c| c.missing.unwrap_or("")));
+    table
+}
+
+/// One row per track of a timeline.
+pub fn tracks(tracks: &[Track]) -> Columns {
+    let each = || tracks.iter();
+    let mut table = Columns::default();
+    table.texts(Field::name("track", "The track."), each().map(|track| &track.name));
+    let field = Field::count("slices", "Slices on it.").summed();
+    table.numbers(field, each().map(|track| track.slices as i64));
+    let field = Field::seconds("seconds", "Their time.").summed();
+    table.reals(field, each().map(|track| track.seconds));
+    let field = Field::count("left_out", "Slices of iterations that are not shown.").summed();
+    table.numbers(field.label("left out"), each().map(|track| track.left_out as i64));
+    let field = Field::seconds("left_out_seconds", "The time of those.").summed();
+    table.reals(field.label("left out s"), each().map(|track| track.left_out_seconds));
+    table
+}
+
+/// One row per loop of a timeline.
+pub fn shown_loops(module: &Module, loops: &[ShownLoop]) -> Columns {
+    let each = || loops.iter();
+    let mut table = Columns::default();
+    table.rows(common::instruction(), each().map(|shown| shown.row));
+    table.texts(common::name(), each().map(|shown| module.instruction_name(shown.row)));
+    let field = Field::count("trip_count", "Iterations of the loop.").nullable();
+    table.numbers(field, each().map(|shown| number(shown.trip_count)));
+    let field = Field::count("shown", "Iterations that the timeline shows.");
+    table.numbers(field, each().map(|shown| i64::try_from(shown.shown).unwrap_or(i64::MAX)));
+    table
+}
