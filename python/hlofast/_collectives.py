@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._cost import read_rules
-from hlofast.table import Table, column_of
+from hlofast._core import Field
+from hlofast.table import Table, with_source
 
 TYPE_CHECKING = False  # The command line lists collectives; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ ALPA_COUNTERS = ("total", "all-reduce", "all-gather", "reduce-scatter", "all-to-
 ALPA_MESH_ALPHA = (1.0, 1.0)
 ALPA_MESH_BETA = (1.0, 0.1)
 _ALPA_KINDS = frozenset({"all-gather", "all-reduce", "reduce-scatter", "all-to-all"})
+
+
+_COLLECTIVES = Field("count", "collectives", "Collectives, each once.", adds_up=True)
+_UNPRICED = Field("count", "unpriced", "Collectives that the model has no price for.")
+_COST = Field("number", "cost", "Their cost in the units of the arguments.", adds_up=True)
+_REASON = Field("text", "reason", "Why the groups follow no axes.")
 
 
 def devices_of(module: Module) -> int:
@@ -49,28 +56,7 @@ class Collectives(Table):
 
     One row per collective and phase in which it is executed. However it is written (at once, as
     start and done, in an asynchronous computation, in a fusion or in several), a collective is
-    one; transfers between host and device are none. Columns (int64 and texts; -1 and empty texts
-    are what is not known or not there):
-
-    `instruction` (row number), `name`, `computation`, `scheduled_as` (the row that stands for it
-    where the program is scheduled: itself, or what wraps it), `done` (the row after which its
-    result is there), `kind`, `written_as` (another kind where the compiler writes a gather as an
-    all-reduce, or a reduce-scatter as an all-reduce and a slice), `channel_id`, `groups`, `axes`
-    (of `mesh`), `shift` (of permutes: axes and how far), `network` (the slowest part of it that an
-    exchange needs, where the mesh has hosts or slices), `group_size` (devices in one exchange),
-    `payload_in`, `payload_out` (bytes of operands and results on one device), `payload` (bytes of
-    the whole array: of an all-gather the result, of others the operands), `wire_bytes` (bytes each
-    device sends around a ring of `group_size` devices: of an all-reduce 2(n-1)/n of the payload,
-    of others (n-1)/n, of permutes and transfers all of it), `multiplicity` (how often it is
-    executed in the phase), `is_lower_bound` (uint8: 1 inside loops of unknown trip count, which
-    count once), `total_payload`, `total_wire_bytes` (of all executions), `trip_count` (of the
-    innermost loop around it; 1 outside), `peeled_from` (the row in a loop of which it is an
-    iteration taken out of the loop), `moved` (weight, gradient, activation or other: what most of
-    its bytes are), `tensors` (how many arrays), `tensor` (the first of those), `phase`,
-    `is_phase_inferred` (uint8: 1 where a nameless collective has the phase of what uses the weights
-    it moves, or of what most of its bytes are made by), `scope`,
-    `op_name`, `source_file`, `source_line`, `instructions_between`, `flops_between` (what is
-    scheduled between start and done).
+    one; transfers between host and device do not count. `fields` says what the columns are.
     """
 
     __slots__ = ("_data", "_members", "_pieces", "_rules", "mesh", "module")
@@ -137,15 +123,14 @@ class Collectives(Table):
 
         Columns: `instruction`, `name`, `groups` and `reason`; one row per collective.
         """
-        columns = [self._columns[name].tolist() for name in ("instruction", "name", "groups")]
-        found: dict[int, tuple[str, str, str]] = {}
+        columns = [self.values(name) for name in ("instruction", "name", "groups")]
+        found: dict[int, tuple[str, str | None, str]] = {}
         for row, name, groups, reason in zip(*columns, self._data.mismatches(), strict=True):
             if reason:
                 found.setdefault(row, (name, groups, reason))
         texts = [list(column) for column in zip(*found.values(), strict=True)] or [[], [], []]
-        named = zip(("name", "groups", "reason"), texts, strict=True)
-        rows = ("instruction", column_of(list(found)))
-        return Table([rows, *((name, _core.TextColumn(values)) for name, values in named)])
+        fields = (self.field("name"), self.field("groups"), _REASON)
+        return Table.of([(self.field("instruction"), list(found)), *zip(fields, texts, strict=True)])
 
     @property
     def host_transfers(self) -> tuple[int, ...]:
@@ -156,29 +141,22 @@ class Collectives(Table):
         """Totals by `name`: any column, or `source` (file and line).
 
         Columns: `name`, `collectives` (each once, however many phases execute it), then the sums
-        of `multiplicity`, `total_payload` and `total_wire_bytes`, or of the columns `totals`. A
-        sum of one of these three is -1 (unknown) where one of the figures is. A `KeyError` for
-        other names, a `TypeError` for a total of texts.
+        of `multiplicity`, `total_payload` and `total_wire_bytes`, or of the columns `totals`, and
+        `unknown`, as `Table.by` makes them. A `KeyError` for other names, a `TypeError` for a total
+        of what is no amount.
         """
         table: Table = self
         if name == "source":
-            columns = list(self._columns.items())
-            table = Table([*columns, (name, _core.TextColumn(self._sources()))])
+            table = with_source(self)
         grouped = Table.by(table, name, totals=totals)
         found: dict[object, set[int]] = {}
-        keys = table._columns[name].tolist()
-        for key, row in zip(keys, self._columns["instruction"].tolist(), strict=True):
+        keys = table.values(name)
+        for key, row in zip(keys, self.values("instruction"), strict=True):
             found.setdefault(key, set()).add(row)
-        counts = column_of([len(rows) for rows in found.values()])
-        sums = [(column, grouped._columns[column]) for column in grouped.columns[2:]]
-        return Table([(name, grouped._columns[name]), ("collectives", counts), *sums])
-
-    def _sources(self) -> list[str]:
-        """By row: file and line, empty where there is no file."""
-        files = self._columns["source_file"].tolist()
-        lines = self._columns["source_line"].tolist()
-        pairs = zip(files, lines, strict=True)
-        return [(f"{file}:{line}" if line > 0 else file) if file else "" for file, line in pairs]
+        columns = grouped._described_by_name()
+        counts = Table.of([(_COLLECTIVES, [len(rows) for rows in found.values()])])
+        columns["rows"] = (_COLLECTIVES, counts._columns[_COLLECTIVES.name])
+        return Table(columns.values())
 
     def alpa_counters(self, *, ignore_scalars: bool = False) -> dict[str, int]:
         """What Alpa's `count_communication_primitives` counts in the module's text.
@@ -229,11 +207,11 @@ class Collectives(Table):
         rows: dict[str, set[int]] = {}
         unpriced: dict[str, set[int]] = {}
         for row, numbers in zip(self, self._data.axis_numbers(), strict=True):
-            key, instruction = row["axes"], row["instruction"]
+            key, instruction = row["axes"] or "", row["instruction"]
             rows.setdefault(key, set()).add(instruction)
             costs.setdefault(key, 0.0)
             missing = unpriced.setdefault(key, set())
-            unknown = min(row["group_size"], row["payload"], row["multiplicity"]) < 0
+            unknown = None in (row["group_size"], row["payload"], row["multiplicity"])
             if row["kind"] not in _ALPA_KINDS or unknown or not numbers:
                 missing.add(instruction)
                 continue
@@ -249,12 +227,12 @@ class Collectives(Table):
                 beta=beta,
             )
             costs[key] += row["multiplicity"] * cost
-        return Table(
+        return Table.of(
             [
-                ("axes", _core.TextColumn(list(costs))),
-                ("collectives", column_of([len(found) for found in rows.values()])),
-                ("unpriced", column_of([len(found) for found in unpriced.values()])),
-                ("cost", column_of(list(costs.values()), "d")),
+                (self.field("axes"), [axes or None for axes in costs]),
+                (_COLLECTIVES, [len(found) for found in rows.values()]),
+                (_UNPRICED, [len(found) for found in unpriced.values()]),
+                (_COST, list(costs.values())),
             ]
         )
 

@@ -202,6 +202,21 @@ class Utilization:
         return f"Utilization({figures})"
 
 
+_COLUMNS = (
+    _core.Field("flops", "flops", "FLOPs of one execution.", label="FLOP"),
+    _core.Field("count", "transcendentals", "Transcendental functions of one execution."),
+    _core.Field("bytes", "bytes_accessed", "Bytes that one execution reads and writes."),
+    _core.Field("bytes", "bytes_read", "Bytes that one execution reads from HBM."),
+    _core.Field("bytes", "bytes_written", "Bytes that one execution writes to HBM."),
+    _core.Field(
+        "count", "multiplicity", "Executions in one step.", label="calls", nullable=True
+    ),
+    _core.Field("word", "provenance", "How the FLOPs are known."),
+    _core.Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
+    _core.Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
+)
+
+
 class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
     """Read-only NumPy arrays with one entry per instruction, as attributes and as items.
 
@@ -213,13 +228,16 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
     (uint32: position in `Cost.scopes`).
     """
 
-    __slots__ = ("_arrays", "_data", "_names")
+    __slots__ = ("_arrays", "_data", "_names", "fields")
 
     def __init__(self, data: _core.CostData, is_xla: bool) -> None:
         self._data = data
-        split = () if is_xla else ("bytes_read", "bytes_written")
-        counts = ("flops", "transcendentals", "bytes_accessed", *split)
-        self._names = (*counts, "multiplicity", "provenance", "phase", "scope")
+        split = ("bytes_read", "bytes_written")
+        self.fields = tuple(
+            field for field in _COLUMNS if not (is_xla and field.name in split)
+        )
+        """What each column is."""
+        self._names = tuple(field.name for field in self.fields)
         self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> numpy.typing.NDArray[Any]:
@@ -350,14 +368,13 @@ class Cost:
         """
         if depth < 0:
             raise ValueError(f"depth is {depth}")
-        columns = self._data.group(key, min(depth, 2**32 - 1))
-        return Table((key if name == "key" else name, column) for name, column in columns)
+        return Table(self._data.group(key, min(depth, 2**32 - 1)))
 
     @property
     def computations(self) -> Table:
         """One execution of each computation with all that it calls, and its multiplicity.
 
-        The multiplicity is how often the totals count it (-1 beyond 64 bits).
+        The multiplicity is how often the totals count it.
         """
         return Table(self._data.computations())
 
@@ -365,7 +382,7 @@ class Cost:
     def loops(self) -> Table:
         """The loops: instruction, name, trip_count, provenance, reason, multiplicity.
 
-        The trip count is -1 if unknown, the loop then counts once; the multiplicity is that of
+        A loop of unknown trip count counts once; the multiplicity is that of
         the loop instruction.
         """
         return Table(self._data.loops())
@@ -502,8 +519,8 @@ class Cost:
         if self.xla:
             raise ValueError("utilization is counted as executed, not with xla=True")
         products = self.matmuls().to_pylist()
-        matmul = sum(row["flops"] for row in products)
-        recomputed = sum(row["flops"] for row in products if row["phase"] == "recompute")
+        matmul = sum(row["flops"] or 0 for row in products)
+        recomputed = sum(row["flops"] or 0 for row in products if row["phase"] == "recompute")
         collectives, recomputed_collectives = self._data.collective_flops()
         by_phase = {row["phase"]: row["flops"] for row in self.by("phase")}
         operations = self._totals[0] - collectives
@@ -533,7 +550,7 @@ class Cost:
             return True
         if any(row["executions"] for row in self.unpriced):
             return True
-        if any(row["multiplicity"] < 0 for row in self.computations):
+        if None in self.computations.values("multiplicity"):
             return True
         times = self._data.column("multiplicity")
         rows = (*self._data.unknown_rows().tolist(), *self._data.unknown_products().tolist())
@@ -543,12 +560,11 @@ class Cost:
         """The instruction table of the module with the columns of this count."""
         columns = _core._instruction_columns(self.module)
         words = {"provenance": _core.provenances, "phase": _core.phases, "scope": self.scopes}
-        for name in self.columns:
-            column = self._data.column(name)
-            if name in words:
-                columns.append((name, _core.TextColumn(list(words[name]), column)))
-            else:
-                columns.append((name, column))
+        for field in self.columns.fields:
+            column: _core.Column | _core.TextColumn = self._data.column(field.name)
+            if field.is_text:
+                column = _core.TextColumn(list(words[field.name]), column)
+            columns.append((field, column))
         return Table(columns)
 
     def __repr__(self) -> str:

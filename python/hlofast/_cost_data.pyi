@@ -2,9 +2,9 @@
 
 from typing import Any, final
 
-from hlofast._core import Column, Mesh, Module, TextColumn, TimeData
+from hlofast._core import Column, Field, Mesh, Module, TextColumn, TimeData
 
-_Columns = list[tuple[str, Column | TextColumn]]
+_Columns = list[tuple[Field, Column | TextColumn]]
 
 def _cost(
     module: Module,

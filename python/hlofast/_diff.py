@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from hlofast import _core
+from hlofast._core import Field
 from hlofast._cost import read_rules
-from hlofast.table import Table, column_of
+from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line compares modules; importing typing would slow its start.
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from hlofast._core import Mesh, Module
     from hlofast._cost import Cost, Rules
 
     _Peak = tuple[int | None, list[str]]
+    _Key = tuple[str | None, ...]
 
 _SUMS = ("flops", "transcendentals", "bytes_accessed")
 _SENT = ("multiplicity", "total_payload", "total_wire_bytes")
+_TOTALS = (
+    Field("word", "measure", "What is compared."),
+    Field("count", "before", "The figure of the first module.", nullable=True),
+    Field("count", "after", "The figure of the second module.", nullable=True),
+    Field("count", "change", "The second less the first.", nullable=True, signed=True),
+    Field("flag", "is_lower_bound", "Whether FLOPs are missing in either module."),
+    Field("word", "provenance", "How the figures are known."),
+)
+_OPCODE = Field("word", "opcode", "The opcode.")
+_INSTRUCTIONS = Field("count", "instructions", "Instructions of that opcode.")
 
 
 class Diff:
@@ -121,9 +134,9 @@ class Diff:
     def counts(self) -> dict[str, int]:
         """How many causes there are by kind; of those that changed by aspect."""
         counts: dict[str, int] = {}
-        columns = (self.causes._columns[name].tolist() for name in ("kind", "aspect"))
+        columns = (self.causes.values(name) for name in ("kind", "aspect"))
         for kind, aspect in zip(*columns, strict=True):
-            name = f"{kind} {aspect}".rstrip()
+            name = f"{kind} {aspect or ''}".rstrip()
             counts[name] = counts.get(name, 0) + 1
         return counts
 
@@ -132,9 +145,8 @@ class Diff:
 
         Columns: `measure` (instructions, computations, flops, transcendentals, bytes_accessed,
         live_peak (bytes), collectives, payload and wire_bytes (of all executions)), `before`,
-        `after`, `change` (their difference; all int64, with -1 and 0 where a figure is not known),
-        `is_known` (uint8), `is_lower_bound` (uint8: 1 where FLOPs are missing in either module,
-        see `Cost.mfu`), `provenance`: counts are exact, the others are modelled. Instructions and
+        `after`, `change` (their difference; unknown where either is), `is_lower_bound` (where FLOPs
+        are missing in either module, see `Cost.mfu`), `provenance`: counts are exact, the others are modelled. Instructions and
         computations are those that the texts write, as in `Module.summary`; `notes` says how many
         more they imply where that differs.
         """
@@ -155,23 +167,11 @@ class Diff:
         exact = ("instructions", "computations", "collectives")
         rows = []
         for name, (before, after) in known.items():
-            is_known = before is not None and after is not None
-            change = after - before if before is not None and after is not None else 0
-            provenance = "exact" if name in exact else "modelled" if is_known else "unknown"
+            change = after - before if before is not None and after is not None else None
+            provenance = "exact" if name in exact else "unknown" if change is None else "modelled"
             is_bound = bound and name not in (*exact, "live_peak")
-            rows.append((name, before, after, change, is_known, is_bound, provenance))
-        names, befores, afters, changes, knowns, bounds, provenances = zip(*rows, strict=True)
-        return Table(
-            [
-                ("measure", _core.TextColumn(list(names))),
-                ("before", column_of([-1 if value is None else value for value in befores])),
-                ("after", column_of([-1 if value is None else value for value in afters])),
-                ("change", column_of(list(changes))),
-                ("is_known", column_of([int(value) for value in knowns], "B")),
-                ("is_lower_bound", column_of([int(value) for value in bounds], "B")),
-                ("provenance", _core.TextColumn(list(provenances))),
-            ]
-        )
+            rows.append((name, before, after, change, is_bound, provenance))
+        return Table.of(zip(_TOTALS, zip(*rows, strict=True), strict=True))
 
     @property
     def notes(self) -> list[str]:
@@ -205,7 +205,8 @@ class Diff:
         """
         tables = [cost.by(key, depth=depth) for cost in self._both_costs()]
         before, after = (_rows_by(table, [key], _cost_columns(table)) for table in tables)
-        return _side_by_side([key], list(_SUMS), before, after)
+        fields = [tables[0].field(name) for name in _SUMS]
+        return _side_by_side([tables[0].field(key)], fields, before, after)
 
     def opcodes(self) -> Table:
         """Instructions by opcode: columns `opcode`, `instructions_before`, `instructions_after`.
@@ -213,7 +214,7 @@ class Diff:
         Those that differ most stand first.
         """
         before, after = (_opcodes(module) for module in (self.before, self.after))
-        return _side_by_side(["opcode"], ["instructions"], before, after)
+        return _side_by_side([_OPCODE], [_INSTRUCTIONS], before, after)
 
     def collectives(self, by: str = "axes") -> Table:
         """Collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
@@ -223,12 +224,14 @@ class Diff:
         those of `mesh`, otherwise of the mesh that each text speaks of.
         """
         keys = ["kind"] if by == "kind" else ["kind", by]
-        names = dict(zip(_SENT, ("executions", "payload", "wire_bytes"), strict=True))
+        tables = [self._sent(module) for module in (self.before, self.after)]
         before, after = (
-            _rows_by(self._sent(module), keys, {column: [column] for column in names})
-            for module in (self.before, self.after)
+            _rows_by(table, keys, {column: [column] for column in _SENT}) for table in tables
         )
-        return _side_by_side(keys, list(names.values()), before, after)
+        fields = [tables[0].field(key) for key in keys]
+        names = zip(_SENT, ("executions", "payload", "wire_bytes"), strict=True)
+        sums = [tables[0].field(own).replace(name=name, label=name) for own, name in names]
+        return _side_by_side(fields, sums, before, after)
 
     def _sent(self, module: Module) -> Table:
         cost = self._both_costs()[0 if module is self.before else 1]
@@ -272,23 +275,18 @@ def _implied(module: Module) -> tuple[int, int]:
     return len(module) - module.instruction_count, computations
 
 
-def _opcodes(module: Module) -> dict[tuple[str, ...], list[int]]:
+def _opcodes(module: Module) -> dict[_Key, list[int | None]]:
     rows = module.summary(shapes=1)["opcodes"]
     return {(row["opcode"],): [row["instructions"]] for row in rows}
 
 
 def _distinct(collectives: Table) -> set[Any]:
-    return set(collectives._columns["instruction"].tolist())
+    return set(collectives.values("instruction"))
 
 
 def _sum(table: Table, column: str) -> int | None:
-    values = _numbers(table, column)
-    return None if any(value < 0 for value in values) else sum(values)
-
-
-def _numbers(table: Table, column: str) -> list[int]:
-    values: list[Any] = table._columns[column].tolist()
-    return values
+    values = table.values(column)
+    return None if None in values else sum(values)
 
 
 def _cost_columns(table: Table) -> dict[str, list[str]]:
@@ -300,38 +298,41 @@ def _cost_columns(table: Table) -> dict[str, list[str]]:
 
 def _rows_by(
     table: Table, keys: list[str], sums: dict[str, list[str]]
-) -> dict[tuple[str, ...], list[int]]:
-    """By key the sums of columns; -1 where one of the figures is."""
-    rows: dict[tuple[str, ...], list[int]] = {}
-    places = zip(*(table._columns[key].tolist() for key in keys), strict=True)
-    columns = [[_numbers(table, name) for name in names] for names in sums.values()]
+) -> dict[_Key, list[int | None]]:
+    """By key the sums of columns; None where one of the figures is unknown."""
+    rows: dict[_Key, list[int | None]] = {}
+    places = zip(*(table.values(key) for key in keys), strict=True)
+    columns = [[table.values(name) for name in names] for names in sums.values()]
     for index, place in enumerate(places):
-        row = rows.setdefault(tuple(str(part) for part in place), [0] * len(columns))
+        row = rows.setdefault(place, [0] * len(columns))
         for number, values in enumerate(columns):
-            figures = [column[index] for column in values]
-            is_unknown = row[number] < 0 or any(figure < 0 for figure in figures)
-            row[number] = -1 if is_unknown else row[number] + sum(figures)
+            figures = [row[number], *(column[index] for column in values)]
+            row[number] = None if None in figures else sum(figures)
     return rows
 
 
 def _side_by_side(
-    keys: list[str],
-    names: list[str],
-    before: dict[tuple[str, ...], list[int]],
-    after: dict[tuple[str, ...], list[int]],
+    keys: list[Field],
+    names: list[Field],
+    before: Mapping[_Key, Sequence[int | None]],
+    after: Mapping[_Key, Sequence[int | None]],
 ) -> Table:
     """Sums of both modules by key; those whose last sum differs most first."""
     nothing = [0] * len(names)
     places = list(dict.fromkeys([*before, *after]))
     rows = [(place, before.get(place, nothing), after.get(place, nothing)) for place in places]
-    rows.sort(key=lambda row: -abs(row[2][-1] - row[1][-1]))
-    columns: list[tuple[str, _core.Column | _core.TextColumn]] = []
+    rows.sort(key=lambda row: -abs((row[2][-1] or 0) - (row[1][-1] or 0)))
+    columns: list[tuple[Field, list[Any]]] = []
     for number, key in enumerate(keys):
-        columns.append((key, _core.TextColumn([place[number] for place, _, _ in rows])))
-    for number, name in enumerate(names):
-        columns.append((f"{name}_before", column_of([row[number] for _, row, _ in rows])))
-        columns.append((f"{name}_after", column_of([row[number] for _, _, row in rows])))
-    return Table(columns)
+        columns.append((key, [place[number] for place, _, _ in rows]))
+    for number, field in enumerate(names):
+        for side, values in (
+            ("before", [own[number] for _, own, _ in rows]),
+            ("after", [own[number] for _, _, own in rows]),
+        ):
+            of_side = field.replace(name=f"{field.name}_{side}", label=f"{field.label} {side}")
+            columns.append((of_side, values))
+    return Table.of(columns)
 
 
 def compare(

@@ -2,9 +2,9 @@
 
 from typing import final
 
-from hlofast._core import Column, Module, TextColumn
+from hlofast._core import Column, Field, Module, TextColumn
 
-_Columns = list[tuple[str, Column | TextColumn]]
+_Columns = list[tuple[Field, Column | TextColumn]]
 
 def _diff(
     before: Module, after: Module, *, layouts: bool, backend_config: bool, schedule: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._cost import read_rules
-from hlofast.table import Table, column_of
+from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line lists findings; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Findings:
     CODES = CODES
     """The names of all findings."""
 
-    __slots__ = ("_findings", "_rules", "mesh", "module", "options")
+    __slots__ = ("_findings", "_rules", "_table", "mesh", "module", "options")
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Findings:
         rules: list[tuple[str, str]] | None,
         options: dict[str, float],
     ) -> None:
-        data = _core._cost(module, rules=rules).lint(mesh, **options)
+        found, columns = _core._cost(module, rules=rules).lint(mesh, **options)
         self.module = module
         """The module."""
         self.mesh: Mesh | None = mesh
@@ -127,7 +127,8 @@ class Findings:
         self.options: dict[str, float] = OPTIONS | options
         """From where on something is a finding."""
         self._rules = rules
-        self._findings = tuple(Finding(module, found) for found in data)
+        self._findings = tuple(Finding(module, own) for own in found)
+        self._table = Table(columns)
 
     def of(self, code: str) -> tuple[Finding, ...]:
         """The findings called `code`; a `ValueError` if there is no such code."""
@@ -143,40 +144,8 @@ class Findings:
         return counts
 
     def table(self) -> Table:
-        """One row per finding.
-
-        Columns: `code`, `name` and `instruction` (the first), `instructions` (how many),
-        `places`, `bytes`, `flops` (-1 if there are none or they are not known), `bytes_are`,
-        `phase` (several joined by `+`), `source_file`, `source_line` (empty, -1 without),
-        `is_lower_bound`, `provenance`, `message`, `remedy`.
-        """
-
-        def texts(values: list[str]) -> _core.TextColumn:
-            return _core.TextColumn(values)
-
-        def numbers(values: list[int | None]) -> _core.Column:
-            return column_of([-1 if value is None else value for value in values])
-
-        found = self._findings
-        return Table(
-            [
-                ("code", texts([one.code for one in found])),
-                ("name", texts([one.names[0] for one in found])),
-                ("instruction", numbers([one.instructions[0] for one in found])),
-                ("instructions", numbers([len(one.instructions) for one in found])),
-                ("places", numbers([one.places for one in found])),
-                ("bytes", numbers([one.bytes for one in found])),
-                ("bytes_are", texts([one.bytes_are or "" for one in found])),
-                ("flops", numbers([one.flops for one in found])),
-                ("phase", texts(["+".join(one.phases) for one in found])),
-                ("source_file", texts([one.source_file or "" for one in found])),
-                ("source_line", numbers([one.source_line for one in found])),
-                ("is_lower_bound", numbers([int(one.is_lower_bound) for one in found])),
-                ("provenance", texts([one.provenance for one in found])),
-                ("message", texts([one.message for one in found])),
-                ("remedy", texts([one.remedy for one in found])),
-            ]
-        )
+        """One row per finding; `Table.fields` says what the columns are."""
+        return self._table
 
     def __len__(self) -> int:
         return len(self._findings)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hlofast import _core
-from hlofast.table import Table, column_of
+from hlofast._core import Field
+from hlofast.table import Table, column_of, with_source
 
 TYPE_CHECKING = False  # The command line analyses memory; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ ORDERS = {
     "post_order": "operands before users, from the instructions that nobody uses on",
     "list": "of what is ready, what frees most memory beyond what it makes",
 }
+_STEP = Field("index", "step", "The step of the schedule.")
+_INSTRUCTION = Field("instruction", "instruction", "The row number of what runs in it.")
+_BYTES = Field("bytes", "bytes", "Bytes alive while it runs.")
 _SMALL_TABLES = ("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7")
 
 
@@ -202,9 +206,9 @@ class Memory:
         timeline = self._data.timeline()
         return Table(
             [
-                ("step", column_of(list(range(len(timeline))))),
-                ("instruction", self._data.sequence()),
-                ("bytes", timeline),
+                (_STEP, column_of(_STEP, range(len(timeline)))),
+                (_INSTRUCTION, self._data.sequence()),
+                (_BYTES, timeline),
             ]
         )
 
@@ -219,19 +223,7 @@ class Memory:
             raise ValueError(f"by is one of {', '.join(KEYS)}, not {key!r}")
         table = self.live
         if key == "source":
-            places = [
-                f"{file}:{line}" if file else ""
-                for file, line in zip(
-                    table._columns["source_file"].tolist(),
-                    table._columns["source_line"].tolist(),
-                    strict=True,
-                )
-            ]
-            texts = list(dict.fromkeys(places))
-            numbers = {text: number for number, text in enumerate(texts)}
-            codes = column_of([numbers[text] for text in places], "i")
-            columns = dict(table._columns) | {"source": _core.TextColumn(texts, codes)}
-            table = Table(columns.items())
+            table = with_source(table)
         return table.by(key, totals=("bytes", "byte_steps")).sort_by("bytes", descending=True)
 
     def without_largest(self) -> dict[str, Any]:
@@ -347,10 +339,9 @@ class MemoryFile:
     table: Table
     """One row per value, or per line of a report, in the file's order.
 
-    Columns: instruction (row, -1 where the file names none), name, index, allocation, kind
-    (parameter, constant, output, temporary, other), bytes, is_exact (reports round), offset,
-    first_step, last_step, is_at_peak, values (that share a place). -1 is what the kind of file
-    does not say.
+    Columns: instruction (row), name, index, allocation, kind (parameter, constant, output,
+    temporary, other), bytes, is_exact (reports round), offset, first_step, last_step, is_at_peak,
+    values (that share a place); unknown is what the kind of file does not say.
     """
     total_bytes: int | None
     """Bytes of all allocations."""
@@ -362,7 +353,7 @@ class MemoryFile:
     def __init__(
         self,
         kind: str,
-        columns: list[tuple[str, _core.Column | _core.TextColumn]],
+        columns: list[tuple[Field, _core.Column | _core.TextColumn]],
         total_bytes: int | None,
         peak_step: int | None,
         peak_bytes: int | None,

@@ -2,9 +2,9 @@
 
 from typing import Any, final
 
-from hlofast._core import Column, Module, TextColumn
+from hlofast._core import Column, Field, Module, TextColumn
 
-_Columns = list[tuple[str, Column | TextColumn]]
+_Columns = list[tuple[Field, Column | TextColumn]]
 
 def _memory(
     module: Module,

@@ -6,6 +6,7 @@ from hlofast import _core
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, table_bytes
 from hlofast._remat_statements import Statement, change, statements
+from hlofast._core import Field
 from hlofast.table import Table, column_of
 
 TYPE_CHECKING = False  # The command line says it; importing typing would slow its start.
@@ -42,6 +43,8 @@ def read_bytes(text: int | str) -> int:
     if not 0 <= count < 2**63:
         raise ValueError(f"{text!r} is no number of bytes of this world")
     return count
+
+_CHANGE = Field("text", "change", "What to change in the program to the same effect.")
 
 
 class Remat:
@@ -189,11 +192,9 @@ class Remat:
             residuals = self.residuals.to_pylist()
             rows = [residuals[row["residual"]] for row in candidates]
             for name in ("name", "index", "kind", "shape", "bytes", "source_file", "source_line"):
-                values = [row[name] for row in rows]
-                is_number = name in ("bytes", "source_line")
-                column = column_of(values) if is_number else _core.TextColumn(values)
-                columns.append((name, column))
-            columns.append(("change", _core.TextColumn([change(row) for row in rows])))
+                field = self.residuals.field(name)
+                columns.append((field, column_of(field, [row[name] for row in rows])))
+            columns.append((_CHANGE, column_of(_CHANGE, [change(row) for row in rows])))
             self._tables["candidates"] = Table(columns)
         return self._tables["candidates"]
 
@@ -253,7 +254,7 @@ class Remat:
             for number in numbers:
                 if number < len(self.candidates):
                     row = self.candidates.row(number)
-                    if row["peak"] < 0:
+                    if row["peak"] is None:
                         raise ValueError(f"{row['name']}: {row['refusal']}")
                     if row["no_saving"]:
                         import warnings
@@ -284,7 +285,7 @@ class Remat:
 
         Columns: `name`, `rows`, then the sums of `totals`; without them `bytes` of residuals,
         `payload_out` of gathers, and `flops`, `bytes_read` and `bytes_written` of what is
-        recomputed. A sum may be of known figures only where some are -1; see `Table.by`. A
+        recomputed. Sums are of the known figures; see `Table.by`. A
         `KeyError` for other tables and columns.
         """
         defaults = {

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from _collections_abc import Mapping
-from array import array
-
 from hlofast import _core, devices
+from hlofast._core import Field
 from hlofast.table import Table, column_of
 
 TYPE_CHECKING = False  # The command line times modules; importing typing would slow its start.
@@ -21,17 +20,40 @@ if TYPE_CHECKING:
 
 BOUNDS = ("none", "compute", "memory", "communication", "launch", "unknown")
 """What may limit an instruction, by the codes of the column `bound`."""
-_SECONDS = (
-    "seconds",
-    "compute_seconds",
-    "memory_seconds",
-    "roofline_seconds",
-    "compiler_seconds",
-    "start_seconds",
-    "end_seconds",
-    "exposed_seconds",
+_SECONDS = tuple(
+    Field("seconds", name, doc, nullable=True)
+    for name, doc in (
+        ("seconds", "Time of one execution, by itself."),
+        ("compute_seconds", "Time that computing takes."),
+        ("memory_seconds", "Time that moving data takes."),
+        ("roofline_seconds", "Peak FLOPs or full bandwidth, whichever takes longer."),
+        ("compiler_seconds", "The compiler's estimated cycles over the clock."),
+        ("start_seconds", "When it starts within its computation, as scheduled."),
+        ("end_seconds", "When it ends."),
+        ("exposed_seconds", "How long the step waits for the collective."),
+    )
 )
-_KEYS = ("bound", "opcode", "computation", "phase", "scope", "source")
+_MULTIPLICITY = Field(
+    "count", "multiplicity", "Executions outside fusions.", label="calls", nullable=True
+)
+_TOTAL_SECONDS = Field(
+    "seconds", "total_seconds", "Time of all executions, without overlap.", nullable=True,
+    adds_up=True,
+)
+_BOUND = Field("word", "bound", "What limits the instruction.")
+_PROVENANCE = Field("word", "provenance", "How the seconds are known.")
+_INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
+_GROUP_SECONDS = Field(
+    "seconds", "seconds", "Time of all executions; what overlaps counts twice.", adds_up=True
+)
+_KEYS = {
+    "bound": _BOUND,
+    "opcode": Field("word", "opcode", "The opcode."),
+    "computation": Field("name", "computation", "The computation that the instruction is in."),
+    "phase": Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
+    "scope": Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
+    "source": Field("path", "source", "Source file and line.", nullable=True),
+}
 NO_AXES = "no axis subset"
 """What stands for the axes of devices that do not differ along axes of the mesh only."""
 _MODELS = ("topology", "speed-of-light", "alpa")
@@ -180,14 +202,16 @@ class Time:
         `total_seconds` is `seconds` times `multiplicity`, without overlap.
         """
         columns = _core._instruction_columns(self.module)
-        columns += [(name, self._data.column(name)) for name in _SECONDS]
-        times = self._data.column("multiplicity")
+        columns += [(field, self._data.column(field.name)) for field in _SECONDS]
+        times = _MULTIPLICITY.values(self._data.column("multiplicity"))
         each = self._data.column("seconds").tolist()
-        totals = array("d", [s * max(n, 0) for s, n in zip(each, times.tolist(), strict=True)])
-        columns += [("multiplicity", times), ("total_seconds", _core.Column(totals))]
-        words = {"bound": BOUNDS, "provenance": _core.provenances}
-        for name, texts in words.items():
-            columns.append((name, _core.TextColumn(list(texts), self._data.column(name))))
+        totals = [None if n is None else s * n for s, n in zip(each, times, strict=True)]
+        columns += [
+            (_MULTIPLICITY, self._data.column("multiplicity")),
+            (_TOTAL_SECONDS, column_of(_TOTAL_SECONDS, totals)),
+        ]
+        for field, texts in ((_BOUND, BOUNDS), (_PROVENANCE, _core.provenances)):
+            columns.append((field, _core.TextColumn(list(texts), self._data.column(field.name))))
         return Table(columns)
 
     def by(self, key: str) -> Table:
@@ -208,11 +232,11 @@ class Time:
             count, seconds = sums.get(label, (0, 0.0))
             sums[label] = count + 1, seconds + each[row] * times[row]
         rows = sorted(sums.items(), key=lambda item: -item[1][1])
-        return Table(
+        return Table.of(
             [
-                (key, _core.TextColumn([label for label, _ in rows])),
-                ("instructions", column_of([count for _, (count, _) in rows])),
-                ("seconds", column_of([seconds for _, (_, seconds) in rows], "d")),
+                (_KEYS[key], [label for label, _ in rows]),
+                (_INSTRUCTIONS, [count for _, (count, _) in rows]),
+                (_GROUP_SECONDS, [seconds for _, (_, seconds) in rows]),
             ]
         )
 
@@ -240,7 +264,7 @@ class Time:
 
         Columns: instruction and name (what is scheduled: the collective, or the fusion or call that
         it is in), collective (the name of the collective itself, as in `Collectives`), kind, axes,
-        payload (bytes of the whole array; -1 unknown), group_size (-1 unknown), wire_bytes (that
+        payload (bytes of the whole array), group_size, wire_bytes (that
         each device sends), seconds (of one execution), alpha_seconds (of those, what does not
         depend on the size), bytes_per_second (wire bytes over the rest), exposed_seconds (of one
         execution), multiplicity, unknown (the figure that is missing, or empty).
@@ -295,7 +319,7 @@ def _measured(found: Table, measurements: Measurements) -> list[tuple[int, float
     """What was measured of the collectives, by their number."""
     times: list[tuple[int, float]] = []
     for number, row in enumerate(found):
-        if row["payload"] < 0 or row["group_size"] < 0:
+        if row["payload"] is None or row["group_size"] is None:
             continue
         seconds = measurements.seconds(row["kind"], row["payload"], row["group_size"])
         if seconds is not None:

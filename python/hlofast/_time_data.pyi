@@ -2,9 +2,9 @@
 
 from typing import final
 
-from hlofast._core import Column, Mesh, Module, TextColumn
+from hlofast._core import Column, Field, Mesh, Module, TextColumn
 
-_Columns = list[tuple[str, Column | TextColumn]]
+_Columns = list[tuple[Field, Column | TextColumn]]
 _Device = tuple[str, str, str | None, list[tuple[str, float]], list[tuple[str, float]]]
 
 def _time(

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import final
 
-from hlofast._core import Column, MemoryData, TextColumn, TimeData
+from hlofast._core import Column, Field, MemoryData, TextColumn, TimeData
 
-_Columns = list[tuple[str, Column | TextColumn]]
+_Columns = list[tuple[Field, Column | TextColumn]]
 
 def _trace(
     time: TimeData,

@@ -176,6 +176,9 @@ class Table:
             columns.append((_UNKNOWN, unknown))
         return Table.of(columns)
 
+    def _described_by_name(self) -> dict[str, tuple[Field, Column | TextColumn]]:
+        return dict(zip(self._columns, self._described(), strict=True))
+
     def _described(self) -> list[tuple[Field, Column | TextColumn]]:
         return list(zip(self._fields.values(), self._columns.values(), strict=True))
 
@@ -256,6 +259,16 @@ def _sums(places: list[int], count: int, values: list[Any]) -> list[Any]:
         if value is not None:
             sums[place] = value if sums[place] is None else sums[place] + value
     return sums
+
+
+_SOURCE = Field("path", "source", "Source file and line.", nullable=True)
+
+
+def with_source(table: Table) -> Table:
+    """`table` with a column `source`: file and line, unknown without a file."""
+    places = zip(table.values("source_file"), table.values("source_line"), strict=True)
+    texts = [file if file is None or line is None else f"{file}:{line}" for file, line in places]
+    return Table([*table._described(), (_SOURCE, column_of(_SOURCE, texts))])
 
 
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:

@@ -215,7 +215,7 @@ class Scan:
         self._count(Table(part.table("files").columns()))
 
     def _count(self, files: Table) -> None:
-        statuses = files._columns["status"].tolist()
+        statuses = files.values("status")
         for row, status in enumerate(statuses):
             self.counts[status or "skipped"] += 1
             if status == "failed":

@@ -354,7 +354,7 @@ impl CostData {
         py: Python<'py>,
         mesh: Option<&Bound<'py, Mesh>>,
         options: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyList>> {
+    ) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
         let (held, cost) = (&self.counted.held, &self.counted.cost);
         let mesh = mesh.map(|mesh| mesh.get().core.clone());
         let none = PyDict::new(py);

@@ -1,6 +1,7 @@
 //! Findings as plain Python values, which `hlofast._lint` makes into objects.
 
 use crate::held::Held;
+use crate::table_builder::to_list;
 use hlofast::comms::{Collectives, Mesh};
 use hlofast::cost::Cost;
 use hlofast::flow::Attribution;
@@ -51,7 +52,7 @@ fn read_options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
     Ok(options)
 }
 
-/// A dictionary for each finding.
+/// A dictionary for each finding, and the table of them.
 pub fn findings<'py>(
     py: Python<'py>,
     held: &Held,
@@ -60,7 +61,7 @@ pub fn findings<'py>(
     collectives: impl Fn() -> Arc<Collectives> + Sync,
     mesh: Option<Mesh>,
     options: &Bound<'py, PyDict>,
-) -> PyResult<Bound<'py, PyList>> {
+) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
     let options = read_options(options)?;
     let core = &*held.core;
     let found = py.detach(|| {
@@ -69,8 +70,8 @@ pub fn findings<'py>(
     });
     let metadata = py.detach(|| core.metadata_columns());
     let list = PyList::empty(py);
-    for finding in found.findings {
-        let dict = describe(py, &finding)?;
+    for finding in &found.findings {
+        let dict = describe(py, finding)?;
         let at = finding.rows.first().map_or(usize::MAX, |row| row.0 as usize);
         let file = metadata.source_file.get(at).and_then(|file| usize::try_from(*file).ok());
         let file = file.and_then(|file| metadata.source_files.get(file));
@@ -79,7 +80,7 @@ pub fn findings<'py>(
         dict.set_item("source_line", line)?;
         list.append(dict)?;
     }
-    Ok(list)
+    Ok((list, to_list(py, hlofast::table::findings(core, &found.findings))?))
 }
 
 fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDict>> {

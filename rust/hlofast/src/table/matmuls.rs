@@ -56,9 +56,9 @@ pub fn matmuls(
         each().map(|(_, c, _)| c.flops),
     );
     let total = |c: &Contraction, entry: &PhaseExecutions| {
-        c.flops.saturating_mul(entry.count.unwrap_or(-1).max(0))
+        entry.count.map_or(-1, |runs| c.flops.saturating_mul(runs))
     };
-    table.numbers(common::flops(), each().map(|(_, c, entry)| total(c, entry)));
+    table.numbers(common::flops().nullable(), each().map(|(_, c, entry)| total(c, entry)));
     table.texts(common::phase(), each().map(|(_, _, entry)| entry.phase.as_str()));
     table.texts(common::scope(), each().map(|(_, _, entry)| scopes.text(entry.scope)));
     let file = |row: Row| origin.source_file(row).unwrap_or_default();

@@ -101,36 +101,43 @@ pub fn findings(module: &Module, findings: &[crate::lint::Finding]) -> Columns {
     let each = || findings.iter();
     let first = |finding: &crate::lint::Finding| finding.rows.first().copied();
     let mut table = Columns::default();
-    table.texts(
-        Field::word("code", "The rule that found it."),
-        each().map(|finding| finding.code.as_str()),
-    );
-    table.texts(Field::text("message", "What was found."), each().map(|finding| &finding.message));
-    table.texts(Field::text("remedy", "What to change."), each().map(|finding| finding.remedy));
-    table.numbers(
-        common::instruction().nullable(),
-        each().map(|finding| super::row_or_none(first(finding))),
-    );
     let name = |row: Row| module.instruction_name(row);
-    table.texts(
-        common::name().nullable(),
-        each().map(|finding| first(finding).map_or(&b""[..], name)),
-    );
-    table.numbers(
-        Field::count("places", "Instructions that show it."),
-        each().map(|finding| number(Some(finding.places))),
-    );
-    table.numbers(common::bytes(), each().map(|finding| number(finding.bytes)));
-    table.texts(
-        Field::word("bytes_are", "What the bytes are: payload, memory and so on."),
-        each().map(|finding| finding.measure.as_str()),
-    );
-    table.numbers(common::flops().nullable(), each().map(|finding| number(finding.flops)));
-    table.flags(common::is_lower_bound(), each().map(|finding| finding.is_lower_bound));
-    table.texts(common::provenance(), each().map(|finding| finding.provenance.as_str()));
+    table.texts(Field::word("code", "The rule that found it."), each().map(|f| f.code.as_str()));
+    let doc = "The first instruction that shows it.";
+    let field = common::name().renamed("name", doc).nullable();
+    table.texts(field, each().map(|finding| first(finding).map_or(&b""[..], name)));
+    let doc = "The row number of that instruction.";
+    let field = common::instruction().renamed("instruction", doc).nullable();
+    table.numbers(field, each().map(|finding| super::row_or_none(first(finding))));
+    let field = Field::count("instructions", "Instructions that prove it.");
+    table.numbers(field, each().map(|finding| finding.rows.len() as i64));
+    let field = Field::count("places", "Places that belong together in it.");
+    table.numbers(field, each().map(|finding| number(Some(finding.places))));
+    let doc = "Bytes at stake in a step on each device.";
+    table.numbers(Field::bytes("bytes", doc).nullable(), each().map(|f| number(f.bytes)));
+    let doc = "What the bytes are: wire, payload or memory.";
+    let field = Field::word("bytes_are", doc).nullable();
+    table.texts(field, each().map(|finding| finding.measure.as_str()));
+    let field = Field::flops("flops", "FLOPs at stake in a step.").label("FLOP").nullable();
+    table.numbers(field, each().map(|finding| number(finding.flops)));
+    let phases = |finding: &crate::lint::Finding| {
+        let phases: Vec<&str> = finding.phases.iter().map(|phase| phase.as_str()).collect();
+        phases.join("+")
+    };
+    let field = Field::word("phase", "The phases of the places, joined by +.").nullable();
+    table.texts(field, each().map(phases));
     let file = |row: Row| origin.source_file(row).unwrap_or_default();
-    table.texts(common::source_file(), each().map(|f| first(f).map(file).unwrap_or_default()));
+    let files = each().map(|finding| first(finding).map(file).unwrap_or_default());
+    table.texts(common::source_file(), files);
     let line = |row: Row| origin.source_line(row);
     table.numbers(common::source_line(), each().map(|f| first(f).map_or(-1, line)));
+    table.flags(common::is_lower_bound(), each().map(|finding| finding.is_lower_bound));
+    let doc = "How what is at stake is known.";
+    table.texts(Field::word("provenance", doc), each().map(|f| f.provenance.as_str()));
+    table.texts(
+        Field::text("message", "What was found, with the numbers."),
+        each().map(|f| &f.message),
+    );
+    table.texts(Field::text("remedy", "What to change."), each().map(|f| f.remedy));
     table
 }
