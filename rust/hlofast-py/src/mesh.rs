@@ -1,6 +1,7 @@
 //! `Mesh`, what groups and shardings are on it, and the mesh that a module speaks of.
 
 use crate::errors::to_python;
+use crate::held::Stage;
 use crate::instruction::Instruction;
 use hlofast::comms::{
     AxisMatch as CoreMatch, AxisPart, DerivedMesh, DeviceGroups, DimensionSpec, GroupContext,
@@ -64,6 +65,14 @@ impl From<DerivedMesh> for Mesh {
 }
 
 impl Mesh {
+    /// The mesh of `stage`: the one it was told of, or the one that the text speaks of.
+    pub fn of(stage: &Stage) -> Option<Self> {
+        match &stage.context().mesh {
+            Some(core) => Some(Self { core: core.clone(), derived: None }),
+            None => stage.derived_mesh().cloned().map(Self::from),
+        }
+    }
+
     fn order_text(&self) -> Option<String> {
         Some(match self.core.device_order()? {
             DeviceOrder::Iota(iota) => {

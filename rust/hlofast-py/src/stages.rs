@@ -1,9 +1,9 @@
 //! `StagesData`: the core's pipeline stages, which `hlofast._stages` makes into tables.
 
-use crate::counted::Counted;
+use crate::held::Stage;
 use crate::table_builder::to_list;
 use hlofast::ir::{Module, Row};
-use hlofast::stages::{Options, Stages, stages};
+use hlofast::stages::{Options, Stages};
 use hlofast::table;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// The pipeline stages of a module.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct StagesData {
-    counted: Arc<Counted>,
+    stage: Arc<Stage>,
     found: Stages,
 }
 
 impl StagesData {
-    pub fn new(counted: Arc<Counted>, most_moved: Option<f64>) -> PyResult<Self> {
+    pub fn new(stage: Arc<Stage>, most_moved: Option<f64>) -> PyResult<Self> {
         let mut options = Options::default();
         if let Some(share) = most_moved {
             if !(0.0..=1.0).contains(&share) {
@@ -27,13 +27,12 @@ impl StagesData {
             }
             options.most_moved = share;
         }
-        let core = &counted.held.core;
-        let found = stages(core, &counted.cost, counted.attribution(), &options);
-        Ok(Self { counted, found })
+        let found = stage.stages_with(&options);
+        Ok(Self { stage, found })
     }
 
     fn module(&self) -> &Module {
-        &self.counted.held.core
+        self.stage.module()
     }
 
     fn values<'py>(&self, py: Python<'py>, rows: &[Row]) -> PyResult<Bound<'py, PyList>> {

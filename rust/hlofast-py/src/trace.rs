@@ -4,8 +4,7 @@ use crate::memory::MemoryData;
 use crate::table_builder::to_list;
 use crate::time::{TimeData, Timed};
 use hlofast::table::{shown_loops, tracks};
-use hlofast::time::record;
-use hlofast::trace::{Described, Options, Trace, trace, write_chrome, write_perfetto};
+use hlofast::trace::{Described, Options, Trace, write_chrome, write_perfetto};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -31,12 +30,8 @@ pub fn _trace(
     let timed = Arc::clone(&time.get().timed);
     let memory = memory.map(|memory| memory.get().core());
     let options = Options { iterations, min_seconds };
-    let trace = time.py().detach(|| {
-        let Timed { held, found, time, device, .. } = &*timed;
-        let (core, cost) = (&held.core, held.cost());
-        let recording = record(core, cost, device, &time.rows, found, &time.communications);
-        trace(core, cost, &time.simulation, &recording, memory, &options)
-    });
+    let trace =
+        time.py().detach(|| timed.stage.trace(&timed.time, &timed.device, memory, &options));
     let trace = trace.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(TraceData { timed, trace })
 }
@@ -75,8 +70,8 @@ impl TraceData {
         facts: Vec<(String, String)>,
         write: Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let Timed { held, found, time, .. } = &*self.timed;
-        let (core, cost) = (&held.core, held.cost());
+        let Timed { stage, time, .. } = &*self.timed;
+        let (core, cost, found) = (stage.module(), stage.cost(), stage.collectives());
         let described =
             Described::new(core, cost, found, &time.communications, &self.trace, &facts);
         let mut receiver = Receiver { write, raised: None };
@@ -102,7 +97,7 @@ impl TraceData {
 
     /// One row per loop: instruction, name, trip_count (-1: not known), shown.
     fn loops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, shown_loops(&self.timed.held.core, &self.trace.loops))
+        to_list(py, shown_loops(self.timed.stage.module(), &self.trace.loops))
     }
 
     /// The most bytes alive; None where they are not counted.

@@ -2,7 +2,6 @@
 
 use super::Module;
 use crate::mesh::Mesh;
-use hlofast::comms::derive_mesh;
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -29,7 +28,7 @@ impl Module {
     /// The mesh that the text speaks of: its source, and whether the names of the axes are in the
     /// text, are in the result. None if nothing in it names several devices.
     fn mesh(&self, py: Python<'_>) -> Option<Mesh> {
-        py.detach(|| derive_mesh(self.core())).map(Mesh::from)
+        py.detach(|| self.held.stage.derived_mesh().cloned()).map(Mesh::from)
     }
 
     /// What the module costs: FLOPs, transcendentals and bytes, of every instruction and in all.

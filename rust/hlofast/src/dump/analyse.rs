@@ -2,18 +2,14 @@
 
 use super::kind::words;
 use crate::Provenance;
-use crate::comms::{Mesh, collectives, derive_mesh};
-use crate::cost::{self, Facts, cost, uncertain_executions};
-use crate::flow::{AttributionOptions, attribution};
+use crate::analyses::{Analyses, Context};
+use crate::comms::Mesh;
 use crate::ir::{Module, Opcode};
-use crate::lint;
-use crate::memory::{self, FileKind, memory_and_account};
+use crate::memory::{self, FileKind};
 use crate::print::{FingerprintOptions, fingerprint};
-use crate::remat::report;
-use crate::summary::{self, summarise};
+use crate::summary;
 use crate::table::{self, Columns, Field, Sent, common, narrow};
-use crate::time::{self, Device, time};
-use std::sync::Arc;
+use crate::time::{self, Device};
 use std::time::Instant;
 
 words! {
@@ -182,28 +178,22 @@ pub fn analyse(
         _ => Ok(()),
     };
     let wants = |table: TableKind| options.tables.has(table);
+    let (mesh, device) = (options.mesh.clone(), beside.device.cloned());
+    let analyses = Analyses::with(module, Context { mesh, device, ..Context::default() });
     in_time("costs")?;
-    let facts = Facts::of_module(module);
-    let counted = cost(module, &facts, &cost::Options::default());
-    let uncertain = uncertain_executions(module, &counted);
+    let (counted, uncertain) = (analyses.cost(), analyses.uncertain());
     in_time("phases and scopes")?;
-    let attribution = attribution(module, &AttributionOptions::default());
+    let attribution = analyses.attribution();
     in_time("collectives")?;
-    let found = Arc::new(collectives(module, &counted, &attribution));
-    let mesh = options.mesh.clone().or_else(|| derive_mesh(module).map(|derived| derived.mesh));
-    let sent = Sent::new(module, Arc::clone(&found), &attribution, &uncertain, mesh.as_ref());
+    let (found, mesh, sent) = (analyses.collectives(), analyses.mesh(), analyses.sent());
     in_time("memory")?;
-    let (in_memory, account) = memory_and_account(module, &memory::Options::default());
-    let summary = summarise(module, &summary::Options { shapes: 0 });
+    let (in_memory, account) = analyses.memory_and_account();
+    let summary = analyses.summary_with(&summary::Options { shapes: 0 });
     let mut tables: Vec<(TableKind, Columns)> = Vec::new();
     let mut add = |kind: TableKind, columns: Columns| tables.push((kind, columns));
     if wants(TableKind::Modules) {
         in_time("time")?;
-        let timed = beside.device.map(|device| {
-            let options =
-                time::Options { device: device.clone(), mesh: mesh.clone(), ..Default::default() };
-            time(module, &counted, &found, &options)
-        });
+        let timed = analyses.time();
         let mut row = Columns::default();
         let one = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
@@ -266,7 +256,7 @@ pub fn analyse(
             Field::count("collectives", "Collectives, each once however it is written.").summed(),
             one(found.collectives.len() as i64),
         );
-        let (payload, wire, unknown) = moved(&sent);
+        let (payload, wire, unknown) = moved(sent);
         row.numbers(
             Field::bytes(
                 "payload",
@@ -295,7 +285,7 @@ pub fn analyse(
         row.texts(
             Field::text("mesh", "The mesh: the one given, or the one that the text implies.")
                 .nullable(),
-            text(&mesh.as_ref().map(Mesh::to_text).unwrap_or_default()),
+            text(&mesh.map(Mesh::to_text).unwrap_or_default()),
         );
         let peak = in_memory.as_ref().map_or(-1, |memory| memory.peak.bytes);
         row.numbers(
@@ -352,7 +342,7 @@ pub fn analyse(
             Field::name("device", "The chip that it was compiled for.").nullable(),
             text(beside.device.map_or("", |device| device.name.as_str())),
         );
-        let step = timed.as_ref().map(|timed| &timed.simulation.step);
+        let step = timed.map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);
         row.reals(
             Field::seconds("step_seconds", "Modelled time of one step.").label("step s").nullable(),
@@ -376,7 +366,7 @@ pub fn analyse(
                 .nullable(),
             std::iter::once(seconds(|step| step.exposed.iter().sum())),
         );
-        let missing = timed.as_ref().map(|timed| timed.rows.unknown_figures.join(" "));
+        let missing = timed.map(|timed| timed.rows.unknown_figures.join(" "));
         row.texts(
             Field::text(
                 "unknown_figures",
@@ -388,34 +378,30 @@ pub fn analyse(
         add(TableKind::Modules, row);
     }
     if wants(TableKind::Computations) {
-        add(TableKind::Computations, table::computations(module, &counted, &summary));
+        add(TableKind::Computations, table::computations(module, counted, &summary));
     }
     if wants(TableKind::Instructions) {
-        add(TableKind::Instructions, table::instructions(module, &counted, &attribution));
+        add(TableKind::Instructions, table::instructions(module, counted, attribution));
     }
     if wants(TableKind::Collectives) {
         add(TableKind::Collectives, sent.columns(module));
     }
     if wants(TableKind::Matmuls) {
-        add(TableKind::Matmuls, table::matmuls(module, &counted, &attribution, &uncertain));
+        add(TableKind::Matmuls, table::matmuls(module, counted, attribution, uncertain));
     }
     if wants(TableKind::Buffers)
-        && let Ok(memory) = &in_memory
+        && let Ok(memory) = in_memory
     {
         let values = memory.live_at(module, memory.peak.step);
-        add(TableKind::Buffers, table::buffers(module, memory, &attribution, &values));
+        add(TableKind::Buffers, table::buffers(module, memory, attribution, &values));
     }
     if wants(TableKind::Remat) {
         in_time("rematerialisation")?;
-        let report = report(module, &counted, &attribution, &found);
-        add(TableKind::Remat, table::remat(module, &counted, &report));
+        add(TableKind::Remat, table::remat(module, counted, analyses.remat()));
     }
     if wants(TableKind::Lint) {
         in_time("findings")?;
-        let options = lint::Options::default();
-        let found =
-            lint::lint(module, &counted, &attribution, &found, mesh.as_ref(), &options).findings;
-        add(TableKind::Lint, table::findings(module, &found));
+        add(TableKind::Lint, table::findings(module, &analyses.lint().findings));
     }
     in_time("the end")?;
     Ok(Analysed { name: module.name().to_vec(), tables })
