@@ -10,8 +10,9 @@ TYPE_CHECKING = False  # The command line compares modules; importing typing wou
 if TYPE_CHECKING:
     from typing import Any
 
-    from hlofast._core import Mesh, Module
+    from hlofast._core import Mesh
     from hlofast._cost import Cost, Rules
+    from hlofast._module import Module
 
     _Peak = tuple[int | None, list[str]]
 

@@ -159,6 +159,7 @@ impl<'py> TableColumns<'py> {
 
 #[pymethods]
 impl CostData {
+    /// Whose sizes of shapes were counted: cpu, gpu or tpu.
     #[getter]
     fn backend(&self) -> &'static str {
         self.counted.cost.backend.as_str()
