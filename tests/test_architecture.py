@@ -1,7 +1,9 @@
 """What ARCHITECTURE.md points to is there."""
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 import pytest
@@ -50,3 +52,43 @@ def test_every_place_is_there() -> None:
         ]
     assert pointed_to > 200
     assert missing == []
+
+
+def test_compiled_code_imports_nothing_of_the_package() -> None:
+    sources = sorted((CHECKOUT / "rust/hlofast-py/src").rglob("*.rs"))
+    assert len(sources) > 40
+    imports = re.compile(r'import(_bound)?\([^)]*"hlofast')
+    assert [path.name for path in sources if imports.search(path.read_text())] == []
+
+
+def imports_at_load(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that code imports when it is loaded itself, not in functions or for types alone."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If):
+            is_for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            yield from imports_at_load([] if is_for_types else node.body)
+            yield from imports_at_load(node.orelse)
+        elif isinstance(node, ast.Try | ast.ClassDef | ast.With):
+            yield from imports_at_load(node.body)
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    python = CHECKOUT / "python"
+    files = {
+        ".".join(path.relative_to(python).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (python / "hlofast").rglob("*.py")
+    }
+    known = {*files, "hlofast._core"}
+    later: dict[str, set[str]] = {"hlofast._core": set()}
+    for module, path in files.items():
+        names = set(imports_at_load(ast.parse(path.read_text()).body))
+        modules = {name if name in known else name.rpartition(".")[0] for name in names}
+        later[module] = modules & known - {module}
+    # What imports nothing that is left goes; a circle stays.
+    while free := {module for module, others in later.items() if not others & later.keys()}:
+        later = {module: others for module, others in later.items() if module not in free}
+    assert later == {}

@@ -1,8 +1,10 @@
 """Modules, computations, instructions and their sequences, through the public interface."""
 
 import copy
+import inspect
 import pickle
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -345,3 +347,35 @@ def test_several_modules_in_one_file(tmp_path) -> None:
     assert found[1].module["zero"].text_line == found[1].line + TEXT[: TEXT.index("%zero")].count(
         "\n"
     )
+
+
+def test_every_way_to_a_module_makes_the_same_class(module: hlofast.Module, tmp_path: Path) -> None:
+    path = tmp_path / "step.txt"
+    path.write_text(TEXT)
+    (found,) = hlofast.find_modules(TEXT)
+    ways = (
+        hlofast.load(path),
+        hlofast.loads(TEXT),
+        found.module,
+        module.entry.module,
+        module[0].module,
+        pickle.loads(pickle.dumps(module)),
+        pickle.loads(pickle.dumps(module[0])).module,
+        copy.copy(module),
+    )
+    for made in ways:
+        assert type(made) is hlofast.Module
+        assert made.same_program(module)
+    assert {hash(made) for made in ways if made == module} == {hash(module)}
+    with pytest.raises(TypeError):
+        hlofast.Module(TEXT)  # type: ignore[arg-type]
+
+
+def test_every_analysis_says_what_it_does() -> None:
+    analyses = {name: value for name, value in vars(hlofast.Module).items() if name[0] != "_"}
+    assert {"cost", "time", "memory", "remat", "plot"} <= analyses.keys()
+    for value in analyses.values():
+        assert value.__doc__
+        if not isinstance(value, property):
+            signature = inspect.signature(value)
+            assert signature.return_annotation is not inspect.Signature.empty

@@ -24,7 +24,6 @@ from hlofast._core import (
     Literal,
     Mesh,
     Metadata,
-    Module,
     PaddingDimension,
     PartitionSpec,
     ReplicaGroups,
@@ -38,13 +37,13 @@ from hlofast._core import (
     call_roles,
     element_types,
     find_modules,
-    load,
     loads,
     opcodes,
     phases,
     protobuf_fields_not_in_text,
     provenances,
 )
+from hlofast._module import Module, load
 from hlofast.errors import ParseError
 
 TYPE_CHECKING = False

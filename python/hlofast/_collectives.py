@@ -11,8 +11,9 @@ TYPE_CHECKING = False  # The command line lists collectives; importing typing wo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hlofast._core import Mesh, Module
+    from hlofast._core import Mesh
     from hlofast._cost import Rules
+    from hlofast._module import Module
 
 ALPA_COUNTERS = ("total", "all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 ALPA_MESH_ALPHA = (1.0, 1.0)

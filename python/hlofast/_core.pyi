@@ -2,16 +2,14 @@
 
 import os
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from re import Pattern
-from typing import Any, ClassVar, Final, TypeVar, final, overload
+from typing import Any, Final, Self, TypeVar, final, overload
 
 import numpy
 import numpy.typing
 
-from hlofast._check import Declaration
-from hlofast._collectives import Collectives
-from hlofast._cost import Cost, CustomCallFunction, Rules
+from hlofast import _module
 from hlofast._cost_data import CollectivesData as CollectivesData
 from hlofast._cost_data import CostData as CostData
 from hlofast._cost_data import PlanData as PlanData
@@ -20,13 +18,8 @@ from hlofast._cost_data import StagesData as StagesData
 from hlofast._cost_data import _cost as _cost
 from hlofast._cost_data import _lint_codes as _lint_codes
 from hlofast._cost_data import _lint_options as _lint_options
-from hlofast._diff import Diff
 from hlofast._diff_data import DiffData as DiffData
 from hlofast._diff_data import _diff as _diff
-from hlofast._graph import Graph
-from hlofast._lint import Findings
-from hlofast._measurements import Measurements
-from hlofast._memory import Memory
 from hlofast._memory_data import MemoryData as MemoryData
 from hlofast._memory_data import _memory as _memory
 from hlofast._memory_data import _memory_file as _memory_file
@@ -42,15 +35,12 @@ from hlofast._records import DimensionLabels as DimensionLabels
 from hlofast._records import PaddingDimension as PaddingDimension
 from hlofast._records import SliceDimension as SliceDimension
 from hlofast._records import WindowDimension as WindowDimension
-from hlofast._remat import Remat
-from hlofast._report import Report
-from hlofast._report.charts import Plot
 from hlofast._scan_data import ScanData as ScanData
 from hlofast._scan_data import ScanPart as ScanPart
 from hlofast._scan_data import ScanTable as ScanTable
 from hlofast._scan_data import SurveyData as SurveyData
 from hlofast._scan_data import _concatenated as _concatenated
-from hlofast._scan_data import _scan_columns as _scan_columns
+from hlofast._scan_data import _scan_fields as _scan_columns
 from hlofast._scan_data import _scan_part as _scan_part
 from hlofast._scan_data import _scan_rows as _scan_rows
 from hlofast._scan_data import _scan_table as _scan_table
@@ -58,18 +48,20 @@ from hlofast._scan_data import _scan_words as _scan_words
 from hlofast._scan_data import _survey as _survey
 from hlofast._scan_data import _survey_listing as _survey_listing
 from hlofast._scan_data import _survey_part as _survey_part
-from hlofast._stages import Stages
-from hlofast._time import Time
 from hlofast._time_data import TimeData as TimeData
 from hlofast._time_data import _collective_time as _collective_time
 from hlofast._time_data import _time as _time
-from hlofast._trace import Trace
 from hlofast._trace_data import TraceData as TraceData
 from hlofast._trace_data import _trace as _trace
-from hlofast.config import EffectiveConfig
-from hlofast.devices import Device
+from hlofast._views import Attributes as Attributes
+from hlofast._views import Computation as Computation
+from hlofast._views import ComputationIterator as ComputationIterator
+from hlofast._views import ComputationSequence as ComputationSequence
+from hlofast._views import Instruction as Instruction
+from hlofast._views import InstructionIterator as InstructionIterator
+from hlofast._views import InstructionSequence as InstructionSequence
+from hlofast._views import Literal as Literal
 from hlofast.errors import ParseError
-from hlofast.table import Table
 
 _T = TypeVar("_T")
 _Strict = typing.Literal[False, True, "newest"] | None
@@ -86,9 +78,10 @@ provenances: tuple[str, ...]
 element_types: tuple[str, ...]
 error_kinds: tuple[str, ...]
 _version: str
+kinds: tuple[str, ...]
 opcodes: tuple[str, ...]
 
-def load(
+def _load(
     path: str | os.PathLike[str],
     *,
     module: str | int | None = None,
@@ -96,8 +89,9 @@ def load(
     on_error: _OnError = "raise",
     max_bytes: int | None = None,
     threads: int | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Module: ...
+) -> _module.Module:
+    """The module in the local file `path`: what `hlofast.load` reads with the same arguments."""
+
 def loads(
     text: str | bytes | bytearray | memoryview,
     *,
@@ -107,7 +101,11 @@ def loads(
     on_error: _OnError = "raise",
     max_bytes: int | None = None,
     threads: int | None = None,
-) -> Module: ...
+) -> _module.Module:
+    """The module in `text`; `path` is what messages call it. The other arguments are those of
+    `load`.
+    """
+
 def find_modules(
     text: str | bytes | bytearray | memoryview,
     *,
@@ -116,169 +114,158 @@ def find_modules(
     on_error: _OnError = "raise",
     max_bytes: int | None = None,
     threads: int | None = None,
-) -> list[FoundModule]: ...
-def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]: ...
-def _restore_module(text: bytes, options: dict[str, Any]) -> Module: ...
-def _restore_instruction(module: Module, row: int) -> Instruction: ...
-def _restore_computation(module: Module, number: int) -> Computation: ...
-def _restore_shape(module: Module, number: int) -> Shape: ...
-def _instruction_columns(module: Module) -> list[tuple[Field, Column | TextColumn]]: ...
-def _arrow_stream(columns: list[tuple[Field, Column | TextColumn]], length: int) -> object: ...
-def _arrow_schema(columns: list[tuple[Field, Column | TextColumn]], length: int) -> object: ...
+) -> list[FoundModule]:
+    """Every module in `text`, which may be a page, a log or a framed dump. The arguments are those
+    of `loads`; the fault of a module that cannot be read stands in its place.
+    """
+
+def _register_module_class(class_: type[Module]) -> None:
+    """Make every module from now on an object of `class_`, a subclass of `_core.Module`."""
+
+def _register_error_class(class_: type[ParseError]) -> None:
+    """Make every fault from now on an object of `class_`."""
+
+def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]:
+    """The bytes of a protobuf, with line and words of everything that it has no place for."""
+
+def _restore_module(text: bytes, options: dict[str, Any]) -> _module.Module:
+    """What unpickling a module calls: reads `text` again as it was read, with its place in its
+    file.
+    """
+
+def _restore_instruction(module: Module, row: int) -> Instruction:
+    """What unpickling an instruction calls."""
+
+def _restore_computation(module: Module, number: int) -> Computation:
+    """What unpickling a computation calls."""
+
+def _restore_shape(module: Module, number: int) -> Shape:
+    """What unpickling a shape calls."""
+
+def _instruction_columns(module: Module) -> list[tuple[Field, Column | TextColumn]]:
+    """Field and column of every fact in the instruction table."""
+
+def _arrow_stream(columns: list[tuple[Field, Column | TextColumn]], length: int) -> object:
+    """A capsule `arrow_array_stream` of one record batch."""
+
+def _arrow_schema(columns: list[tuple[Field, Column | TextColumn]], length: int) -> object:
+    """A capsule `arrow_schema`."""
+
 def _arrow_array(
     columns: list[tuple[Field, Column | TextColumn]], length: int
-) -> tuple[object, object]: ...
+) -> tuple[object, object]:
+    """Capsules `arrow_schema` and `arrow_array`: the table as one struct array."""
 
 @final
 class FoundModule:
-    module: Final[Module | None]
-    error: Final[ParseError | None]
-    line: Final[int]
-    offset: Final[int]
-    label: Final[str | None]
+    """A module found in a text, or the fault that keeps it from being read."""
 
-@final
+    module: Final[_module.Module | None]
+    """The module; None if it cannot be read."""
+    error: Final[ParseError | None]
+    """The `ParseError`; None if the module was read."""
+    line: Final[int]
+    """1-based line where it starts."""
+    offset: Final[int]
+    """Byte offset where it starts."""
+    label: Final[str | None]
+    """The file name that a framed dump announces; None without one."""
+
 class Module:
+    """A parsed HLO module: frozen, shared, a sequence of instructions. `hlofast.Module` adds the
+    analyses.
+    """
+
+    def __new__(cls, module: Module) -> Self: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name."""
     @property
-    def path(self) -> str | None: ...
+    def path(self) -> str | None:
+        """The file it was read from; None for texts without one."""
     @property
-    def buffer_assignment(self) -> bytes | None: ...
+    def buffer_assignment(self) -> bytes | None:
+        """XLA's account of buffers, where the module came in a protobuf that has one: what the file
+        `-buffer-assignment.txt` says, for `Memory.file`. None otherwise.
+        """
     @property
-    def num_partitions(self) -> int: ...
+    def num_partitions(self) -> int:
+        """Number of partitions (devices that share the work of one program); 1 if the header does
+        not say. A `ParseError` if what it says is no 64-bit integer.
+        """
     @property
-    def replica_count(self) -> int: ...
+    def replica_count(self) -> int:
+        """Number of replicas (devices that run the same program on other data); as for
+        `num_partitions`.
+        """
     @property
-    def is_scheduled(self) -> bool: ...
+    def is_scheduled(self) -> bool:
+        """Whether text order is the order of execution."""
     @property
-    def entry(self) -> Computation: ...
+    def entry(self) -> Computation:
+        """The entry computation."""
     @property
-    def computations(self) -> ComputationSequence: ...
+    def computations(self) -> ComputationSequence:
+        """The computations in text order."""
     @property
-    def instructions(self) -> InstructionSequence: ...
+    def instructions(self) -> InstructionSequence:
+        """All instructions in text order, implied ones included."""
     @property
-    def instruction_count(self) -> int: ...
+    def instruction_count(self) -> int:
+        """Number of instructions that the text writes."""
     @property
-    def computation_count(self) -> int: ...
+    def computation_count(self) -> int:
+        """Number of computations that the text writes."""
     @property
-    def shapes(self) -> tuple[Shape, ...]: ...
+    def shapes(self) -> tuple[Shape, ...]:
+        """The distinct shapes by number."""
     @property
-    def header(self) -> Attributes: ...
+    def header(self) -> Attributes:
+        """The header's attributes, decoded on access."""
     @property
-    def errors(self) -> tuple[ParseError, ...]: ...
+    def errors(self) -> tuple[ParseError, ...]:
+        """Faults that were passed over; only with `on_error="collect"`."""
     @property
-    def missing_entry(self) -> ParseError | None: ...
+    def missing_entry(self) -> ParseError | None:
+        """What is wrong if the text seems to end before its entry computation: none is marked as
+        ENTRY, and the last one, which `entry` therefore is, has other parameters or another result
+        than `entry_computation_layout` in the header says. None for other modules, and with faults
+        in `errors`. XLA reads such text without a word.
+        """
     @property
-    def columns(self) -> Columns: ...
+    def columns(self) -> Columns:
+        """Read-only NumPy arrays over the module's memory."""
     @property
-    def op_names(self) -> tuple[str, ...]: ...
+    def op_names(self) -> tuple[str, ...]:
+        """The distinct operation names that `columns.op_name` counts."""
     @property
-    def source_files(self) -> tuple[str, ...]: ...
+    def source_files(self) -> tuple[str, ...]:
+        """The distinct source files that `columns.source_file` counts."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes that the representation takes beyond the text, with what was computed so far."""
     @property
-    def text_bytes(self) -> int: ...
+    def text_bytes(self) -> int:
+        """Bytes of the text."""
     @property
-    def text(self) -> str: ...
-    def names(self) -> list[str]: ...
-    def opcodes(self) -> list[str]: ...
-    def operand_names(self) -> list[list[str]]: ...
-    def post_order(self) -> ComputationSequence: ...
-    def summary(self, *, shapes: int = 10) -> dict[str, Any]: ...
-    def mesh(self) -> Mesh | None: ...
-    def table(self) -> Table: ...
-    def cost(
-        self,
-        *,
-        xla: bool = False,
-        backend: str | None = None,
-        float32: bool = False,
-        custom_calls: Mapping[str, CustomCallFunction] | None = None,
-        rules: Rules | None = None,
-    ) -> Cost: ...
-    def matmuls(self, *, rules: Rules | None = None) -> Table: ...
-    def collectives(
-        self, mesh: Mesh | None = None, *, rules: Rules | None = None
-    ) -> Collectives: ...
-    def diff(
-        self,
-        other: Module,
-        *,
-        layouts: bool = True,
-        backend_config: bool = True,
-        schedule: bool = False,
-        mesh: Mesh | None = None,
-        rules: Rules | None = None,
-    ) -> Diff: ...
-    def lint(
-        self, mesh: Mesh | None = None, *, rules: Rules | None = None, **options: float
-    ) -> Findings: ...
-    def remat(
-        self,
-        hbm: int | str | None = None,
-        device: str | Device | None = None,
-        *,
-        mesh: Mesh | None = None,
-        rules: Rules | None = None,
-        rule: str | None = None,
-    ) -> Remat: ...
-    def stages(
-        self,
-        hbm: int | str | None = None,
-        device: str | Device | None = None,
-        *,
-        devices: int = 1,
-        most_moved: float | None = None,
-    ) -> Stages: ...
-    def time(
-        self,
-        device: str | Device,
-        *,
-        mesh: Mesh | str | Mapping[str, int] | None = None,
-        estimates: str = "model",
-        collectives: str | Measurements | None = None,
-    ) -> Time: ...
-    def trace(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        device: str | Device,
-        mesh: Mesh | str | Mapping[str, int] | None = None,
-        estimates: str = "model",
-        collectives: str | Measurements | None = None,
-        iterations: int | None = None,
-        min_duration: float = 0.0,
-    ) -> Trace: ...
-    def graph(
-        self,
-        computation: str | Computation | None = None,
-        *,
-        around: Instruction | str | int | None = None,
-        depth: int = 2,
-        inside: str = "fusions",
-    ) -> Graph: ...
-    def memory(
-        self,
-        *,
-        rule: str = "in_place",
-        sizes: str = "device",
-        constants: str = "last_use",
-        space: int | str | None = None,
-        schedule: str | None = None,
-        device: str | Device | None = None,
-    ) -> Memory: ...
-    def report(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        device: str | Device | None = None,
-        mesh: Mesh | str | Mapping[str, int] | None = None,
-        config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
-        plots: bool = True,
-    ) -> Report: ...
-    @property
-    def plot(self) -> Plot: ...
+    def text(self) -> str:
+        """The text, byte for byte."""
+    def names(self) -> list[str]:
+        """The names of all instructions."""
+    def opcodes(self) -> list[str]:
+        """The opcodes of all instructions."""
+    def operand_names(self) -> list[list[str]]:
+        """For each instruction the names of its operands."""
+    def post_order(self) -> ComputationSequence:
+        """The computations, callees before callers, otherwise in text order."""
+    def summary(self, *, shapes: int = 10) -> dict[str, Any]:
+        """What the module is: status, backend, signature with bytes, donation, counts; `shapes` is
+        how many of the largest shapes to list.
+        """
+    def mesh(self) -> Mesh | None:
+        """The mesh that the text speaks of: its source, and whether the names of the axes are in
+        the text, are in the result. None if nothing in it names several devices.
+        """
     def where(
         self,
         *,
@@ -294,7 +281,11 @@ class Module:
         max_bytes: int | None = None,
         is_root: bool | None = None,
         is_implicit: bool | None = None,
-    ) -> numpy.typing.NDArray[numpy.uint32]: ...
+    ) -> numpy.typing.NDArray[numpy.uint32]:
+        """The rows that meet every condition given, as a NumPy array of row numbers. `opcode`,
+        `computation`, `shape` and `element_type` take one value or several; `op_name` and
+        `source_file` a part of the text or a compiled regular expression.
+        """
     def to_text(
         self,
         *,
@@ -302,8 +293,19 @@ class Module:
         metadata: bool = True,
         backend_config: bool = True,
         layouts: bool = True,
-    ) -> str: ...
-    def to_proto(self, *, wrapped: bool = False, strict: bool = False) -> bytes: ...
+    ) -> str:
+        """The module as text: `form` is `long` or `short` for XLA's canonical forms, `original` for
+        the bytes it was read from.
+        """
+    def to_proto(self, *, wrapped: bool = False, strict: bool = False) -> bytes:
+        """The module as the bytes of an `HloModuleProto`, which XLA loads; with `wrapped` of the
+        `HloProto` around it that XLA dumps. Reading them gives the same program.
+
+        Names that several instructions share become unique, constants whose values the text elides
+        have none, device numbers are the usual ones. A `ParseError` at what has no field; what XLA
+        itself loses (options of the compiler in the header, a `channel_id` below 1, the grouping of
+        `slice_sizes`) is left out, or with `strict` an error too.
+        """
     def fingerprint(
         self,
         *,
@@ -313,10 +315,15 @@ class Module:
         layouts: bool = True,
         backend_config: bool = True,
         schedule: bool = True,
-    ) -> str: ...
-    def same_program(
-        self, other: Module, *, layouts: bool = True, metadata: bool = True
-    ) -> bool: ...
+    ) -> str:
+        """A stable digest, as 32 hexadecimal digits, of what the module computes: equal for modules
+        that differ only in what is left out here.
+        """
+    def same_program(self, other: Module, *, layouts: bool = True, metadata: bool = True) -> bool:
+        """Whether `other` is the same program: names, opcodes, shapes, operands, calls, attributes,
+        header. Spacing, comments and what the text leaves implied do not matter, nor does the
+        order of rows unless they are scheduled. `==` compares texts instead.
+        """
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     @overload
@@ -327,217 +334,23 @@ class Module:
     def __iter__(self) -> InstructionIterator: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
-    def __copy__(self) -> Module: ...
-    def __deepcopy__(self, _memo: object, /) -> Module: ...
-    def _repr_html_(self) -> str: ...
-
-@final
-class Computation:
-    @property
-    def name(self) -> str: ...
-    @property
-    def module(self) -> Module: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def instructions(self) -> InstructionSequence: ...
-    @property
-    def root(self) -> Instruction | None: ...
-    @property
-    def parameters(self) -> InstructionSequence: ...
-    @property
-    def is_entry(self) -> bool: ...
-    @property
-    def is_implicit(self) -> bool: ...
-    @property
-    def is_inline(self) -> bool: ...
-    @property
-    def execution_thread(self) -> str | None: ...
-    @property
-    def signature(self) -> str: ...
-    @property
-    def callers(self) -> InstructionSequence: ...
-    @property
-    def columns(self) -> Columns: ...
-    @property
-    def text(self) -> str | None: ...
-    @property
-    def text_line(self) -> int | None: ...
-    def post_order(self) -> InstructionSequence: ...
-    def names(self) -> list[str]: ...
-    def opcodes(self) -> list[str]: ...
-    def operand_names(self) -> list[list[str]]: ...
-    def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, key: int | str, /) -> Instruction: ...
-    @overload
-    def __getitem__(self, key: slice, /) -> InstructionSequence: ...
-    def __contains__(self, item: object, /) -> bool: ...
-    def __iter__(self) -> InstructionIterator: ...
-    def __reversed__(self) -> InstructionIterator: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def __copy__(self) -> Computation: ...
-    def __deepcopy__(self, _memo: object, /) -> Computation: ...
-    def _repr_html_(self) -> str: ...
-
-@final
-class Instruction:
-    @property
-    def name(self) -> str: ...
-    @property
-    def opcode(self) -> str: ...
-    @property
-    def opcode_text(self) -> str: ...
-    @property
-    def module(self) -> Module: ...
-    @property
-    def computation(self) -> Computation: ...
-    @property
-    def row(self) -> int: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def shape(self) -> Shape: ...
-    @property
-    def operands(self) -> InstructionSequence: ...
-    @property
-    def users(self) -> InstructionSequence: ...
-    @property
-    def called_computations(self) -> ComputationSequence: ...
-    @property
-    def calls(self) -> tuple[tuple[str, Computation], ...]: ...
-    @property
-    def control_predecessors(self) -> InstructionSequence: ...
-    @property
-    def control_successors(self) -> InstructionSequence: ...
-    @property
-    def attributes(self) -> Attributes: ...
-    @property
-    def metadata(self) -> Metadata | None: ...
-    @property
-    def source(self) -> SourceLocation | None: ...
-    @property
-    def sharding(self) -> Sharding | None: ...
-    @property
-    def frontend_attributes(self) -> dict[str, str | bytes]: ...
-    @property
-    def backend_config(self) -> str | bytes | None: ...
-    @property
-    def backend_config_json(self) -> Any: ...
-    @property
-    def literal(self) -> Literal | None: ...
-    @property
-    def parameter_number(self) -> int | None: ...
-    @property
-    def is_root(self) -> bool: ...
-    @property
-    def is_implicit(self) -> bool: ...
-    @property
-    def text(self) -> str | None: ...
-    @property
-    def text_line(self) -> int | None: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def __copy__(self) -> Instruction: ...
-    def __deepcopy__(self, _memo: object, /) -> Instruction: ...
-    def _repr_html_(self) -> str: ...
-
-@final
-class Literal:
-    @property
-    def shape(self) -> Shape: ...
-    @property
-    def text(self) -> str | bytes: ...
-    @property
-    def leaves(self) -> tuple[Literal, ...]: ...
-    @property
-    def extent(self) -> typing.Literal["full", "elided", "first only"] | None: ...
-    @property
-    def is_elided(self) -> bool: ...
-    @property
-    def array(self) -> _Array: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class InstructionIterator:
-    def __iter__(self) -> InstructionIterator: ...
-    def __next__(self) -> Instruction: ...
-    def __length_hint__(self) -> int: ...
-
-@final
-class ComputationIterator:
-    def __iter__(self) -> ComputationIterator: ...
-    def __next__(self) -> Computation: ...
-    def __length_hint__(self) -> int: ...
-
-@final
-class InstructionSequence(Sequence[Instruction]):
-    @property
-    def rows(self) -> Column: ...
-    def names(self) -> list[str]: ...
-    def opcodes(self) -> list[str]: ...
-    def operand_names(self) -> list[list[str]]: ...
-    # Without the range to search in: there is nothing to skip.
-    def index(self, item: object) -> int: ...  # type: ignore[override]
-    def count(self, item: object) -> int: ...
-    def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, key: int | str, /) -> Instruction: ...
-    @overload
-    def __getitem__(self, key: slice, /) -> InstructionSequence: ...
-    def __contains__(self, item: object, /) -> bool: ...
-    def __iter__(self) -> InstructionIterator: ...
-    def __reversed__(self) -> InstructionIterator: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def _repr_html_(self) -> str: ...
-
-@final
-class ComputationSequence(Sequence[Computation]):
-    def names(self) -> list[str]: ...
-    # Without the range to search in: there is nothing to skip.
-    def index(self, item: object) -> int: ...  # type: ignore[override]
-    def count(self, item: object) -> int: ...
-    def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, key: int | str, /) -> Computation: ...
-    @overload
-    def __getitem__(self, key: slice, /) -> ComputationSequence: ...
-    def __contains__(self, item: object, /) -> bool: ...
-    def __iter__(self) -> ComputationIterator: ...
-    def __reversed__(self) -> ComputationIterator: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-    def _repr_html_(self) -> str: ...
-
-@final
-class Attributes(Mapping[str, Any]):
-    @overload
-    def get(self, key: object, default: None = None) -> Any: ...
-    @overload
-    def get(self, key: object, default: _T) -> Any | _T: ...
-    # Lists, not views: nothing under them can change.
-    def keys(self) -> list[str]: ...  # type: ignore[override]
-    def values(self) -> list[Any]: ...  # type: ignore[override]
-    def items(self) -> list[tuple[str, Any]]: ...  # type: ignore[override]
-    def raw(self, key: str) -> str | bytes: ...
-    def texts(self) -> dict[str, str]: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, key: str, /) -> Any: ...
-    def __contains__(self, key: object, /) -> bool: ...
-    def __iter__(self) -> Iterator[str]: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    # Compares by value, values may be lists; object's type says it can be hashed.
-    __hash__: ClassVar[None]  # type: ignore[assignment]
+    def __copy__(self) -> Self: ...
+    def __deepcopy__(self, _memo: object, /) -> Self: ...
     def _repr_html_(self) -> str: ...
 
 @final
 class Columns:
-    def keys(self) -> tuple[str, ...]: ...
-    def describe(self) -> dict[str, str]: ...
-    def buffer(self, name: str) -> Column: ...
+    """Read-only NumPy arrays by name, as attributes and as items. Arrays share memory with the
+    module and stay valid after it is gone. Those of a computation are the part that its rows
+    take; row numbers and offsets still count from the module's first row.
+    """
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of all columns."""
+    def describe(self) -> dict[str, str]:
+        """What each column holds."""
+    def buffer(self, name: str) -> Column:
+        """The column as a buffer, for code without NumPy."""
     def __len__(self) -> int: ...
     def __getitem__(self, key: str, /) -> _Array: ...
     def __getattr__(self, name: str, /) -> _Array: ...
@@ -547,10 +360,12 @@ class Columns:
     def __setattr__(self, name: str, value: object, /) -> None: ...
     def __delattr__(self, name: str, /) -> None: ...
 
-kinds: Final[tuple[str, ...]]
-
 @final
 class Field:
+    """What a column or a fact is: its name, the kind and unit of its values, its heading, one
+    sentence about it, whether values may be unknown and whether they add up.
+    """
+
     def __new__(
         cls,
         kind: str,
@@ -563,27 +378,40 @@ class Field:
         adds_up: bool = False,
     ) -> Field: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name, the same wherever the values are shown."""
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """What the values are: one of `hlofast.kinds`."""
     @property
-    def unit(self) -> str: ...
+    def unit(self) -> str:
+        """The unit of the values: B, FLOP, s, or empty."""
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """The heading for people."""
     @property
-    def doc(self) -> str: ...
+    def doc(self) -> str:
+        """One sentence about the values."""
     @property
-    def nullable(self) -> bool: ...
+    def nullable(self) -> bool:
+        """Whether a value may be unknown or absent, which is None, a null or a masked entry."""
     @property
-    def signed(self) -> bool: ...
+    def signed(self) -> bool:
+        """Whether numbers below zero are values."""
     @property
-    def adds_up(self) -> bool: ...
+    def adds_up(self) -> bool:
+        """Whether the sum over all rows means something."""
     @property
-    def unknown(self) -> int | None: ...
+    def unknown(self) -> int | None:
+        """The integer in memory behind a masked entry; None where there is none. Of floats it is
+        NaN.
+        """
     @property
-    def is_text(self) -> bool: ...
+    def is_text(self) -> bool:
+        """Whether the values are texts."""
     @property
-    def is_amount(self) -> bool: ...
+    def is_amount(self) -> bool:
+        """Whether the values are amounts, so that they can be added."""
     def replace(
         self,
         *,
@@ -592,64 +420,98 @@ class Field:
         label: str | None = None,
         nullable: bool | None = None,
         adds_up: bool | None = None,
-    ) -> Field: ...
-    def values(self, column: Column | TextColumn) -> list[Any]: ...
-    def value(self, column: Column | TextColumn, index: int) -> Any: ...
+    ) -> Field:
+        """The same field with other properties."""
+    def values(self, column: Column | TextColumn) -> list[Any]:
+        """The values of a column of this field as a list, with None for what is unknown."""
+    def value(self, column: Column | TextColumn, index: int) -> Any:
+        """The value of row `index` of a column of this field; None if it is unknown."""
 
 def _restore_field(
     kind: str, name: str, doc: str, label: str, properties: tuple[bool, bool, bool]
-) -> Field: ...
+) -> Field:
+    """A field from what `Field.__reduce__` gives."""
 @final
 class Column:
+    """A read-only column of integers over memory that stays alive as long as this object.
+
+    `numpy.asarray(column)` makes an array over the same memory, without a copy.
+    """
+
     def __new__(cls, buffer: object) -> Column: ...
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> str:
+        """The element type's NumPy name."""
     @property
-    def nbytes(self) -> int: ...
-    def tolist(self) -> list[Any]: ...
-    def take(self, rows: Sequence[int]) -> Column: ...
+    def nbytes(self) -> int:
+        """Bytes of the memory shown."""
+    def tolist(self) -> list[Any]:
+        """The items as a list."""
+    def take(self, rows: Sequence[int]) -> Column:
+        """The items with these numbers, in this order, as a column of the same type."""
     def __len__(self) -> int: ...
     def __getitem__(self, key: int, /) -> Any: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class TextColumn:
+    """A read-only column of texts; None where there is none."""
+
     def __new__(cls, values: Sequence[str], codes: Column | None = None) -> TextColumn: ...
-    def tolist(self) -> list[str | None]: ...
-    def take(self, rows: Sequence[int]) -> TextColumn: ...
+    def tolist(self) -> list[str | None]:
+        """The texts as a list of str."""
+    def take(self, rows: Sequence[int]) -> TextColumn:
+        """The texts of `rows`."""
     def __len__(self) -> int: ...
     def __getitem__(self, key: int, /) -> str | None: ...
 
 @final
 class Shape:
+    """A shape: an array's element type, dimensions and layout, or a tuple of shapes."""
+
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """The number of the shape in its module."""
     @property
-    def is_array(self) -> bool: ...
+    def is_array(self) -> bool:
+        """Whether it is an array (scalars, tokens and opaque values are)."""
     @property
-    def is_tuple(self) -> bool: ...
+    def is_tuple(self) -> bool:
+        """Whether it is a tuple."""
     @property
-    def is_buffer(self) -> bool: ...
+    def is_buffer(self) -> bool:
+        """Whether it is a buffer that holds an array."""
     @property
-    def element_type(self) -> str | None: ...
+    def element_type(self) -> str | None:
+        """The word for the element type; None for tuples and buffers."""
     @property
-    def dimensions(self) -> tuple[int | None, ...]: ...
+    def dimensions(self) -> tuple[int | None, ...]:
+        """The sizes of the dimensions, dynamic ones at their bound, None for those without one."""
     @property
-    def dynamic_dimensions(self) -> tuple[bool, ...]: ...
+    def dynamic_dimensions(self) -> tuple[bool, ...]:
+        """For each dimension whether its size is only known when the program runs."""
     @property
-    def rank(self) -> int | None: ...
+    def rank(self) -> int | None:
+        """Number of dimensions; None for tuples and buffers."""
     @property
-    def layout(self) -> Layout | None: ...
+    def layout(self) -> Layout | None:
+        """The layout; None where the text gives none."""
     @property
-    def elements(self) -> tuple[Shape, ...]: ...
+    def elements(self) -> tuple[Shape, ...]:
+        """The shapes of a tuple's elements, or of what a buffer holds."""
     @property
-    def leaf_count(self) -> int: ...
+    def leaf_count(self) -> int:
+        """Number of leaves: 1 for an array."""
     @property
-    def element_count(self) -> int | None: ...
+    def element_count(self) -> int | None:
+        """Number of elements of an array, dynamic dimensions at their bound; None if unknown."""
     @property
-    def bytes(self) -> int | None: ...
-    def leaves(self) -> tuple[Shape, ...]: ...
-    def is_compatible(self, other: Shape) -> bool: ...
+    def bytes(self) -> int | None:
+        """Unpadded bytes of all leaves; None if some dimension has no bound."""
+    def leaves(self) -> tuple[Shape, ...]:
+        """The shapes of all leaves, in order."""
+    def is_compatible(self, other: Shape) -> bool:
+        """Whether both have the same structure, element types and sizes, whatever their layouts."""
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def __getitem__(self, key: int, /) -> Shape: ...
@@ -659,74 +521,113 @@ class Shape:
 
 @final
 class Layout:
+    """What stands in the braces after an array shape."""
+
     @property
-    def minor_to_major(self) -> tuple[int, ...]: ...
+    def minor_to_major(self) -> tuple[int, ...]:
+        """Dimension numbers from the fastest-varying to the slowest."""
     @property
-    def tiles(self) -> tuple[tuple[int | None, ...], ...]: ...
+    def tiles(self) -> tuple[tuple[int | None, ...], ...]:
+        """The tiles, outermost first; None inside one combines with the next minor dimension."""
     @property
-    def memory_space(self) -> int: ...
+    def memory_space(self) -> int:
+        """Memory space; 0 is the default one."""
     @property
-    def element_bits(self) -> int: ...
+    def element_bits(self) -> int:
+        """Bits of one element where they are packed; 0 where they are not."""
     @property
-    def tail_padding_alignment(self) -> int: ...
+    def tail_padding_alignment(self) -> int:
+        """Elements to whose multiple the end is padded."""
     @property
-    def index_type(self) -> str | None: ...
+    def index_type(self) -> str | None:
+        """Element type of the indices of legacy sparse layouts."""
     @property
-    def pointer_type(self) -> str | None: ...
+    def pointer_type(self) -> str | None:
+        """Element type of the pointers of legacy sparse layouts."""
     @property
-    def splits(self) -> tuple[tuple[int, tuple[int, ...]], ...]: ...
+    def splits(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Split dimensions and where they are split."""
     @property
-    def metadata_prefix_bytes(self) -> int: ...
+    def metadata_prefix_bytes(self) -> int:
+        """Bytes of dynamic-shape metadata before the data."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class Metadata:
+    """Where an instruction comes from. Absent facts are None."""
+
     @property
-    def op_name(self) -> str | None: ...
+    def op_name(self) -> str | None:
+        """The framework's name stack."""
     @property
-    def op_type(self) -> str | None: ...
+    def op_type(self) -> str | None:
+        """The framework's operation type."""
     @property
-    def source_file(self) -> str | None: ...
+    def source_file(self) -> str | None:
+        """Source file: as written, else of the innermost stack frame."""
     @property
-    def source_line(self) -> int | None: ...
+    def source_line(self) -> int | None:
+        """First line in the file."""
     @property
-    def source_end_line(self) -> int | None: ...
+    def source_end_line(self) -> int | None:
+        """Last line in the file."""
     @property
-    def source_column(self) -> int | None: ...
+    def source_column(self) -> int | None:
+        """First column."""
     @property
-    def source_end_column(self) -> int | None: ...
+    def source_end_column(self) -> int | None:
+        """Last column."""
     @property
-    def profile_type(self) -> tuple[int, ...] | None: ...
+    def profile_type(self) -> tuple[int, ...] | None:
+        """Kinds of profile guidance that were applied."""
     @property
-    def deduplicated_name(self) -> str | None: ...
+    def deduplicated_name(self) -> str | None:
+        """The name of what it was deduplicated into."""
     @property
-    def scheduling_name(self) -> str | None: ...
+    def scheduling_name(self) -> str | None:
+        """The name the scheduler knows it by."""
     @property
-    def stack_frame_id(self) -> int | None: ...
+    def stack_frame_id(self) -> int | None:
+        """The number of its frame in the module's tables."""
     @property
-    def stack_frames(self) -> tuple[StackFrame, ...]: ...
+    def stack_frames(self) -> tuple[StackFrame, ...]:
+        """The call stack, innermost first; empty without one."""
     @property
-    def metadata_payload(self) -> str | bytes | None: ...
+    def metadata_payload(self) -> str | bytes | None:
+        """Free payload; `bytes` if it is binary."""
     @property
-    def other(self) -> dict[str, str]: ...
+    def other(self) -> dict[str, str]:
+        """Keys that this version does not know, with their values as written."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class SourceLocation:
+    """A line of a source file."""
+
     file: Final[str]
+    """File name."""
     line: Final[int]
+    """1-based line; 0 if unknown."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class StackFrame:
+    """One frame of a call stack."""
+
     file: Final[str]
+    """File name."""
     function: Final[str]
+    """Function name."""
     line: Final[int]
+    """First line."""
     end_line: Final[int]
+    """Last line."""
     column: Final[int]
+    """First column."""
     end_column: Final[int]
+    """Last column."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
-    from hlofast._core import Instruction, Module
+    from hlofast._core import Instruction
+    from hlofast._module import Module
 
     CustomCallFunction = Callable[[Instruction], Mapping[str, int | None] | None]
     Rules = Iterable[tuple[str, str]] | str | PathLike[str]

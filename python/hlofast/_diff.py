@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from hlofast._core import Mesh, Module
+    from hlofast._core import Mesh
     from hlofast._cost import Cost, Rules
+    from hlofast._module import Module
 
     _Peak = tuple[int | None, list[str]]
     _Key = tuple[str | None, ...]

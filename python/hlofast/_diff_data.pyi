@@ -8,13 +8,20 @@ _Columns = list[tuple[Field, Column | TextColumn]]
 
 def _diff(
     before: Module, after: Module, *, layouts: bool, backend_config: bool, schedule: bool
-) -> DiffData: ...
+) -> DiffData:
+    """Compares two modules."""
 
 @final
 class DiffData:
+    """What differs between two modules."""
+
     @property
-    def compares_layouts(self) -> bool: ...
+    def compares_layouts(self) -> bool:
+        """Whether layouts count as differences."""
     @property
-    def same_schedule(self) -> bool | None: ...
-    def changes(self, only_causes: bool) -> _Columns: ...
-    def pairs(self) -> _Columns: ...
+    def same_schedule(self) -> bool | None:
+        """Whether both modules run in the same order; None where the order was not compared."""
+    def changes(self, only_causes: bool) -> _Columns:
+        """Names and columns of the table of changes: all, or those that no other brought about."""
+    def pairs(self) -> _Columns:
+        """Names and columns of the table of pairs."""

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from hlofast._core import Computation, Instruction, Module
+    from hlofast._core import Computation, Instruction
+    from hlofast._module import Module
 
 INSIDE = ("fusions", "all", "none")
 """Which called computations are shown inside their callers."""

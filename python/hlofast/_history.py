@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._cost import read_rules
+from hlofast._module import Module, load
 from hlofast._programs import Program, programs, reason, whole
 from hlofast.table import Table, column_of
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from hlofast._core import Mesh, Module
+    from hlofast._core import Mesh
     from hlofast._cost import Rules
     from hlofast._programs import File
 
@@ -63,7 +64,7 @@ class History(Table):
 
     def module(self, row: int) -> Module:
         """The module at row `row`; what `hlofast.load` raises if it cannot be read."""
-        return _core.load(self._files[row].path)
+        return load(self._files[row].path)
 
     def __reduce__(self) -> tuple[object, ...]:
         return History, (self.program, self._mesh, self._rules)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hlofast._core import Module, find_modules, loads
+from hlofast._core import find_modules, loads
+from hlofast._module import Module
 
 
 def from_jax(stage: Any) -> Module:

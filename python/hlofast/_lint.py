@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from hlofast._core import Mesh, Module
+    from hlofast._core import Mesh
     from hlofast._cost import Rules
+    from hlofast._module import Module
 
 CODES = tuple(_core._lint_codes())
 """The names of all findings."""

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
-    from hlofast._core import Instruction, Module
+    from hlofast._core import Instruction
     from hlofast._memory_data import MemoryData
+    from hlofast._module import Module
     from hlofast.devices import Device
 
 SPACES = {"hbm": 0, "vmem": 1, "host": 5}

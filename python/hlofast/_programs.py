@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core
+from hlofast._module import Module, load
 from hlofast.table import Table, column_of
 
 TYPE_CHECKING = False  # Verbs list programs; importing typing would slow their start.
@@ -18,13 +19,13 @@ _ORDER = {"before": 0, "pass": 1, "in-pass": 1, "partitioned": 1, "before-config
 passes, whose dump has no number."""
 
 
-def whole(path: str) -> _core.Module:
+def whole(path: str) -> Module:
     """The module in a file of a dump directory.
 
     A `ParseError` also for text that ends before its entry (`Module.missing_entry`): figures of
     what is left would be taken for the program's.
     """
-    module = _core.load(path)
+    module = load(path)
     if (fault := module.missing_entry) is not None:
         raise fault
     return module

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from hlofast._core import Instruction, Mesh, Module
+    from hlofast._core import Instruction, Mesh
     from hlofast._cost import Cost, Rules
+    from hlofast._module import Module
     from hlofast.devices import Device
 
 _UNITS = {"": 1, "b": 1} | {

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from hlofast._core import Module
+    from hlofast._module import Module
     from hlofast._remat import Remat
 
     Row = dict[str, Any]

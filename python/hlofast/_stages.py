@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from hlofast._core import Instruction, Module
+    from hlofast._core import Instruction
+    from hlofast._module import Module
     from hlofast.devices import Device
 
 

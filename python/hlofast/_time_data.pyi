@@ -15,7 +15,9 @@ def _time(
     estimates: str = "model",
     model: str = "topology",
     measured: list[tuple[int, float]] | None = None,
-) -> TimeData: ...
+) -> TimeData:
+    """Models the time of `module` on a device."""
+
 def _collective_time(
     device: _Device,
     kind: str,
@@ -28,18 +30,31 @@ def _collective_time(
     communicators: int = 1,
     alpha: float = 1.0,
     beta: float = 1.0,
-) -> tuple[float, float, float, float]: ...
+) -> tuple[float, float, float, float]:
+    """Seconds, wire bytes, seconds that do not depend on the size, and wire bytes per second of one
+    collective. A missing figure is the message of the `ValueError`.
+    """
 
 @final
 class TimeData:
+    """The time of a module, as modelled by `Module.time`."""
+
     @property
-    def unknown_figures(self) -> list[str]: ...
+    def unknown_figures(self) -> list[str]:
+        """Figures that were needed and are not known."""
     @property
-    def mesh(self) -> str | None: ...
+    def mesh(self) -> str | None:
+        """The mesh as text."""
     @property
-    def mesh_source(self) -> str: ...
-    def column(self, name: str) -> Column: ...
-    def step(self) -> tuple[float, float, float, float, list[tuple[str, float]]]: ...
-    def open_loops(self) -> list[int]: ...
-    def branches(self) -> list[tuple[int, int]]: ...
-    def collectives(self) -> _Columns: ...
+    def mesh_source(self) -> str:
+        """Where the mesh comes from."""
+    def column(self, name: str) -> Column:
+        """The column over instructions called `name`."""
+    def step(self) -> tuple[float, float, float, float, list[tuple[str, float]]]:
+        """Seconds of the step: in all, computing, moving data, other; then waiting, by axes."""
+    def open_loops(self) -> list[int]:
+        """Rows of loops that count once since their trip count is not known."""
+    def branches(self) -> list[tuple[int, int]]:
+        """Rows of conditionals and the computations that count."""
+    def collectives(self) -> _Columns:
+        """One row per collective."""

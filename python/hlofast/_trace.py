@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from _collections_abc import Mapping
     from collections.abc import Callable
 
-    from hlofast._core import Module
     from hlofast._measurements import Measurements
+    from hlofast._module import Module
     from hlofast._time import Time
 
 FORMATS = ("json", "pftrace")

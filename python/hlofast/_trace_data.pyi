@@ -13,18 +13,29 @@ def _trace(
     *,
     iterations: int | None = None,
     min_seconds: float = 0.0,
-) -> TraceData: ...
+) -> TraceData:
+    """The trace of a module that has been timed; bytes alive are those of `memory`."""
 
 @final
 class TraceData:
+    """The schedule of a module as slices and samples, as made by `Module.trace`."""
+
     @property
-    def peak(self) -> int | None: ...
+    def peak(self) -> int | None:
+        """The most bytes alive; None where they are not counted."""
     @property
-    def samples(self) -> int: ...
+    def samples(self) -> int:
+        """Samples of bytes alive."""
     @property
-    def not_played(self) -> int: ...
+    def not_played(self) -> int:
+        """Calls shown as a whole since the trace would be too large."""
     def write(
         self, form: str, facts: list[tuple[str, str]], write: Callable[[bytes], object]
-    ) -> None: ...
-    def tracks(self) -> _Columns: ...
-    def loops(self) -> _Columns: ...
+    ) -> None:
+        """Hands the trace to `write` in parts: `json` or `pftrace`. `facts` are told of the
+        module.
+        """
+    def tracks(self) -> _Columns:
+        """One row per track."""
+    def loops(self) -> _Columns:
+        """One row per loop: instruction, name, trip_count (-1: not known), shown."""

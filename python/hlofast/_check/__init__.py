@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from hlofast._core import Module
+    from hlofast._module import Module
     from hlofast.config import EffectiveConfig
     from hlofast.table import Table
 

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hlofast._module import Module
+
 AGREES, NOTE, WARNING, ERROR = "agrees", "note", "warning", "error"
 SEVERITIES = (ERROR, WARNING, NOTE, AGREES)
 """From what must not be to what is as declared."""
@@ -61,7 +63,7 @@ class Comparison:
     """How what was compiled is known."""
 
 
-def table(comparisons: Sequence[Comparison], module: _core.Module) -> Table:
+def table(comparisons: Sequence[Comparison], module: Module) -> Table:
     """One row per comparison, with the name of the instruction that shows it."""
 
     def name(row: int | None) -> str:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._collectives import Collectives
-    from hlofast._core import Mesh, Module
+    from hlofast._core import Mesh
     from hlofast._cost import Cost
     from hlofast._memory import Memory
+    from hlofast._module import Module
     from hlofast.devices import Device
     from hlofast.table import Table
 

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hlofast._core import Module
+    from hlofast._module import Module
     from hlofast._report.data import Analyses
 
 MOST_TEXT = 24 << 20

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from hlofast._core import Instruction, Module
+    from hlofast._core import Instruction
     from hlofast._graph import Graph
+    from hlofast._module import Module
 
 EXAMPLES = """\
 examples:

@@ -1,5 +1,6 @@
 //! `Computation`: a list of instructions with a name.
 
+use crate::classes::restorer;
 use crate::columns::Columns;
 use crate::held::{Held, hash_of, same_module, text};
 use crate::instruction::Instruction;
@@ -41,8 +42,8 @@ impl Computation {
 
     /// The module it belongs to.
     #[getter]
-    fn module(&self) -> crate::module::Module {
-        crate::module::Module { held: Arc::clone(&self.held) }
+    fn module<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, crate::module::Module>> {
+        crate::module::Module::object(py, &self.held)
     }
 
     /// The position in `module.computations`.
@@ -207,8 +208,8 @@ impl Computation {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let builder = py.import("hlofast._core")?.getattr("_restore_computation")?;
-        Ok((builder, (self.module(), self.id.0)).into_pyobject(py)?.into_any())
+        let builder = restorer(py, "_restore_computation")?;
+        Ok((builder, (self.module(py)?, self.id.0)).into_pyobject(py)?.into_any())
     }
 
     fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -103,6 +103,7 @@ fn overridden(stated: Stated) -> cost::Override {
 
 #[pymethods]
 impl CostData {
+    /// Whose sizes of shapes were counted: cpu, gpu or tpu.
     #[getter]
     fn backend(&self) -> &'static str {
         self.cost().backend.as_str()

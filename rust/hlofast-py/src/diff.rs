@@ -36,11 +36,13 @@ pub fn _diff(
 
 #[pymethods]
 impl DiffData {
+    /// Whether layouts count as differences.
     #[getter]
     fn compares_layouts(&self) -> bool {
         self.found.compares_layouts
     }
 
+    /// Whether both modules run in the same order; None where the order was not compared.
     #[getter]
     fn same_schedule(&self) -> Option<bool> {
         self.found.same_schedule

@@ -3,13 +3,7 @@
 use hlofast::text::{ErrorPlace, Source, render};
 use hlofast::{ErrorKind, ParseError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
-
-fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    CLASS.import(py, "hlofast.errors", "ParseError")
-}
 
 /// The `ParseError` object for `error` in `source`.
 pub fn object<'py>(
@@ -28,7 +22,7 @@ pub fn object<'py>(
     fields.set_item("excerpt", place.excerpt)?;
     fields.set_item("help", error.help())?;
     fields.set_item("rendering", render(source, error, false))?;
-    class(py)?.call((error.message(),), Some(&fields))
+    crate::classes::error_class(py)?.call((error.message(),), Some(&fields))
 }
 
 /// The exception for `error` in `source`.

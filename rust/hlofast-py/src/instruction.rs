@@ -1,6 +1,7 @@
 //! `Instruction`: one row of a module.
 
 use crate::attributes::{Attributes, attribute_value, decoded};
+use crate::classes::restorer;
 use crate::computation::Computation;
 use crate::held::{Held, hash_of, same_module, text};
 use crate::literal::Literal;
@@ -98,8 +99,8 @@ impl Instruction {
 
     /// The module it belongs to.
     #[getter]
-    fn module(&self) -> crate::module::Module {
-        crate::module::Module { held: Arc::clone(&self.held) }
+    fn module<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, crate::module::Module>> {
+        crate::module::Module::object(py, &self.held)
     }
 
     /// The computation it belongs to.
@@ -292,8 +293,8 @@ impl Instruction {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let builder = py.import("hlofast._core")?.getattr("_restore_instruction")?;
-        Ok((builder, (self.module(), self.row)).into_pyobject(py)?.into_any())
+        let builder = restorer(py, "_restore_instruction")?;
+        Ok((builder, (self.module(py)?, self.row)).into_pyobject(py)?.into_any())
     }
 
     fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -2,6 +2,7 @@
 
 mod arrow;
 mod attributes;
+mod classes;
 mod collectives;
 mod column;
 mod columns;
@@ -53,6 +54,8 @@ mod _core {
     #[pymodule_export]
     use crate::attributes::Attributes;
     #[pymodule_export]
+    use crate::classes::{_register_error_class, _register_module_class};
+    #[pymodule_export]
     use crate::collectives::CollectivesData;
     #[pymodule_export]
     use crate::column::Column;
@@ -73,7 +76,7 @@ mod _core {
     #[pymodule_export]
     use crate::literal::Literal;
     #[pymodule_export]
-    use crate::loading::{_restore_module, FoundModule, find_modules, load, loads};
+    use crate::loading::{_load, _restore_module, FoundModule, find_modules, loads};
     #[pymodule_export]
     use crate::memory::{_memory, _memory_file, _xla_memory, MemoryData};
     #[pymodule_export]
@@ -127,6 +130,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::classes::register_core(module);
         let py = module.py();
         let opcodes = Opcode::ALL.iter().map(|opcode| opcode.as_str());
         module.add("opcodes", PyTuple::new(py, opcodes)?)?;

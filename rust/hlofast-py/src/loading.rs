@@ -213,51 +213,33 @@ impl AsRef<[u8]> for Text {
     }
 }
 
-fn finish(result: Result<Arc<Held>, Fault>) -> PyResult<Module> {
+fn finish(py: Python<'_>, result: Result<Arc<Held>, Fault>) -> PyResult<Bound<'_, Module>> {
     match result {
-        Ok(held) => Ok(Module { held }),
+        Ok(held) => Module::object(py, &held),
         Err((error, source)) => Err(to_python(&source, &error)),
     }
 }
 
-/// The module in the file `path`; compressed files and protobufs are recognised.
-///
-/// Of a protobuf what the text that XLA prints for it has is read; the fields that text does not
-/// have are listed in `protobuf_fields_not_in_text`, as pairs of a field and what it is.
-///
-/// `module` chooses one of several by name or number. `strict=True` accepts what jaxlib 0.10.2
-/// accepts and decodes every value, `strict="newest"` follows newer XLA; both judge the whole
-/// text, without looking for a module in it. `on_error="collect"` goes on after a fault: see
-/// `Module.errors`. `max_bytes` bounds what decompression may give. `threads` is how many threads
-/// large texts may take, by default one per processor but at most 8; results never depend on it.
-/// A path with `://` in it is opened by fsspec (the extra `remote`), with `storage_options`.
+/// The module in the local file `path`: what `hlofast.load` reads with the same arguments.
 #[pyfunction]
-#[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None, storage_options=None))]
-#[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
-pub fn load(
-    py: Python<'_>,
-    path: &Bound<'_, PyAny>,
-    module: Option<&Bound<'_, PyAny>>,
-    strict: Option<&Bound<'_, PyAny>>,
+#[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
+pub fn _load<'py>(
+    py: Python<'py>,
+    path: std::path::PathBuf,
+    module: Option<&Bound<'py, PyAny>>,
+    strict: Option<&Bound<'py, PyAny>>,
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
-    storage_options: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Module> {
+) -> PyResult<Bound<'py, Module>> {
     let request = Request::new(module, strict, on_error, max_bytes, threads)?;
-    let path: std::path::PathBuf = path.extract()?;
     let name = path.to_string_lossy().into_owned();
-    if name.contains("://") {
-        let remote = py.import("hlofast._remote")?;
-        let bytes = bytes_of(&remote.call_method1("read", (&name, storage_options))?)?;
-        return finish(py.detach(|| request.read(bytes, Some(&name))));
-    }
     let read = py.detach(|| {
         let bytes = std::fs::read(&path)?;
         Ok(request.read(Arc::new(bytes), Some(&name)))
     });
     match read {
-        Ok(result) => finish(result),
+        Ok(result) => finish(py, result),
         Err(error) => Err(file_error(py, error, &name)),
     }
 }
@@ -276,19 +258,19 @@ fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
 #[pyfunction]
 #[pyo3(signature = (text, *, path=None, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
-pub fn loads(
-    py: Python<'_>,
-    text: &Bound<'_, PyAny>,
+pub fn loads<'py>(
+    py: Python<'py>,
+    text: &Bound<'py, PyAny>,
     path: Option<&str>,
-    module: Option<&Bound<'_, PyAny>>,
-    strict: Option<&Bound<'_, PyAny>>,
+    module: Option<&Bound<'py, PyAny>>,
+    strict: Option<&Bound<'py, PyAny>>,
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
-) -> PyResult<Module> {
+) -> PyResult<Bound<'py, Module>> {
     let request = Request::new(module, strict, on_error, max_bytes, threads)?;
     let bytes = bytes_of(text)?;
-    finish(py.detach(|| request.read(bytes, path)))
+    finish(py, py.detach(|| request.read(bytes, path)))
 }
 
 /// Every module in `text`, which may be a page, a log or a framed dump. The arguments are those of
@@ -323,7 +305,7 @@ pub fn find_modules<'py>(
         let line = source.lines_before() + 1;
         let offset = source.offset();
         let (module, error) = match result {
-            Ok(held) => (Some(Py::new(py, Module { held })?), None),
+            Ok(held) => (Some(Module::object(py, &held)?.unbind()), None),
             Err(error) => (None, Some(object(py, &source, &error)?.unbind())),
         };
         let label = label.map(String::from);
@@ -334,11 +316,11 @@ pub fn find_modules<'py>(
 
 /// What unpickling a module calls: reads `text` again as it was read, with its place in its file.
 #[pyfunction]
-pub fn _restore_module(
-    py: Python<'_>,
-    text: &Bound<'_, PyAny>,
-    options: &Bound<'_, PyDict>,
-) -> PyResult<Module> {
+pub fn _restore_module<'py>(
+    py: Python<'py>,
+    text: &Bound<'py, PyAny>,
+    options: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, Module>> {
     let option = |key: &str| options.as_any().get_item(key);
     let (strict, on_error) = (option("strict")?, option("on_error")?.extract::<String>()?);
     let request = Request::new(None, Some(&strict), &on_error, None, None)?;
@@ -350,7 +332,7 @@ pub fn _restore_module(
     let whole = path.map_or(whole.clone(), |path| whole.with_path(&path));
     let bytes = (*bytes_of(text)?).as_ref().to_vec();
     let source = whole.cleaned_part(bytes, origins.collect(), lines);
-    finish(py.detach(|| request.parse(source.clone()).map_err(|error| (error, source))))
+    finish(py, py.detach(|| request.parse(source.clone()).map_err(|error| (error, source))))
 }
 
 /// A module found in a text, or the fault that keeps it from being read.

@@ -152,6 +152,7 @@ impl MemoryData {
         (highest.bytes, memory.sequence().get(highest.step as usize).copied())
     }
 
+    /// Whose sizes of shapes were counted: cpu, gpu or tpu.
     #[getter]
     fn backend(&self) -> &'static str {
         self.memory.backend.as_str()

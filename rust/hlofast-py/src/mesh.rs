@@ -1,5 +1,6 @@
 //! `Mesh`, what groups and shardings are on it, and the mesh that a module speaks of.
 
+use crate::classes::restorer;
 use crate::errors::to_python;
 use crate::held::Stage;
 use crate::instruction::Instruction;
@@ -309,7 +310,7 @@ impl Mesh {
         });
         let derived = self.derived.clone();
         let derived = derived.map(|d| (d.source, d.invented_names, d.evidence, d.ignored));
-        let builder = py.import("hlofast._core")?.getattr("_restore_mesh")?;
+        let builder = restorer(py, "_restore_mesh")?;
         let parts = (axes, order, self.core.hosts(), self.core.slices(), derived);
         Ok((builder, (parts,)).into_pyobject(py)?.into_any())
     }

@@ -1,16 +1,17 @@
-//! `Module`: a parsed HLO module. What is asked of it beyond its text is in `module/analyses.rs`.
-
-mod analyses;
+//! `Module`: a parsed HLO module. Its analyses are methods of the Python class over it.
 
 use crate::attributes::Attributes;
+use crate::classes::{module_class, restorer};
 use crate::columns::{Columns, as_array};
 use crate::computation::Computation;
 use crate::held::{Held, same_module, text};
 use crate::loading::strict_argument;
+use crate::mesh::Mesh;
 use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use crate::select::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
+use hlofast::comms::derive_mesh;
 use hlofast::ir::decode::unescape;
 use hlofast::print::{self, EqualityOptions, FingerprintOptions, Form, PrintOptions};
 use hlofast::text::Span;
@@ -21,13 +22,20 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// A parsed HLO module: frozen, shared, a sequence of instructions.
-#[pyclass(frozen, weakref, module = "hlofast._core")]
+/// A parsed HLO module: frozen, shared, a sequence of instructions. `hlofast.Module` adds the
+/// analyses.
+#[pyclass(frozen, subclass, weakref, module = "hlofast._core")]
 pub struct Module {
     pub held: Arc<Held>,
 }
 
 impl Module {
+    /// The object of the package's class for `held`.
+    pub fn object<'py>(py: Python<'py>, held: &Arc<Held>) -> PyResult<Bound<'py, Self>> {
+        let base = Bound::new(py, Self { held: Arc::clone(held) })?;
+        Ok(module_class(py)?.call1((base,))?.cast_into::<Self>()?)
+    }
+
     fn core(&self) -> &hlofast::ir::Module {
         &self.held.core
     }
@@ -48,6 +56,11 @@ impl Module {
 
 #[pymethods]
 impl Module {
+    #[new]
+    fn new(module: &Bound<'_, Self>) -> Self {
+        Self { held: Arc::clone(&module.get().held) }
+    }
+
     /// The name.
     #[getter]
     fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
@@ -213,10 +226,17 @@ impl Module {
         ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
     }
 
-    /// The instruction table: one row per instruction, implied ones included.
-    fn table<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let table = slf.py().import("hlofast.table")?.getattr("Table")?;
-        table.call1((crate::table::_instruction_columns(slf)?,))
+    /// What the module is: status, backend, signature with bytes, donation, counts; `shapes` is
+    /// how many of the largest shapes to list.
+    #[pyo3(signature = (*, shapes=10))]
+    fn summary<'py>(&self, py: Python<'py>, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
+        crate::summary::summary(py, &self.held, shapes)
+    }
+
+    /// The mesh that the text speaks of: its source, and whether the names of the axes are in the
+    /// text, are in the result. None if nothing in it names several devices.
+    fn mesh(&self, py: Python<'_>) -> Option<Mesh> {
+        py.detach(|| derive_mesh(self.core())).map(Mesh::from)
     }
 
     /// The rows that meet every condition given, as a NumPy array of row numbers. `opcode`,
@@ -416,7 +436,7 @@ impl Module {
         let origins = source.line_origins();
         let origins = origins.iter().map(|line| (line.start, line.offset, line.removed));
         options.set_item("origins", origins.collect::<Vec<_>>())?;
-        let builder = py.import("hlofast._core")?.getattr("_restore_module")?;
+        let builder = restorer(py, "_restore_module")?;
         let bytes = PyBytes::new(py, source.bytes());
         Ok((builder, (bytes, options)).into_pyobject(py)?.into_any())
     }

@@ -42,13 +42,17 @@ fn view(held: &Held, rewritten: Rewritten) -> Arc<Held> {
 impl PlanData {
     /// The module in which these candidates are computed again, and its bytes at the peak. A
     /// ValueError says what is in the way.
-    fn apply(&self, py: Python<'_>, numbers: Vec<usize>) -> PyResult<(Module, i64)> {
+    fn apply<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: Vec<usize>,
+    ) -> PyResult<(Bound<'py, Module>, i64)> {
         let recomputes = self.with(|plan| plan.recomputes(&numbers));
         let recomputes = recomputes.ok_or_else(|| PyIndexError::new_err("no such candidate"))?;
         let core = &*self.held.core;
         let made = py.detach(|| measure(core, &recomputes, &self.options));
         let (peak, rewritten) = made.map_err(PyValueError::new_err)?;
-        Ok((Module { held: view(&self.held, rewritten) }, peak))
+        Ok((Module::object(py, &view(&self.held, rewritten))?, peak))
     }
 
     /// Bytes at the peak: as it is, and with what was chosen.
@@ -82,8 +86,8 @@ impl PlanData {
     }
 
     /// The new module; None if nothing was chosen.
-    fn module(&self) -> Option<Module> {
-        self.new.as_ref().map(|held| Module { held: Arc::clone(held) })
+    fn module<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Module>>> {
+        self.new.as_ref().map(|held| Module::object(py, held)).transpose()
     }
 
     /// Of each candidate: the rows that run again.

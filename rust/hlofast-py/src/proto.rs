@@ -37,7 +37,7 @@ pub fn to_proto<'py>(
 /// A protobuf, and what it has no place for: line and words.
 type WithLosses<'py> = (Bound<'py, PyBytes>, Vec<(u64, String)>);
 
-/// The same, with line and words of everything that a protobuf has no place for.
+/// The bytes of a protobuf, with line and words of everything that it has no place for.
 #[pyfunction]
 pub fn _proto<'py>(
     py: Python<'py>,

@@ -1,6 +1,7 @@
 //! `SurveyData` and `ScanData`: dump directories, which `hlofast._scan` makes into datasets.
 
 use crate::arrow::stream_of;
+use crate::classes::restorer;
 use crate::mesh::Mesh;
 use crate::programs::program_files;
 use crate::survey::{PackedSurvey, packed, store, unpacked};
@@ -449,7 +450,7 @@ impl ScanPart {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let make = py.import("hlofast._core")?.getattr("_scan_part")?;
+        let make = restorer(py, "_scan_part")?;
         let tables = self
             .tables
             .iter()
@@ -509,7 +510,7 @@ pub fn _scan_table(py: Python<'_>, bytes: &[u8]) -> PyResult<ScanTable> {
 #[pymethods]
 impl ScanTable {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let make = py.import("hlofast._core")?.getattr("_scan_table")?;
+        let make = restorer(py, "_scan_table")?;
         let bytes = py.detach(|| self.columns.to_bytes());
         (make, (PyBytes::new(py, &bytes),)).into_pyobject(py)
     }

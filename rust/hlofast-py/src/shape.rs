@@ -1,5 +1,6 @@
 //! `Shape` and `Layout`.
 
+use crate::classes::restorer;
 use crate::held::Held;
 use hlofast::ir::shape::Dimension;
 use hlofast::ir::{Layout as CoreLayout, ShapeId, ShapeTable, ShapeView};
@@ -188,8 +189,8 @@ impl Shape {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let builder = py.import("hlofast._core")?.getattr("_restore_shape")?;
-        let module = crate::module::Module { held: Arc::clone(&self.held) };
+        let builder = restorer(py, "_restore_shape")?;
+        let module = crate::module::Module::object(py, &self.held)?;
         Ok((builder, (module, self.id.0)).into_pyobject(py)?.into_any())
     }
 }

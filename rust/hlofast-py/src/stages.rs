@@ -72,6 +72,7 @@ impl StagesData {
         to_list(py, table::divisions(self.module(), &self.found))
     }
 
+    /// How many micro-batches a step has; None if unknown.
     #[getter]
     fn micro_batches(&self) -> Option<u64> {
         self.found.micro_batches.count

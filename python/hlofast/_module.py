@@ -1,0 +1,334 @@
+"""`Module` and how one is read: compiled text and columns, and the analyses over them.
+
+Every analysis is a function in the file of its name, which is imported when it is first called: a
+program that reads one small dump loads nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hlofast import _core
+from hlofast.errors import ParseError
+
+TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Literal
+
+    from hlofast._check import Declaration
+    from hlofast._collectives import Collectives
+    from hlofast._core import Computation, Instruction, Mesh
+    from hlofast._cost import Cost, CustomCallFunction, Rules
+    from hlofast._diff import Diff
+    from hlofast._graph import Graph
+    from hlofast._lint import Findings
+    from hlofast._measurements import Measurements
+    from hlofast._memory import Memory
+    from hlofast._remat import Remat
+    from hlofast._report import Report
+    from hlofast._report.charts import Plot
+    from hlofast._stages import Stages
+    from hlofast._time import Time
+    from hlofast._trace import Trace
+    from hlofast.config import EffectiveConfig
+    from hlofast.devices import Device
+    from hlofast.table import Table
+
+
+class Module(_core.Module):
+    """A parsed HLO module: frozen, a sequence of instructions.
+
+    `hlofast.load`, `loads`, `find_modules` and `from_jax` make modules.
+    """
+
+    __slots__ = ()
+
+    def table(self) -> Table:
+        """The instruction table: one row per instruction, implied ones included."""
+        from hlofast.table import Table
+
+        return Table(_core._instruction_columns(self))
+
+    def cost(
+        self,
+        *,
+        xla: bool = False,
+        backend: str | None = None,
+        float32: bool = False,
+        custom_calls: Mapping[str, CustomCallFunction] | None = None,
+        rules: Rules | None = None,
+    ) -> Cost:
+        """What the module costs: FLOPs, transcendentals and bytes, of every instruction and in all.
+
+        As executed, or with `xla` as XLA's `HloCostAnalysis` counts; `backend` (cpu, gpu, tpu) says
+        whose sizes of shapes are meant, the module's own by default; `float32` adds up in XLA's
+        order in 32-bit floats. `custom_calls` maps targets to functions that say what calls cost
+        (see `hlofast.register_custom_call`), `rules` are pairs of pattern and phase, or a TOML file
+        of them.
+        """
+        from hlofast._cost import cost
+
+        return cost(self, xla, backend, float32, custom_calls, rules)
+
+    def matmuls(self, *, rules: Rules | None = None) -> Table:
+        """The matrix products and convolutions, one row per instruction and phase.
+
+        These are dots, TPU convolutions that are dots, GEMM calls of libraries and real
+        convolutions. `flops` is that of all executions, `flops_once` of one; `rules` as for `cost`.
+        Where `is_lower_bound` is 1, a loop of unknown trip count counts once. Products of unknown
+        size are not here, but in `Cost.unknown_products`.
+        """
+        return self.cost(rules=rules).matmuls()
+
+    def collectives(self, mesh: Mesh | None = None, *, rules: Rules | None = None) -> Collectives:
+        """The collectives: what is sent between devices, along which axes of `mesh`, how often.
+
+        Without `mesh` the axes are those of the mesh that the text speaks of, if it does; `rules`
+        as for `cost`. See `hlofast.Collectives`.
+        """
+        from hlofast._collectives import collectives
+
+        return collectives(self, mesh, rules)
+
+    def lint(
+        self, mesh: Mesh | None = None, *, rules: Rules | None = None, **options: float
+    ) -> Findings:
+        """What a change to the model, its sharding or its checkpoint policy would save.
+
+        Each finding has the instructions that prove it; those with most at stake come first. `mesh`
+        and `rules` as for `collectives`; `options` are thresholds, see `hlofast.Findings`.
+        """
+        from hlofast._lint import lint
+
+        return lint(self, mesh, rules, options)
+
+    def remat(
+        self,
+        hbm: int | str | None = None,
+        device: str | Device | None = None,
+        *,
+        mesh: Mesh | None = None,
+        rules: Rules | None = None,
+        rule: str | None = None,
+    ) -> Remat:
+        """What is computed again for the backward pass, and what is kept for it instead.
+
+        Also what becomes of gathered arrays, and what to compute again so that `hbm` bytes (or
+        `"16GiB"`) are enough at the peak, in which time on `device`. The axes are those of `mesh`,
+        otherwise of the mesh that the text speaks of; `rules` as for `cost`; `rule`, by which peaks
+        are counted, is one of `memory`'s. See `hlofast.Remat`.
+        """
+        from hlofast._remat import remat
+
+        return remat(self, hbm, device, mesh, rules, rule)
+
+    def stages(
+        self,
+        hbm: int | str | None = None,
+        device: str | Device | None = None,
+        *,
+        devices: int = 1,
+        most_moved: float | None = None,
+    ) -> Stages:
+        """What Alpa's pipeline markers cut the module into.
+
+        Sections, what goes from forward to backward, from stage to stage and from mesh to mesh,
+        micro-batches, and how many more of them fit into `hbm` bytes (or `"16GiB"`), or those of
+        `device`, on each of `devices` devices that share the stage. A cheaper boundary may move at
+        most the share `most_moved` of the forward section's FLOPs to the stage before. See
+        `hlofast.Stages`.
+        """
+        from hlofast._stages import stages
+
+        return stages(self, hbm, device, devices, most_moved)
+
+    def time(
+        self,
+        device: str | Device,
+        *,
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        estimates: str = "model",
+        collectives: str | Measurements | None = None,
+    ) -> Time:
+        """How long the module takes on `device`: a name (`"tpu-v5p"`) or a `Device`.
+
+        `mesh` names the axes and says where hosts and slices end: a `hlofast.Mesh`, text like
+        `data=2,model=4` or a mapping; without hosts and slices all devices are one level, without
+        `mesh` the one that the text speaks of is used. `estimates` is `model`, `roofline` or
+        `compiler`; `collectives` is `topology`, `speed-of-light`, `alpa` or measurements (see
+        `hlofast.devices.read_measurements`). A `hlofast.devices.UnknownDeviceError` for a name that
+        is not known.
+        """
+        from hlofast._time import time
+
+        return time(self, device, mesh, estimates, collectives)
+
+    def trace(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        device: str | Device,
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        estimates: str = "model",
+        collectives: str | Measurements | None = None,
+        iterations: int | None = None,
+        min_duration: float = 0.0,
+    ) -> Trace:
+        """The simulated schedule on `device` as a trace for timeline viewers.
+
+        It is written to `path` if that is given: its name ends in `.json` (Chrome's Trace Event
+        Format) or `.pftrace` (Perfetto's protobuf), and in `.gz` if it is compressed.
+
+        `device`, `mesh`, `estimates` and `collectives` are those of `time`. `iterations` says how
+        many iterations of a loop are shown one by one, by default as many as fit well; slices
+        shorter than `min_duration` seconds are left out. A `ValueError` for other names, and for a
+        step longer than a trace can hold.
+        """
+        from hlofast._trace import trace
+
+        return trace(self, path, device, mesh, estimates, collectives, iterations, min_duration)
+
+    def graph(
+        self,
+        computation: str | Computation | None = None,
+        *,
+        around: Instruction | str | int | None = None,
+        depth: int = 2,
+        inside: str = "fusions",
+    ) -> Graph:
+        """Instructions and what they use, to be laid out elsewhere.
+
+        Those of `computation` (a name; by default the entry), or what is at most `depth` operands
+        or users away from `around` (an instruction, its row or its name). `inside` says which
+        called computations are shown inside their callers: of `fusions`, `all` or `none`. A
+        `KeyError` for unknown names.
+        """
+        from hlofast._graph import graph
+
+        return graph(self, computation, around, depth, inside)
+
+    def memory(
+        self,
+        *,
+        rule: str = "in_place",
+        sizes: str = "device",
+        constants: str = "last_use",
+        space: int | str | None = None,
+        schedule: str | None = None,
+        device: str | Device | None = None,
+    ) -> Memory:
+        """What is alive when: the peak, the values alive there, the bytes alive at every step.
+
+        `rule` says which values share memory: `in_place` also results and the operands they may
+        replace, `values` as XLA's live-range file, `xla` as the account of compiled TPU programs.
+        `sizes` are those of the `device` (tiles, padding) or `logical`; `constants` stay to their
+        `last_use` or the whole `program`; `space` is a memory space by number or name (hbm, vmem,
+        host), or `all`; `schedule` is the text's order, a `post_order`, or a `list` schedule that
+        frees memory early; by default the text's. `device` is the TPU for XLA's account:
+        a name, or a `hlofast.devices.Device`. A `hlofast.devices.UnknownDeviceError` for a name
+        that no device has.
+        """
+        from hlofast._memory import memory
+
+        return memory(self, rule, sizes, constants, space, schedule, device)
+
+    def diff(
+        self,
+        other: Module,
+        *,
+        layouts: bool = True,
+        backend_config: bool = True,
+        schedule: bool = False,
+        mesh: Mesh | None = None,
+        rules: Rules | None = None,
+    ) -> Diff:
+        """What differs in `other`, whatever instructions are called there and however ordered.
+
+        What came, went and changed, and what that does to cost, memory and collectives. Without
+        `layouts` or `backend_config` those do not count; with `schedule` the order does, where both
+        modules are scheduled. `mesh` and `rules` as for `collectives`. See `hlofast.Diff`.
+        """
+        from hlofast._diff import compare
+
+        return compare(self, other, layouts, backend_config, schedule, mesh, rules)
+
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        device: str | Device | None = None,
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
+        plots: bool = True,
+    ) -> Report:
+        """A page about the module for a browser, and its HTML in a notebook: a `hlofast.Report`.
+
+        `path` is a file to write it to. `device` (a name or a `hlofast.devices.Device`) and `mesh`
+        as for `time`; without a device the page says that times are unknown. `config`: a
+        `hlofast.Declaration`, a selected config or the path of a TOML declaration, as for
+        `hlofast.check`. `plots=False` leaves the charts out; they need bokeh, and the page says
+        so where it is missing.
+        """
+        from hlofast._report import of_module
+
+        return of_module(self, path, device, mesh, config, plots)
+
+    @property
+    def plot(self) -> Plot:
+        """Charts of the module as bokeh figures.
+
+        These are `memory()`, `roofline()`, `collectives()` and `scopes()`. See `hlofast.Plot`.
+        """
+        from hlofast._report.charts import Plot
+
+        return Plot(self)
+
+
+_core._register_error_class(ParseError)
+_core._register_module_class(Module)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    module: str | int | None = None,
+    strict: Literal[False, True, "newest"] | None = None,
+    on_error: Literal["raise", "collect"] = "raise",
+    max_bytes: int | None = None,
+    threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Module:
+    """The module in the file `path`; compressed files and protobufs are recognised.
+
+    Of a protobuf what the text that XLA prints for it has is read; the fields that text does not
+    have are listed in `protobuf_fields_not_in_text`, as pairs of a field and what it is.
+
+    `module` chooses one of several by name or number. `strict=True` accepts what jaxlib 0.10.2
+    accepts and decodes every value, `strict="newest"` follows newer XLA; both judge the whole
+    text, without looking for a module in it. `on_error="collect"` goes on after a fault: see
+    `Module.errors`. `max_bytes` bounds what decompression may give. `threads` is how many threads
+    large texts may take, by default one per processor but at most 8; results never depend on it.
+    A path with `://` in it is opened by fsspec (the extra `remote`), with `storage_options`.
+    """
+    name = os.fspath(path)
+    if "://" not in name:
+        return _core._load(
+            name,
+            module=module,
+            strict=strict,
+            on_error=on_error,
+            max_bytes=max_bytes,
+            threads=threads,
+        )
+    from hlofast import _remote
+
+    return _core.loads(
+        _remote.read(name, storage_options),
+        path=name,
+        module=module,
+        strict=strict,
+        on_error=on_error,
+        max_bytes=max_bytes,
+        threads=threads,
+    )
