@@ -109,10 +109,9 @@ def read_rules(rules: Rules) -> list[tuple[str, str]]:
     """
     if not isinstance(rules, (str, PathLike)):
         return [(pattern, phase) for pattern, phase in rules]
-    import tomllib
+    from hlofast._toml import read_file, read_tables
 
-    with open(rules, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
-        document = tomllib.load(file)
+    document = read_tables(*read_file(rules))
     unknown = set(document) - {"rule"}
     if unknown:
         raise ValueError(f"{rules}: unknown keys: {', '.join(sorted(unknown))}")

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         document = _describe(config, arguments)
         if printer is None:
-            documents.append(document)
+            documents.append(output.finite(document))
         else:
             _print(printer, document, arguments)
     if arguments.json:

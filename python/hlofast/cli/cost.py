@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         cost = found.module.cost(xla=arguments.xla, backend=arguments.backend, rules=rules)
         document = found.describe() | _describe(cost, arguments)
         if printer is None:
-            documents.append(document)
+            documents.append(output.finite(document))
         else:
             _print(printer, document, arguments)
     if printer is None:

@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     from hlofast._scan import query
 
-    sql = sys.stdin.read() if arguments.sql == "-" else arguments.sql
     try:
+        sql = sys.stdin.read() if arguments.sql == "-" else arguments.sql
         query.needed()
         found = _found(arguments.path)
         with query.Query(found, sql) as answer:

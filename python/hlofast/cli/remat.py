@@ -94,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         if printer is not None:
             _print(printer, document, arguments.top or None)
     if printer is None:
-        output.print_json("remat", VERSION, {"modules": documents, "errors": reader.errors})
+        contents = {"modules": output.finite(documents), "errors": reader.errors}
+        output.print_json("remat", VERSION, contents)
     return reader.exit_code() or code
 
 

@@ -75,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         if printer is not None:
             _print(printer, document, arguments.top or None)
     if printer is None:
-        output.print_json("stages", VERSION, {"modules": documents, "errors": reader.errors})
+        contents = {"modules": output.finite(documents), "errors": reader.errors}
+        output.print_json("stages", VERSION, contents)
     return reader.exit_code()
 
 

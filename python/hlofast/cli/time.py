@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         time = found.module.time(**timing)
         document = found.describe() | _describe(time, arguments)
         if printer is None:
-            documents.append(document)
+            documents.append(output.finite(document))
         else:
             _print(printer, document, arguments)
     if printer is None:
