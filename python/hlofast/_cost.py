@@ -509,11 +509,16 @@ class Cost:
         repeated = by_phase.get("recompute", 0) - recomputed_collectives
         devices = self._devices()
         budget = step_seconds * peak_flops * devices
+
+        def share(flops: int) -> float:
+            # The product of two tiny numbers is 0.
+            return flops / budget if budget else float("inf")
+
         return Utilization(
-            matmul_mfu=(matmul - recomputed) / budget,
-            matmul_hfu=matmul / budget,
-            mfu=(operations - repeated) / budget,
-            hfu=operations / budget,
+            matmul_mfu=share(matmul - recomputed),
+            matmul_hfu=share(matmul),
+            mfu=share(operations - repeated),
+            hfu=share(operations),
             step_seconds=step_seconds,
             peak_flops=peak_flops,
             num_devices=devices,

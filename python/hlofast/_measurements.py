@@ -33,6 +33,8 @@ _ALPA = {
     "all_to_all_cost_dict": "all-to-all",
     "reduce_scatter_cost_dict": "reduce-scatter",
 }
+_MOST_BYTES = 256 << 20
+"""Millions of measurements; larger files are something else, named by mistake."""
 _WIDTHS = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8, "s32": 4, "s8": 1}
 
 
@@ -98,7 +100,9 @@ def read_measurements(path: str | PathLike[str]) -> Measurements:
     """
     name = str(path)
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
-        content = file.read()
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{name}: more than {_MOST_BYTES:,} bytes, which no measurements have")
     try:
         if name.endswith(".csv"):
             return Measurements(_rows_of_csv(content))

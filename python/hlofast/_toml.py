@@ -8,14 +8,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+MOST_BYTES = 64 << 20
+"""As of configs: larger files are something else, named by mistake."""
+
+
 def read_file(path: str | PathLike[str]) -> tuple[str, str]:
     """The text of a file and what to call it; an `OSError`, a `ValueError` if it is no UTF-8."""
     from os import fspath
 
     name = fspath(path)
+    with open(name, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{name}: more than {MOST_BYTES:,} bytes, which no TOML file has")
     try:
-        with open(name, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not loaded.
-            return file.read(), name
+        return content.decode("utf-8"), name
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: {error}") from None
 

@@ -74,6 +74,8 @@ def share(part: float, whole: float) -> Figure:
     if not whole:
         return Figure("-")
     percent = 100 * part / whole
+    if not isfinite(percent):  # Of figures beyond a double.
+        return Figure("-")
     if 0 < percent < 0.05:
         return Figure("<0.1 %")
     if percent >= 99.95 and part != whole:
