@@ -26,7 +26,14 @@ FIGURE = re.compile(r"`([+<>-]?\d[\d.,]* ?[%\w]{0,5}(?: exact)?|train\.py:\d+|\w
 """A number, a source line or a shape in a sentence."""
 FROM_ELSEWHERE = {("remat", "1.391 s"): "axes"}
 """Figures in sentences of a page that outputs on another page show."""
-EXIT_CODES = (cli.DONE, cli.FINDINGS, cli.USAGE, cli.UNREADABLE, cli.INTERRUPTED)
+EXIT_CODES = (
+    cli.DONE,
+    cli.FINDINGS,
+    cli.USAGE,
+    cli.UNREADABLE,
+    cli.INTERNAL,
+    cli.INTERRUPTED,
+)
 
 
 @pytest.fixture(scope="module")

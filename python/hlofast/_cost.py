@@ -110,10 +110,9 @@ def read_rules(rules: Rules) -> list[tuple[str, str]]:
     """
     if not isinstance(rules, (str, PathLike)):
         return [(pattern, phase) for pattern, phase in rules]
-    import tomllib
+    from hlofast._toml import read_file, read_tables
 
-    with open(rules, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
-        document = tomllib.load(file)
+    document = read_tables(*read_file(rules))
     unknown = set(document) - {"rule"}
     if unknown:
         raise ValueError(f"{rules}: unknown keys: {', '.join(sorted(unknown))}")
@@ -528,11 +527,16 @@ class Cost:
         repeated = by_phase.get("recompute", 0) - recomputed_collectives
         devices = self._devices()
         budget = step_seconds * peak_flops * devices
+
+        def share(flops: int) -> float:
+            # The product of two tiny numbers is 0.
+            return flops / budget if budget else float("inf")
+
         return Utilization(
-            matmul_mfu=(matmul - recomputed) / budget,
-            matmul_hfu=matmul / budget,
-            mfu=(operations - repeated) / budget,
-            hfu=operations / budget,
+            matmul_mfu=share(matmul - recomputed),
+            matmul_hfu=share(matmul),
+            mfu=share(operations - repeated),
+            hfu=share(operations),
             step_seconds=step_seconds,
             peak_flops=peak_flops,
             num_devices=devices,

@@ -33,6 +33,8 @@ _ALPA = {
     "all_to_all_cost_dict": "all-to-all",
     "reduce_scatter_cost_dict": "reduce-scatter",
 }
+_MOST_BYTES = 256 << 20
+"""Millions of measurements; larger files are something else, named by mistake."""
 _WIDTHS = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8, "s32": 4, "s8": 1}
 
 
@@ -98,13 +100,20 @@ def read_measurements(path: str | PathLike[str]) -> Measurements:
     """
     name = str(path)
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
-        content = file.read()
-    if name.endswith(".csv"):
-        return Measurements(_rows_of_csv(name, content))
-    if name.endswith(".json"):
-        return Measurements(_rows_of_json(name, content))
-    if name.endswith((".pkl", ".pickle")):
-        return Measurements(_rows_of_alpa(_unpickled(name, content)))
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{name}: more than {_MOST_BYTES:,} bytes, which no measurements have")
+    try:
+        if name.endswith(".csv"):
+            return Measurements(_rows_of_csv(content))
+        if name.endswith(".json"):
+            return Measurements(_rows_of_json(content))
+        if name.endswith((".pkl", ".pickle")):
+            return Measurements(_rows_of_alpa(_unpickled(content)))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{name}: nested too deeply") from None
     raise ValueError(f"{name}: measurements are .csv, .json or Alpa's .pkl")
 
 
@@ -114,27 +123,27 @@ def _row(where: str, row: dict[str, Any]) -> tuple[str, int, float, float]:
         raise ValueError(f"{where}: {', '.join(missing)} missing")
     try:
         return str(row["kind"]), int(row["group_size"]), float(row["bytes"]), float(row["seconds"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{where}: group_size, bytes and seconds are numbers") from None
 
 
-def _rows_of_csv(name: str, content: bytes) -> list[tuple[str, int, float, float]]:
+def _rows_of_csv(content: bytes) -> list[tuple[str, int, float, float]]:
     import csv
 
     reader = csv.DictReader(content.decode("utf-8-sig").splitlines())
-    return [_row(f"{name}:{reader.line_num}", row) for row in reader]
+    try:
+        return [_row(f"line {reader.line_num}", row) for row in reader]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from None
 
 
-def _rows_of_json(name: str, content: bytes) -> list[tuple[str, int, float, float]]:
+def _rows_of_json(content: bytes) -> list[tuple[str, int, float, float]]:
     import json
 
-    try:
-        rows = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{name}: {error}") from None
+    rows = json.loads(content)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{name}: measurements are a list of objects")
-    return [_row(f"{name}: entry {number}", row) for number, row in enumerate(rows)]
+        raise ValueError("measurements are a list of objects")
+    return [_row(f"entry {number}", row) for number, row in enumerate(rows)]
 
 
 class _Record:
@@ -154,7 +163,7 @@ class _Record:
         self.state = state
 
 
-def _unpickled(name: str, content: bytes) -> object:
+def _unpickled(content: bytes) -> object:
     import io
     import pickle
 
@@ -162,17 +171,17 @@ def _unpickled(name: str, content: bytes) -> object:
         def find_class(self, module: str, qualified: str) -> Any:
             if (module, qualified) in _CLASSES:
                 return _Record
-            raise ValueError(f"{name}: {module}.{qualified} is not let in")
+            raise ValueError(f"{module}.{qualified} is not let in")
 
         def persistent_load(self, _: object) -> Any:
-            raise ValueError(f"{name}: persistent identifiers are not let in")
+            raise ValueError("persistent identifiers are not let in")
 
     try:
         return Reader(io.BytesIO(content)).load()
     except ValueError:
         raise
     except Exception as error:  # Broken pickles raise anything.
-        raise ValueError(f"{name}: {type(error).__name__}: {error}") from None
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _rows_of_alpa(found: object) -> list[tuple[str, int, float, float]]:
@@ -195,8 +204,11 @@ def _rows_of_alpa(found: object) -> list[tuple[str, int, float, float]]:
                 first = groups[0] if isinstance(groups, (tuple, list)) and groups else ()
                 if width is None or not isinstance(first, (tuple, list)) or not first:
                     continue
-                for elements, seconds in points:
-                    rows.append((kind, len(first), float(elements) * width, float(seconds)))
+                try:
+                    for elements, seconds in points:
+                        rows.append((kind, len(first), float(elements) * width, float(seconds)))
+                except (TypeError, ValueError, OverflowError):
+                    raise ValueError(f"{field} has no pairs of elements and seconds") from None
         pending.extend(value for value in state.values() if isinstance(value, (_Record, dict)))
     if not rows:
         raise ValueError("no measurements of collectives in it")

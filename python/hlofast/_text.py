@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from math import isfinite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def share(part: float, whole: float) -> Figure:
     if not whole:
         return Figure("-")
     percent = 100 * part / whole
+    if not isfinite(percent):  # Of figures beyond a double.
+        return Figure("-")
     if 0 < percent < 0.05:
         return Figure("<0.1 %")
     if percent >= 99.95 and part != whole:
@@ -105,6 +108,34 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def complain(message: str) -> None:
+    """Say on standard error what went wrong. Lines stay lines, other control characters do not.
+
+    Where standard error cannot be written, the exit code has to do.
+    """
+    sys.stdout.flush()
+    text = "\n".join(map(printable, message.split("\n")))
+    try:
+        sys.stderr.write(f"hlofast: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """Connect a stream that cannot be written to the null device, so that it can be at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def finite(value: Any) -> Any:
+    """`value` with None for the numbers that JSON has not, in what it consists of too."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def known(value: int) -> int | None:
@@ -158,7 +189,7 @@ class Printer:
     def paragraph(self, label: str, text: str) -> None:
         """A text behind a label, broken at the terminal's edge; further lines are indented."""
         first, *words = printable(text).split(" ")
-        line = label + first
+        line = printable(label) + first
         for word in words:
             if self.width is not None and len(line) + 1 + len(word) > self.width:
                 self.stream.write(self.cut(line) + "\n")
@@ -218,6 +249,7 @@ class Printer:
     def columns(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A title, and rows below the names of their columns; numbers to the right."""
         self.heading(title)
+        columns = [printable(column) for column in columns]
         numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]
         widths = [
@@ -262,8 +294,12 @@ def _join(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 
 
 def print_json(verb: str, version: int, document: dict[str, Any]) -> None:
-    """Write the JSON form of a verb's result to standard output."""
+    """Write the JSON form of a verb's result to standard output.
+
+    A `ValueError` for infinity and NaN, which JSON has not: `finite` makes null of them.
+    """
     import json
 
-    json.dump({"schema": f"hlofast.{verb}", "version": version, **document}, sys.stdout, indent=1)
+    whole = {"schema": f"hlofast.{verb}", "version": version, **document}
+    json.dump(whole, sys.stdout, indent=1, allow_nan=False)
     sys.stdout.write("\n")

@@ -72,6 +72,8 @@ _COUNTS = {"cores", "jax_devices", "matrix_units", "matrix_unit_size", "wraparou
 _COUNTS |= {"link_count", "chips_per_host", "matrix_unit_minimum_rows", "vector_operations"}
 _TOPOLOGIES = ("torus-2d", "torus-3d", "switch", "fully-connected")
 _BACKENDS = ("tpu", "gpu", "neuron", "cpu", "other")
+_LARGEST = 1.7976931348623157e308
+"""The largest double, which figures are to the core; integers of TOML may be larger."""
 _KEYS = {"label", "backend", "aliases", "base", "flops"}
 
 
@@ -373,9 +375,9 @@ def load(path: str | PathLike[str]) -> DeviceTable:
     A cell is a value or `{ value = ..., source = "..." }`; without a source it is the file's. A
     `ValueError` for a name that is not in `FIGURES` and for what is no TOML.
     """
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    return DeviceTable(_read(text, str(path), _built_in_table()))
+    from hlofast._toml import read_file
+
+    return DeviceTable(_read(*read_file(path), _built_in_table()))
 
 
 def table(devices: Mapping[str, Device] | None = None) -> Any:
@@ -408,18 +410,19 @@ def _folded(name: str) -> str:
 
 
 def _read(text: str, path: str, known: Mapping[str, Device]) -> dict[str, Device]:
-    import tomllib
+    from hlofast._toml import read_tables
 
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: {error}") from None
+    tables = read_tables(text, path)
     sources = tables.pop("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(one, str) for one in sources.values()):
+        raise ValueError(f"{path}: sources is a table of texts")
     devices = dict(known)
     for name, cells in tables.items():
         if not isinstance(cells, dict):
             _refuse(path, name, "a device is a table")
         base = cells.get("base", name)
+        if not isinstance(base, str):
+            _refuse(path, name, "base is the name of a device")
         if "base" in cells and base not in known and base not in devices:
             _refuse(path, name, f"base {base!r} is no device")
         start = known[base] if base in known else devices.get(base)
@@ -436,7 +439,9 @@ def _device(
         if isinstance(cell, dict):
             if "value" not in cell or set(cell) - {"value", "source"}:
                 _refuse(path, name, f"{key} is a value or {{ value = ..., source = ... }}")
-            value, source = cell["value"], str(cell.get("source", path))
+            value, source = cell["value"], cell.get("source", path)
+            if not isinstance(source, str):
+                _refuse(path, name, f"the source of {key} is a text")
         where = f"{path}: {name}"
         is_peak = key.startswith("flops.")
         checked = _positive(f"{where}: {key}", value) if is_peak else _checked(where, key, value)
@@ -456,14 +461,18 @@ def _device(
         _refuse(path, name, f"backend is one of {', '.join(_BACKENDS)}")
     is_same = start is not None and start.name == name
     aliases = cells.get("aliases", start.aliases if start is not None and is_same else ())
+    if not isinstance(aliases, list | tuple) or not all(isinstance(one, str) for one in aliases):
+        _refuse(path, name, "aliases is a list of names")
     label = cells.get("label", start.label if start is not None and is_same else name)
+    if not isinstance(label, str):
+        _refuse(path, name, "label is a text")
     return Device(
         name,
         figures,
         peaks,
-        label=str(label),
+        label=label,
         backend=backend,
-        aliases=tuple(str(alias) for alias in aliases),
+        aliases=tuple(aliases),
     )
 
 
@@ -488,6 +497,7 @@ def _checked(where: str, key: str, value: Any) -> float | str:
 
 def _positive(where: str, value: Any) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):
-        raise ValueError(f"{where} is a number above 0, not {value!r}")
+    if not is_number or not 0 < value <= _LARGEST:
+        shown = repr(value) if is_number or isinstance(value, str) else type(value).__name__
+        raise ValueError(f"{where} is a number above 0, not {shown}")
     return value if isinstance(value, int) else float(value)

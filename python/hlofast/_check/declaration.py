@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from hlofast._check.toml import read_file, read_size, read_tables
 from hlofast._core import Mesh
+from hlofast._toml import read_count, read_file, read_size, read_tables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class Declaration:
             return _Reader(tables).declaration(source)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
+        except RecursionError:  # Of showing a value.
+            raise ValueError(f"{source}: nested too deeply") from None
 
 
 PREDICTIONS = {
@@ -188,10 +190,10 @@ class _Reader:
                 hosts=_positive(table, "hosts", "mesh"),
                 slices=_positive(table, "slices", "mesh"),
             )
-        except OverflowError as error:
+        except (OverflowError, ValueError) as error:
             raise ValueError(f"mesh: {error}") from None
         batch_axes = table.get("batch_axes", [])
-        if not isinstance(batch_axes, list):
+        if not isinstance(batch_axes, list) or not all(isinstance(one, str) for one in batch_axes):
             raise ValueError("mesh.batch_axes is a list of names of axes")
         for name in batch_axes:
             if name not in axes:
@@ -237,10 +239,8 @@ class _Reader:
         table = self.table("predicted", PREDICTIONS)
         found = {}
         for name, value in table.items():
-            is_work = name == "flops"
-            if is_work and not (isinstance(value, int | float) and 0 <= value < 2**127):
-                raise ValueError("predicted.flops is a number from 0 on")
-            number = int(value) if is_work else read_size(value, f"predicted.{name}")
+            read = read_count if name == "flops" else read_size
+            number = read(value, f"predicted.{name}")
             found[name] = Prediction(number, source)
         return found
 
@@ -256,6 +256,8 @@ def shape_bytes(text: str, place: str) -> int:
     count = 1
     for size in filter(None, match[2].split(",")):
         count *= int(size)
+        if count >= 2**66:
+            break
     if count * bits >= 2**66:
         raise ValueError(f"{place} is too large")
     return -(-count * bits // 8)

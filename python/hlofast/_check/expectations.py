@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hlofast._check.comparison import AGREES, ERROR, WARNING, Comparison
 from hlofast._check.program import Program, plural
-from hlofast._check.toml import read_file, read_size, read_tables
+from hlofast._toml import read_count, read_file, read_size, read_tables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Expectations:
             self._read(_nested(tables))
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
+        except RecursionError:
+            raise ValueError(f"{source}: nested too deeply") from None
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Expectations:
@@ -94,7 +96,7 @@ class Expectations:
             elif key == "collectives":
                 limits += _of_collectives(table)
             elif key in BYTES or key in COUNTS:
-                read = read_size if key in BYTES else _count
+                read = read_size if key in BYTES else read_count
                 for limit, value in _items(table, key):
                     if limit not in LIMITS:
                         raise ValueError(f"{key} has {', '.join(LIMITS)}, not {limit!r}")
@@ -170,7 +172,7 @@ def _of_collectives(table: object) -> Iterator[Limit]:
                 if limit not in LIMITS or figure not in OF_COLLECTIVES:
                     known = ", ".join(f"max_{figure}" for figure in OF_COLLECTIVES)
                     raise ValueError(f"{place} has {known} and the like, not {name!r}")
-                read = _count if figure == "count" else read_size
+                read = read_count if figure == "count" else read_size
                 number = read(value, f"{place}.{name}")
                 path = ("collectives", axes, kind, figure)
                 yield Limit(f"{place}.{figure}", path, limit, number)
@@ -183,12 +185,6 @@ def _check_kind(kind: str) -> None:
     ).split()
     if kind != ANY and kind not in known:
         raise ValueError(f"no kind of collective {kind!r}; one of {', '.join(known)}, {ANY}")
-
-
-def _count(value: object, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**127:
-        raise ValueError(f"{place} is a number from 0 on")
-    return int(value)
 
 
 def expectations(program: Program, expected: Expectations) -> Iterator[Comparison]:

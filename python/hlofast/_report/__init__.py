@@ -139,8 +139,8 @@ def report(
 
     `module` is the one of a file that is meant; the other arguments are those of `Module.report`.
     Of a directory the page ranks the programs, says which hosts compiled something else and what
-    passes did; `config` and `module` are of no use there, a `ValueError` says so. What
-    `hlofast.load` and `hlofast.scan` raise besides.
+    passes did; `config` and `module` are of no use there, a `ValueError` says so, also of a folder
+    without dumps. What `hlofast.load` and `hlofast.scan` raise besides.
     """
     import hlofast
     from hlofast.cli.inputs import is_folder

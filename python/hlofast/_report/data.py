@@ -7,7 +7,7 @@ from os import PathLike
 
 from hlofast._collectives import misfit
 from hlofast.cli import collectives as say_collectives
-from hlofast.cli import output
+from hlofast import _text as output
 from hlofast.cli import summary as say_summary
 from hlofast.cli import time as say_time
 

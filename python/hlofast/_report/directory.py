@@ -11,7 +11,7 @@ from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.data import Contents, Figure, Section, Statement, seconds, short, short_bytes
 from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._scan import scan
-from hlofast.cli import output
+from hlofast import _text as output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +29,16 @@ _MOST_BYTES = 256 << 20
 """Of dumps of one program: what is larger takes longer than anybody waits for a page."""
 
 
+class NoDumpsError(ValueError):
+    """A folder has nothing that a page could be about."""
+
+
 def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Contents:
     """The page about a dump directory; an `OSError` if it cannot be read."""
     found = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
     rows = found.programs.to_pylist()
+    if not rows and not found.counts["failed"]:
+        raise NoDumpsError(f"{folder}: no dumps in it")
     known = "canonical" in found.programs and "flops" in found.programs
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []

@@ -103,7 +103,7 @@ class Block:
         """The block, compressed, as a page holds it."""
         import json
 
-        head = json.dumps(self.head, separators=(",", ":")).encode("ascii")
+        head = json.dumps(self.head, separators=(",", ":"), allow_nan=False).encode("ascii")
         head += b" " * (-(len(head) + 4) % 8)
         parts = [len(head).to_bytes(4, "little"), head, *self._buffers]
         level = 6 if self._size < _QUICK else 1

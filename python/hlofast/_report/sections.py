@@ -17,7 +17,7 @@ from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import cost as say_cost
-from hlofast.cli import output
+from hlofast import _text as output
 from hlofast.cli import remat as say_remat
 from hlofast.cli import time as say_time
 

@@ -501,7 +501,7 @@ class Scanner:
         """Of the modules of a dataset what the table of programs takes over."""
         if "modules" not in self.tables:
             return None
-        columns = [name for name, _ in _core._scan_columns("programs")]
+        columns = [field.name for field in _core._scan_fields("programs")]
         canonical = set(dict(survey.programs().columns())["canonical"].tolist())
 
         def counts(part: dict[str, list[Any]], row: int) -> bool:

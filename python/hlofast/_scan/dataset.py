@@ -262,7 +262,7 @@ def records_of(lines: Iterable[bytes]) -> tuple[list[Any], int]:
             break
         try:
             records.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         end += len(line)
     return records, end

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Footer, Input, OptionList, Sparkline, Sta
 from textual.widgets.option_list import Option
 
 from hlofast._top.view import MOST, View, sheets
-from hlofast.cli import output
+from hlofast import _text as output
 from hlofast.cli.show import _instruction as described
 
 TYPE_CHECKING = False

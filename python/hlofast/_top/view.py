@@ -13,7 +13,7 @@ from hlofast._report.data import (
     short_bytes,
 )
 from hlofast._report.sheet import Field, Sheet
-from hlofast.cli import output
+from hlofast import _text as output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

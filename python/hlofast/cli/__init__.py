@@ -2,8 +2,10 @@
 
 A verb's file offers `configure(parser)` and `run(arguments) -> int`. Exit codes: 0 done,
 1 found something (what the caller asked to fail on, differences, what is wrong), 2 usage, 3 some
-input could not be read or output written, 130 interrupted.
+input could not be read or output written, 70 an internal error, 130 interrupted.
 """
+
+from __future__ import annotations
 
 import argparse
 import errno
@@ -12,9 +14,16 @@ import io
 import os
 import sys
 
+TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from _typeshed import SupportsWrite
+
 __all__ = ["VERBS", "main"]
 
-DONE, FINDINGS, USAGE, UNREADABLE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FINDINGS, USAGE, UNREADABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
+"""Exit codes; 70 is EX_SOFTWARE of sysexits.h, 130 what shells give for SIGINT."""
 
 VERBS = {
     "summary": "what a module is: status, signature, opcodes, shapes, fusions, computations",
@@ -71,6 +80,20 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=max(_columns() - 2, 1))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells of help that cannot be written, and escapes what is wrong in an argument."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Write the help. Argparse's own ignores an `OSError`."""
+        (file or sys.stdout).write(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the arguments and exit."""
+        from hlofast._text import printable
+
+        super().error(printable(message))
+
+
 def _columns() -> int:
     """The width of the terminal, 80 if there is none."""
     told = os.environ.get("COLUMNS", "")
@@ -83,9 +106,9 @@ def _columns() -> int:
         return 80
 
 
-def _top_level() -> argparse.ArgumentParser:
+def _top_level() -> _Parser:
     verbs = "".join(f"  {verb:<18}{summary}\n" for verb, summary in VERBS.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hlofast",
         usage="hlofast [-h] [--version] VERB ...",
         description="Static, offline performance and memory debugger for XLA training steps.",
@@ -101,7 +124,7 @@ def _run(argv: list[str]) -> int:
         argv = [ALIASES[argv[0]], *argv[1:]]
     if argv and argv[0] in VERBS:
         verb = importlib.import_module(f"hlofast.cli.{argv[0]}")
-        parser = argparse.ArgumentParser(
+        parser = _Parser(
             prog=f"hlofast {argv[0]}",
             description=verb.__doc__,
             formatter_class=_Formatter,
@@ -122,18 +145,45 @@ def _run(argv: list[str]) -> int:
     return DONE
 
 
+def _open_closed_streams() -> None:
+    """Connect standard streams that the caller closed to the null device.
+
+    Python sets them to None, and a file opened later would get their number, so that whatever
+    writes to standard error would write into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free number, which is the stream's own, as the loop goes from 0 to 2.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the exit
+
+
 def _end_output() -> None:
     """Write what is left of the output, or see to it that nobody tries that again at exit."""
+    from hlofast._text import silence
+
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
+
+
+def _internal_error(error: BaseException) -> int:
+    """Say in one line that something unexpected went wrong, and return the exit code."""
+    from hlofast._text import complain, printable
+
+    if os.environ.get("HLOFAST_DEBUG") == "1":
+        import traceback
+
+        complain("".join(traceback.format_exception(error)).rstrip())
+    what = ": ".join(filter(None, (type(error).__name__, printable(str(error)))))
+    hint = "set HLOFAST_DEBUG=1 for the traceback; please report it"
+    complain(f"internal error: {what} ({hint})")
+    return INTERNAL
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
-    if sys.stdout is None:  # Closed by whoever started this.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the program runs
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Some encodings lack what tables are made of; what they have comes out as ever.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -152,11 +202,15 @@ def main(argv: list[str] | None = None) -> int:
         if place is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             place = "output"
         reason = error.strerror or error
-        sys.stderr.write(
-            f"hlofast: {reason}\n" if place is None else f"hlofast: {place}: {reason}\n"
-        )
         _end_output()
+        from hlofast._text import complain
+
+        complain(f"{reason}" if place is None else f"{place}: {reason}")
         return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except SystemExit:
+        raise  # Help, and wrong usage: argparse has said what there is to say.
+    except BaseException as error:  # A panic of the core is no `Exception`.
+        return _internal_error(error)
     return code

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

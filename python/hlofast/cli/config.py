@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, implied, inputs, output
+from hlofast import _text as output
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, implied, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         document = _describe(config, arguments)
         if printer is None:
-            documents.append(document)
+            documents.append(output.finite(document))
         else:
             _print(printer, document, arguments)
     if arguments.json:

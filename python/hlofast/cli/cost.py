@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlofast.cli import USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         cost = found.module.cost(xla=arguments.xla, backend=arguments.backend, rules=rules)
         document = found.describe() | _describe(cost, arguments)
         if printer is None:
-            documents.append(document)
+            documents.append(output.finite(document))
         else:
             _print(printer, document, arguments)
     if printer is None:

@@ -6,7 +6,8 @@ import argparse
 import errno
 import os
 
-from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from hlofast.cli import USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast.cli import output
+from hlofast import _text as output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

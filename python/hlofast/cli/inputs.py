@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
 import hlofast
+from hlofast import _text as output
 from hlofast.cli import UNREADABLE, USAGE
 
 TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 
+OUT_OF_MEMORY = "out of memory while reading it"
 _MOST_DIGITS = 12
 """Of a number of devices: those of any machine, and nothing that arithmetic makes slow."""
 
@@ -218,6 +221,9 @@ class Reader(Failures):
         except (OSError, hlofast.ParseError) as error:
             self.failed(name, error)
             return
+        except MemoryError as error:
+            self.failed(name, error, OUT_OF_MEMORY)
+            return
         for found in modules:
             if found.error is not None:
                 self.failed(name, found.error)
@@ -235,8 +241,6 @@ def only(reader: Reader) -> Found | None:
     """
     found = list(reader)
     if len(found) > 1:
-        from hlofast.cli import output
-
         names = output.names([one.module.name for one in found])
         complain(f"{found[0].path} holds {len(found)} modules; --module says which: {names}")
     return found[0] if len(found) == 1 else None
@@ -253,15 +257,18 @@ def count(text: str) -> int:
 
 
 def read(path: str, most: int | None = None) -> bytes:
-    """The bytes of a FILE argument, of a file at most so many."""
-    if path == "-":
-        return sys.stdin.buffer.read()
-    if "://" in path:
-        from hlofast import _remote
+    """The bytes of a FILE argument, of a file at most so many; an `OSError` if that fails."""
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read()
+        if "://" in path:
+            from hlofast import _remote
 
-        return _remote.read(path, most=most)
-    with open(path, "rb") as file:
-        return file.read(-1 if most is None else most)
+            return _remote.read(path, most=most)
+        with open(path, "rb") as file:
+            return file.read(-1 if most is None else most)
+    except MemoryError:
+        raise OSError(errno.ENOMEM, OUT_OF_MEMORY, path) from None
 
 
 def is_folder(path: str) -> bool:
@@ -275,5 +282,4 @@ def is_folder(path: str) -> bool:
 
 def complain(message: str) -> None:
     """Say on standard error what went wrong."""
-    sys.stdout.flush()
-    sys.stderr.write(f"hlofast: {message}\n")
+    output.complain(message)

@@ -6,7 +6,8 @@ import os
 import sys
 
 from hlofast import _scan
-from hlofast.cli import UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     from hlofast._scan import query
 
-    sql = sys.stdin.read() if arguments.sql == "-" else arguments.sql
     try:
+        sql = sys.stdin.read() if arguments.sql == "-" else arguments.sql
         query.needed()
         found = _found(arguments.path)
         with query.Query(found, sql) as answer:

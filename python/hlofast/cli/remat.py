@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hlofast._memory import RULES, SPACES
 from hlofast._remat import read_bytes
-from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         if printer is not None:
             _print(printer, document, arguments.top or None)
     if printer is None:
-        output.print_json("remat", VERSION, {"modules": documents, "errors": reader.errors})
+        contents = {"modules": output.finite(documents), "errors": reader.errors}
+        output.print_json("remat", VERSION, contents)
     return reader.exit_code() or code
 
 

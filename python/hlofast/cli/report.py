@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs
 from hlofast.cli.check import UsageError, read_declaration
 
 TYPE_CHECKING = False
@@ -113,11 +114,16 @@ def _of_directory(
 ) -> tuple[Report | None, int]:
     """The page about a dump directory, and the exit code."""
     from hlofast._report import report
+    from hlofast._report.directory import NoDumpsError
 
     if arguments.config is not None or arguments.module is not None:
         inputs.complain(f"{arguments.file}: a directory; --config and --module are of one module")
         return None, USAGE
-    made = report(arguments.file, device=device, mesh=mesh, plots=not arguments.no_charts)
+    try:
+        made = report(arguments.file, device=device, mesh=mesh, plots=not arguments.no_charts)
+    except NoDumpsError as error:
+        inputs.complain(str(error))
+        return None, USAGE
     return made, DONE
 
 
@@ -153,7 +159,7 @@ def _say(arguments: argparse.Namespace, report: Report) -> None:
     document = report.to_dict()
     if arguments.json:
         written = {"path": arguments.file, "output": path, "bytes": len(report.html.encode())}
-        output.print_json("report", VERSION, written | document)
+        output.print_json("report", VERSION, written | output.finite(document))
         return
     printer = output.Printer()
     printer.heading(document["title"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from hlofast import _scan
-from hlofast.cli import UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import UNREADABLE, USAGE, inputs
 from hlofast.errors import WorkerError
 
 TYPE_CHECKING = False
@@ -246,7 +247,7 @@ def _differing(row: dict[str, Any]) -> dict[str, Any]:
 
 def _known(value: Any) -> Any:
     """None for what a table has for something unknown."""
-    return None if value in ("", -1) or value != value else value
+    return None if value in ("", -1) else output.finite(value)
 
 
 def _counts(counts: dict[str, int], failed_before: int = 0) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlofast.cli import USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         if printer is not None:
             _print(printer, document, arguments.top or None)
     if printer is None:
-        output.print_json("stages", VERSION, {"modules": documents, "errors": reader.errors})
+        contents = {"modules": output.finite(documents), "errors": reader.errors}
+        output.print_json("stages", VERSION, contents)
     return reader.exit_code()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlofast.cli import USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         time = found.module.time(**timing)
         document = found.describe() | _describe(time, arguments)
         if printer is None:
-            documents.append(document)
+            documents.append(output.finite(document))
         else:
             _print(printer, document, arguments)
     if printer is None:
@@ -168,7 +169,7 @@ def describe_step(time: Time) -> dict[str, Any]:
 
 
 def _utilization(time: Time) -> dict[str, float] | None:
-    if time.step_seconds <= 0 or time.device.value("flops.bf16") is None:
+    if not time.step_seconds > 0 or time.device.value("flops.bf16") is None:
         return None
     if time.device.value("jax_devices") is None:
         return None
@@ -239,6 +240,8 @@ def notes(time: Time, has_levels: bool) -> list[dict[str, Any]]:
 
 def seconds(value: float) -> str:
     """A duration for people."""
+    if value != value:
+        return "unknown"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= factor:
             return f"{value / factor:.4g} {unit}"

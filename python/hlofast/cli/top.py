@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from hlofast.cli import UNREADABLE, USAGE, inputs, output
+from hlofast import _text as output
+from hlofast.cli import UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     return reader.exit_code()
 
 
-def _document(one: inputs.Found, found: Analyses) -> dict[str, Any]:
+def _document(one: inputs.Found, found: Analyses) -> Any:
     from hlofast._top.view import View, contents_of, sheets
 
     page = contents_of(found, one.path)
@@ -101,7 +102,7 @@ def _document(one: inputs.Found, found: Analyses) -> dict[str, Any]:
             tables.append(table | {"columns": columns, "count": len(sheet), "rows": rows})
     names = ("key", "label", "value", "text", "note")
     figures = [{name: getattr(figure, name) for name in names} for figure in page.figures]
-    return one.describe() | {"figures": figures, "tables": tables}
+    return output.finite(one.describe() | {"figures": figures, "tables": tables})
 
 
 def _print(found: Analyses, page: Contents, limit: int | None) -> None:

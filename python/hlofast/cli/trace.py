@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlofast.cli import UNREADABLE, USAGE, inputs, output, time
+from hlofast import _text as output
+from hlofast.cli import UNREADABLE, USAGE, inputs, time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
