@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from hlofast import _core
-from hlofast._cost import read_rules
+from hlofast import _core, _text
 from hlofast._core import Field
+from hlofast._cost import read_rules
+from hlofast._result import Fact, Note, Result, Section
 from hlofast.table import Table, with_source
 
 TYPE_CHECKING = False  # The command line lists collectives; importing typing would slow its start.
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
     from hlofast._core import Mesh
     from hlofast._cost import Rules
@@ -52,7 +54,50 @@ def misfit(module: Module, mesh: Mesh | None) -> str | None:
     return f"mesh {mesh} has {given:,} devices, the module is for {compiled:,}"
 
 
-class Collectives(Table):
+KEYS = {
+    "axis": "axes",
+    "kind": "kind",
+    "phase": "phase",
+    "source": "source",
+    "moved": "moved",
+    "scope": "scope",
+    "source_file": "source_file",
+    "tensor": "tensor",
+    "network": "network",
+    "computation": "computation",
+}
+"""What totals can be by, and the name of its column."""
+MESH_SOURCES = {
+    "given": "given",
+    "shardy_meshes": "from the header's Shardy meshes",
+    "named_shardings": "from shardings and groups that name mesh axes",
+    "shardings": "from the shardings of instructions",
+    "entry_shardings": "from the shardings of the entry's parameters and results",
+    "replica_groups": "from the groups of the collectives",
+}
+"""Where a mesh comes from, in words."""
+_SHARE = Field("ratio", "share", "Its part of all wire bytes.", nullable=True)
+_KEY = Field("text", "key", "The value that the row is about.", label="key", nullable=True)
+_SHOWN = (
+    "name",
+    "kind",
+    "axes",
+    "moved",
+    "tensor",
+    "payload",
+    "multiplicity",
+    "total_wire_bytes",
+    "phase",
+    "source",
+)
+_ALPA = (
+    Field("word", "counter", "What is counted."),
+    Field("count", "instructions", "Instructions that count."),
+    Field("count", "without_scalars", "The same without all-reduces of f32 and f16 scalars."),
+)
+
+
+class Collectives(Result, Table):
     """The collectives of a module: `Module.collectives()`.
 
     One row per collective and phase in which it is executed. However it is written (at once, as
@@ -61,6 +106,21 @@ class Collectives(Table):
     """
 
     __slots__ = ("_data", "_members", "_pieces", "_rules", "mesh", "module")
+
+    VERB = "collectives"
+    FACTS = (
+        Field("text", "mesh", "The mesh whose axes are named, and where it comes from."),
+        Field("count", "collectives", "Collectives, each once however it is written."),
+        Field("count", "executions", "Executions of all collectives in one step.", label="calls"),
+        Field("bytes", "payload", "Payload of all executions, as far as it is known."),
+        Field(
+            "bytes",
+            "wire_bytes",
+            "Bytes that each device sends in all executions, as far as they are known.",
+            label="wire bytes",
+        ),
+        Field("count", "host_transfers", "Transfers between device and host.", label="host"),
+    )
 
     def __init__(
         self,
@@ -77,6 +137,107 @@ class Collectives(Table):
         self._rules = rules
         self._pieces: Table | None = None
         self._members: Table | None = None
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The mesh, and totals of all executions that are known."""
+        known = {field.name: field for field in self.FACTS}
+        payload, wire = self.values("total_payload"), self.values("total_wire_bytes")
+        is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
+        modelled = "bound" if is_bound else "modelled"
+        values: list[tuple[str, Any, str]] = [
+            ("mesh", self._mesh_text(), "exact"),
+            ("collectives", len(set(self.values("instruction"))), "exact"),
+            (
+                "executions",
+                sum(runs or 0 for runs in self.values("multiplicity")),
+                "bound" if is_bound else "exact",
+            ),
+            ("payload", sum(size or 0 for size in payload), "bound" if is_bound else "exact"),
+            ("wire_bytes", sum(size or 0 for size in wire), modelled),
+        ]
+        if self.host_transfers:
+            values.append(("host_transfers", len(self.host_transfers), "exact"))
+        return tuple(
+            Fact(known[name], value, how) for name, value, how in values if value is not None
+        )
+
+    def _mesh_text(self) -> str | None:
+        mesh = self.mesh
+        if mesh is None:
+            return None
+        blocks = [
+            _text.counted(count, what)
+            for what, count in (("slice", mesh.slices), ("host", mesh.hosts))
+            if count is not None
+        ]
+        on = f" on {', '.join(blocks)}" if blocks else ""
+        names = ", names invented" if mesh.invented_names else ""
+        return f"{mesh}{on} ({MESH_SOURCES[self.mesh_source or 'given']}{names})"
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the figures."""
+        from hlofast._collectives_notes import notes
+
+        return tuple(notes(self))
+
+    def sections(
+        self, by: str | None = None, *, pieces: bool = False, alpa: bool = False
+    ) -> tuple[Section, ...]:
+        """Totals by `by` (of `KEYS`; axis without it), the collectives, then what is asked for."""
+        sections = [self._groups(by or "axis")]
+        if by is None:
+            ordered = with_source(self).sort_by("total_wire_bytes", descending=True)
+            sections.append(Section("collectives", "Collectives", ordered, _SHOWN))
+        if pieces:
+            shown = ("instruction", "array", "payload_in", "moved", "tensor", "source")
+            sections.append(Section("pieces", "Arrays in them", self.pieces, shown))
+        if self.mismatches:
+            sections.append(Section("mismatches", "Along no axes of the mesh", self.mismatches))
+        if alpa:
+            sections += self._alpa()
+        return tuple(sections)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables, also those that are shown only when asked for."""
+        shown = {own.name: own for own in self.sections(pieces=True, alpa=True)}
+        costs = self._costs or Table.of((field, []) for field in self._cost_fields)
+        shown.setdefault("mismatches", Section("mismatches", "Mismatches", self.mismatches))
+        shown.setdefault("alpa_costs", Section("alpa_costs", "Alpa's costs", costs))
+        return tuple(shown.values())
+
+    def _groups(self, by: str) -> Section:
+        """Totals by a key, those with most wire bytes first, with their share."""
+        grouped = self.by(KEYS[by]).sort_by("total_wire_bytes", descending=True)
+        wire = grouped.values("total_wire_bytes")
+        whole = sum(size or 0 for size in wire)
+        shares = [None if size is None or not whole else size / whole for size in wire]
+        title = by.replace("_", " ")
+        columns = [(_KEY.replace(label=title), grouped.values(KEYS[by]))]
+        columns += [(grouped.field(name), grouped.values(name)) for name in grouped.columns[1:]]
+        table = Table.of([*columns, (_SHARE, shares)])
+        return Section("groups", f"By {title}", table)
+
+    def _alpa(self) -> list[Section]:
+        """Alpa's counters, its costs where the mesh has the two axes they are for."""
+        counters, plain = self.alpa_counters(), self.alpa_counters(ignore_scalars=True)
+        columns = (list(counters), list(counters.values()), list(plain.values()))
+        table = Table.of(zip(_ALPA, columns, strict=True))
+        sections = [Section("alpa_counters", "Alpa's counters", table)]
+        if self._costs is not None:
+            sections.append(Section("alpa_costs", "Alpa's costs", self._costs))
+        return sections
+
+    @property
+    def _costs(self) -> Table | None:
+        """Alpa's costs; None unless the mesh has the two axes they are for."""
+        is_for_two = self.mesh is not None and len(self.mesh.shape) == 2
+        return self.alpa_cost() if is_for_two else None
+
+    @property
+    def _cost_fields(self) -> tuple[Field, ...]:
+        return (self.field("axes"), _COLLECTIVES, _UNPRICED, _COST)
 
     @property
     def mesh_source(self) -> str | None:
@@ -228,14 +389,13 @@ class Collectives(Table):
                 beta=beta,
             )
             costs[key] += row["multiplicity"] * cost
-        return Table.of(
-            [
-                (self.field("axes"), [axes or None for axes in costs]),
-                (_COLLECTIVES, [len(found) for found in rows.values()]),
-                (_UNPRICED, [len(found) for found in unpriced.values()]),
-                (_COST, list(costs.values())),
-            ]
+        columns = (
+            [axes or None for axes in costs],
+            [len(found) for found in rows.values()],
+            [len(found) for found in unpriced.values()],
+            list(costs.values()),
         )
+        return Table.of(zip(self._cost_fields, columns, strict=True))
 
     def __reduce__(self) -> tuple[object, ...]:
         mesh = self.mesh if self.mesh_source == "given" else None

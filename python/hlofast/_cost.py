@@ -566,10 +566,9 @@ class Cost:
         columns = _core._instruction_columns(self.module)
         words = {"provenance": _core.provenances, "phase": _core.phases, "scope": self.scopes}
         for field in self.columns.fields:
-            column: _core.Column | _core.TextColumn = self._data.column(field.name)
-            if field.is_text:
-                column = _core.TextColumn(list(words[field.name]), column)
-            columns.append((field, column))
+            column = self._data.column(field.name)
+            texts = list(words.get(field.name, ()))
+            columns.append((field, _core.TextColumn(texts, column) if texts else column))
         return Table(columns)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the verbs share to talk to people: tables, sizes, colour, JSON."""
+"""Results as text for people: figures with units, tables, colour."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
     from typing import Any, TextIO
+
+    from hlofast._core import Field, Module
+    from hlofast._result import Note, Result, Section
 
 GIBIBYTE = 1 << 30
 GAP = "  "
@@ -161,6 +164,61 @@ def source(row: dict[str, Any]) -> str:
     return label(f"{row['source_file']}{line}")
 
 
+def seconds(value: float) -> str:
+    """A time: in s, ms, us or ns, whichever reads best."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value * 1e9:.4g} ns" if value else "0 s"
+
+
+def figure(field: Field, value: Any) -> str:
+    """The value of a fact, with its unit."""
+    if value is None:
+        return "unknown"
+    if field.kind == "bytes":
+        return size(value)
+    if field.kind == "flops":
+        return quantity(value, "FLOP")
+    if field.kind == "seconds":
+        return seconds(value)
+    if field.kind == "ratio":
+        return str(share(value, 1))
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return _cell(value)
+
+
+def _table_cell(field: Field, value: Any, module: Module | None) -> object:
+    """A value in a table; numbers stand to the right."""
+    if value is None:
+        return Figure("-") if field.is_amount or field.kind in ("index", "instruction") else "-"
+    if field.kind == "instruction" and module is not None:
+        return module[value].name
+    if field.kind == "index":
+        return Figure(value)
+    if field.kind == "seconds":
+        return Figure(seconds(value))
+    if field.kind == "ratio":
+        return share(value, 1)
+    if field.kind in ("scope", "path", "name", "shape"):
+        return label(value)
+    return Figure(f"{value:,.6g}") if isinstance(value, float) else value
+
+
+def cell(field: Field, value: Any, module: Module | None = None) -> str:
+    """A value in a table as text."""
+    return _cell(_table_cell(field, value, module))
+
+
+def heading_of(field: Field) -> str:
+    """The heading of a column: its label, and its unit unless that says it already."""
+    unit, text = field.unit, field.label
+    if unit in ("", "s") or text.endswith(unit) or unit == "FLOP" and "FLOP" in text:
+        return text
+    return f"{text} {unit}"
+
+
 class Printer:
     """Writes headings, facts and tables to a stream, as wide as the stream can show."""
 
@@ -220,13 +278,49 @@ class Printer:
                 value = value[: room - 1] + "…"
             self.stream.write(f"{label}{GAP}{value}\n")
 
-    def notes(self, notes: Sequence[dict[str, Any]]) -> None:
+    def notes(self, notes: Sequence[dict[str, Any] | Note]) -> None:
         """What to keep in mind, below everything else."""
         if notes:
             self.line()
             for note in notes:
-                self.paragraph("note: ", note["text"])
+                text = note["text"] if isinstance(note, dict) else note.text
+                self.paragraph("note: ", text)
         self.line()
+
+    def result(
+        self, result: Result, sections: Iterable[Section], *, path: str = "", limit: int | None = 10
+    ) -> None:
+        """A result: facts, the first `limit` rows of each section (None: all), notes."""
+        self.heading(result.title)
+        facts = [("file", path)]
+        for fact in result.facts:
+            text = figure(fact.field, fact.value)
+            if fact.provenance == "bound":
+                text = f"at least {text}"
+            facts.append((fact.field.label, text))
+        self.facts(facts)
+        for section in sections:
+            self.section(section, result._module, limit)
+        self.notes(result.notes)
+
+    def section(self, section: Section, module: Module | None, limit: int | None) -> None:
+        """A table of a result, or its rows as text."""
+        table = section.table
+        if section.paragraphs is not None:
+            for head, lines in section.paragraphs[:limit]:
+                self.line()
+                self.heading(head)
+                for start, text in lines:
+                    self.paragraph(f"  {start}: ", text)
+            return
+        fields = [table.field(name) for name in section.columns]
+        shown = table if limit is None else table.top(limit)
+        columns = [
+            [_table_cell(field, value, module) for value in shown.values(field.name)]
+            for field in fields
+        ]
+        rows = list(zip(*columns, strict=True))
+        self.table(section.title, [heading_of(field) for field in fields], rows, len(table))
 
     def unknown_products(self, products: Sequence[dict[str, Any]]) -> None:
         """Name the matrix products whose size is not known, which no sum holds."""
@@ -294,10 +388,7 @@ def _join(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 
 
 def print_json(verb: str, version: int, document: dict[str, Any]) -> None:
-    """Write the JSON form of a verb's result to standard output.
-
-    A `ValueError` for infinity and NaN, which JSON has not: `finite` makes null of them.
-    """
+    """Write the JSON form of a verb that is no `Result` yet to standard output."""
     import json
 
     whole = {"schema": f"hlofast.{verb}", "version": version, **document}

@@ -241,15 +241,9 @@ class Table:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from hlofast import _html
 
-        head = "".join(f"<th>{escape(name)}</th>" for name in self._columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._cells()
-        )
-        caption = f"{self._length} rows"
-        return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
+        return _html.table(self)
 
 
 def _sums(places: list[int], count: int, values: list[Any]) -> list[Any]:

@@ -148,6 +148,10 @@ class Found:
         self.line = line
         self.label = label
 
+    def place(self) -> dict[str, Any]:
+        """Where the module stood, as JSON has it."""
+        return {"path": self.path, "line": self.line, "label": self.label}
+
     def describe(self) -> dict[str, Any]:
         """The fields that open the JSON form of a module."""
         return {

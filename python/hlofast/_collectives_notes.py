@@ -1,0 +1,138 @@
+"""What to keep in mind about the collectives of a module."""
+
+from __future__ import annotations
+
+from hlofast import _text
+from hlofast._result import Note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast._collectives import Collectives
+
+
+def notes(collectives: Collectives) -> Iterator[Note]:
+    """The notes, in order."""
+    summary = collectives.module.summary(shapes=1)
+    host = [collectives.module[row].name for row in collectives.host_transfers]
+    if summary["status"] in ("unoptimised", "annotated"):
+        yield Note(
+            "global",
+            f"the module is {summary['status']}: the partitioner, which inserts most collectives, "
+            "has not run yet",
+        )
+    if len(collectives):
+        yield from _about_mesh(collectives)
+        yield from _about_rows(collectives)
+    if host:
+        transfers = _text.counted(len(host), "transfer")
+        text = f"{transfers} between device and host not listed: {_text.names(host)}"
+        yield Note("host-transfers", text, transfers=len(host))
+    if not summary["is_scheduled"] and any(row is not None for row in collectives.values("done")):
+        yield Note(
+            "unscheduled",
+            "the module is not scheduled: the order of the text need not be the order of "
+            "execution, so overlap is unknown",
+        )
+
+
+def _about_mesh(collectives: Collectives) -> Iterator[Note]:
+    mesh = collectives.mesh
+    if mesh is None:
+        yield Note("no-mesh", "the text names no mesh; --mesh NAME=SIZE,... gives one")
+        return
+    if not collectives.has_network:
+        yield Note(
+            "one-level",
+            "the mesh does not say how its devices lie on hosts or slices (--hosts, --slices), so "
+            "every axis counts as one level of the network",
+        )
+    if mesh.invented_names:
+        yield Note(
+            "invented-names", "the text does not name the mesh axes; --mesh NAME=SIZE,... does"
+        )
+    mismatches = collectives.mismatches
+    if len(mismatches):
+        reasons = ", ".join(sorted(set(mismatches.values("reason"))))
+        yield Note(
+            "no-axis-subset",
+            f"{_counted(mismatches.values('name'))} whose groups follow no axes of the mesh: "
+            f"{reasons}",
+            collectives=len(mismatches),
+        )
+
+
+def _about_rows(collectives: Collectives) -> Iterator[Note]:
+    rows = collectives.to_pylist()
+
+    def names(of: list[bool]) -> list[str]:
+        return list(dict.fromkeys(r["name"] for r, holds in zip(rows, of, strict=True) if holds))
+
+    written = names([row["kind"] != row["written_as"] for row in rows])
+    if written:
+        yield Note(
+            "written-as",
+            f"{_counted(written)} written as another kind; the kind is what each does",
+            collectives=len(written),
+        )
+    peeled = _peeled(collectives)
+    if peeled:
+        words = [
+            f"{name} ({'unknown' if inside is None else f'{inside:,}'} in it, {count:,} outside)"
+            for name, inside, count in peeled
+        ]
+        yield Note(
+            "peeled",
+            f"iterations of {_text.counted(len(peeled), 'collective')} were taken out of the "
+            f"loop: {_text.names(words)}",
+            collectives=len(peeled),
+            peeled=sum(count for _, _, count in peeled),
+        )
+    lower = names([row["is_lower_bound"] for row in rows])
+    if lower:
+        yield Note(
+            "lower-bound",
+            f"{_counted(lower)} in loops of unknown trip count, counted once",
+            collectives=len(lower),
+        )
+    idle = names([row["multiplicity"] == 0 for row in rows])
+    if idle:
+        yield Note(
+            "not-executed",
+            f"{_counted(idle)} not executed: in a branch that is not the costliest, in a loop of "
+            "no iterations, or in a computation that nothing calls",
+            collectives=len(idle),
+        )
+    inferred = names([row["is_phase_inferred"] for row in rows])
+    if inferred:
+        yield Note(
+            "phase-inferred",
+            f"{_counted(inferred)} without an operation name: the phase is that of what uses or "
+            "makes the array",
+            collectives=len(inferred),
+        )
+    unknown = names([None in (row["total_wire_bytes"], row["total_payload"]) for row in rows])
+    if unknown:
+        yield Note(
+            "unknown",
+            f"{_counted(unknown)} of unknown size or groups; totals leave them out",
+            collectives=len(unknown),
+        )
+
+
+def _counted(names: list[str]) -> str:
+    return f"{_text.counted(len(names), 'collective')} ({_text.names(names)})"
+
+
+def _peeled(collectives: Collectives) -> list[tuple[str, int | None, int]]:
+    """By collective in a loop: its executions there, and those taken out of the loop."""
+    inside: dict[str, int | None] = {}
+    outside: dict[str, int] = {}
+    for row in collectives:
+        before, more = inside.get(row["name"], 0), row["multiplicity"]
+        inside[row["name"]] = None if before is None or more is None else before + more
+        if row["peeled_from"] is not None:
+            name = collectives.module[row["peeled_from"]].name
+            outside[name] = outside.get(name, 0) + (row["multiplicity"] or 0)
+    return [(name, inside.get(name), count) for name, count in outside.items()]

@@ -1,0 +1,62 @@
+"""Results and tables as HTML, for notebooks: compact, with units, in light and dark."""
+
+from __future__ import annotations
+
+from html import escape
+
+from hlofast import _text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hlofast._core import Module
+    from hlofast._result import Result, Section
+    from hlofast.table import Table
+
+_SHOWN = 10
+_STYLE = (
+    "<style>.hlofast{font-size:90%}.hlofast td,.hlofast th{text-align:left;padding:1px 8px;"
+    "max-width:32em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}"
+    ".hlofast td.n,.hlofast th.n{text-align:right;font-variant-numeric:tabular-nums}"
+    ".hlofast caption{text-align:left;font-weight:bold}.hlofast p{margin:2px 0}</style>"
+)
+
+
+def table(
+    shown: Table, columns: Sequence[str] | None = None, title: str = "", module: Module | None = None
+) -> str:
+    """The first rows of a table."""
+    fields = [shown.field(name) for name in (shown.columns if columns is None else columns)]
+    classes = [' class="n"' if field.is_amount and field.kind != "flag" else "" for field in fields]
+    head = "".join(
+        f'<th{kind} title="{escape(field.doc)}">{escape(_text.heading_of(field))}</th>'
+        for field, kind in zip(fields, classes, strict=True)
+    )
+    first = shown.top(_SHOWN)
+    cells = [
+        [
+            f"<td{kind}>{escape(_text.cell(field, value, module))}</td>"
+            for value in first.values(field.name)
+        ]
+        for field, kind in zip(fields, classes, strict=True)
+    ]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
+    rows = f"{len(shown):,} rows"
+    caption = f"{title} ({rows})" if title else rows
+    return f'<table class="hlofast"><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>'
+
+
+def result(shown: Result, sections: Iterable[Section]) -> str:
+    """Facts, the first rows of each section, notes."""
+    facts = "".join(
+        f'<tr title="{escape(fact.field.doc)}"><td>{escape(fact.field.label)}</td>'
+        f"<td>{escape(_text.figure(fact.field, fact.value))}</td></tr>"
+        for fact in shown.facts
+    )
+    head = f"<table><caption>{escape(shown.title)}</caption>{facts}</table>"
+    tables = "".join(
+        table(section.table, section.columns, section.title, shown._module) for section in sections
+    )
+    notes = "".join(f"<p>note: {escape(note.text)}</p>" for note in shown.notes)
+    return f'{_STYLE}<div class="hlofast">{head}{tables}{notes}</div>'

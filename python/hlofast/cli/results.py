@@ -1,0 +1,80 @@
+"""How a verb shows results: as text for people, or as one JSON document."""
+
+from __future__ import annotations
+
+import sys
+
+from hlofast import _text
+from hlofast._result import document
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from hlofast._result import Result, Section
+    from hlofast.cli.inputs import Found
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declare `--json`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+class Shower:
+    """Shows results one by one; JSON comes as one document at the end."""
+
+    def __init__(self, kind: type[Result], arguments: argparse.Namespace) -> None:
+        self._kind = kind
+        self._limit: int | None = getattr(arguments, "top", 10) or None
+        self._printer = None if arguments.json else _text.Printer()
+        self._documents: list[dict[str, Any]] = []
+
+    def show(
+        self, result: Result, sections: Iterable[Section] | None = None, at: Found | None = None
+    ) -> None:
+        """Show a result, which stood at a place in a file."""
+        chosen = result.sections() if sections is None else tuple(sections)
+        if self._printer is None:
+            place = {} if at is None else at.place()
+            own = result.to_dict(chosen)
+            self._documents.append({"name": own.pop("name"), **place, **own})
+            return
+        path = ""
+        if at is not None:
+            path = f"{at.path}, line {at.line:,}" if at.line > 1 else at.path
+        self._printer.result(result, chosen, path=path, limit=self._limit)
+
+    def end(self, errors: list[dict[str, Any]]) -> None:
+        """Write the JSON document, if that is what was asked for."""
+        if self._printer is None:
+            print_json(document(self._kind, self._documents, errors))
+
+
+def print_json(whole: dict[str, Any]) -> None:
+    """Write a JSON document to standard output.
+
+    A `ValueError` for infinity and NaN, which JSON has not.
+    """
+    import json
+
+    json.dump(whole, sys.stdout, indent=1, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def run_modules(
+    kind: type[Result],
+    arguments: argparse.Namespace,
+    analyse: Callable[[Found], tuple[Result, Iterable[Section] | None]],
+) -> int:
+    """Show what `analyse` finds in every module that the arguments select; the exit code."""
+    from hlofast.cli import inputs
+
+    reader = inputs.Reader(arguments)
+    shower = Shower(kind, arguments)
+    for found in reader:
+        result, sections = analyse(found)
+        shower.show(result, sections, found)
+    shower.end(reader.errors)
+    return reader.exit_code()

@@ -1,0 +1,32 @@
+"""What is generated from the fields of results is what is committed."""
+
+import pytest
+
+import generated
+from hlofast.cli import VERBS
+
+FILES = generated.generated()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_committed_as_generated(path: generated.Path) -> None:
+    assert path.read_text() == FILES[path], "run python tests/generated.py"
+
+
+def test_every_schema_is_generated() -> None:
+    assert {path.stem for path in generated.SCHEMAS.glob("*.json")} == set(generated.SAMPLES)
+
+
+def test_every_verb_with_json_has_a_sample() -> None:
+    assert set(generated.SAMPLES) <= set(VERBS)
+
+
+@pytest.mark.parametrize("verb", generated.SAMPLES)
+def test_every_field_is_documented(verb: str) -> None:
+    sample = generated.SAMPLES[verb]()
+    fields = [*sample.FACTS]
+    for section in sample.every_section():
+        fields += section.table.fields
+    for field in fields:
+        assert field.doc.endswith("."), (verb, field)
+        assert field.label, (verb, field)
