@@ -201,9 +201,9 @@ pub fn analyse(
         row.numbers("wire_bytes", one(wire));
         row.numbers("unknown_collectives", one(unknown));
         row.texts("mesh", text(&mesh.map(Mesh::to_text).unwrap_or_default()));
-        let peak = in_memory.as_ref().map_or(-1, |memory| memory.peak.bytes);
+        let peak = in_memory.map_or(-1, |memory| memory.peak.bytes);
         row.numbers("live_peak", one(peak));
-        let of = |get: fn(&memory::XlaAccount) -> i64| account.as_ref().map_or(-1, get);
+        let of = |get: fn(&memory::XlaAccount) -> i64| account.map_or(-1, get);
         row.numbers("xla_peak", one(of(|account| account.peak)));
         row.numbers("argument_bytes", one(of(|account| account.device.argument)));
         row.numbers("output_bytes", one(of(|account| account.device.output)));
@@ -212,8 +212,11 @@ pub fn analyse(
         row.numbers("allocated_bytes", one(files.allocated_bytes.unwrap_or(-1)));
         row.numbers("live_range_peak", one(files.live_range_peak.unwrap_or(-1)));
         row.numbers("usage_report_bytes", one(files.usage_report_bytes.unwrap_or(-1)));
-        let refused = in_memory.as_ref().err().or(account.as_ref().err());
-        row.texts("memory_error", text(&refused.map(ToString::to_string).unwrap_or_default()));
+        let refused = in_memory.err().or(account.err());
+        row.texts(
+            "memory_error",
+            text(&refused.map(|error| error.to_string()).unwrap_or_default()),
+        );
         row.texts("device", text(beside.device.map_or("", |device| device.name.as_str())));
         let step = timed.map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);
