@@ -29,12 +29,6 @@ use std::sync::{Arc, OnceLock};
 /// A result that contexts share where it does not depend on what they differ in.
 type Slot<T> = Arc<OnceLock<T>>;
 
-/// The peak and live ranges, or why there are none.
-type Alive = Result<Memory, MemoryError>;
-
-/// XLA's account, or why there is none.
-type Account = Result<XlaAccount, MemoryError>;
-
 /// A module, what is told about its run, and what has been found so far.
 ///
 /// `M` is how the module is held: `&Module` to borrow it, `Arc<Module>` to share it.
@@ -46,8 +40,8 @@ pub struct Analyses<M> {
     facts: Slot<Facts>,
     summary: Slot<Summary>,
     derived_mesh: Slot<Option<DerivedMesh>>,
-    memory: Slot<Alive>,
-    account: Slot<Account>,
+    memory: Slot<Result<Memory, MemoryError>>,
+    account: Slot<Result<XlaAccount, MemoryError>>,
     // With phase rules.
     attribution: Slot<Attribution>,
     // With options of costs.
@@ -242,22 +236,26 @@ impl<M: Borrow<Module>> Analyses<M> {
     }
 
     /// What is alive when, counted as [`memory::Options::default`] says.
-    pub fn memory(&self) -> &Alive {
-        self.memory.get_or_init(|| self.memory_with(&memory::Options::default()))
+    pub fn memory(&self) -> Result<&Memory, MemoryError> {
+        let find = || self.memory_with(&memory::Options::default());
+        self.memory.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
     /// What is alive when, counted as `options` say.
-    pub fn memory_with(&self, options: &memory::Options) -> Alive {
+    pub fn memory_with(&self, options: &memory::Options) -> Result<Memory, MemoryError> {
         memory(self.module(), options)
     }
 
     /// XLA's account of the compiled program.
-    pub fn account(&self) -> &Account {
-        self.account.get_or_init(|| memory::xla_account(self.module(), None))
+    pub fn account(&self) -> Result<&XlaAccount, MemoryError> {
+        let find = || memory::xla_account(self.module(), None);
+        self.account.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
     /// [`Analyses::memory`] and [`Analyses::account`], which take less time together.
-    pub fn memory_and_account(&self) -> (&Alive, &Account) {
+    pub fn memory_and_account(
+        &self,
+    ) -> (Result<&Memory, MemoryError>, Result<&XlaAccount, MemoryError>) {
         if self.memory.get().is_none() && self.account.get().is_none() {
             let found = memory_and_account(self.module(), &memory::Options::default());
             // Where threads race for it, the first result stays. They are equal.

@@ -287,14 +287,14 @@ pub fn analyse(
                 .nullable(),
             text(&mesh.map(Mesh::to_text).unwrap_or_default()),
         );
-        let peak = in_memory.as_ref().map_or(-1, |memory| memory.peak.bytes);
+        let peak = in_memory.map_or(-1, |memory| memory.peak.bytes);
         row.numbers(
             Field::bytes("live_peak", "Most bytes that values take at once (memory_space 0).")
                 .label("live peak B")
                 .nullable(),
             one(peak),
         );
-        let of = |get: fn(&memory::XlaAccount) -> i64| account.as_ref().map_or(-1, get);
+        let of = |get: fn(&memory::XlaAccount) -> i64| account.map_or(-1, get);
         row.numbers(
             Field::bytes("xla_peak", "XLA's peak memory, counted by its rules.")
                 .label("XLA peak B")
@@ -333,10 +333,10 @@ pub fn analyse(
                 .nullable(),
             one(files.usage_report_bytes.unwrap_or(-1)),
         );
-        let refused = in_memory.as_ref().err().or(account.as_ref().err());
+        let refused = in_memory.err().or(account.err());
         row.texts(
             Field::text("memory_error", "Why memory could not be analysed.").nullable(),
-            text(&refused.map(ToString::to_string).unwrap_or_default()),
+            text(&refused.map(|error| error.to_string()).unwrap_or_default()),
         );
         row.texts(
             Field::name("device", "The chip that it was compiled for.").nullable(),
