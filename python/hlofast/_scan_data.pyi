@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from hlofast._core import Column, Mesh, TextColumn
+from hlofast._core import Column, Field, Mesh, TextColumn
 
 # (path, root, folder, name, bytes, modified, is_folder, trouble, kind, program), then
 # (key, root, folder, host, module_name, files), then the number of files that are to be read.
@@ -11,7 +11,7 @@ _File = tuple[str, int, str, str, int, int, bool, tuple[bool, str] | None, int, 
 _Program = tuple[str, int, str, str, str, list[int]]
 _Survey = tuple[list[_File], list[_Program], list[str], int]
 _Read = Callable[[str, int], bytes]
-_Columns = list[tuple[str, Column | TextColumn]]
+_Columns = list[tuple[Field, Column | TextColumn]]
 
 def _survey(paths: Sequence[str]) -> SurveyData: ...
 def _survey_listing(
@@ -28,7 +28,7 @@ def _scan_part(
 ) -> ScanPart: ...
 def _scan_table(bytes: bytes) -> ScanTable: ...
 def _scan_words() -> tuple[list[str], list[str], list[str]]: ...
-def _scan_columns(table: str) -> list[tuple[str, str]]: ...
+def _scan_fields(table: str) -> list[Field]: ...
 def _scan_rows(table: str, length: int, columns: dict[str, list[Any]]) -> ScanTable: ...
 def _concatenated(parts: Sequence[ScanTable]) -> ScanTable: ...
 
