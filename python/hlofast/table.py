@@ -258,12 +258,6 @@ def _sums(places: list[int], count: int, values: list[Any]) -> list[Any]:
     return sums
 
 
-def of_rows(fields: Iterable[Field], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table of rows, each with a value for every field; None is unknown."""
-    fields, rows = tuple(fields), list(rows)
-    return Table.of((field, [row[at] for row in rows]) for at, field in enumerate(fields))
-
-
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:
     """A column of `field` without NumPy, None standing for what is unknown.
 
@@ -296,6 +290,12 @@ def _text_column(values: list[str | None]) -> TextColumn:
     numbers = column_of(field, [codes.get(value) for value in values])
     assert isinstance(numbers, Column)
     return TextColumn(texts, numbers)
+
+
+def of_rows(fields: Iterable[Field], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of rows, each with a value for every field; None is unknown."""
+    fields, rows = tuple(fields), list(rows)
+    return Table.of((field, [row[at] for row in rows]) for at, field in enumerate(fields))
 
 
 def _plain_field(name: str, column: Column | TextColumn) -> Field:
