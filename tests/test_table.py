@@ -8,6 +8,8 @@ import numpy
 import pytest
 
 import hlofast
+from hlofast import Table
+from hlofast._core import Field
 from test_module import TEXT
 
 
@@ -32,7 +34,7 @@ def expected(module: hlofast.Module) -> list[dict[str, object]]:
             "shape_bytes": i.shape.bytes,
             "op_name": i.metadata and i.metadata.op_name,
             "source_file": i.source and i.source.file,
-            "source_line": i.source.line if i.source else 0,
+            "source_line": i.source and i.source.line,
         }
         for i in module
     ]
@@ -88,7 +90,19 @@ def test_shown(table: hlofast.Table) -> None:
 
 
 def test_pickle(table: hlofast.Table) -> None:
-    assert pickle.loads(pickle.dumps(table)) == table
+    again = pickle.loads(pickle.dumps(table))
+    assert again == table
+    assert again.fields == table.fields
+    assert [again[name].dtype for name in again.columns] == [
+        table[name].dtype for name in table.columns
+    ]
+
+
+def test_pickle_keeps_floats_of_which_none_is_known() -> None:
+    table = Table.of([(SECONDS, [None, None])])
+    again = pickle.loads(pickle.dumps(table))
+    assert again["seconds"].dtype == numpy.float64
+    assert again.values("seconds") == [None, None]
 
 
 def test_empty_and_uneven() -> None:
@@ -159,74 +173,180 @@ def test_duckdb_reads_it(module: hlofast.Module, table: hlofast.Table) -> None:
     )
 
 
-def columns(**values: list[object]) -> hlofast.Table:
-    """A table of these columns."""
-    made: list[tuple[str, hlofast.Column | hlofast.TextColumn]] = []
-    for name, column in values.items():
-        if any(isinstance(value, str) for value in column):
-            texts = sorted({value for value in column if value is not None})
-            codes = [-1 if value is None else texts.index(value) for value in column]
-            codes = hlofast.Column(numpy.array(codes, dtype=numpy.int32))
-            made.append((name, hlofast.TextColumn(texts, codes)))
-        else:
-            made.append((name, hlofast.Column(numpy.array(column))))
-    return hlofast.Table(made)
+KIND = Field("word", "kind", "What it is.", nullable=True)
+FLOPS = Field("flops", "flops", "Operations.", label="FLOP", nullable=True, adds_up=True)
+SIZE = Field("count", "m", "Rows of the result.")
+LINE = Field("index", "source_line", "The line.", nullable=True)
+SECONDS = Field("seconds", "seconds", "Time.", nullable=True, adds_up=True)
+IS_OPEN = Field("flag", "is_open", "Whether it is open.")
+DISTANCE = Field("number", "distance", "How far it is.", nullable=True, signed=True)
+
+
+class TestFields:
+    @pytest.fixture
+    def table(self) -> Table:
+        """One column of each sort, in whose second row is unknown what may be."""
+        return Table.of(
+            [
+                (KIND, ["x", None, "y"]),
+                (FLOPS, [3, None, 4]),
+                (SECONDS, [0.5, None, 0.25]),
+                (DISTANCE, [-1, None, 7]),
+                (IS_OPEN, [True, False, True]),
+            ]
+        )
+
+    def test_they_say_what_columns_hold(self, table: Table) -> None:
+        assert table.fields == (KIND, FLOPS, SECONDS, DISTANCE, IS_OPEN)
+        assert table.field("flops") == FLOPS
+        with pytest.raises(KeyError):
+            table.field("nothing")
+        said = (FLOPS.name, FLOPS.kind, FLOPS.unit, FLOPS.label, FLOPS.doc)
+        assert said == ("flops", "flops", "FLOP", "FLOP", "Operations.")
+        assert LINE.label == "source line"
+        assert (SECONDS.unit, SIZE.unit, KIND.is_text, LINE.is_amount) == ("s", "", True, False)
+        with pytest.raises(ValueError, match="kind"):
+            Field("colour", "x", "What there is not.")
+
+    def test_what_is_unknown_is_none_in_rows(self, table: Table) -> None:
+        assert table.row(1) == {
+            "kind": None,
+            "flops": None,
+            "seconds": None,
+            "distance": None,
+            "is_open": False,
+        }
+        assert table.to_pylist()[1] == table.row(1) == table.row(-2)
+        assert table.values("distance") == [-1, None, 7]
+
+    def test_what_is_unknown_is_masked_in_numpy(self, table: Table) -> None:
+        for name, total in (("flops", 7), ("seconds", 0.75), ("distance", 6)):
+            array = table[name]
+            assert isinstance(array, numpy.ma.MaskedArray)
+            assert array.mask.tolist() == [False, True, False]
+            assert array.sum() == total
+            assert array.tolist() == table.values(name)
+        assert table["flops"].data[1] == FLOPS.unknown == -1
+        assert numpy.isnan(table["seconds"].data[1])
+        assert table["kind"].tolist() == ["x", None, "y"]
+
+    def test_flags_are_bools(self, table: Table) -> None:
+        assert table["is_open"].dtype == numpy.bool_
+        assert table.values("is_open") == [True, False, True]
+        assert Table.of([(IS_OPEN, [])])["is_open"].dtype == numpy.bool_
+        assert table.take([1])["is_open"].tolist() == [False]
+
+    def test_unknown_values_come_last(self, table: Table) -> None:
+        for is_descending in (False, True):
+            ordered = table.sort_by("flops", descending=is_descending)
+            assert ordered.values("flops")[-1] is None
+        assert table.top(1, "flops").values("flops") == [4]
+
+    def test_arrow_has_nulls_and_what_fields_say(self, table: Table) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        read = pyarrow.table(table)
+        read.validate(full=True)
+        assert read.to_pylist() == table.to_pylist()
+        assert [read[name].null_count for name in table.columns] == [1, 1, 1, 1, 0]
+        assert read.schema.field("is_open").type == pyarrow.bool_()
+        assert read.schema.field("flops").metadata == {
+            b"kind": b"flops",
+            b"unit": b"FLOP",
+            b"label": b"FLOP",
+            b"doc": b"Operations.",
+        }
+
+    def test_pandas_has_missing_values(self, table: Table) -> None:
+        pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        frame = table.to_pandas()
+        for name in ("kind", "flops", "seconds", "distance"):
+            assert frame[name].isna().tolist() == [False, True, False]
+        assert frame["is_open"].dtype == bool
+
+    def test_polars_has_nulls(self, table: Table) -> None:
+        pytest.importorskip("polars")
+        assert table.to_polars().to_dicts() == table.to_pylist()
+
+    def test_pickle_keeps_them(self, table: Table) -> None:
+        again = pickle.loads(pickle.dumps(table))
+        assert again.fields == table.fields
+        assert again == table
 
 
 class TestBy:
-    def test_sums_what_counts_something(self) -> None:
-        table = columns(
-            phase=["b", "a", "b", None],
-            flops=[1, 2, 2**60, 8],
-            m=[4, 4, 4, 4],
-            source_line=[1, 2, 3, 4],
+    def test_sums_what_adds_up(self) -> None:
+        table = Table.of(
+            [
+                (KIND, ["b", "a", "b", None]),
+                (FLOPS.replace(nullable=False), [1, 2, 2**60, 8]),
+                (SIZE, [4, 4, 4, 4]),
+                (LINE, [1, 2, 3, 4]),
+            ]
         )
-        grouped = table.by("phase")
-        assert grouped.columns == ("phase", "rows", "flops")
+        grouped = table.by("kind")
+        assert grouped.columns == ("kind", "rows", "flops")
         assert grouped.to_pylist() == [
-            {"phase": "b", "rows": 2, "flops": 2**60 + 1},
-            {"phase": "a", "rows": 1, "flops": 2},
-            {"phase": None, "rows": 1, "flops": 8},
+            {"kind": "b", "rows": 2, "flops": 2**60 + 1},
+            {"kind": "a", "rows": 1, "flops": 2},
+            {"kind": None, "rows": 1, "flops": 8},
         ]
         assert grouped["flops"].dtype == numpy.int64
+        assert grouped.field("kind") == KIND
 
     def test_totals_that_are_named(self) -> None:
-        table = columns(kind=["x", "x"], flops=[1, 2], m=[3, 4], seconds=[0.5, 0.25])
+        seconds = SECONDS.replace(nullable=False)
+        table = Table.of(
+            [(KIND, ["x", "x"]), (FLOPS, [1, 2]), (SIZE, [3, 4]), (seconds, [0.5, 0.25])]
+        )
         grouped = table.by("kind", totals=["m", "seconds"])
         assert grouped.to_pylist() == [{"kind": "x", "rows": 2, "m": 7, "seconds": 0.75}]
 
     def test_by_a_number(self) -> None:
-        table = columns(k=[64, 8, 64], multiplicity=[1, 2, 3])
-        assert table.by("k").to_pylist() == [
-            {"k": 64, "rows": 2, "multiplicity": 4},
-            {"k": 8, "rows": 1, "multiplicity": 2},
+        table = Table.of([(SIZE, [64, 8, 64]), (FLOPS.replace(nullable=False), [1, 2, 3])])
+        assert table.by("m").to_pylist() == [
+            {"m": 64, "rows": 2, "flops": 4},
+            {"m": 8, "rows": 1, "flops": 2},
         ]
 
     def test_a_summed_column_may_be_the_key(self) -> None:
-        assert columns(flops=[5, 5]).by("flops").to_pylist() == [{"flops": 5, "rows": 2}]
+        table = Table.of([(FLOPS, [5, 5])])
+        assert table.by("flops").to_pylist() == [{"flops": 5, "rows": 2}]
 
-    def test_unknown_stays_unknown(self) -> None:
-        table = columns(kind=["x", "x", "y"], multiplicity=[-1, 7, 7], flops=[-1, 7, 7])
-        sums = [(row["multiplicity"], row["flops"]) for row in table.by("kind")]
-        # Of FLOPs, -1 is a number: what XLA counts for a custom call.
-        assert sums == [(-1, 6), (7, 7)]
+    def test_unknown_values_are_left_out_and_counted(self) -> None:
+        table = Table.of(
+            [
+                (KIND, ["x", "x", "x", "y", "z"]),
+                (FLOPS, [None, 7, 7, None, 1]),
+                (SECONDS, [None, None, 0.5, 0.25, 2.0]),
+            ]
+        )
+        # A row that lacks both counts once.
+        assert table.by("kind").to_pylist() == [
+            {"kind": "x", "rows": 3, "flops": 14, "seconds": 0.5, "unknown": 2},
+            {"kind": "y", "rows": 1, "flops": None, "seconds": 0.25, "unknown": 1},
+            {"kind": "z", "rows": 1, "flops": 1, "seconds": 2.0, "unknown": 0},
+        ]
+        assert "unknown" not in table.by("kind", totals=[])
 
     def test_beyond_64_bits(self) -> None:
-        table = columns(kind=["x", "x"], flops=[2**63 - 1, 5])
+        table = Table.of([(KIND, ["x", "x"]), (FLOPS, [2**63 - 1, 5])])
         assert table.by("kind")["flops"].tolist() == [2**63 - 1]
 
-    def test_what_is_no_column_and_no_number(self) -> None:
-        table = columns(kind=["x"], name=["y"])
+    def test_what_is_no_column_and_no_amount(self) -> None:
+        table = Table.of([(KIND, ["x"]), (LINE, [3])])
         with pytest.raises(KeyError):
             table.by("nothing")
         with pytest.raises(KeyError):
             table.by("kind", totals=["nothing"])
-        with pytest.raises(TypeError):
-            table.by("kind", totals=["name"])
+        for name in ("kind", "source_line"):
+            with pytest.raises(TypeError):
+                table.by("kind", totals=[name])
 
     def test_nothing(self) -> None:
-        table = columns(kind=["x"], flops=[1]).take([])
-        assert (len(table.by("kind")), table.by("kind").columns) == (0, ("kind", "rows", "flops"))
+        table = Table.of([(KIND, ["x"]), (FLOPS.replace(nullable=False), [1])]).take([])
+        grouped = table.by("kind")
+        assert (len(grouped), grouped.columns) == (0, ("kind", "rows", "flops"))
 
     def test_groups_of_every_column_have_all_rows(self, table: hlofast.Table) -> None:
         for name in table.columns:

@@ -40,7 +40,7 @@ from hlofast._scan_data import ScanPart as ScanPart
 from hlofast._scan_data import ScanTable as ScanTable
 from hlofast._scan_data import SurveyData as SurveyData
 from hlofast._scan_data import _concatenated as _concatenated
-from hlofast._scan_data import _scan_fields as _scan_columns
+from hlofast._scan_data import _scan_fields as _scan_fields
 from hlofast._scan_data import _scan_part as _scan_part
 from hlofast._scan_data import _scan_rows as _scan_rows
 from hlofast._scan_data import _scan_table as _scan_table
@@ -431,6 +431,7 @@ def _restore_field(
     kind: str, name: str, doc: str, label: str, properties: tuple[bool, bool, bool]
 ) -> Field:
     """A field from what `Field.__reduce__` gives."""
+
 @final
 class Column:
     """A read-only column of integers over memory that stays alive as long as this object.

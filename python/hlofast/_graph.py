@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hlofast import _core
-from hlofast.table import Table, column_of
+from hlofast._core import Field
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line draws graphs; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -19,6 +20,29 @@ MOST_NODES = {"dot": 5_000, "model-explorer": 50_000}
 """Nodes that the tools for a format still lay out, by our experience with them."""
 _DEEPEST = 64
 _LONGEST_SHAPE = 200
+_NODES = (
+    Field("instruction", "instruction", "The row number of the instruction."),
+    Field("name", "name", "The name of the instruction."),
+    Field("word", "opcode", "The opcode."),
+    Field("shape", "shape", "The shape of the result."),
+    Field("text", "sharding", "The sharding.", nullable=True),
+    Field("name", "computation", "The computation that the instruction is in."),
+    Field("scope", "namespace", "The computation and the calls around it."),
+    Field("scope", "op_name", "The framework's name of the operation.", nullable=True),
+    Field("path", "source", "Source file and line.", nullable=True),
+    Field("count", "distance", "Edges from the instruction in the middle; 0 for a computation."),
+)
+_EDGES = (
+    Field("instruction", "source", "The instruction that the edge comes from."),
+    Field("instruction", "target", "The instruction that the edge goes to."),
+    Field(
+        "index",
+        "operand",
+        "Which operand of the target the source is; absent for other kinds of edges.",
+        nullable=True,
+    ),
+    Field("word", "kind", "What the edge is: operand, control, argument or result."),
+)
 
 
 class Graph:
@@ -69,39 +93,31 @@ class Graph:
         """
         found = [self.module[row] for row in self._nodes]
 
-        def texts(of: Any) -> _core.TextColumn:
-            return _core.TextColumn([plain(of(instruction)) for instruction in found])
-
-        return Table(
-            [
-                ("instruction", column_of(list(self._nodes), "I")),
-                ("name", texts(lambda one: one.name)),
-                ("opcode", texts(lambda one: one.opcode_text)),
-                ("shape", texts(_shape)),
-                ("sharding", texts(_sharding)),
-                ("computation", texts(lambda one: one.computation.name)),
-                ("namespace", texts(lambda one: "/".join(self.namespace(one)))),
-                ("op_name", texts(_op_name)),
-                ("source", texts(_source)),
-                ("distance", column_of(list(self._nodes.values()))),
-            ]
-        )
+        rows = [
+            (
+                one.row,
+                plain(one.name),
+                plain(one.opcode_text),
+                plain(_shape(one)),
+                plain(_sharding(one)),
+                plain(one.computation.name),
+                plain("/".join(self.namespace(one))),
+                plain(_op_name(one)),
+                plain(_source(one)),
+                distance,
+            )
+            for one, distance in zip(found, self._nodes.values(), strict=True)
+        ]
+        return of_rows(_NODES, rows)
 
     @property
     def edges(self) -> Table:
         """One row per edge.
 
-        Columns: source and target (rows), operand (which operand of the target it is, -1 for other
-        kinds), kind (operand, control, argument or result).
+        Columns: source and target (rows), operand (which operand of the target it is, None for
+        other kinds), kind (operand, control, argument or result).
         """
-        return Table(
-            [
-                ("source", column_of([edge[0] for edge in self._edges], "I")),
-                ("target", column_of([edge[1] for edge in self._edges], "I")),
-                ("operand", column_of([edge[2] for edge in self._edges])),
-                ("kind", _core.TextColumn([edge[3] for edge in self._edges])),
-            ]
-        )
+        return of_rows(_EDGES, self._edges)
 
     def namespace(self, instruction: Instruction) -> tuple[str, ...]:
         """The computation that holds `instruction`, or the calls inside which it is shown."""
@@ -134,7 +150,7 @@ class Graph:
                 return caller
         return None
 
-    def _find_edges(self) -> Iterator[tuple[int, int, int, str]]:
+    def _find_edges(self) -> Iterator[tuple[int, int, int | None, str]]:
         nodes = self._nodes
         for row in nodes:
             instruction = self.module[row]
@@ -144,16 +160,16 @@ class Graph:
                     yield operand, row, number, "operand"
             for before in instruction.control_predecessors:
                 if before.row in nodes:
-                    yield before.row, row, -1, "control"
+                    yield before.row, row, None, "control"
             if not _is_shown(instruction, self.inside):
                 continue
             for index, (role, called) in enumerate(instruction.calls):
                 for parameter, operand in _arguments(instruction, index, called):
                     if parameter in nodes and operand in nodes:
-                        yield operand, parameter, -1, "argument"
+                        yield operand, parameter, None, "argument"
                 root = called.root
                 if root is not None and root.row in nodes and role != "condition":
-                    yield root.row, row, -1, "result"
+                    yield root.row, row, None, "result"
 
     def _refuse(self, form: str, force: bool) -> None:
         most = MOST_NODES[form]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from hlofast import _core
+from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._module import Module, load
 from hlofast._programs import Program, programs, reason, whole
@@ -18,33 +21,59 @@ if TYPE_CHECKING:
     from hlofast._cost import Rules
     from hlofast._programs import File
 
-FIGURES = (
-    "instructions",
-    "computations",
-    "fusions",
-    "collectives",
-    "flops",
-    "bytes_accessed",
-    "live_peak",
-    "wire_bytes",
+_FIGURES = (
+    Field("count", "instructions", "Instructions of the text, each once.", nullable=True),
+    Field("count", "computations", "Computations.", nullable=True),
+    Field("count", "fusions", "Instructions that are fusions.", nullable=True),
+    Field(
+        "count",
+        "collectives",
+        "Collectives, each once however it is written.",
+        nullable=True,
+    ),
+    Field("flops", "flops", "Floating-point operations of one run.", nullable=True),
+    Field("bytes", "bytes_accessed", "Bytes read and written in one run.", nullable=True),
+    Field("bytes", "live_peak", "Most bytes that values take at once.", nullable=True),
+    Field("bytes", "wire_bytes", "Bytes that each device sends in one run.", nullable=True),
 )
+FIGURES = tuple(field.name for field in _FIGURES)
 """What is counted at every step."""
 KINDS = ("vanished", "appeared", "moved", "changed")
+_FIELDS = (
+    Field("index", "step", "The number of the pass.", nullable=True),
+    Field("word", "stage", "How far compilation was."),
+    Field("name", "pipeline", "The pipeline of the pass.", nullable=True),
+    Field("name", "pass", "The pass that had just run.", nullable=True),
+    Field("path", "file", "The file."),
+    *_FIGURES,
+    *(
+        Field(
+            "count",
+            kind,
+            f"Differences to the dump before of the kind {kind}, consequences left out.",
+            nullable=True,
+            adds_up=True,
+        )
+        for kind in KINDS
+    ),
+    Field("flag", "is_same", "Whether there is no difference to the dump before."),
+    Field("text", "error", "Why the dump could not be read.", nullable=True),
+)
 
 
 class History(Table):
     """What the passes of a compilation did to one module: `hlofast.history(folder, name)`.
 
     One row per dump, in the order of compilation: before optimisation, after passes, after all of
-    them. Columns: `step` (the pass's number; -1 for dumps that are not about a pass), `stage`
+    them. Columns: `step` (the pass's number; None for dumps that are not about a pass), `stage`
     (before, pass, in-pass, partitioned, after, ...), `pipeline`, `pass` (the one that had just
     run), `file`, then as the module is at that point `instructions`, `computations`, `fusions`,
-    `collectives`, `flops`, `bytes_accessed`, `live_peak` and `wire_bytes` (of one run; -1 where it
-    is not known), then `vanished`, `appeared`, `moved` and `changed`: how many differences of that
-    kind there are to the dump before, consequences left out (see `hlofast.Diff`; order and layouts
-    count as there), `is_same` (uint8: 1 where there is none), and `error` (why a dump could not be
-    read; empty for others). A row tells what all passes since the last dump did: XLA writes one
-    only where a pass changed something, or for passes that were asked for.
+    `collectives`, `flops`, `bytes_accessed`, `live_peak` and `wire_bytes` (of one run), then
+    `vanished`, `appeared`, `moved` and `changed`: how many differences of that kind there are to
+    the dump before, consequences left out (see `hlofast.Diff`; order and layouts count as there),
+    `is_same` (whether there is none), and `error` (why a dump could not be read). What is not
+    known is None. A row tells what all passes since the last dump did: XLA writes one only where
+    a pass changed something, or for passes that were asked for.
     """
 
     __slots__ = ("_files", "_mesh", "_rules", "program")
@@ -60,7 +89,9 @@ class History(Table):
         self._mesh = mesh
         self._rules = rules
         self._files = list(program.steps())
-        super().__init__(_columns(list(_rows(self._files, mesh, rules))))
+        rows = list(_rows(self._files, mesh, rules))
+        columns = ((field, [row[field.name] for row in rows]) for field in _FIELDS)
+        super().__init__((field, column_of(field, values)) for field, values in columns)
 
     def module(self, row: int) -> Module:
         """The module at row `row`; what `hlofast.load` raises if it cannot be read."""
@@ -70,23 +101,11 @@ class History(Table):
         return History, (self.program, self._mesh, self._rules)
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[tuple[str, _core.Column | _core.TextColumn]]:
-    columns: list[tuple[str, _core.Column | _core.TextColumn]] = []
-    columns.append(("step", column_of([row["step"] for row in rows])))
-    for name in ("stage", "pipeline", "pass", "file"):
-        columns.append((name, _core.TextColumn([row[name] for row in rows])))
-    for name in (*FIGURES, *KINDS):
-        columns.append((name, column_of([row[name] for row in rows])))
-    columns.append(("is_same", column_of([row["is_same"] for row in rows], "B")))
-    columns.append(("error", _core.TextColumn([row["error"] for row in rows])))
-    return columns
-
-
 def _rows(
     files: list[File], mesh: Mesh | None, rules: list[tuple[str, str]] | None
 ) -> Iterator[dict[str, Any]]:
     last: Module | None = None
-    last_figures: dict[str, int] = {}
+    last_figures: dict[str, int | None] = {}
     for file in files:
         row: dict[str, Any] = {
             "step": file.step,
@@ -94,10 +113,10 @@ def _rows(
             "pipeline": file.pipeline,
             "pass": file.after,
             "file": file.path,
-            "is_same": 0,
-            "error": "",
+            "is_same": False,
+            "error": None,
         }
-        row |= dict.fromkeys((*FIGURES, *KINDS), -1)
+        row |= dict.fromkeys((*FIGURES, *KINDS))
         try:
             module = whole(file.path)
         except (OSError, ValueError) as error:
@@ -112,7 +131,7 @@ def _rows(
             for cause in diff.causes:
                 counts[cause["kind"]] += 1
             row |= counts
-            row["is_same"] = int(diff.is_empty)
+            row["is_same"] = diff.is_empty
             # The order decides the peak, so it takes equal texts for equal figures.
             if module != last:
                 last_figures = figures(module, mesh, rules)
@@ -123,24 +142,23 @@ def _rows(
 
 def figures(
     module: Module, mesh: Mesh | None, rules: list[tuple[str, str]] | None
-) -> dict[str, int]:
-    """The figures of a module by name; -1 where one is not known."""
+) -> dict[str, int | None]:
+    """The figures of a module by name; None where one is not known."""
     cost = module.cost(rules=rules)
     sent = Table(cost._data.collectives(mesh).columns())
-    wire = [row["total_wire_bytes"] for row in sent]
-    try:
+    wire = sent.values("total_wire_bytes")
+    live_peak: int | None = None
+    with suppress(ValueError):
         live_peak = module.memory().live_peak
-    except ValueError:
-        live_peak = -1
     return {
         "instructions": module.instruction_count,
         "computations": module.computation_count,
         "fusions": sum(opcode == "fusion" for opcode in module.opcodes()),
-        "collectives": len({row["instruction"] for row in sent}),
+        "collectives": len(set(sent.values("instruction"))),
         "flops": int(cost.flops),
         "bytes_accessed": int(cost.bytes_accessed),
         "live_peak": live_peak,
-        "wire_bytes": -1 if any(count < 0 for count in wire) else sum(wire),
+        "wire_bytes": None if None in wire else sum(wire),
     }
 
 
@@ -167,7 +185,7 @@ def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Pro
     matching = [one for one in found if module is None or one.answers_to(module)]
     if len(matching) > 1:
         # Programs with dumps between passes are meant, if there is only one.
-        with_passes = [one for one in matching if any(file.step >= 0 for file in one.files)]
+        with_passes = [one for one in matching if any(file.step is not None for file in one.files)]
         matching = with_passes if len(with_passes) == 1 else matching
     if len(matching) == 1:
         return matching[0]

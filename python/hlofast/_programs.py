@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hlofast import _core
+from hlofast._core import Field
 from hlofast._module import Module, load
-from hlofast.table import Table, column_of
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # Verbs list programs; importing typing would slow their start.
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class File:
         """Where it is."""
         self.stage: str = found["stage"]
         """How far the compilation was: before, pass, in-pass, partitioned, after, ..."""
-        self.step: int = found["step"]
-        """The number of the pass; -1 for other stages."""
+        self.step: int | None = found["step"] if found["step"] >= 0 else None
+        """The number of the pass; None for other stages."""
         self.pipeline: str = found["pipeline"]
         """The pipeline of the pass; empty for other stages."""
         self.after: str = found["after"]
@@ -79,12 +80,13 @@ class Program:
 
     def steps(self) -> list[File]:
         """The modules in the order of compilation, each stage once."""
-        passes = sorted(file.step for file in self.files if "spmd" in file.pipeline)
-        partitioned = passes[-1] if passes else -1
+        passes = [file.step or 0 for file in self.files if "spmd" in file.pipeline]
+        partitioned = max(passes, default=-1)
         places: dict[tuple[int, int, str, str], File] = {}
         for file in self.files:
             stage = _ORDER.get(file.stage, len(_ORDER))
-            step = partitioned if file.stage == "partitioned" else file.step
+            step = -1 if file.step is None else file.step
+            step = partitioned if file.stage == "partitioned" else step
             places.setdefault((stage, step, file.stage, file.after), file)
         return [places[place] for place in sorted(places)]
 
@@ -123,14 +125,43 @@ def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[st
     return [Program(found) for found in survey.program_files()], survey.refused()
 
 
+_FINGERPRINTS = (
+    Field("name", "program", "The name of the module."),
+    Field("name", "key", "What tells the program apart within the folder."),
+    Field("name", "host", "The host that compiled it.", nullable=True),
+    Field("index", "module_id", "The number of the module in the process.", nullable=True),
+    Field(
+        "text",
+        "fingerprint",
+        "A digest of the program without names and metadata.",
+        nullable=True,
+    ),
+    Field("count", "hosts", "Hosts with a program of this name and fingerprint."),
+    Field("flag", "is_common", "Whether all hosts that have a program of this name have this one."),
+    Field("path", "file", "The file of its last stage."),
+    Field("text", "error", "Why the file could not be read.", nullable=True),
+)
+_DIFFERING = (
+    Field("name", "module_name", "The name of the module."),
+    Field("word", "stage", "How far compilation was."),
+    Field("text", "fingerprint", "A digest of the program without names and metadata."),
+    Field("text", "hosts", "The hosts that compiled this one, joined by `, `."),
+    Field("text", "other_hosts", "The hosts that compiled another of this name."),
+    Field("count", "programs", "Programs with this fingerprint."),
+    Field("name", "program", "The first of them."),
+    Field("count", "instructions", "Instructions of the text, each once."),
+    Field("flops", "flops", "Floating-point operations of all executions."),
+)
+
+
 def fingerprints(folder: str | os.PathLike[str]) -> Table:
     """Which host compiled what: one row per program below `folder`, by its last stage.
 
     Columns: `program` (name of the module), `key` (what tells it apart within the folder), `host`
-    (empty where folders do not tell), `module_id` (-1 without one), `fingerprint` (of
-    `Module.fingerprint`, so that names and metadata do not matter; empty where there is none),
-    `hosts` (how many have one of this name and fingerprint), `is_common` (uint8: 1 where all hosts
-    do that have one of this name), `file`, `error` (why it could not be read). An `OSError` if the
+    (None where folders do not tell), `module_id` (None without one), `fingerprint` (of
+    `Module.fingerprint`, so that names and metadata do not matter; None where there is none),
+    `hosts` (how many have one of this name and fingerprint), `is_common` (whether all hosts do
+    that have one of this name), `file`, `error` (why it could not be read). An `OSError` if the
     folder cannot be read.
     """
     return fingerprints_of(programs(folder))
@@ -138,10 +169,10 @@ def fingerprints(folder: str | os.PathLike[str]) -> Table:
 
 def fingerprints_of(found: list[Program]) -> Table:
     """`fingerprints` of programs that are listed already."""
-    prints: list[str] = []
-    errors: list[str] = []
+    prints: list[str | None] = []
+    errors: list[str | None] = []
     for program in found:
-        fingerprint = error = ""
+        fingerprint = error = None
         try:
             fingerprint = whole(program.files[0].path).fingerprint()
         except (OSError, ValueError) as fault:
@@ -151,32 +182,15 @@ def fingerprints_of(found: list[Program]) -> Table:
     of_name, hosts = _hosts(
         (program.name, fingerprint, program.host)
         for program, fingerprint in zip(found, prints, strict=True)
-        if fingerprint
+        if fingerprint is not None
     )
-    same = [
-        len(hosts.get((program.name, fingerprint), ()))
-        for program, fingerprint in zip(found, prints, strict=True)
-    ]
-    common = [
-        int(count == len(of_name.get(program.name, ())) > 0)
-        for program, count in zip(found, same, strict=True)
-    ]
-    return Table(
-        [
-            ("program", _core.TextColumn([program.name for program in found])),
-            ("key", _core.TextColumn([program.key for program in found])),
-            ("host", _core.TextColumn([program.host for program in found])),
-            (
-                "module_id",
-                column_of([-1 if one.module_id is None else one.module_id for one in found]),
-            ),
-            ("fingerprint", _core.TextColumn(prints)),
-            ("hosts", column_of(same)),
-            ("is_common", column_of(common, "B")),
-            ("file", _core.TextColumn([one.files[0].path for one in found])),
-            ("error", _core.TextColumn(errors)),
-        ]
-    )
+    rows = []
+    for program, fingerprint, error in zip(found, prints, errors, strict=True):
+        same = 0 if fingerprint is None else len(hosts[program.name, fingerprint])
+        is_common = same == len(of_name.get(program.name, ())) > 0
+        about = (program.name, program.key, program.host, program.module_id)
+        rows.append((*about, fingerprint, same, is_common, program.files[0].path, error))
+    return of_rows(_FINGERPRINTS, rows)
 
 
 def differing_hosts(programs: Table) -> Table:
@@ -184,32 +198,34 @@ def differing_hosts(programs: Table) -> Table:
     rows = [row for row in programs if row["fingerprint"]]
     # A host that was stopped early has an earlier stage, which is no difference.
     of_name, hosts = _hosts(
-        ((row["module_name"], row["stage"]), row["fingerprint"], row["host"]) for row in rows
+        ((row["module_name"] or "", row["stage"] or ""), row["fingerprint"], row["host"] or "")
+        for row in rows
     )
     groups: dict[tuple[Any, str], list[dict[str, Any]]] = {}
     for row in rows:
-        name = (row["module_name"], row["stage"])
+        name = (row["module_name"] or "", row["stage"] or "")
         if len(hosts[name, row["fingerprint"]]) < len(of_name[name]):
             groups.setdefault((name, row["fingerprint"]), []).append(row)
     keys = sorted(groups, key=lambda key: (key[0], -len(hosts[key]), groups[key][0]["program"]))
-    first = [groups[key][0] for key in keys]
-    others = [of_name[key[0]] - hosts[key] for key in keys]
-    texts = {
-        "module_name": [name for (name, _), _ in keys],
-        "stage": [stage for (_, stage), _ in keys],
-        "fingerprint": [fingerprint for _, fingerprint in keys],
-        "hosts": [", ".join(sorted(hosts[key])) for key in keys],
-        "other_hosts": [", ".join(sorted(names)) for names in others],
-    }
-    return Table(
-        [(name, _core.TextColumn(values)) for name, values in texts.items()]
-        + [
-            ("programs", column_of([len(groups[key]) for key in keys])),
-            ("program", _core.TextColumn([row["program"] for row in first])),
-            ("instructions", column_of([row["instructions"] for row in first])),
-            ("flops", column_of([row["flops"] for row in first])),
-        ]
-    )
+    found = []
+    for key in keys:
+        (name, stage), fingerprint = key
+        others = of_name[name, stage] - hosts[key]
+        first = groups[key][0]
+        found.append(
+            (
+                name,
+                stage,
+                fingerprint,
+                ", ".join(sorted(hosts[key])),
+                ", ".join(sorted(others)),
+                len(groups[key]),
+                first["program"],
+                first["instructions"],
+                first["flops"],
+            )
+        )
+    return of_rows(_DIFFERING, found)
 
 
 def _hosts(

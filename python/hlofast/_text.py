@@ -141,19 +141,14 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def known(value: int) -> int | None:
-    """`value`, or None for what is not known, which tables say as -1."""
-    return None if value < 0 else value
+def known(value: int | None) -> int | None:
+    """`value`, or None for what is not known, which columns of the core have as -1."""
+    return None if value is None or value < 0 else value
 
 
 def origin(row: dict[str, Any]) -> dict[str, Any]:
     """Where a row comes from; null for what is not known."""
-    file = row["source_file"] or None
-    return {
-        "op_name": row["op_name"] or None,
-        "source_file": file,
-        "source_line": row["source_line"] if file and row["source_line"] > 0 else None,
-    }
+    return {name: row[name] for name in ("op_name", "source_file", "source_line")}
 
 
 def source(row: dict[str, Any]) -> str:

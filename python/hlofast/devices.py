@@ -383,26 +383,30 @@ def load(path: str | PathLike[str]) -> DeviceTable:
 def table(devices: Mapping[str, Device] | None = None) -> Any:
     """One row per cell of `devices` (the built-in ones): a `Table`.
 
-    Columns: device, figure, value (text), source. Cells that are not known stand with an empty
-    value and source.
+    Columns: device, figure, value (a number), text (of figures that are words, such as the
+    topology), source. Of cells that are not known the last three are None.
     """
-    from hlofast._core import TextColumn
-    from hlofast.table import Table
+    from hlofast._core import Field
+    from hlofast.table import of_rows
 
-    rows: list[tuple[str, str, str, str]] = []
-    for name, device in (_built_in_table() if devices is None else devices).items():
-        for key, figure in device.flops.items():
-            rows.append((name, f"flops.{key}", str(figure.value), figure.source))
-        for key in FIGURES:
-            cell = device._find(key)
-            value, source = ("", "") if cell is None else (str(cell.value), cell.source)
-            rows.append((name, key, value, source))
-    columns = zip(*rows, strict=True)
-    names_of_columns = ("device", "figure", "value", "source")
-    return Table(
-        (name, TextColumn(list(column)))
-        for name, column in zip(names_of_columns, columns, strict=True)
+    fields = (
+        Field("name", "device", "The device."),
+        Field("name", "figure", "The figure, as `hlofast.devices.FIGURES` and peaks name it."),
+        Field("number", "value", "The number, in the unit that `FIGURES` says.", nullable=True),
+        Field("word", "text", "The value of a figure that is no number.", nullable=True),
+        Field("text", "source", "Where the value comes from.", nullable=True),
     )
+    rows: list[tuple[str, str, float | None, str | None, str | None]] = []
+    for name, device in (_built_in_table() if devices is None else devices).items():
+        cells = [(f"flops.{key}", figure) for key, figure in device.flops.items()]
+        for key, cell in (*cells, *((key, device._find(key)) for key in FIGURES)):
+            if cell is None:
+                rows.append((name, key, None, None, None))
+            elif isinstance(cell.value, str):
+                rows.append((name, key, None, cell.value, cell.source))
+            else:
+                rows.append((name, key, cell.value, None, cell.source))
+    return of_rows(fields, rows)
 
 
 def _folded(name: str) -> str:

@@ -8,7 +8,7 @@ from hlofast._extras import library
 
 TYPE_CHECKING = False  # Verbs print tables; importing typing would slow their start.
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     import numpy
@@ -268,7 +268,8 @@ def with_source(table: Table) -> Table:
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:
     """A column of `field` without NumPy, None standing for what is unknown.
 
-    Integers are 64 bits wide unless `kind`, an `array` type code, says otherwise.
+    `kind` is an `array` type code; without it integers are 64 bits wide, and numbers are of
+    floats if one of them is.
     """
     from array import array
 
@@ -277,9 +278,10 @@ def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | T
         return _text_column(values)
     if field.kind == "flag":
         # An empty array has no memory that could be aligned.
-        flags = array("B", [bool(value) for value in values] or [0])
+        flags = array("B", [bool(value) for value in values] or [False])
         return Column(memoryview(flags).cast("B").cast("?")[: len(values)])
-    is_real = field.kind in ("seconds", "ratio") or any(isinstance(own, float) for own in values)
+    is_real = kind == "d" or field.kind in ("seconds", "ratio")
+    is_real = is_real or any(isinstance(own, float) for own in values)
     missing = float("nan") if is_real else field.unknown
     values = [missing if value is None else value for value in values]
     if not is_real:
@@ -297,6 +299,12 @@ def _text_column(values: list[str | None]) -> TextColumn:
     return TextColumn(texts, numbers)
 
 
+def of_rows(fields: Iterable[Field], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of rows, each with a value for every field; None is unknown."""
+    fields, rows = tuple(fields), list(rows)
+    return Table.of((field, [row[at] for row in rows]) for at, field in enumerate(fields))
+
+
 def _plain_field(name: str, column: Column | TextColumn) -> Field:
     """A field for a column of which only the name is known."""
     if isinstance(column, TextColumn):
@@ -304,7 +312,7 @@ def _plain_field(name: str, column: Column | TextColumn) -> Field:
     return Field({"bool": "flag", "float64": "number"}.get(column.dtype, "count"), name, "")
 
 
-_CODES = {"uint8": "B", "int32": "i", "uint32": "I", "uint64": "Q"}
+_CODES = {"uint8": "B", "int32": "i", "uint32": "I", "uint64": "Q", "float64": "d"}
 
 
 def _restore(fields: list[Field], kinds: list[Any], values: list[list[Any]]) -> Table:

@@ -110,8 +110,8 @@ class Check:
 
         Columns: `code`, `severity` (`error`, `warning`, `note`, `agrees`), `subject` (a
         parameter's path, a value's name, a collective and its axes), `declared`, `compiled`,
-        `bytes` (at stake on each device, in a step where they are sent; -1 if there are none),
-        `instruction` (the row that shows it; -1 without one), `name`, `provenance` (how what was
+        `bytes` (at stake on each device, in a step where they are sent; None if there are none),
+        `instruction` (the row that shows it; None without one), `name`, `provenance` (how what was
         compiled is known), `message`.
         """
         return table(self._comparisons, self.module)

@@ -58,7 +58,7 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
                 "groups along axes of the mesh",
                 row["groups"] or "none",
                 f"{row['kind']} of {what}: {odd[row['instruction']]}",
-                _known(row["total_wire_bytes"]),
+                row["total_wire_bytes"],
                 row["instruction"],
                 "modelled",
             )
@@ -69,7 +69,7 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
         )
         found["rows"].add(row["instruction"])
         found["is_in_layers"] |= is_in_layers(program, row)
-        found["bytes"] += max(row["total_payload"], 0)
+        found["bytes"] += row["total_payload"] or 0
     for (kind, axes), found in sums.items():
         count = plural(len(found["rows"]), "collective")
         is_part = ":(" in axes
@@ -116,7 +116,9 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         if row["instruction"] in odd or not axes or row["payload"] <= SMALL:
             continue
         asked = of_weights - batch
-        is_taken_apart = row["kind"] == "collective-permute" and row["op_name"].endswith(PRODUCTS)
+        is_taken_apart = row["kind"] == "collective-permute" and (row["op_name"] or "").endswith(
+            PRODUCTS
+        )
         if row["moved"] in ("weight", "gradient") or is_taken_apart:
             asked = of_weights | batch
         if axes <= asked:
@@ -125,7 +127,7 @@ def unexplained(program: Program) -> Iterator[Comparison]:
         scope = row["op_name"] or row["tensor"] or row["name"]
         key = (row["kind"], row["axes"], row["moved"], row["phase"], where, scope)
         found = sums.setdefault(key, {"bytes": 0, "row": row, "rows": set()})
-        found["bytes"] += max(row["total_wire_bytes"], 0)
+        found["bytes"] += row["total_wire_bytes"] or 0
         found["rows"].add(row["instruction"])
     for (kind, axes_text, moved, phase, where, scope), found in sums.items():
         yield Comparison(
@@ -140,7 +142,3 @@ def unexplained(program: Program) -> Iterator[Comparison]:
             found["row"]["instruction"],
             "modelled",
         )
-
-
-def _known(value: int) -> int | None:
-    return None if value < 0 else value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hlofast import _core
-from hlofast.table import Table, column_of
+from hlofast._core import Field
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,25 @@ CODES = {
 }
 """What is compared, by code."""
 
+_FIELDS = (
+    Field("word", "code", "What is compared."),
+    Field("word", "severity", "Whether it agrees: error, warning, note or agrees."),
+    Field("text", "subject", "Whose it is: a parameter's path, a value's name, a collective."),
+    Field("text", "declared", "What was declared."),
+    Field("text", "compiled", "What was compiled."),
+    Field(
+        "bytes",
+        "bytes",
+        "Bytes at stake on each device, in a step where they are sent; absent if there are none.",
+        label="bytes at stake",
+        nullable=True,
+    ),
+    Field("instruction", "instruction", "The instruction that shows it.", nullable=True),
+    Field("name", "name", "The name of that instruction.", nullable=True),
+    Field("word", "provenance", "How what was compiled is known."),
+    Field("text", "message", "What follows, with the numbers."),
+)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -65,28 +84,21 @@ class Comparison:
 
 def table(comparisons: Sequence[Comparison], module: Module) -> Table:
     """One row per comparison, with the name of the instruction that shows it."""
-
-    def name(row: int | None) -> str:
-        return "" if row is None else module[row].name
-
-    def texts(values: list[str]) -> _core.TextColumn:
-        return _core.TextColumn(values)
-
-    found = comparisons
-    return Table(
+    return of_rows(
+        _FIELDS,
         [
-            ("code", texts([one.code for one in found])),
-            ("severity", texts([one.severity for one in found])),
-            ("subject", texts([one.subject for one in found])),
-            ("declared", texts([one.declared for one in found])),
-            ("compiled", texts([one.compiled for one in found])),
-            ("bytes", column_of([-1 if one.bytes is None else one.bytes for one in found])),
             (
-                "instruction",
-                column_of([-1 if one.instruction is None else one.instruction for one in found]),
-            ),
-            ("name", texts([name(one.instruction) for one in found])),
-            ("provenance", texts([one.provenance for one in found])),
-            ("message", texts([one.message for one in found])),
-        ]
+                one.code,
+                one.severity,
+                one.subject,
+                one.declared,
+                one.compiled,
+                one.bytes,
+                one.instruction,
+                None if one.instruction is None else module[one.instruction].name,
+                one.provenance,
+                one.message,
+            )
+            for one in comparisons
+        ],
     )

@@ -255,8 +255,8 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
             )
 
 
-def _axes(text: str) -> set[str]:
-    return set(text.replace("×", "+").split("+"))
+def _axes(text: str | None) -> set[str]:
+    return set((text or "").replace("×", "+").split("+"))
 
 
 def _unknown_axes(program: Program, limit: Limit) -> list[str]:
@@ -273,9 +273,9 @@ def _figure(program: Program, path: tuple[str, ...]) -> tuple[int, int | None, i
     if path[0] == "collectives":
         return _sum(program, *path[1:])
     if path[0] == "flops":
-        flops = [row["flops"] for row in program.module.matmuls()]
+        flops = program.module.matmuls().values("flops")
         unknown = program.module.cost()._data.unknown_products().tolist()
-        return sum(max(number, 0) for number in flops), None, len(unknown)
+        return sum(number or 0 for number in flops), None, len(unknown)
     if path[0] == "host":
         return program.memory("host").live_peak, None, 0
     if path[0] == "arguments":
@@ -292,8 +292,8 @@ def _sum(program: Program, axes: str, kind: str, figure: str) -> tuple[int, int 
         if not is_axes or kind not in (ANY, row["kind"]):
             continue
         value = row[column[figure]]
-        doubts += bool(value < 0 or row["is_lower_bound"])
-        if value > 0:
+        doubts += bool(value is None or row["is_lower_bound"])
+        if value:
             total += value
             first = row["instruction"] if first is None else first
     return total, first, doubts

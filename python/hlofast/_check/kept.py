@@ -75,7 +75,8 @@ def crossing(program: Program) -> list[KeptValue] | None:
             seen.add(row["buffer"])
             text = row["shape"].partition("{")[0]
             size = shape_bytes(text, row["name"]) // layers
-            found.append(KeptValue(row["instruction"], place, size, text, row["op_name"], count=1))
+            op_name = row["op_name"] or ""
+            found.append(KeptValue(row["instruction"], place, size, text, op_name, count=1))
     return found
 
 
@@ -100,7 +101,7 @@ def _unrolled(program: Program, layers: int) -> list[KeptValue]:
             row = rows[number]
             text = shape.partition("{")[0]
             size = shape_bytes(text, str(row["name"]))
-            instruction, op_name = row["instruction"], str(row["op_name"])
+            instruction, op_name = row["instruction"], str(row["op_name"] or "")
             assert isinstance(instruction, int)
             found.append(KeptValue(instruction, "device", size, text, op_name, count=layers))
     return found

@@ -31,7 +31,8 @@ def layer_loops(program: Program) -> list[dict[str, Any]]:
             found += [
                 loop
                 for loop in program.loops
-                if layers - MOST_PEELED <= loop["trip_count"] < layers - peeled
+                if loop["trip_count"] is not None
+                and layers - MOST_PEELED <= loop["trip_count"] < layers - peeled
             ]
         if found:
             return sorted(found, key=lambda loop: int(loop["instruction"]))
@@ -41,7 +42,7 @@ def layer_loops(program: Program) -> list[dict[str, Any]]:
 def is_in_layers(program: Program, row: dict[str, Any]) -> bool:
     """Whether a collective is one of a layer: in a loop over layers, or taken out of one."""
     counts = {loop["trip_count"] for loop in layer_loops(program)}
-    return row["trip_count"] in counts or (bool(counts) and row["peeled_from"] >= 0)
+    return row["trip_count"] in counts or (bool(counts) and row["peeled_from"] is not None)
 
 
 def _peeled(program: Program, count: int) -> int:
@@ -141,7 +142,9 @@ def accumulation(program: Program) -> Iterator[Comparison]:
     if declared is None:
         return
     loops = layer_loops(program)
-    runs = sorted({loop["multiplicity"] for loop in loops})
+    # What is beyond 64 bits is no number of micro-batches.
+    starts = (loop["multiplicity"] for loop in loops)
+    runs = sorted({count for count in starts if count is not None})
     if not loops and declared == 1:
         return
     if not loops:

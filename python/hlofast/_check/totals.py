@@ -83,7 +83,7 @@ def gathered_bytes(program: Program) -> Iterator[Comparison]:
     for row in program.collectives:
         is_weight = row["kind"] == "all-gather" and row["moved"] == "weight"
         if is_weight and (not has_loops or is_in_layers(program, row)):
-            compiled += max(row["total_payload"], 0)
+            compiled += row["total_payload"] or 0
     times = (program.declaration.layers or 1) * (program.declaration.accumulation_steps or 1)
     more = f"; {compiled // times:,} B in a layer, forward and backward" if has_loops else ""
     yield _exactly("gathered-bytes", "weights of layers", predicted, compiled, more)
@@ -122,8 +122,8 @@ def flops(program: Program) -> Iterator[Comparison]:
     # Before it is partitioned a program computes what all devices do.
     mesh = program.declaration.mesh
     devices = 1 if program.is_partitioned or mesh is None else mesh.device_count
-    compiled = sum(row["flops"] for row in rows) // devices
-    again = sum(row["flops"] for row in rows if row["phase"] == "recompute") // devices
+    compiled = sum(row["flops"] or 0 for row in rows) // devices
+    again = sum(row["flops"] or 0 for row in rows if row["phase"] == "recompute") // devices
     unknown = program.module.cost()._data.unknown_products().tolist()
     is_near = abs(compiled - predicted.value) <= NEAR * predicted.value
     message = f"{percent(compiled, predicted.value)} of what {predicted.source} says"

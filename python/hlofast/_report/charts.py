@@ -117,10 +117,10 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
     """Bytes alive at each step, stacked by class; `values` are its values, where they are known."""
     timeline = found._data.timeline().tolist()
     sequence = found._data.sequence()
-    lives = (found.values() if values is None else values)._columns
+    lives = found.values() if values is None else values
     changes: dict[str, list[int]] = {}
     for kind, size, first, last in zip(
-        *(lives[name].tolist() for name in ("class", "bytes", "first_step", "last_step")),
+        *(lives.values(name) for name in ("class", "bytes", "first_step", "last_step")),
         strict=True,
     ):
         if size and first < len(timeline):
@@ -196,7 +196,7 @@ def units(cost: Cost) -> list[tuple[int, int, int, int]]:
     no known bytes is left out, and so is what only calls others.
     """
     columns = cost.module.columns
-    whole = cost.computations._columns["flops"].tolist()
+    whole = cost.computations.values("flops")
     flops = cost._data.column("flops").tolist()
     opcodes = columns.buffer("opcode").tolist()
     fusion = _core.opcodes.index("fusion")
@@ -326,13 +326,13 @@ def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
 
 def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
     """Wire bytes by the axes of the mesh; with a device also how long they are waited for."""
-    groups = sorted(found.by("axes"), key=lambda row: -row["total_wire_bytes"])
+    groups = sorted(found.by("axes"), key=lambda row: -(row["total_wire_bytes"] or 0))
     exposed = {} if time is None else time.exposed
     for row in groups:
         row["axes"] = row["axes"] or "no known axes"
         row["exposed"] = exposed.get(row["axes"], 0.0) if time is not None else None
         row["place"] = groups.index(row)
-        row["drawn"] = max(row["total_wire_bytes"], 0)
+        row["drawn"] = row["total_wire_bytes"] or 0
     scale, unit = draw.binary(max((row["drawn"] for row in groups), default=0))
     columns = [
         ("axes", "mesh axes", "text"),
@@ -375,15 +375,15 @@ def sent_when(found: Collectives, when: Time | Memory) -> Chart:
     """
     time = when if isinstance(when, Time) else None
     rows = found.to_pylist()
-    rows.sort(key=lambda row: -row["total_wire_bytes"])
+    rows.sort(key=lambda row: -(row["total_wire_bytes"] or 0))
     cut = len(rows) - _DOTS
     rows = rows[:_DOTS]
     factors = list(dict.fromkeys(row["axes"] or "no known axes" for row in rows))
     begins = _moments(found.module, when)
     drawn = []
     for row in rows:
-        start = row["scheduled_as"] if row["scheduled_as"] >= 0 else row["instruction"]
-        end = row["done"] if row["done"] >= 0 else start
+        start = row["instruction"] if row["scheduled_as"] is None else row["scheduled_as"]
+        end = start if row["done"] is None else row["done"]
         first, last = begins(start, end)
         place = factors.index(row["axes"] or "no known axes")
         drawn.append(

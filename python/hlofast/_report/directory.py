@@ -43,7 +43,9 @@ def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Con
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
     prints = fingerprints(folder).to_pylist()
-    histories = [one for one in programs(folder) if any(file.step >= 0 for file in one.files)]
+    histories = [
+        one for one in programs(folder) if any(file.step is not None for file in one.files)
+    ]
     title = os.path.basename(os.path.abspath(folder)) or folder
     counts = found.counts
     facts = [
@@ -64,7 +66,7 @@ def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any
     files = sum(counts.values())
     note = f"in {output.counted(files, 'file')}, {counts['failed']:,} could not be read"
     figures = [Figure("programs", "Programs", len(rows), f"{len(rows):,}", note)]
-    timed = [row for row in rows if row["step_seconds"] > 0]
+    timed = [row for row in rows if row["step_seconds"]]
     if timed:
         row = max(timed, key=lambda one: one["step_seconds"])
         text = seconds(row["step_seconds"])
@@ -78,8 +80,9 @@ def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any
         ("live_peak", "Largest live peak", short_bytes),
         ("wire_bytes", "Most sent", short_bytes),
     ):
-        row = max(rows, key=lambda one: one[key], default={key: -1})
-        if row[key] >= 0:
+        known = [row for row in rows if row[key] is not None]
+        if known:
+            row = max(known, key=lambda one: one[key])
             figures.append(Figure(key, label, row[key], words(row[key]), row["module_name"]))
     hosts = {row["host"] for row in prints}
     different = sorted(
@@ -93,10 +96,10 @@ def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any
 
 def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
     """Where most of the FLOPs are, if it is more than one program."""
-    whole = sum(max(row["flops"], 0) for row in rows)
+    whole = sum(row["flops"] or 0 for row in rows)
     if len(rows) < 2 or not whole:
         return []
-    row = max(rows, key=lambda one: one["flops"])
+    row = max(rows, key=lambda one: one["flops"] or 0)
     text = (
         f"{row['program']} has {output.share(row['flops'], whole)} of the FLOPs of "
         f"{output.counted(len(rows), 'program')}"
@@ -106,9 +109,9 @@ def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
 
 def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
     """Every program, those that take longest, or have most FLOPs, first."""
-    timed = any(row["step_seconds"] > 0 for row in rows)
+    timed = any(row["step_seconds"] for row in rows)
     key = "step_seconds" if timed else "flops"
-    rows = sorted(rows, key=lambda row: -(row[key] if row[key] == row[key] else 0))
+    rows = sorted(rows, key=lambda row: -(row[key] or 0))
     columns = (
         ("program", "program", "code"),
         ("step_seconds", "step time", "seconds"),
@@ -130,7 +133,7 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
     shown = [row | {"place": place} for place, row in enumerate(rows[:_BARS])]
     charts = []
     if shown:
-        largest = max(row[key] for row in shown)
+        largest = max(row[key] or 0 for row in shown)
         scale, unit = draw.seconds(largest) if timed else draw.decimal(largest, "FLOP")
         bars = sheet_of("bars", "bars", shown, [*columns, ("place", "place", "integer")])
         mark = Mark(
@@ -193,7 +196,7 @@ def _hosts(prints: list[dict[str, Any]]) -> Section:
     )
     table = sheet_of("fingerprints", "Who compiled what", prints, columns)
     hosts = {row["host"] for row in prints}
-    said = output.counted(len(hosts), "host") if hosts - {""} else "folders tell no hosts apart"
+    said = output.counted(len(hosts), "host") if hosts - {None} else "folders tell no hosts apart"
     facts = [("hosts", said)]
     return Section("hosts", "Hosts", facts=facts, statements=statements, sheets=[table])
 
@@ -261,7 +264,7 @@ def _kind(name: str) -> str:
 
 
 def _line(rows: list[dict[str, Any]], name: str, color: str) -> Mark:
-    known = [row for row in rows if row[name] >= 0]
+    known = [row for row in rows if row[name] is not None]
     sheet: Sheet = sheet_of(
         name, name, known, [("number", "dump", "integer"), (name, name, _kind(name))]
     )

@@ -24,7 +24,7 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
     found = cost.by("scope", depth=_DEEPEST)
     sums: dict[tuple[str, ...], list[int]] = {}
     names = zip(
-        *(found._columns[name].tolist() for name in ("scope", "flops", "bytes_accessed")),
+        *(found.values(name) for name in ("scope", "flops", "bytes_accessed")),
         strict=True,
     )
     for name, flops, moved in names:

@@ -52,10 +52,8 @@ def _sheet(key: str, caption: str, table: Table, columns: str, **options: Any) -
     fields = []
     for line in columns.strip().splitlines():
         name, kind, label = (part.strip() for part in line.split("|"))
-        values: Any = table._columns[name]
-        fields.append(
-            Field(name, label, kind, values.tolist() if kind in ("text", "code") else values)
-        )
+        values: Any = table.values(name) if kind in ("text", "code") else table._columns[name]
+        fields.append(Field(name, label, kind, values, table.field(name).unknown))
     return Sheet(key, caption, fields, **options)
 
 
@@ -307,7 +305,7 @@ def _matmuls(found: Analyses) -> Section:
         source_file | code | file
         source_line | integer | line
     """
-    flops = sum(table._columns["flops"].tolist())
+    flops = sum(value or 0 for value in table.values("flops"))
     facts = [
         ("matmuls", output.counted(len(table), "product")),
         (
@@ -336,10 +334,9 @@ def _statements(found: Analyses) -> list[Statement]:
 def _remat(found: Analyses) -> Section:
     remat = found.remat
     recomputed = remat.recomputed
-    flops = sum(recomputed._columns["flops"].tolist())
-    by: list[Any] = recomputed._columns["by"].tolist()
-    sizes: list[Any] = remat.residuals._columns["bytes"].tolist()
-    kept = sum(max(size, 0) for size in sizes)
+    flops = sum(value or 0 for value in recomputed.values("flops"))
+    by = recomputed.values("by")
+    kept = sum(size or 0 for size in remat.residuals.values("bytes"))
     facts = [
         (
             "recomputed",
@@ -425,7 +422,7 @@ def _parameters(found: Analyses) -> Section:
         rows.append(
             {
                 "number": port["number"],
-                "instruction": -1 if one is None else one.row,
+                "instruction": None if one is None else one.row,
                 "argument": port["op_name"] or "",
                 "shape": port["shape"],
                 "bytes": port["bytes"],

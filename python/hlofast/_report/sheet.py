@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 
 from hlofast._report.pack import Block, Words
-from hlofast.table import column_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 KINDS = ("text", "code", "integer", "bytes", "flops", "seconds", "share", "float", "row")
 """How a column is shown: `code` is text of the program, `row` an instruction by its number,
 shown by its name."""
+_LARGEST = 2**63 - 1
 
 
 class Field:
@@ -44,15 +44,14 @@ class Field:
             # Columns of these kinds hold texts, which the union of all kinds cannot say.
             self.values = values if isinstance(values, Words) else Words.of(values)  # type: ignore[arg-type]
         elif isinstance(values, list | tuple):
-            known = [self._number(value) for value in values]
-            self.values = column_of(known, "d" if kind in ("seconds", "share", "float") else "q")
+            is_real = kind in ("seconds", "share", "float")
+            missing: Any = float("nan") if is_real else self.unknown
+            known = [missing if value is None else value for value in values]
+            if not is_real:
+                known = [min(max(value, -_LARGEST - 1), _LARGEST) for value in known]
+            self.values = array("d" if is_real else "q", known)
         else:
             self.values = values
-
-    def _number(self, value: Any) -> Any:
-        if value is not None:
-            return value
-        return float("nan") if self.kind in ("seconds", "share", "float") else self.unknown
 
     def __len__(self) -> int:
         return len(self.values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast import _core
 from hlofast._extras import library
 
 TYPE_CHECKING = False
@@ -16,6 +17,14 @@ FORMATS = ("parquet", "jsonl", "csv")
 
 class FormatError(ValueError):
     """A format that is not known, or whose library is not installed."""
+
+
+def types(table: str) -> list[tuple[str, str]]:
+    """The columns of a table of scans, each with the type that it has in every format."""
+    return [
+        (field.name, "string" if isinstance(column, _core.TextColumn) else column.dtype)
+        for field, column in _core._scan_rows(table, 0, {}).columns()
+    ]
 
 
 def check(name: str) -> None:
@@ -69,7 +78,7 @@ def read(name: str, path: str, types: list[tuple[str, str]]) -> tuple[int, dict[
 _OF_TEXT: dict[str, Callable[[str], Any]] = {
     "uint32": int,
     "int64": int,
-    "double": float,
+    "float64": float,
     "bool": "true".__eq__,
     "string": str,
 }

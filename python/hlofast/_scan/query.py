@@ -10,9 +10,11 @@ import warnings
 from importlib import import_module
 from io import TextIOWrapper
 
-from hlofast import _core, _scan
+from hlofast import _scan
+from hlofast._core import Field
 from hlofast._extras import library
 from hlofast._files import replacing
+from hlofast._scan import formats
 from hlofast._scan.folder import MANIFEST
 from hlofast._scan.stored import ReadFolder
 from hlofast.table import Table, column_of
@@ -31,7 +33,7 @@ _BATCH = 4096
 _DUCKDB_TYPES = {
     "uint32": "UINTEGER",
     "int64": "BIGINT",
-    "double": "DOUBLE",
+    "float64": "DOUBLE",
     "bool": "BOOLEAN",
     "string": "VARCHAR",
 }
@@ -165,7 +167,7 @@ class Query:
         """All rows."""
         rows = list(self.rows())
         return Table(
-            (name, _column([row[number] for row in rows], kind))
+            _column(name, kind, [row[number] for row in rows])
             for number, (name, kind) in enumerate(self.columns)
         )
 
@@ -233,7 +235,7 @@ def _csv_cell(value: Any) -> Any:
 
 def _select(stored: Stored, table: str) -> str:
     """What reads the parts of a table, with the types that it has in every format."""
-    types = _core._scan_columns(table)
+    types = formats.types(table)
     parts = _paths(stored, table)
     if not parts:
         nulls = (f'CAST(NULL AS {_DUCKDB_TYPES[kind]}) AS "{name}"' for name, kind in types)
@@ -285,18 +287,21 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _column(values: list[Any], kind: str) -> Column | TextColumn:
+def _column(name: str, kind: str, values: list[Any]) -> tuple[Field, Column | TextColumn]:
+    """A column of an answer, by duckdb's type and by what is in it."""
+    doc = f"What the query calls {name}, a {kind} of duckdb."
     known = [value for value in values if value is not None]
-    if kind == "BOOLEAN" and len(known) == len(values):
-        return column_of(values, "B")
+    has_nulls = len(known) < len(values)
+    if kind == "BOOLEAN" and not has_nulls:
+        flags = Field("flag", name, doc)
+        return flags, column_of(flags, values)
     if all(isinstance(value, bool | int | float) for value in known) and (
         known or kind != "VARCHAR"
     ):
-        is_real = kind in {"DOUBLE", "FLOAT"} or any(isinstance(value, float) for value in known)
-        missing = float("nan") if is_real else -1
-        numbers = [missing if value is None else value for value in values]
-        return column_of([float(value) for value in numbers] if is_real else numbers)
-    return _core.TextColumn(["" if value is None else str(value) for value in values])
+        numbers = Field("number", name, doc, nullable=has_nulls, signed=True)
+        return numbers, column_of(numbers, values, "d" if kind in {"DOUBLE", "FLOAT"} else "")
+    texts = Field("text", name, doc, nullable=has_nulls)
+    return texts, column_of(texts, [None if value is None else str(value) for value in values])
 
 
 def is_dataset(path: str) -> bool:

@@ -114,9 +114,7 @@ class Stored:
         """
         wanted = None if columns is None else set(columns)
         types = [
-            (name, kind)
-            for name, kind in _core._scan_columns(table)
-            if wanted is None or name in wanted
+            (name, kind) for name, kind in formats.types(table) if wanted is None or name in wanted
         ]
         values: dict[str, list[Any]] = {name: [] for name, _ in types}
         length = 0

@@ -72,7 +72,7 @@ class Main(Screen[None]):
         yield Static(_verdict(self.contents), id="verdict")
         memory = self.found.memory
         if memory is not None and len(memory.steps()):
-            values: list[Any] = memory.steps()._columns["bytes"].tolist()
+            values: list[int] = memory.steps().values("bytes")
             with Vertical(id="memory"):
                 at = memory.at
                 where = f", most at {output.printable(at.name)}" if at is not None else ""

@@ -98,7 +98,7 @@ class View:
         for field in self.sheet.fields:
             if field.kind == "row":
                 number: int = field.values[row]
-                return number if number >= 0 else None
+                return None if number == field.unknown else number
         return None
 
     def group(self, row: int) -> tuple[str, str] | None:
@@ -117,7 +117,7 @@ class View:
     def _read(self, field: Field) -> list[Any]:
         values: list[Any] = list(field.values.tolist())
         if field.kind == "row":
-            return [self._module[row].name if row >= 0 else "" for row in values]
+            return ["" if row == field.unknown else self._module[row].name for row in values]
         if field.kind in _TEXTS:
             return [value or "" for value in values]
         unknown = field.unknown
@@ -165,28 +165,28 @@ def _own(text: str) -> str:
 
 def instructions(found: Analyses) -> Sheet:
     """Every instruction with what it costs, those that take longest or compute most first."""
-    costs: dict[str, Any] = found.cost.table()._columns
+    costs = found.cost.table()
+    opcodes = costs.values("opcode")
     shown = [
-        Field("instruction", "instruction", "row", costs["instruction"]),
-        Field("opcode", "opcode", "code", costs["opcode"].tolist()),
+        Field("instruction", "instruction", "row", costs.values("instruction")),
+        Field("opcode", "opcode", "code", opcodes),
     ]
     if found.time is not None:
-        total: Any = found.time.table()._columns["total_seconds"]
+        total = found.time.table().values("total_seconds")
         shown.append(Field("total_seconds", "time", "seconds", total, None))
-    times = costs["multiplicity"].tolist()
-    fused: list[int] = []
+    times = costs.values("multiplicity")
     for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
-        each = zip(costs[key].tolist(), times, strict=True)
-        totals = [a * n if min(a, n) >= 0 else -1 for a, n in each]
-        kind = "flops" if key == "flops" else "bytes"
-        shown.append(Field(key, label, kind, totals))
-        if key == "flops":
-            fused = _fused(found, costs["opcode"].tolist(), costs[key].tolist(), times)
+        totals = [_times(*each) for each in zip(costs.values(key), times, strict=True)]
+        shown.append(Field(key, label, "flops" if key == "flops" else "bytes", totals))
+    fused = _fused(found, opcodes, costs.values("flops"), times)
     shown.append(Field("fused_flops", "FLOPs fused", "flops", fused))
-    shown.append(Field("multiplicity", "times", "integer", costs["multiplicity"]))
-    shown += [Field(key, key, "code", costs[key].tolist()) for key in ("shape", "phase", "scope")]
-    files, lines = costs["source_file"].tolist(), costs["source_line"].tolist()
-    places = [f"{file}:{line}" if file else "" for file, line in zip(files, lines, strict=True)]
+    shown.append(Field("multiplicity", "times", "integer", times))
+    shown += [Field(key, key, "code", costs.values(key)) for key in ("shape", "phase", "scope")]
+    files, lines = costs.values("source_file"), costs.values("source_line")
+    places = [
+        f"{file}:{line}" if line is not None else file or ""
+        for file, line in zip(files, lines, strict=True)
+    ]
     shown.append(Field("source", "source", "code", places))
     sort = "flops" if found.time is None else "total_seconds"
     note = (
@@ -196,11 +196,16 @@ def instructions(found: Analyses) -> Sheet:
     return Sheet("instructions", "Instructions", shown, sort=sort, note=note)
 
 
-def _fused(found: Analyses, opcodes: list[str], flops: list[int], times: list[int]) -> list[int]:
-    """What the instructions inside each fusion compute in all its executions; -1 if not known."""
+def _times(each: int | None, times: int | None) -> int | None:
+    return None if each is None or times is None else each * times
+
+
+def _fused(
+    found: Analyses, opcodes: list[str], flops: list[int | None], times: list[int | None]
+) -> list[int | None]:
+    """What the instructions inside each fusion compute in all executions; None if not known."""
     module = found.module
-    once: Any = found.cost.computations._columns["flops"]
-    sums = once.tolist()
+    sums: list[int | None] = found.cost.computations.values("flops")
     fusions = [row for row, opcode in enumerate(opcodes) if opcode == "fusion"]
     called = {row: [one.index for one in module[row].called_computations] for row in fusions}
     callers: dict[int, list[int]] = {}
@@ -208,16 +213,17 @@ def _fused(found: Analyses, opcodes: list[str], flops: list[int], times: list[in
         for inner in called[row]:
             callers.setdefault(inner, []).append(row)
     # What is not known is not known of fusions around it either.
-    waiting = [row for row, value in enumerate(flops) if value < 0]
+    waiting = [row for row, value in enumerate(flops) if value is None]
     while waiting:
         own = module[waiting.pop()].computation.index
-        if sums[own] >= 0:
-            sums[own] = -1
+        if sums[own] is not None:
+            sums[own] = None
             waiting += callers.get(own, ())
-    shown = [0] * len(opcodes)
+    shown: list[int | None] = [0] * len(opcodes)
     for row in fusions:
         each = [sums[one] for one in called[row]]
-        shown[row] = sum(each) * times[row] if min([*each, times[row]]) >= 0 else -1
+        known = [value for value in each if value is not None]
+        shown[row] = _times(sum(known), times[row]) if len(known) == len(each) else None
     return shown
 
 

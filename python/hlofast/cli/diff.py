@@ -240,7 +240,7 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
         variants = [
             {
                 "fingerprint": fingerprint,
-                "hosts": sorted({row["host"] for row in found}),
+                "hosts": sorted({row["host"] or "" for row in found}),
                 "paths": [row["file"] for row in found],
             }
             for fingerprint, found in groups

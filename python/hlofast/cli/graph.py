@@ -170,18 +170,11 @@ def _form(arguments: argparse.Namespace) -> str:
 
 def _describe(graph: Graph, arguments: argparse.Namespace) -> dict[str, Any]:
     """The JSON form of a graph."""
-    nodes = graph.nodes.to_pylist()
-    for row in nodes:
-        for name in ("sharding", "op_name", "source"):
-            row[name] = row[name] or None
-    edges = graph.edges.to_pylist()
-    for row in edges:
-        row["operand"] = output.known(row["operand"])
     return {
         "computation": None if graph.computation is None else graph.computation.name,
         "around": None if graph.around is None else graph.around.row,
         "depth": None if graph.around is None else arguments.depth,
         "inside": graph.inside,
-        "nodes": nodes,
-        "edges": edges,
+        "nodes": graph.nodes.to_pylist(),
+        "edges": graph.edges.to_pylist(),
     }

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         inputs.complain(str(error))
         return USAGE
-    rows = [_row(row) for row in found]
+    rows = found.to_pylist()
     whole = [number for number, row in enumerate(rows) if not row["error"]]
     if mesh is not None and whole:
         # The last dump: the first ones may not be partitioned yet.
@@ -70,15 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(output.Printer(), found.program.key, rows, arguments.all)
     return UNREADABLE if any(row["error"] for row in rows) else DONE
-
-
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON has it: null for what is not known or not there."""
-    texts = {name: row[name] or None for name in ("pipeline", "pass", "error")}
-    numbers = {
-        name: None if value < 0 else value for name, value in row.items() if isinstance(value, int)
-    }
-    return row | numbers | texts | {"is_same": bool(row["is_same"])}
 
 
 def _print(printer: output.Printer, key: str, rows: list[dict[str, Any]], show_all: bool) -> None:
@@ -96,10 +87,11 @@ def _print(printer: output.Printer, key: str, rows: list[dict[str, Any]], show_a
     cells = []
     for row in shown:
         what = row["pass"] or row["stage"].replace("-", " ")
-        step = None if row["step"] is None else row["step"]
         where = row["pipeline"] or ""
         counts = [row[name] for name in changes]
-        cells.append((step, output.label(what), where, *(row[name] for name in figures), *counts))
+        cells.append(
+            (row["step"], output.label(what), where, *(row[name] for name in figures), *counts)
+        )
     names = [name.replace("_", " ") for name in figures]
     columns = ("step", "after", "pipeline", *names, *changes.values())
     printer.table("Passes", columns, cells, len(cells))

@@ -17,7 +17,6 @@ def document(effective: EffectiveConfig) -> dict[str, Any]:
     """The JSON form of what a config implies on an instance; None for what is not known."""
     verdict = effective.verdict()
     memory, flops, traffic = verdict.memory, verdict.flops, verdict.traffic
-    terms = [row | {"bytes": output.known(row["bytes"])} for row in memory.table]
     return {
         "parameters": flops.parameters,
         "status": verdict.status,
@@ -29,10 +28,8 @@ def document(effective: EffectiveConfig) -> dict[str, Any]:
         "relaxed_peak_bytes": memory.relaxed_peak_bytes,
         "excess_bytes": verdict.excess_bytes,
         "host_bytes": memory.host_bytes,
-        "memory": terms,
-        "expected_terms": [
-            row | {"is_needed": bool(row["is_needed"])} for row in memory.expected_terms
-        ],
+        "memory": memory.table.to_pylist(),
+        "expected_terms": memory.expected_terms.to_pylist(),
         "replicated": memory.replicated.to_pylist(),
         "sequences_per_device": verdict.sequences_per_device,
         "flops": {

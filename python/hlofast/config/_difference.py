@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from hlofast._core import Field
 from hlofast.config import _paths, _values
 from hlofast.config._tree import Leaf
 from hlofast.config._values import PartitionSpec
-from hlofast.table import Table, text_column_of
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ CHANGED, ADDED, REMOVED = "changed", "added", "removed"
 MOST_ITEMS = 16
 """Values of a tuple that is shown as one; of longer ones each item that differs is."""
 
+_DIFFERENCES = (
+    Field("path", "path", "The value in the config."),
+    Field("word", "change", "What became of it: changed, added or removed."),
+    Field("text", "before", "The value before, as printed; absent if it was added.", nullable=True),
+    Field("text", "after", "The value after, as printed; absent if it was removed.", nullable=True),
+)
+
 
 def differences(before: Config, after: Config) -> Iterator[Difference]:
     """The keys of what does not mean the same, with both texts; None for what is not there.
@@ -33,17 +41,17 @@ def differences(before: Config, after: Config) -> Iterator[Difference]:
 
 def difference_table(before: Config, after: Config) -> Table:
     """The table of `Config.diff`."""
-    found = list(differences(before, after))
-    kinds: list[str | None] = [
-        ADDED if was is None else REMOVED if now is None else CHANGED for _, was, now in found
-    ]
-    return Table(
+    return of_rows(
+        _DIFFERENCES,
         [
-            ("path", text_column_of([_paths.write(keys) for keys, _, _ in found])),
-            ("change", text_column_of(kinds)),
-            ("before", text_column_of([was for _, was, _ in found])),
-            ("after", text_column_of([now for _, _, now in found])),
-        ]
+            (
+                _paths.write(keys),
+                ADDED if was is None else REMOVED if now is None else CHANGED,
+                was,
+                now,
+            )
+            for keys, was, now in differences(before, after)
+        ],
     )
 
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from hlofast.table import Table, column_of, text_column_of
+from hlofast._core import Field
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast.config._implied import Implied
-    from hlofast.config._parts import Product
     from hlofast.devices import Device
+
+_PRODUCTS = (
+    Field("name", "product", "The parameter that it multiplies by, or its own name."),
+    Field("count", "layers", "Layers that have it."),
+    Field("count", "multiplications", "Multiplications per token, of attention per pair of them."),
+    Field("flops", "forward", "Operations of the forward pass of a step.", adds_up=True),
+    Field("flops", "backward", "Operations of the backward pass of a step.", adds_up=True),
+    Field(
+        "flops",
+        "recomputed",
+        "Operations that backward runs again; unknown where the policy is not modelled.",
+        nullable=True,
+        adds_up=True,
+    ),
+)
 
 
 class StepFlops:
@@ -42,7 +57,7 @@ class StepFlops:
     """Of one step."""
     table: Table
     """Columns: product, layers, multiplications (per token, or pair of tokens), forward,
-    backward, recomputed (operations of a step; -1: unknown)."""
+    backward, recomputed (operations of a step; None: unknown)."""
 
     def __init__(self, implied: Implied) -> None:
         parts, batch = implied.parts, implied.batch
@@ -56,7 +71,7 @@ class StepFlops:
         )
         self.tokens = batch.tokens
         length = batch.length or 0
-        rows: list[tuple[Product, int, int]] = []
+        rows: list[tuple[str, int, int, int, int, int | None]] = []
         sums = {(attention, again): 0 for attention in (False, True) for again in (False, True)}
         is_policy_known = True
         for product in parts.products:
@@ -67,7 +82,16 @@ class StepFlops:
                 forward = forward * length // 2
             again = implied.is_recomputed(product)
             is_policy_known = is_policy_known and again is not None
-            rows.append((product, forward, -1 if again is None else forward if again else 0))
+            rows.append(
+                (
+                    product.parameter or product.name,
+                    product.layers,
+                    product.multiplications,
+                    forward,
+                    2 * forward,
+                    None if again is None else forward if again else 0,
+                )
+            )
             sums[product.is_attention, False] += 3 * forward
             sums[product.is_attention, True] += forward if again else 0
         has_batch = is_known and self.tokens is not None and not learner.is_partial
@@ -77,19 +101,7 @@ class StepFlops:
         self.full_attention = 2 * sums[True, False] if has_batch else None
         self.recomputed_matmul = sums[False, True] if has_policy else None
         self.recomputed_attention = sums[True, True] if has_policy and not masks else None
-        self.table = Table(
-            [
-                (
-                    "product",
-                    text_column_of([product.parameter or product.name for product, *_ in rows]),
-                ),
-                ("layers", column_of([product.layers for product, *_ in rows])),
-                ("multiplications", column_of([product.multiplications for product, *_ in rows])),
-                ("forward", column_of([forward for _, forward, _ in rows])),
-                ("backward", column_of([2 * forward for _, forward, _ in rows])),
-                ("recomputed", column_of([again for *_, again in rows])),
-            ]
-        )
+        self.table = of_rows(_PRODUCTS, rows)
 
     @property
     def six_n_t(self) -> int | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hlofast._core import Field
 from hlofast.config._peak import expected_peak, parameter_size
 from hlofast.config._policies import OFFLOADED, SAVED
-from hlofast.table import Table, column_of, text_column_of
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,13 +15,64 @@ _NOTABLE = 0.01
 _NOTABLE_BYTES = 1 << 26
 """Part of a device's state, and bytes of it, from which on a parameter is pointed out."""
 
+_EXPECTED = (
+    Field("word", "term", "What is held."),
+    Field("bytes", "bytes", "Bytes of it at the peak of one device.", adds_up=True),
+    Field("flag", "is_needed", "Whether it is held where memory is short, too."),
+)
+_TERMS = (
+    Field("word", "term", "What is held."),
+    Field("word", "place", "Where: device or host."),
+    Field("bytes", "bytes", "Bytes of it that one device holds.", nullable=True, adds_up=True),
+    Field("word", "provenance", "How the size is known."),
+    Field("text", "text", "What it is, in words."),
+)
+_ACTIVATIONS = (
+    Field("path", "module", "The module that computes it, by its path in the model's state."),
+    Field("name", "value", "The value within the module."),
+    Field("name", "name", "Its checkpoint name; absent without one.", nullable=True),
+    Field(
+        "word",
+        "fate",
+        "What becomes of it: saved, offloaded or recomputed; unknown where the policy is not "
+        "modelled.",
+        nullable=True,
+    ),
+    Field("flag", "is_needed", "Whether backward needs it."),
+    Field("count", "layers", "Layers that compute it."),
+    Field(
+        "bytes",
+        "bytes",
+        "Bytes of one layer on one device; unknown without mesh or batch.",
+        nullable=True,
+    ),
+    Field(
+        "bytes",
+        "total_bytes",
+        "Bytes that are kept of all layers; unknown where size or fate is.",
+        nullable=True,
+        adds_up=True,
+    ),
+)
+_REPLICATED = (
+    Field("name", "path", "The parameter's place in the model's state."),
+    Field("text", "partition_spec", "How it is divided, as configs write partition specs."),
+    Field("axes", "axes", "Axes that divide most of the model and do not divide it."),
+    Field("count", "elements", "Elements on one device.", adds_up=True),
+    Field("bytes", "state_bytes", "Bytes of its state on one device.", adds_up=True),
+    Field("bytes", "bytes_saved", "Bytes of its state that those axes would save.", adds_up=True),
+)
+
 
 class Term:
-    """One kind of thing that a device holds: `place` is `device` or `host`, `bytes` its size."""
+    """One kind of thing that a device holds: `place` is `device` or `host`, `bytes` its size.
+
+    The size is None where it is not known.
+    """
 
     __slots__ = ("bytes", "name", "place", "provenance", "text")
 
-    def __init__(self, name: str, place: str, size: int, provenance: str, text: str) -> None:
+    def __init__(self, name: str, place: str, size: int | None, provenance: str, text: str) -> None:
         self.name = name
         self.place = place
         self.bytes = size
@@ -54,16 +106,15 @@ class StepMemory:
         found = [term.bytes for term in self.terms if term.name == name]
         if not found:
             raise KeyError(name)
-        return None if any(size < 0 for size in found) else sum(found)
+        return _sum(found)
 
-    def _sum(self, *names: str) -> int | None:
-        sizes = [self[name] for name in names]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+    def _of(self, *names: str) -> int | None:
+        return _sum([self[name] for name in names])
 
     @property
     def state_bytes(self) -> int | None:
         """Parameters, what the optimizer keeps for each, and moving averages."""
-        return self._sum("parameters", "optimizer state", "averages")
+        return self._of("parameters", "optimizer state", "averages")
 
     @property
     def gradient_bytes(self) -> int | None:
@@ -92,8 +143,7 @@ class StepMemory:
         Gradients count in the parameters' type. Not in it: gathered weights, logits and whatever
         else lives only for a short time.
         """
-        sizes = [term.bytes for term in self.terms if term.place == "device"]
-        return None if any(size < 0 for size in sizes) else sum(sizes)
+        return _sum([term.bytes for term in self.terms if term.place == "device"])
 
     @property
     def expected_terms(self) -> Table:
@@ -102,13 +152,7 @@ class StepMemory:
         What is not needed is there only where memory is not short.
         """
         rows = [] if self.hbm_lower_bound is None else expected_peak(self._implied, self)
-        return Table(
-            [
-                ("term", text_column_of([name for name, *_ in rows])),
-                ("bytes", column_of([size for _, size, _ in rows])),
-                ("is_needed", column_of([int(is_needed) for *_, is_needed in rows])),
-            ]
-        )
+        return of_rows(_EXPECTED, rows)
 
     @property
     def expected_peak_bytes(self) -> int | None:
@@ -132,26 +176,24 @@ class StepMemory:
     @property
     def host_bytes(self) -> int | None:
         """All terms in host memory, per device."""
-        sizes = [term.bytes for term in self.terms if term.place == "host"]
-        return None if any(size < 0 for size in sizes) else sum(sizes)
+        return _sum([term.bytes for term in self.terms if term.place == "host"])
 
     @property
     def binding_term(self) -> str | None:
         """The name of what takes most device memory."""
-        known = [term for term in self.terms if term.place == "device" and term.bytes >= 0]
-        return max(known, key=lambda term: term.bytes).name if known else None
+        known = [
+            (term.bytes, term.name)
+            for term in self.terms
+            if term.place == "device" and term.bytes is not None
+        ]
+        return max(known, key=lambda one: one[0])[1] if known else None
 
     @property
     def table(self) -> Table:
-        """Columns: term, place (device, host), bytes (-1: unknown), provenance, text."""
-        return Table(
-            [
-                ("term", text_column_of([term.name for term in self.terms])),
-                ("place", text_column_of([term.place for term in self.terms])),
-                ("bytes", column_of([term.bytes for term in self.terms])),
-                ("provenance", text_column_of([term.provenance for term in self.terms])),
-                ("text", text_column_of([term.text for term in self.terms])),
-            ]
+        """Columns: term, place (device, host), bytes (None: unknown), provenance, text."""
+        terms = self.terms
+        return of_rows(
+            _TERMS, [(one.name, one.place, one.bytes, one.provenance, one.text) for one in terms]
         )
 
     @property
@@ -160,35 +202,22 @@ class StepMemory:
 
         Columns: module (path in the model's state), value, name (the checkpoint name, or None),
         fate (saved, offloaded, recomputed; None where the policy is not modelled), is_needed (by
-        backward), layers, bytes (of one layer on one device; -1 without mesh or batch),
+        backward), layers, bytes (of one layer on one device; None without mesh or batch),
         total_bytes (that are kept, of all layers).
         """
         implied = self._implied
-        rows = implied.parts.values
-        sizes = [
-            implied.activation_bytes(row.features, row.itemsize, padded=False)
-            if implied.has_activations
-            else -1
-            for row in rows
-        ]
-        kept = [
-            row.layers * size
-            if row.is_needed and size > 0 and implied.fates[row.key] in (SAVED, OFFLOADED)
-            else 0
-            for row, size in zip(rows, sizes, strict=True)
-        ]
-        return Table(
-            [
-                ("module", text_column_of([row.key.rpartition(":")[0] for row in rows])),
-                ("value", text_column_of([row.key.rpartition(":")[2] for row in rows])),
-                ("name", text_column_of([row.name for row in rows])),
-                ("fate", text_column_of([implied.fates[row.key] for row in rows])),
-                ("is_needed", column_of([int(row.is_needed) for row in rows])),
-                ("layers", column_of([row.layers for row in rows])),
-                ("bytes", column_of(sizes)),
-                ("total_bytes", column_of(kept)),
-            ]
-        )
+        rows = []
+        for value in implied.parts.values:
+            module, _, own = value.key.rpartition(":")
+            fate = implied.fates[value.key]
+            size = None
+            if implied.has_activations:
+                size = implied.activation_bytes(value.features, value.itemsize, padded=False)
+            kept: int | None = 0
+            if value.is_needed and fate in (SAVED, OFFLOADED, None):
+                kept = None if fate is None or size is None else value.layers * size
+            rows.append((module, own, value.name, fate, value.is_needed, value.layers, size, kept))
+        return of_rows(_ACTIVATIONS, rows)
 
     @property
     def replicated(self) -> Table:
@@ -205,6 +234,12 @@ class StepMemory:
         bound, host = self.hbm_lower_bound, self.host_bytes
         shown = "unknown" if bound is None else f"{bound:,} bytes or more on a device"
         return f"<StepMemory: {shown}, {'unknown' if host is None else f'{host:,}'} on its host>"
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    """The sum; None if one is not known."""
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def copies_of_parameters(implied: Implied) -> int:
@@ -228,7 +263,7 @@ def _terms(implied: Implied) -> list[Term]:
     device, host = whole[0] - inputs + whole[1] - saved, whole[2] - offloaded
 
     def term(name: str, place: str, size: int, known: bool, provenance: str, text: str) -> Term:
-        return Term(name, place, size if known else -1, provenance if known else "unknown", text)
+        return Term(name, place, size if known else None, provenance if known else "unknown", text)
 
     has_gradients = is_placed and not learner.is_partial
     has_state = is_placed and not learner.gaps
@@ -285,16 +320,19 @@ def _replicated(implied: Implied) -> Table:
             continue
         rows.append((parameter, missing, elements, size))
     rows.sort(key=lambda row: -row[3])
-    saved = [size - -(-size // implied.shards(missing)) for _, missing, _, size in rows]
-    return Table(
+    return of_rows(
+        _REPLICATED,
         [
-            ("path", text_column_of([parameter.path for parameter, *_ in rows])),
-            ("partition_spec", text_column_of([spec_text(row[0].sharding) for row in rows])),
-            ("axes", text_column_of([",".join(missing) for _, missing, *_ in rows])),
-            ("elements", column_of([elements for *_, elements, _ in rows])),
-            ("state_bytes", column_of([size for *_, size in rows])),
-            ("bytes_saved", column_of(saved)),
-        ]
+            (
+                parameter.path,
+                spec_text(parameter.sharding),
+                ",".join(missing),
+                elements,
+                size,
+                size - -(-size // implied.shards(missing)),
+            )
+            for parameter, missing, elements, size in rows
+        ],
     )
 
 

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from hlofast._core import Field
 from hlofast.config._memory import spec_text
 from hlofast.config._peak import parameter_size
-from hlofast.table import Table, column_of, text_column_of
+from hlofast.table import Table, of_rows
+
+_PARAMETERS = (
+    Field("name", "path", "Its place in the model's state; `*` is the number of a layer."),
+    Field("path", "module", "Where the config of its module stands."),
+    Field("name", "class", "The class of its module."),
+    Field("shape", "shape", "The shape, with the dimension of stacked layers."),
+    Field("word", "dtype", "The element type."),
+    Field("text", "partition_spec", "How it is divided, as configs write partition specs."),
+    Field("count", "layers", "Layers that it holds weights of."),
+    Field("count", "copies", "Arrays of this kind."),
+    Field("count", "elements", "Elements of all copies.", adds_up=True),
+    Field("bytes", "bytes", "Bytes of all copies.", adds_up=True),
+    Field(
+        "count",
+        "elements_per_device",
+        "Elements on one device, with the padding of uneven parts; unknown without a mesh.",
+        nullable=True,
+        adds_up=True,
+    ),
+    Field(
+        "bytes",
+        "bytes_per_device",
+        "Bytes on one device, with the padding of uneven parts; unknown without a mesh.",
+        nullable=True,
+        adds_up=True,
+    ),
+)
+_GAPS = (
+    Field("path", "path", "What of the config is not modelled."),
+    Field("text", "why", "Why it is not."),
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,44 +52,29 @@ def parameter_count(implied: Implied) -> int | None:
 
 def parameter_table(implied: Implied) -> Table:
     """See `Config.parameters`."""
-    rows = implied.parts.parameters
-    held = [implied.held_of(row) if implied.mesh else -1 for row in rows]
-    sizes = [parameter_size(row) for row in rows]
-    return Table(
-        [
-            ("path", text_column_of([row.path for row in rows])),
-            ("module", text_column_of([row.module for row in rows])),
-            ("class", text_column_of([row.class_name for row in rows])),
-            ("shape", text_column_of([",".join(map(str, row.shape)) for row in rows])),
-            ("dtype", text_column_of([row.dtype.rpartition(".")[2] for row in rows])),
-            ("partition_spec", text_column_of([spec_text(row.sharding) for row in rows])),
-            ("layers", column_of([row.layers for row in rows])),
-            ("copies", column_of([row.copies for row in rows])),
-            ("elements", column_of([row.elements for row in rows])),
+    rows = []
+    for row in implied.parts.parameters:
+        size, held = parameter_size(row), implied.held_of(row) if implied.mesh else None
+        rows.append(
             (
-                "bytes",
-                column_of([row.elements * size for row, size in zip(rows, sizes, strict=True)]),
-            ),
-            ("elements_per_device", column_of(held)),
-            (
-                "bytes_per_device",
-                column_of(
-                    [
-                        -1 if part < 0 else part * size
-                        for part, size in zip(held, sizes, strict=True)
-                    ]
-                ),
-            ),
-        ]
-    )
+                row.path,
+                row.module,
+                row.class_name,
+                ",".join(map(str, row.shape)),
+                row.dtype.rpartition(".")[2],
+                spec_text(row.sharding),
+                row.layers,
+                row.copies,
+                row.elements,
+                row.elements * size,
+                held,
+                None if held is None else held * size,
+            )
+        )
+    return of_rows(_PARAMETERS, rows)
 
 
 def gap_table(implied: Implied) -> Table:
     """See `Config.unmodelled`."""
     gaps = list(dict.fromkeys([*implied.gaps, *implied.masks, *implied.learner.gaps]))
-    return Table(
-        [
-            ("path", text_column_of([path for path, _ in gaps])),
-            ("why", text_column_of([why for _, why in gaps])),
-        ]
-    )
+    return of_rows(_GAPS, gaps)

@@ -44,7 +44,9 @@ def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, 
             found = implied.activation_bytes(value.features, value.itemsize, padded=True)
             widest.append(found)
     padding = [
-        each.bytes for each in memory.terms if each.name == "padding" and each.place == "device"
+        each.bytes or 0
+        for each in memory.terms
+        if each.name == "padding" and each.place == "device"
     ]
     logits = 0
     if parts.head is not None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from hlofast._core import Field
 from hlofast.config import _instances, _mesh, _modifiers
 from hlofast.config._modifiers import Report
 from hlofast.config._patterns import Pattern, PatternError
 from hlofast.config._tree import Config
-from hlofast.table import Table, column_of, text_column_of
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Any, NoReturn
 
     from hlofast._core import Mesh
@@ -28,6 +29,42 @@ MOST_RULES = 1000
 """Rules of a config that are read."""
 _CLOSE = 4
 """Characters that an instance and a selector share at least where the selector is called close."""
+
+_RULE = Field("index", "rule", "The number of the rule, from 0.")
+_SELECTOR = Field("text", "selector", "The regular expression of the rule.", nullable=True)
+_RULES = (
+    _RULE,
+    _SELECTOR,
+    Field("text", "mesh_shape", "The mesh shape that the rule makes.", nullable=True),
+    Field("text", "modifiers", "The classes of its modifiers, in order, joined by `,`."),
+    Field(
+        "text",
+        "instances",
+        "The names that match, joined by `,`; absent if there are too many to list.",
+        nullable=True,
+    ),
+)
+_CHANGES = (
+    Field("path", "path", "The value in the config."),
+    Field(
+        "text", "before", "The value before, as printed; absent if there was none.", nullable=True
+    ),
+    Field("text", "after", "The value after, as printed; absent if there is none.", nullable=True),
+    Field("text", "why", "The rule, and the modifier, that changed it."),
+)
+_NOTES = (
+    Field("word", "kind", "What the note is about."),
+    Field(
+        "path", "path", "The place in the config; absent if it is about all of it.", nullable=True
+    ),
+    Field("text", "text", "What is to be known."),
+)
+_NEAR = (
+    _RULE,
+    _SELECTOR,
+    Field("text", "fits", "The start of the instance's name that fits the selector."),
+    Field("text", "expected", "What the selector wants behind it."),
+)
 
 
 class EffectiveConfig:
@@ -229,18 +266,13 @@ def rules(config: Config, report: Report | None = None) -> Iterator[Rule]:
 
 def rule_table(config: Config) -> Table:
     """The table of `Config.rules`."""
-    found = list(rules(config))
-    shapes = [_declared(_with_rule(config, rule, Report())) for rule in found]
-    examples = [rule.examples for rule in found]
-    return Table(
-        [
-            ("rule", column_of([rule.index for rule in found])),
-            ("selector", text_column_of([rule.selector for rule in found])),
-            ("mesh_shape", text_column_of(shapes)),
-            ("modifiers", text_column_of([",".join(rule.modifiers) for rule in found])),
-            ("instances", text_column_of([",".join(some) if some else None for some in examples])),
-        ]
-    )
+    rows = []
+    for rule in rules(config):
+        shape = _declared(_with_rule(config, rule, Report()))
+        names = rule.examples
+        instances = ",".join(names) if names else None
+        rows.append((rule.index, rule.selector, shape, ",".join(rule.modifiers), instances))
+    return of_rows(_RULES, rows)
 
 
 def _declared(config: Config) -> str | None:
@@ -354,23 +386,15 @@ def _effective(
         rule=rule.index if rule else None,
         selector=rule.selector if rule else None,
         mesh=mesh,
-        changes=_text_table(["path", "before", "after", "why"], report.changes),
-        notes=_text_table(["kind", "path", "text"], report.notes),
-        near=Table(
+        changes=of_rows(_CHANGES, report.changes),
+        notes=of_rows(_NOTES, report.notes),
+        near=of_rows(
+            _NEAR,
             [
-                ("rule", column_of([rule.index for rule, _, _ in near])),
-                ("selector", text_column_of([rule.selector for rule, _, _ in near])),
-                ("fits", text_column_of([instance.name[:length] for _, length, _ in near])),
-                ("expected", text_column_of([" or ".join(words) for _, _, words in near])),
-            ]
+                (rule.index, rule.selector, instance.name[:length], " or ".join(words))
+                for rule, length, words in near
+            ],
         ),
-    )
-
-
-def _text_table(columns: list[str], rows: Sequence[tuple[str | None, ...]]) -> Table:
-    cells = zip(*rows, strict=True) if rows else [()] * len(columns)
-    return Table(
-        [(name, text_column_of(list(column))) for name, column in zip(columns, cells, strict=True)]
     )
 
 

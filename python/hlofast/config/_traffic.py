@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from hlofast.table import Table, column_of, text_column_of
+from hlofast._core import Field
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast.config._implied import Implied
     from hlofast.config._parts import Parameter, Product
 
+_TRAFFIC = (
+    Field("name", "tensor", "The parameter, or the product whose result is added up."),
+    Field("word", "moved", "What is sent: weights, gradients or activations."),
+    Field("word", "kind", "The collective."),
+    Field("axes", "axes", "The mesh axes that it communicates along."),
+    Field("word", "phase", "When it runs: forward, backward or recomputed."),
+    Field("bytes", "payload", "Bytes of the whole array, of one execution."),
+    Field("count", "count", "Executions in one step.", adds_up=True),
+    Field("bytes", "total_payload", "Payload of all executions.", adds_up=True),
+    Field("word", "provenance", "How the figures are known."),
+)
 GATHER, REDUCE, SUM = "all-gather", "reduce-scatter", "all-reduce"
 
 
@@ -98,19 +110,22 @@ class StepTraffic:
         Columns: tensor, moved (weights, gradients, activations), kind, axes, phase, payload
         (bytes of one), count (in a step), total_payload, provenance.
         """
-        rows = self.transfers
-        return Table(
+        return of_rows(
+            _TRAFFIC,
             [
-                ("tensor", text_column_of([row.tensor for row in rows])),
-                ("moved", text_column_of([row.moved for row in rows])),
-                ("kind", text_column_of([row.kind for row in rows])),
-                ("axes", text_column_of([",".join(row.axes) for row in rows])),
-                ("phase", text_column_of([row.phase for row in rows])),
-                ("payload", column_of([row.payload for row in rows])),
-                ("count", column_of([row.count for row in rows])),
-                ("total_payload", column_of([row.payload * row.count for row in rows])),
-                ("provenance", text_column_of(["modelled"] * len(rows))),
-            ]
+                (
+                    row.tensor,
+                    row.moved,
+                    row.kind,
+                    ",".join(row.axes),
+                    row.phase,
+                    row.payload,
+                    row.count,
+                    row.payload * row.count,
+                    "modelled",
+                )
+                for row in self.transfers
+            ],
         )
 
     def __repr__(self) -> str:

@@ -301,7 +301,7 @@ class Config(Mapping["Any", "Any"]):
         `module` (where its config stands), `class`, `shape` (with layers that are stacked),
         `dtype`, `partition_spec`, `layers` (that it holds weights of), `copies` (arrays of this
         kind), `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
-        (with the padding of uneven parts; -1 without a mesh, as `EffectiveConfig.parameters` has).
+        (with the padding of uneven parts; None without a mesh, which `EffectiveConfig` has).
         """
         from hlofast.config._parameters import parameter_table
 

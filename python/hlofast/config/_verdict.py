@@ -204,9 +204,7 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
     if implied.has_activations and batch.sequences is not None:
         count, parts = implied.rows()
         if count % parts:
-            size = sum(
-                term.bytes for term in memory.terms if term.name == "padding" and term.bytes > 0
-            )
+            size = sum(term.bytes or 0 for term in memory.terms if term.name == "padding")
             found.append(
                 f"{batch.sequences:,} sequences do not divide by {parts:,} shards: devices pad to "
                 f"{-(-count // parts)} each, {size:,} bytes more"
