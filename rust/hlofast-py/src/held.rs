@@ -12,11 +12,43 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// A module and the Python objects cached for it. Views hold an `Arc` of this; the cached objects
-/// hold only `core`, so no reference cycle can form.
+/// A module in its context. Views hold an `Arc` of this, so they all know the same context.
 pub struct Held {
+    shared: Arc<Shared>,
+    /// What was told of where the module runs: a `hlofast.Context`. It holds no module.
+    pub told: Option<Py<PyAny>>,
+    /// The context with what was found besides.
+    pub context: PyOnceLock<Py<PyAny>>,
+}
+
+impl Deref for Held {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Held {
+    /// `module` and the options it was read with.
+    pub fn new(module: Module, options: &Options) -> Arc<Self> {
+        let shared = Arc::new(Shared::new(module, options));
+        Arc::new(Self { shared, told: None, context: PyOnceLock::new() })
+    }
+
+    /// The same module in another context; nothing is read or computed again.
+    pub fn with_context(&self, told: Option<Py<PyAny>>) -> Arc<Self> {
+        let shared = Arc::clone(&self.shared);
+        Arc::new(Self { shared, told, context: PyOnceLock::new() })
+    }
+}
+
+/// A module and the Python objects cached for it, whatever its context. The cached objects hold only
+/// `core`, so no reference cycle can form.
+pub struct Shared {
     pub core: Arc<Module>,
     /// The `Columns` object of the whole module.
     pub columns: PyOnceLock<Py<PyAny>>,
@@ -42,13 +74,12 @@ pub struct Held {
     /// A digest of the text.
     digest: OnceLock<u64>,
     /// The module of the last comparison that found equal texts.
-    twin: Mutex<Weak<Held>>,
+    twin: Mutex<Weak<Shared>>,
 }
 
-impl Held {
-    /// `module` and the options it was read with.
-    pub fn new(module: Module, options: &Options) -> Arc<Self> {
-        Arc::new(Self {
+impl Shared {
+    fn new(module: Module, options: &Options) -> Self {
+        Self {
             core: Arc::new(module),
             columns: PyOnceLock::new(),
             op_names: PyOnceLock::new(),
@@ -63,7 +94,7 @@ impl Held {
             collects_errors: options.collect_errors,
             digest: OnceLock::new(),
             twin: Mutex::new(Weak::new()),
-        })
+        }
     }
 
     /// The name of `row`.
@@ -112,7 +143,7 @@ impl Held {
         })
     }
 
-    fn twin(&self) -> MutexGuard<'_, Weak<Held>> {
+    fn twin(&self) -> MutexGuard<'_, Weak<Shared>> {
         // The pointer is whole at any time, so a panic elsewhere leaves nothing half done.
         self.twin.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,7 +157,8 @@ impl Held {
 }
 
 /// Whether two views show equal modules: the same object, or the same text.
-pub fn same_module(a: &Arc<Held>, b: &Arc<Held>) -> bool {
+pub fn same_module(a: &Held, b: &Held) -> bool {
+    let (a, b) = (&a.shared, &b.shared);
     if Arc::ptr_eq(a, b) {
         return true;
     }

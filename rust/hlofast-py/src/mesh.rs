@@ -65,6 +65,11 @@ impl From<DerivedMesh> for Mesh {
 }
 
 impl Mesh {
+    /// Where it comes from, `given` for one that was.
+    pub fn source_word(&self) -> String {
+        self.derived.as_ref().map_or("given", |derived| derived.source.as_str()).to_owned()
+    }
+
     fn order_text(&self) -> Option<String> {
         Some(match self.core.device_order()? {
             DeviceOrder::Iota(iota) => {
@@ -140,6 +145,13 @@ impl Mesh {
     #[pyo3(signature = (text, /, *, hosts=None, slices=None))]
     fn parse(text: &str, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Self> {
         placed(CoreMesh::parse(text).map_err(value_error)?, hosts, slices)
+    }
+
+    /// The same mesh on so many hosts and slices; what is not given stays as it is. A ValueError
+    /// says why that cannot be.
+    #[pyo3(signature = (*, hosts=None, slices=None))]
+    fn placed(&self, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Self> {
+        Ok(Self { derived: self.derived.clone(), ..placed(self.core.clone(), hosts, slices)? })
     }
 
     /// The names of the axes, major first.

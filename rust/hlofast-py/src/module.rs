@@ -56,9 +56,26 @@ impl Module {
 
 #[pymethods]
 impl Module {
+    /// A view of `module`, in another context if `context` is given.
     #[new]
-    fn new(module: &Bound<'_, Self>) -> Self {
-        Self { held: Arc::clone(&module.get().held) }
+    #[pyo3(signature = (module, context=None))]
+    fn new(module: &Bound<'_, Self>, context: Option<Py<PyAny>>) -> Self {
+        let held = &module.get().held;
+        Self { held: context.map_or(Arc::clone(held), |told| held.with_context(Some(told))) }
+    }
+
+    /// The context that was told; None if nothing was.
+    #[getter]
+    fn _told(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.held.told.as_ref().map(|told| told.clone_ref(py))
+    }
+
+    /// The whole context: what `find` returns, which is called once.
+    fn _context<'py>(&self, find: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = find.py();
+        let context = &self.held.context;
+        let found = context.get_or_try_init(py, || find.call0().map(Bound::unbind))?;
+        Ok(found.bind(py).clone())
     }
 
     /// The name.
@@ -432,6 +449,7 @@ impl Module {
         options.set_item("strict", strict_argument(py, self.held.strictness)?)?;
         options
             .set_item("on_error", if self.held.collects_errors { "collect" } else { "raise" })?;
+        options.set_item("context", self.held.told.as_ref())?;
         options.set_item("lines_before", source.lines_before())?;
         let origins = source.line_origins();
         let origins = origins.iter().map(|line| (line.start, line.offset, line.removed));

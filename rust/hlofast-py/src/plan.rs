@@ -33,10 +33,11 @@ impl PlanData {
     }
 }
 
-/// A new module as Python sees it, read as strictly as the old one.
+/// A new module as Python sees it: read as strictly as the old one, in the same context.
 fn view(held: &Held, rewritten: Rewritten) -> Arc<Held> {
     let options = Options { strictness: held.strictness, ..Options::default() };
-    Held::new(rewritten.module, &options)
+    let told = held.told.as_ref().map(|told| Python::attach(|py| told.clone_ref(py)));
+    Held::new(rewritten.module, &options).with_context(told)
 }
 
 #[pymethods]

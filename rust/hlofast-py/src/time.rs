@@ -20,7 +20,7 @@ pub struct Timed {
     pub time: Time,
     pub device: Device,
     mesh: Option<String>,
-    mesh_source: &'static str,
+    mesh_source: String,
     /// Executions outside fusions; -1 beyond 64 bits.
     multiplicity: Vec<i64>,
     bound: Vec<u8>,
@@ -50,10 +50,10 @@ pub fn _time(
 ) -> PyResult<TimeData> {
     let held = Arc::clone(&module.get().held);
     let (mesh, mesh_source) = match mesh {
-        Some(mesh) => (Some(mesh.get().core.clone()), "given"),
+        Some(mesh) => (Some(mesh.get().core.clone()), mesh.get().source_word()),
         None => match derive_mesh(&held.core) {
-            Some(found) => (Some(found.mesh), found.source.as_str()),
-            None => (None, "none"),
+            Some(found) => (Some(found.mesh), found.source.as_str().to_owned()),
+            None => (None, "none".to_owned()),
         },
     };
     let options = Options {
@@ -166,8 +166,8 @@ impl TimeData {
 
     /// Where the mesh comes from.
     #[getter]
-    fn mesh_source(&self) -> &'static str {
-        self.timed.mesh_source
+    fn mesh_source(&self) -> &str {
+        &self.timed.mesh_source
     }
 
     /// Seconds of the step: in all, computing, moving data, other; then waiting, by axes.
