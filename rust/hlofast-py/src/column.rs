@@ -1,6 +1,8 @@
 //! `Column`: a read-only one-dimensional buffer over memory that a module owns.
 #![allow(unsafe_code, reason = "the buffer protocol hands out raw pointers")]
 
+use hlofast::Provenance;
+use hlofast::flow::Phase;
 use hlofast::ir::{Opcode, ShapeId};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyIndexError, PyTypeError, PyValueError};
@@ -68,6 +70,8 @@ items! {
     u64 = U64,
     f64 = F64,
     Opcode = U8,
+    Phase = U8,
+    Provenance = U8,
     ShapeId = U32,
 }
 

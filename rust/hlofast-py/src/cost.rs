@@ -2,8 +2,7 @@
 
 use crate::collectives::CollectivesData;
 use crate::column::Column;
-use crate::counted::Counted;
-use crate::held::text;
+use crate::held::{Held, text};
 use crate::mesh::Mesh;
 use crate::module::Module;
 use crate::remat::RematData;
@@ -13,18 +12,15 @@ use crate::text_column::TextColumn;
 use hlofast::Provenance;
 use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind, custom_call_target};
 use hlofast::cost::explain::explain;
-use hlofast::cost::{
-    self, Backend, GroupKey, Options, Totals, uncertain_executions, unknown_products,
-};
-use hlofast::flow::{Phase, Rules};
-use hlofast::ir::{ComputationId, Opcode, Row};
-use hlofast::remat::report;
+use hlofast::cost::{self, Backend, Cost, GroupKey, Options, Totals};
+use hlofast::flow::{AttributionOptions, Phase, Rules};
+use hlofast::ir::{ComputationId, Module as CoreModule, Opcode, Row};
 use hlofast::table::{self, ScopeTexts, narrow};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 type Texts = Vec<Box<[u8]>>;
 
@@ -34,7 +30,17 @@ type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
 /// The cost of a module, as counted by `Module.cost`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct CostData {
-    counted: Arc<Counted>,
+    held: Arc<Held>,
+}
+
+impl CostData {
+    fn core(&self) -> &CoreModule {
+        self.held.stage.module()
+    }
+
+    fn cost(&self) -> &Cost {
+        self.held.stage.cost()
+    }
 }
 
 /// Counts the cost of `module`.
@@ -49,33 +55,18 @@ pub fn _cost(
     rules: Option<Vec<(String, String)>>,
 ) -> PyResult<CostData> {
     let py = module.py();
-    let held = Arc::clone(&module.get().held);
     let backend = backend.map(backend_of).transpose()?;
     let rules = read_rules(rules.unwrap_or_default())?;
     let mut overrides: Vec<_> =
         custom_calls.unwrap_or_default().into_iter().map(overridden).collect();
     overrides.sort_unstable_by_key(|entry| entry.0);
-    let with_flops = overrides.iter().filter(|(_, call)| call.flops.is_some());
-    let stated = with_flops.map(|(row, _)| *row).collect();
-    let is_default = !xla && !float32 && backend.is_none() && overrides.is_empty();
-    let options = Options { is_xla: xla, is_float32: float32, backend, overrides };
-    let cost = py.detach(|| {
-        let count = || cost::cost(&held.core, held.cost_facts(), &options);
-        if is_default { Arc::clone(held.cost()) } else { Arc::new(count()) }
+    let cost = Options { is_xla: xla, is_float32: float32, backend, overrides };
+    let held = module.get().held.with_context(|context| {
+        context.cost = cost;
+        context.attribution = AttributionOptions { rules };
     });
-    Ok(CostData {
-        counted: Arc::new(Counted {
-            held,
-            cost,
-            stated,
-            rules,
-            attribution: OnceLock::new(),
-            multiplicity: OnceLock::new(),
-            bytes_accessed: OnceLock::new(),
-            provenance: OnceLock::new(),
-            phase: OnceLock::new(),
-        }),
-    })
+    py.detach(|| held.stage.cost());
+    Ok(CostData { held })
 }
 
 fn backend_of(word: &str) -> PyResult<Backend> {
@@ -162,12 +153,12 @@ impl CostData {
     /// Whose sizes of shapes were counted: cpu, gpu or tpu.
     #[getter]
     fn backend(&self) -> &'static str {
-        self.counted.cost.backend.as_str()
+        self.cost().backend.as_str()
     }
 
     /// FLOPs, transcendentals, bytes read and written in memory space 0, then in the others.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let totals = &self.counted.cost.totals;
+        let totals = &self.cost().totals;
         PyTuple::new(
             py,
             [
@@ -183,19 +174,19 @@ impl CostData {
 
     /// FLOPs, transcendentals, bytes accessed, optimal seconds as 32-bit floats, if asked for.
     fn float32_totals(&self) -> Option<(f32, f32, f32, f32)> {
-        let (totals, _) = self.counted.cost.float32.as_ref()?;
+        let (totals, _) = self.cost().float32.as_ref()?;
         Some((totals.flops, totals.transcendentals, totals.bytes_accessed, totals.optimal_seconds))
     }
 
     /// XLA's `optimal_seconds` of a client without a device: -1 per custom call.
     #[getter]
     fn optimal_seconds(&self) -> i128 {
-        self.counted.cost.optimal_seconds
+        self.cost().optimal_seconds
     }
 
     /// XLA's sums by operand and by result; None if there would be too many.
     fn operand_sums(&self, py: Python<'_>) -> Option<Vec<(String, f64)>> {
-        let (held, cost) = (&self.counted.held, &self.counted.cost);
+        let cost = self.cost();
         py.detach(|| {
             let options = Options {
                 is_xla: true,
@@ -203,37 +194,38 @@ impl CostData {
                 backend: Some(cost.backend),
                 ..Options::default()
             };
-            cost::operand_sums(&held.core, held.cost_facts(), &options)
+            cost::operand_sums(self.core(), self.held.stage.facts(), &options)
         })
     }
 
     /// Whether some computation had too many call sites to tell their scopes apart.
     #[getter]
     fn is_merged(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.counted.attribution().contexts.is_merged)
+        py.detach(|| self.held.stage.attribution().contexts.is_merged)
     }
 
     /// The column over instructions called `name`.
     fn column(&self, py: Python<'_>, name: &str) -> PyResult<Column> {
-        let counted = &self.counted;
+        let stage = &self.held.stage;
         py.detach(|| {
             Ok(match name {
-                "flops" => Column::project(counted, |c| &c.cost.flops[..]),
-                "transcendentals" => Column::project(counted, |c| &c.cost.transcendentals[..]),
-                "bytes_accessed" => Column::project(counted, |c| c.bytes_accessed()),
-                "bytes_read" if !counted.cost.is_xla => {
-                    Column::project(counted, |c| &c.cost.bytes_read[..])
+                "flops" => Column::project(stage, |s| &s.cost().flops[..]),
+                "transcendentals" => Column::project(stage, |s| &s.cost().transcendentals[..]),
+                "bytes_accessed" => Column::project(stage, |s| s.bytes_accessed()),
+                "bytes_read" if !stage.cost().is_xla => {
+                    Column::project(stage, |s| &s.cost().bytes_read[..])
                 }
-                "bytes_written" if !counted.cost.is_xla => {
-                    Column::project(counted, |c| &c.cost.bytes_written[..])
+                "bytes_written" if !stage.cost().is_xla => {
+                    Column::project(stage, |s| &s.cost().bytes_written[..])
                 }
-                "multiplicity" => Column::project(counted, |c| c.multiplicity()),
-                "provenance" => Column::project(counted, |c| c.provenance()),
-                "phase" => Column::project(counted, |c| c.phase()),
-                "scope" => Column::project(counted, |c| {
-                    let rows = c.held.core.row_count();
-                    &c.attribution().scope[..rows]
-                }),
+                "multiplicity" => Column::project(stage, |s| s.multiplicity()),
+                "provenance" => Column::project(stage, |s| &s.cost().provenance[..]),
+                "phase" => {
+                    Column::project(stage, |s| &s.attribution().phase[..s.module().row_count()])
+                }
+                "scope" => {
+                    Column::project(stage, |s| &s.attribution().scope[..s.module().row_count()])
+                }
                 _ => return Err(PyKeyError::new_err(name.to_owned())),
             })
         })
@@ -242,14 +234,14 @@ impl CostData {
     /// Whether any instruction has a scope.
     #[getter]
     fn has_scopes(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.counted.attribution().scopes.len() > 1)
+        py.detach(|| self.held.stage.attribution().scopes.len() > 1)
     }
 
     /// The texts that the column `scope` numbers; empty for scopes that no row is in.
     fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let core = &self.counted.held.core;
+        let core = self.core();
         let (shown, texts) = py.detach(|| {
-            let attribution = self.counted.attribution();
+            let attribution = self.held.stage.attribution();
             let count = attribution.scopes.len();
             let scopes = ScopeTexts::new(core, &attribution.scopes);
             let mut shown: Vec<Option<u32>> = vec![None; count];
@@ -273,7 +265,6 @@ impl CostData {
 
     /// Totals by `key`; `depth` is that of scopes.
     fn group<'py>(&self, py: Python<'py>, key: &str, depth: u32) -> PyResult<Bound<'py, PyList>> {
-        let counted = &self.counted;
         let key = match key {
             "phase" => GroupKey::Phase,
             "scope" => GroupKey::Scope { depth },
@@ -284,15 +275,14 @@ impl CostData {
             "computation" => GroupKey::Computation,
             _ => return Err(PyKeyError::new_err(key.to_owned())),
         };
-        let groups = py
-            .detach(|| cost::group(&counted.held.core, &counted.cost, counted.attribution(), key));
+        let groups = py.detach(|| self.held.stage.cost_by(key));
         let columns = TableColumns::new(py);
         columns.texts("key", groups.iter().map(|group| group.label.clone().into()).collect())?;
         let instructions = groups.iter().map(|group| group.instructions as i64).collect();
         columns.number("instructions", Column::of::<i64>(instructions))?;
         let totals: Vec<Totals> = groups.iter().map(|group| group.totals).collect();
-        columns.totals(&totals, counted.cost.is_xla)?;
-        if !counted.cost.is_xla {
+        columns.totals(&totals, self.cost().is_xla)?;
+        if !self.cost().is_xla {
             let exact = groups.iter().map(|group| narrow(group.exact_flops)).collect();
             columns.number("exact_flops", Column::of::<i64>(exact))?;
         }
@@ -301,7 +291,7 @@ impl CostData {
 
     /// One execution of each computation, and how often the totals count it.
     fn computations<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let (core, cost) = (self.core(), self.cost());
         let ids = (0..core.computations().len() as u32).map(ComputationId);
         let columns = TableColumns::new(py);
         columns.texts("computation", ids.map(|id| core.computation_name(id).into()).collect())?;
@@ -325,7 +315,7 @@ impl CostData {
 
     /// The loops and how often they run.
     fn loops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let (core, cost) = (self.core(), self.cost());
         let loops = &cost.loops;
         let columns = TableColumns::new(py);
         columns.number("instruction", Column::of(loops.iter().map(|l| l.row.0).collect()))?;
@@ -336,7 +326,7 @@ impl CostData {
         columns.number("trip_count", Column::of::<i64>(counts.collect()))?;
         columns.words("provenance", loops.iter().map(|l| l.trip_count.provenance.as_str()))?;
         columns.words("reason", loops.iter().map(|l| l.trip_count.reason))?;
-        let multiplicity = self.counted.multiplicity();
+        let multiplicity = self.held.stage.multiplicity();
         let runs = loops.iter().map(|l| multiplicity[l.row.0 as usize]);
         columns.number("multiplicity", Column::of::<i64>(runs.collect()))?;
         Ok(columns.list)
@@ -344,7 +334,7 @@ impl CostData {
 
     /// The branches of conditionals, what one execution of each costs, and which is counted.
     fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let (core, cost) = (self.core(), self.cost());
         let branches = &cost.branches;
         let columns = TableColumns::new(py);
         columns.number("instruction", Column::of(branches.iter().map(|b| b.row.0).collect()))?;
@@ -363,8 +353,8 @@ impl CostData {
 
     /// Custom calls whose FLOPs are not known, by target.
     fn unpriced<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
-        let multiplicity = self.counted.multiplicity();
+        let (core, cost) = (self.core(), self.cost());
+        let multiplicity = self.held.stage.multiplicity();
         let mut targets: BTreeMap<Box<[u8]>, (i64, i64, u32)> = BTreeMap::new();
         let is_unknown = |row: &Row| {
             cost.provenance[row.0 as usize] == Provenance::Unknown
@@ -386,7 +376,7 @@ impl CostData {
 
     /// Instructions whose bytes are not known, and others than custom calls whose FLOPs are not.
     fn unknown_rows(&self) -> Column {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let (core, cost) = (self.core(), self.cost());
         let is_unknown = |row: &Row| {
             cost.provenance[row.0 as usize] == Provenance::Unknown
                 && core.opcode(*row) != Opcode::CustomCall
@@ -397,13 +387,13 @@ impl CostData {
 
     /// Instructions whose results nothing needs.
     fn dead_rows(&self, py: Python<'_>) -> Column {
-        let rows = py.detach(|| cost::dead_rows(&self.counted.held.core));
+        let rows = py.detach(|| cost::dead_rows(self.core()));
         Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
     }
 
     /// Bytes by memory space.
     fn memory_spaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let spaces = self.counted.cost.memory_spaces(&self.counted.held.core);
+        let spaces = self.cost().memory_spaces(self.core());
         let columns = TableColumns::new(py);
         columns.number("memory_space", Column::of(spaces.iter().map(|s| s.0).collect()))?;
         let read = spaces.iter().map(|s| narrow(s.1)).collect();
@@ -415,7 +405,7 @@ impl CostData {
 
     /// Where executed cost departs from XLA's, and how many instructions that concerns.
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let core = &self.counted.held.core;
+        let core = self.core();
         let departures = py.detach(|| explain(core));
         let columns = TableColumns::new(py);
         columns.words("rule", departures.iter().map(|(departure, _)| departure.rule))?;
@@ -428,17 +418,17 @@ impl CostData {
 
     /// Matrix products and convolutions whose size is not known.
     fn unknown_products(&self, py: Python<'_>) -> Column {
-        let rows = py.detach(|| unknown_products(&self.counted.held.core, &self.counted.stated));
+        let rows = py.detach(|| self.held.stage.unknown_products());
         Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
     }
 
     /// FLOPs of executions by provenance; those inside loops of unknown trip count apart.
     fn flops_by_provenance(&self, py: Python<'_>) -> Vec<(&'static str, i128)> {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let (core, cost) = (self.core(), self.cost());
         py.detach(|| {
             let mut sums = [0i128; Provenance::ALL.len()];
             let mut open = 0i128;
-            let uncertain = uncertain_executions(core, cost);
+            let uncertain = self.held.stage.uncertain();
             for (at, computation) in core.computations().iter().enumerate() {
                 let runs = i128::from(cost.executions[at].unwrap_or(0));
                 let inside = uncertain[at].min(runs);
@@ -456,10 +446,10 @@ impl CostData {
 
     /// The matrix products and convolutions, and how often each is executed.
     fn matmuls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let (held, cost) = (&self.counted.held, &self.counted.cost);
         let columns = py.detach(|| {
-            let uncertain = uncertain_executions(&held.core, cost);
-            table::matmuls(&held.core, cost, self.counted.attribution(), &uncertain)
+            let (attribution, uncertain) =
+                (self.held.stage.attribution(), self.held.stage.uncertain());
+            table::matmuls(self.core(), self.cost(), attribution, uncertain)
         });
         to_list(py, columns)
     }
@@ -467,57 +457,38 @@ impl CostData {
     /// The collectives, how often each is executed, and where on a mesh it goes.
     #[pyo3(signature = (mesh=None))]
     fn collectives(&self, py: Python<'_>, mesh: Option<&Bound<'_, Mesh>>) -> CollectivesData {
-        let (held, cost) = (&self.counted.held, &self.counted.cost);
         let mesh = mesh.map(|mesh| mesh.get().clone());
-        py.detach(|| {
-            let attribution = self.counted.attribution();
-            let found = self.counted.collectives();
-            let uncertain = uncertain_executions(&held.core, cost);
-            CollectivesData::new(held.clone(), found, attribution, &uncertain, mesh)
-        })
+        py.detach(|| CollectivesData::new(&self.held, mesh))
     }
 
     /// The findings, those with most at stake first.
     #[pyo3(signature = (mesh=None, **options))]
     fn lint<'py>(
-        &'py self,
+        &self,
         py: Python<'py>,
         mesh: Option<&Bound<'py, Mesh>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (held, cost) = (&self.counted.held, &self.counted.cost);
-        let mesh = mesh.map(|mesh| mesh.get().core.clone());
-        let none = PyDict::new(py);
-        let attribution = || self.counted.attribution();
-        let collectives = || self.counted.collectives();
-        let options = options.unwrap_or(&none);
-        crate::lint::findings(py, held, cost, attribution, collectives, mesh, options)
+        let held = self.held.on_mesh(mesh.map(|mesh| &mesh.get().core));
+        crate::lint::findings(py, &held.stage, options)
     }
 
     /// What is recomputed, and what is kept instead.
     #[pyo3(signature = (mesh=None))]
     fn remat(&self, py: Python<'_>, mesh: Option<&Bound<'_, Mesh>>) -> RematData {
-        let (held, cost) = (&self.counted.held, &self.counted.cost);
-        let mesh = mesh.map(|mesh| mesh.get().clone());
-        py.detach(|| {
-            let attribution = self.counted.attribution();
-            let found = self.counted.collectives();
-            let report = report(&held.core, cost, attribution, &found);
-            let uncertain = uncertain_executions(&held.core, cost);
-            let sent = CollectivesData::new(held.clone(), found, attribution, &uncertain, mesh);
-            RematData { counted: Arc::clone(&self.counted), report, sent }
-        })
+        let held = self.held.on_mesh(mesh.map(|mesh| &mesh.get().core));
+        py.detach(|| RematData::new(held))
     }
 
     /// Pipeline stages; `most_moved` is the share of FLOPs that a cheaper cut may move.
     #[pyo3(signature = (most_moved=None))]
     fn stages(&self, py: Python<'_>, most_moved: Option<f64>) -> PyResult<StagesData> {
-        py.detach(|| StagesData::new(Arc::clone(&self.counted), most_moved))
+        py.detach(|| StagesData::new(Arc::clone(&self.held.stage), most_moved))
     }
 
     /// FLOPs of reductions between devices: all, and those of recomputation.
     fn collective_flops(&self, py: Python<'_>) -> (i128, i128) {
-        let (core, cost) = (&self.counted.held.core, &self.counted.cost);
+        let (core, cost) = (self.core(), self.cost());
         let opcodes = [
             Opcode::AllReduce,
             Opcode::AllReduceStart,
@@ -525,7 +496,7 @@ impl CostData {
             Opcode::ReduceScatter,
         ];
         let sums =
-            py.detach(|| cost::flops_by_phase(core, cost, self.counted.attribution(), &opcodes));
+            py.detach(|| cost::flops_by_phase(core, cost, self.held.stage.attribution(), &opcodes));
         (sums.iter().sum(), sums[Phase::Recompute as usize])
     }
 }

@@ -1,13 +1,11 @@
 //! What every view of one module shares.
 
 use crate::names::Names;
-use hlofast::Options;
-use hlofast::comms::{Collectives, collectives};
-use hlofast::cost::{self, Cost, Facts, cost};
-use hlofast::flow::{Attribution, AttributionOptions, attribution};
+use hlofast::comms::Mesh;
 use hlofast::ir::{Module, Opcode};
 use hlofast::parse::Strictness;
 use hlofast::text::LineIndex;
+use hlofast::{Analyses, Context, Options};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString};
@@ -15,40 +13,39 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// A module in its context. Views hold an `Arc` of this, so they all know the same context.
+/// The analyses of a module, which they share with what shows it.
+pub type Stage = Analyses<Arc<Module>>;
+
+/// A module and its analyses in one context. Views hold an `Arc` of this.
 pub struct Held {
-    shared: Arc<Shared>,
-    /// What was told of where the module runs: a `hlofast.Context`. It holds no module.
-    pub told: Option<Py<PyAny>>,
-    /// The context with what was found besides.
+    shown: Arc<Shown>,
+    /// What was found so far.
+    pub stage: Arc<Stage>,
+    /// What Python knows of the run.
+    pub run: Arc<Run>,
+}
+
+/// The `hlofast.Context` of a module. It holds no module, so no reference cycle can form.
+pub struct Run {
+    told: Option<Py<PyAny>>,
+    /// That, and what was found besides.
     pub context: PyOnceLock<Py<PyAny>>,
 }
 
-impl Deref for Held {
-    type Target = Shared;
+impl Run {
+    fn new(told: Option<Py<PyAny>>) -> Self {
+        Self { told, context: PyOnceLock::new() }
+    }
 
-    fn deref(&self) -> &Shared {
-        &self.shared
+    /// What was told.
+    pub fn told<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.told.as_ref().map(|told| told.bind(py).clone())
     }
 }
 
-impl Held {
-    /// `module` and the options it was read with.
-    pub fn new(module: Module, options: &Options) -> Arc<Self> {
-        let shared = Arc::new(Shared::new(module, options));
-        Arc::new(Self { shared, told: None, context: PyOnceLock::new() })
-    }
-
-    /// The same module in another context; nothing is read or computed again.
-    pub fn with_context(&self, told: Option<Py<PyAny>>) -> Arc<Self> {
-        let shared = Arc::clone(&self.shared);
-        Arc::new(Self { shared, told, context: PyOnceLock::new() })
-    }
-}
-
-/// A module and the Python objects cached for it, whatever its context. The cached objects hold only
-/// `core`, so no reference cycle can form.
-pub struct Shared {
+/// A module and the Python objects cached for it, whatever its context. The cached objects hold
+/// only `core`, so no reference cycle can form.
+pub struct Shown {
     pub core: Arc<Module>,
     /// The `Columns` object of the whole module.
     pub columns: PyOnceLock<Py<PyAny>>,
@@ -60,79 +57,85 @@ pub struct Shared {
     pub names: Names,
     /// Where the lines of the text start, for `text_line`.
     lines: OnceLock<LineIndex>,
-    /// The attributes that cost rules need, decoded.
-    cost_facts: OnceLock<Facts>,
-    /// Phases and scopes by the conventions of frameworks.
-    attribution: OnceLock<Attribution>,
-    /// What is executed, as the text alone says.
-    cost: OnceLock<Arc<Cost>>,
-    /// The collectives, as the text alone says.
-    collectives: OnceLock<Arc<Collectives>>,
     /// How it was read, for pickling.
     pub strictness: Strictness,
     pub collects_errors: bool,
     /// A digest of the text.
     digest: OnceLock<u64>,
     /// The module of the last comparison that found equal texts.
-    twin: Mutex<Weak<Shared>>,
+    twin: Mutex<Weak<Shown>>,
 }
 
-impl Shared {
-    fn new(module: Module, options: &Options) -> Self {
-        Self {
-            core: Arc::new(module),
+impl Deref for Held {
+    type Target = Shown;
+
+    fn deref(&self) -> &Shown {
+        &self.shown
+    }
+}
+
+impl Held {
+    /// `module` and the options it was read with, in a context of which nothing is known.
+    pub fn new(module: Module, options: &Options) -> Arc<Self> {
+        let core = Arc::new(module);
+        let stage = Arc::new(Analyses::new(Arc::clone(&core)));
+        let shown = Arc::new(Shown {
+            core,
             columns: PyOnceLock::new(),
             op_names: PyOnceLock::new(),
             source_files: PyOnceLock::new(),
             names: Names::default(),
             lines: OnceLock::new(),
-            cost_facts: OnceLock::new(),
-            attribution: OnceLock::new(),
-            cost: OnceLock::new(),
-            collectives: OnceLock::new(),
             strictness: options.strictness,
             collects_errors: options.collect_errors,
             digest: OnceLock::new(),
             twin: Mutex::new(Weak::new()),
+        });
+        Arc::new(Self { shown, stage, run: Arc::new(Run::new(None)) })
+    }
+
+    /// The same module with what `change` makes of the context. The Python objects are shared, and
+    /// so is all that was found, or will be, that does not depend on the change.
+    pub fn with_context(self: &Arc<Self>, change: impl FnOnce(&mut Context)) -> Arc<Self> {
+        let mut context = self.stage.context().clone();
+        change(&mut context);
+        if context == *self.stage.context() {
+            return Arc::clone(self);
         }
+        let stage = Arc::new(self.stage.with_context(context));
+        Arc::new(Self { shown: Arc::clone(&self.shown), stage, run: Arc::clone(&self.run) })
     }
 
-    /// The name of `row`.
-    #[inline]
-    pub fn name<'py>(&self, py: Python<'py>, row: u32) -> PyResult<Bound<'py, PyString>> {
-        Ok(self.names.get(py, &self.core, row)?.bind(py).clone())
+    /// The same module in the context that Python was told, a `hlofast.Context`.
+    pub fn told(self: &Arc<Self>, told: Option<Bound<'_, PyAny>>) -> PyResult<Arc<Self>> {
+        let Some(told) = told else { return Ok(Arc::clone(self)) };
+        let mesh: Option<PyRef<'_, crate::mesh::Mesh>> = told.getattr("mesh")?.extract()?;
+        let placed = self.on_mesh(mesh.as_deref().map(|mesh| &mesh.core));
+        let run = Arc::new(Run::new(Some(told.unbind())));
+        let (shown, stage) = (Arc::clone(&self.shown), Arc::clone(&placed.stage));
+        Ok(Arc::new(Self { shown, stage, run }))
     }
 
-    /// The attributes that cost rules need.
-    pub fn cost_facts(&self) -> &Facts {
-        self.cost_facts.get_or_init(|| Facts::of_module(&self.core))
-    }
-
-    /// Phases and scopes by the conventions of frameworks.
-    pub fn attribution(&self) -> &Attribution {
-        self.attribution.get_or_init(|| attribution(&self.core, &AttributionOptions::default()))
-    }
-
-    /// What is executed, without anything a user says about it.
-    pub fn cost(&self) -> &Arc<Cost> {
-        let count = || cost(&self.core, self.cost_facts(), &cost::Options::default());
-        self.cost.get_or_init(|| Arc::new(count()))
-    }
-
-    /// The collectives, without anything a user says about costs or phases.
-    pub fn collectives(&self) -> &Arc<Collectives> {
-        let find = || collectives(&self.core, self.cost(), self.attribution());
-        self.collectives.get_or_init(|| Arc::new(find()))
+    /// The same module on `mesh`, if one is given.
+    pub fn on_mesh(self: &Arc<Self>, mesh: Option<&Mesh>) -> Arc<Self> {
+        self.with_context(|context| {
+            if let Some(mesh) = mesh {
+                context.mesh = Some(mesh.clone());
+            }
+        })
     }
 
     /// Bytes that the module takes beyond its text, with what was computed so far.
     pub fn heap_bytes(&self, py: Python<'_>) -> usize {
-        self.core.heap_bytes()
-            + self.names.heap_bytes(py, &self.core)
-            + self.cost_facts.get().map_or(0, Facts::heap_bytes)
-            + self.attribution.get().map_or(0, Attribution::heap_bytes)
-            + self.cost.get().map_or(0, |cost| cost.heap_bytes())
-            + self.collectives.get().map_or(0, |found| found.heap_bytes())
+        self.core.heap_bytes() + self.names.heap_bytes(py, &self.core) + self.stage.heap_bytes()
+    }
+}
+
+impl Shown {
+    /// The name of `row`.
+    #[inline]
+    pub fn name<'py>(&self, py: Python<'py>, row: u32) -> PyResult<Bound<'py, PyString>> {
+        Ok(self.names.get(py, &self.core, row)?.bind(py).clone())
     }
 
     fn digest(&self) -> u64 {
@@ -143,7 +146,7 @@ impl Shared {
         })
     }
 
-    fn twin(&self) -> MutexGuard<'_, Weak<Shared>> {
+    fn twin(&self) -> MutexGuard<'_, Weak<Shown>> {
         // The pointer is whole at any time, so a panic elsewhere leaves nothing half done.
         self.twin.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,9 +159,10 @@ impl Shared {
     }
 }
 
-/// Whether two views show equal modules: the same object, or the same text.
+/// Whether two views show equal modules: the same object, or the same text. What is told about
+/// their runs does not matter.
 pub fn same_module(a: &Held, b: &Held) -> bool {
-    let (a, b) = (&a.shared, &b.shared);
+    let (a, b) = (&a.shown, &b.shown);
     if Arc::ptr_eq(a, b) {
         return true;
     }

@@ -8,7 +8,6 @@ mod column;
 mod columns;
 mod computation;
 mod cost;
-mod counted;
 mod diff;
 mod errors;
 mod held;

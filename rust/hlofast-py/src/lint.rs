@@ -1,14 +1,10 @@
 //! Findings as plain Python values, which `hlofast._lint` makes into objects.
 
-use crate::held::Held;
-use hlofast::comms::{Collectives, Mesh};
-use hlofast::cost::Cost;
-use hlofast::flow::Attribution;
-use hlofast::lint::{Code, Finding, Options, lint};
+use crate::held::Stage;
+use hlofast::lint::{Code, Finding, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use std::sync::Arc;
 
 /// The names of all findings.
 #[pyfunction]
@@ -54,23 +50,23 @@ fn read_options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
 /// A dictionary for each finding.
 pub fn findings<'py>(
     py: Python<'py>,
-    held: &Held,
-    cost: &Cost,
-    attribution: impl Fn() -> &'py Attribution + Sync,
-    collectives: impl Fn() -> Arc<Collectives> + Sync,
-    mesh: Option<Mesh>,
-    options: &Bound<'py, PyDict>,
+    stage: &Stage,
+    options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let options = read_options(options)?;
-    let core = &*held.core;
-    let found = py.detach(|| {
-        let attribution = attribution();
-        lint(core, cost, attribution, &collectives(), mesh.as_ref(), &options)
-    });
+    let options = options.map(read_options).transpose()?;
+    let core = stage.module();
+    let made;
+    let found = match options.filter(|options| *options != Options::default()) {
+        None => py.detach(|| stage.lint()),
+        Some(options) => {
+            made = py.detach(|| stage.lint_with(&options));
+            &made
+        }
+    };
     let metadata = py.detach(|| core.metadata_columns());
     let list = PyList::empty(py);
-    for finding in found.findings {
-        let dict = describe(py, &finding)?;
+    for finding in &found.findings {
+        let dict = describe(py, finding)?;
         let at = finding.rows.first().map_or(usize::MAX, |row| row.0 as usize);
         let file = metadata.source_file.get(at).and_then(|file| usize::try_from(*file).ok());
         let file = file.and_then(|file| metadata.source_files.get(file));

@@ -219,10 +219,10 @@ impl AsRef<[u8]> for Text {
 fn finish<'py>(
     py: Python<'py>,
     result: Result<Arc<Held>, Fault>,
-    context: Option<Py<PyAny>>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, Module>> {
     match result {
-        Ok(held) => Module::object(py, &held.with_context(context)),
+        Ok(held) => Module::object(py, &held.told(context)?),
         Err((error, source)) => Err(to_python(&source, &error)),
     }
 }
@@ -239,7 +239,7 @@ pub fn _load<'py>(
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
-    context: Option<Py<PyAny>>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, Module>> {
     let request = Request::new(module, strict, on_error, max_bytes, threads)?;
     let name = path.to_string_lossy().into_owned();
@@ -276,7 +276,7 @@ pub fn _loads<'py>(
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
-    context: Option<Py<PyAny>>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, Module>> {
     let request = Request::new(module, strict, on_error, max_bytes, threads)?;
     let bytes = bytes_of(text)?;
@@ -295,7 +295,7 @@ pub fn _find_modules<'py>(
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
-    context: Option<Py<PyAny>>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
     let request = Request::new(None, strict, on_error, max_bytes, threads)?;
     let bytes = bytes_of(text)?;
@@ -316,10 +316,7 @@ pub fn _find_modules<'py>(
         let line = source.lines_before() + 1;
         let offset = source.offset();
         let (module, error) = match result {
-            Ok(held) => {
-                let told = context.as_ref().map(|told| told.clone_ref(py));
-                (Some(Module::object(py, &held.with_context(told))?.unbind()), None)
-            }
+            Ok(held) => (Some(Module::object(py, &held.told(context.clone())?)?.unbind()), None),
             Err(error) => (None, Some(object(py, &source, &error)?.unbind())),
         };
         let label = label.map(String::from);
@@ -353,7 +350,7 @@ pub fn _restore_module<'py>(
     let path = option("path")?.extract::<Option<String>>()?;
     let origins = option("origins")?.extract::<Vec<(u32, usize, u32)>>()?.into_iter();
     let origins = origins.map(|(start, offset, removed)| LineOrigin { start, offset, removed });
-    let context = options.get_item("context")?.filter(|told| !told.is_none()).map(Bound::unbind);
+    let context = options.get_item("context")?.filter(|told| !told.is_none());
     let lines = option("lines_before")?.extract::<u64>()?;
     let whole = Source::from_slice(b"");
     let whole = path.map_or(whole.clone(), |path| whole.with_path(&path));

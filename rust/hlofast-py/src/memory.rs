@@ -2,14 +2,14 @@
 //! tables.
 
 use crate::column::Column;
-use crate::held::Held;
+use crate::held::Stage;
 use crate::module::Module;
 use crate::table_builder::to_list;
 use crate::text_column::TextColumn;
 use hlofast::ir::Row;
 use hlofast::memory::{
-    Constants, FileRow, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, memory,
-    read_file, xla_account,
+    Constants, FileRow, Memory, MemoryError, Options, Order, Rule, Sizes, Space, Tables, read_file,
+    xla_account,
 };
 use hlofast::table::{self, index_text};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
@@ -22,21 +22,17 @@ type Texts = Vec<Box<[u8]>>;
 /// Kind, columns, total bytes, step of the peak and bytes there.
 type FileParts<'py> = (&'static str, Bound<'py, PyList>, Option<i64>, Option<u32>, Option<i64>);
 
-struct Counted {
-    held: Arc<Held>,
-    memory: Memory,
-}
-
 /// The live ranges of a module, as analysed by `Module.memory`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct MemoryData {
-    counted: Arc<Counted>,
+    stage: Arc<Stage>,
+    memory: Arc<Memory>,
 }
 
 impl MemoryData {
     /// The core's live ranges.
     pub fn core(&self) -> &Memory {
-        &self.counted.memory
+        &self.memory
     }
 }
 
@@ -86,9 +82,9 @@ pub fn _memory(
             &Order::ALL.map(|order| (order.as_str(), order)),
         )?),
     };
-    let held = Arc::clone(&module.get().held);
-    let memory = module.py().detach(|| memory(&held.core, &options)).map_err(failed)?;
-    Ok(MemoryData { counted: Arc::new(Counted { held, memory }) })
+    let stage = Arc::clone(&module.get().held.stage);
+    let memory = module.py().detach(|| stage.memory_with(&options)).map_err(failed)?;
+    Ok(MemoryData { stage, memory: Arc::new(memory) })
 }
 
 /// XLA's account of `module`: bytes by name. `table_bytes` is what a device rounds the pointer
@@ -100,9 +96,12 @@ pub fn _xla_memory<'py>(
     table_bytes: Option<u32>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = module.py();
-    let core = &module.get().held.core;
-    let tables = table_bytes.map(Tables::Rounded);
-    let account = py.detach(|| xla_account(core, tables)).map_err(failed)?;
+    let stage = &module.get().held.stage;
+    let account = py.detach(|| match table_bytes.map(Tables::Rounded) {
+        None => *stage.account(),
+        tables => xla_account(stage.module(), tables),
+    });
+    let account = account.map_err(failed)?;
     let dictionary = PyDict::new(py);
     dictionary.set_item("argument_size_in_bytes", account.device.argument)?;
     dictionary.set_item("output_size_in_bytes", account.device.output)?;
@@ -157,25 +156,25 @@ impl MemoryData {
     /// Bytes at the peak.
     #[getter]
     fn live_peak(&self) -> i64 {
-        self.counted.memory.peak.bytes
+        self.memory.peak.bytes
     }
 
     /// The row that runs at the peak.
     #[getter]
     fn peak_row(&self) -> Option<u32> {
-        self.counted.memory.peak_row().map(|row| row.0)
+        self.memory.peak_row().map(|row| row.0)
     }
 
     /// The step of the peak.
     #[getter]
     fn peak_step(&self) -> u32 {
-        self.counted.memory.peak.step
+        self.memory.peak.step
     }
 
     /// The most bytes of the timeline, and the row that runs there.
     #[getter]
     fn highest(&self) -> (i64, Option<u32>) {
-        let memory = &self.counted.memory;
+        let memory = &self.memory;
         let highest = memory.highest();
         (highest.bytes, memory.sequence().get(highest.step as usize).copied())
     }
@@ -183,27 +182,27 @@ impl MemoryData {
     /// Whose sizes of shapes were counted: cpu, gpu or tpu.
     #[getter]
     fn backend(&self) -> &'static str {
-        self.counted.memory.backend.as_str()
+        self.memory.backend.as_str()
     }
 
     /// Bytes alive at every step.
     fn timeline(&self) -> Column {
-        Column::project(&self.counted, |counted| &counted.memory.timeline[..])
+        Column::project(&self.memory, |memory| &memory.timeline[..])
     }
 
     /// The row of every step.
     fn sequence(&self) -> Column {
-        Column::project(&self.counted, |counted| counted.memory.sequence())
+        Column::project(&self.memory, |memory| memory.sequence())
     }
 
     /// The step at which `row` runs; None if it takes none.
     fn step_of(&self, row: u32) -> Option<u32> {
-        self.counted.memory.step_of(Row(row))
+        self.memory.step_of(Row(row))
     }
 
     /// What is wrong with the module or left out: counts and rows by name.
     fn doubts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let doubts = &self.counted.memory.doubts;
+        let doubts = &self.memory.doubts;
         let dictionary = PyDict::new(py);
         dictionary.set_item("is_unscheduled", doubts.is_unscheduled)?;
         dictionary.set_item("disordered", doubts.disordered)?;
@@ -218,7 +217,7 @@ impl MemoryData {
 
     /// Peak and row if the values in `buffer` took nothing.
     fn peak_without(&self, py: Python<'_>, buffer: u32) -> (i64, Option<u32>) {
-        let memory = &self.counted.memory;
+        let memory = &self.memory;
         let peak = py.detach(|| memory.peak_without(buffer));
         (peak.bytes, memory.sequence().get(peak.step as usize).copied())
     }
@@ -226,14 +225,13 @@ impl MemoryData {
     /// The values alive at `step`, largest first; all values without it.
     #[pyo3(signature = (step=None))]
     fn live<'py>(&self, py: Python<'py>, step: Option<u32>) -> PyResult<Bound<'py, PyList>> {
-        let Counted { held, memory } = &*self.counted;
-        let core = &held.core;
+        let (core, memory) = (self.stage.module(), &*self.memory);
         let columns = py.detach(|| {
             let values = match step {
                 Some(step) => memory.live_at(core, step),
                 None => memory.all_values(core),
             };
-            table::buffers(core, memory, held.attribution(), &values)
+            table::buffers(core, memory, self.stage.attribution(), &values)
         });
         to_list(py, columns)
     }

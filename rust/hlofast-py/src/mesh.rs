@@ -2,6 +2,7 @@
 
 use crate::classes::restorer;
 use crate::errors::to_python;
+use crate::held::Stage;
 use crate::instruction::Instruction;
 use hlofast::comms::{
     AxisMatch as CoreMatch, AxisPart, DerivedMesh, DeviceGroups, DimensionSpec, GroupContext,
@@ -65,9 +66,12 @@ impl From<DerivedMesh> for Mesh {
 }
 
 impl Mesh {
-    /// Where it comes from, `given` for one that was.
-    pub fn source_word(&self) -> String {
-        self.derived.as_ref().map_or("given", |derived| derived.source.as_str()).to_owned()
+    /// The mesh of `stage`: the one it was told of, or the one that the text speaks of.
+    pub fn of(stage: &Stage) -> Option<Self> {
+        match &stage.context().mesh {
+            Some(core) => Some(Self { core: core.clone(), derived: None }),
+            None => stage.derived_mesh().cloned().map(Self::from),
+        }
     }
 
     fn order_text(&self) -> Option<String> {

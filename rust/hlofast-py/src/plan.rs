@@ -28,16 +28,20 @@ impl PlanData {
         Self { held, options, plan: Mutex::new(plan), new }
     }
 
+    /// A new module in the context of the old one.
+    fn object<'py>(&self, py: Python<'py>, new: &Arc<Held>) -> PyResult<Bound<'py, Module>> {
+        Module::object(py, &new.told(self.held.run.told(py))?)
+    }
+
     fn with<T>(&self, read: impl FnOnce(&Plan) -> T) -> T {
         read(&self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A new module as Python sees it: read as strictly as the old one, in the same context.
+/// A new module as Python sees it, read as strictly as the old one.
 fn view(held: &Held, rewritten: Rewritten) -> Arc<Held> {
     let options = Options { strictness: held.strictness, ..Options::default() };
-    let told = held.told.as_ref().map(|told| Python::attach(|py| told.clone_ref(py)));
-    Held::new(rewritten.module, &options).with_context(told)
+    Held::new(rewritten.module, &options)
 }
 
 #[pymethods]
@@ -54,7 +58,7 @@ impl PlanData {
         let core = &*self.held.core;
         let made = py.detach(|| measure(core, &recomputes, &self.options));
         let (peak, rewritten) = made.map_err(PyValueError::new_err)?;
-        Ok((Module::object(py, &view(&self.held, rewritten))?, peak))
+        Ok((self.object(py, &view(&self.held, rewritten))?, peak))
     }
 
     /// Bytes at the peak: as it is, and with what was chosen.
@@ -89,7 +93,7 @@ impl PlanData {
 
     /// The new module; None if nothing was chosen.
     fn module<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Module>>> {
-        self.new.as_ref().map(|held| Module::object(py, held)).transpose()
+        self.new.as_ref().map(|held| self.object(py, held)).transpose()
     }
 
     /// Of each candidate: the rows that run again.

@@ -1,8 +1,7 @@
 //! `RematData`: the core's report of what is recomputed and kept, which `hlofast._remat` puts into
 //! words and tables.
 
-use crate::collectives::CollectivesData;
-use crate::counted::Counted;
+use crate::held::Held;
 use crate::memory::rule_called;
 use crate::plan::PlanData;
 use crate::table_builder::to_list;
@@ -10,7 +9,7 @@ use crate::time::TimeData;
 use hlofast::flow::Phase;
 use hlofast::ir::{Module, Row};
 use hlofast::memory::{Options, Tables};
-use hlofast::remat::{Analysed, Counting, PlanOptions, Report, parameters_read, plan};
+use hlofast::remat::{Counting, PlanOptions, Report, parameters_read};
 use hlofast::table::{self, Origin};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -20,14 +19,22 @@ use std::sync::Arc;
 /// What a module recomputes and keeps.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct RematData {
-    pub counted: Arc<Counted>,
-    pub report: Report,
-    pub sent: CollectivesData,
+    held: Arc<Held>,
 }
 
 impl RematData {
+    pub fn new(held: Arc<Held>) -> Self {
+        held.stage.remat();
+        held.stage.sent();
+        Self { held }
+    }
+
     fn module(&self) -> &Module {
-        &self.sent.held.core
+        self.held.stage.module()
+    }
+
+    fn report(&self) -> &Report {
+        self.held.stage.remat()
     }
 }
 
@@ -35,31 +42,31 @@ impl RematData {
 impl RematData {
     /// Names and columns of the table of instructions that are executed again.
     fn recomputed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let columns = || table::recomputed(self.module(), &self.counted.cost, &self.report);
+        let columns = || table::recomputed(self.module(), self.held.stage.cost(), self.report());
         to_list(py, py.detach(columns))
     }
 
     /// Names and columns of the table of what is kept from forward to backward.
     fn residuals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, py.detach(|| table::residuals(self.module(), &self.report)))
+        to_list(py, py.detach(|| table::residuals(self.module(), self.report())))
     }
 
     /// Names and columns of the table of all-gathers.
     fn gathers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let columns = || table::gathers(self.module(), &self.report, &self.sent.sent);
+        let columns = || table::gathers(self.module(), self.report(), self.held.stage.sent());
         to_list(py, py.detach(columns))
     }
 
     /// Written instructions by phase.
     fn instructions(&self) -> Vec<(&'static str, u64)> {
-        Phase::ALL.iter().map(|phase| phase.as_str()).zip(self.report.instructions).collect()
+        Phase::ALL.iter().map(|phase| phase.as_str()).zip(self.report().instructions).collect()
     }
 
     /// Rows where JAX marks named or saved values, of barriers around residuals, and of sharding
     /// constraints in code under `jax.checkpoint`.
     fn marks(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
         let rows = |rows: &[Row]| rows.iter().map(|row| row.0).collect();
-        let report = &self.report;
+        let report = self.report();
         (rows(&report.named), rows(&report.barriers), rows(&report.constraints))
     }
 
@@ -91,7 +98,6 @@ impl RematData {
         rule: Option<&str>,
         table_bytes: Option<u32>,
     ) -> PyResult<PlanData> {
-        let counted = &self.counted;
         let seconds = time.map(|time| time.get().seconds_alone());
         let rule = rule.map(rule_called).transpose()?;
         let tables = table_bytes.map(Tables::Rounded);
@@ -101,18 +107,10 @@ impl RematData {
                 None => Counting::usual(self.module(), tables),
             };
             let options = PlanOptions { counting, budget, ..PlanOptions::default() };
-            let analysed = Analysed {
-                module: self.module(),
-                cost: &counted.cost,
-                attribution: counted.attribution(),
-                collectives: &self.sent.sent.found,
-                residuals: &self.report.residuals,
-                seconds: seconds.as_deref(),
-            };
-            (plan(&analysed, &options), options)
+            (self.held.stage.plan(seconds.as_deref(), &options), options)
         });
         let found = found.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(PlanData::new(Arc::clone(&counted.held), options, found))
+        Ok(PlanData::new(Arc::clone(&self.held), options, found))
     }
 
     /// The entry's parameters that `rows` depend on; None if there is too much to follow.

@@ -1,10 +1,10 @@
 //! `StagesData`: the core's pipeline stages, which `hlofast._stages` makes into tables.
 
-use crate::counted::Counted;
+use crate::held::Stage;
 use crate::table_builder::to_list;
 use hlofast::ir::{Module, Row, ShapeId};
 use hlofast::print::plain_shape_within;
-use hlofast::stages::{Options, Stages, stages};
+use hlofast::stages::{Options, Stages};
 use hlofast::table::{Columns, Origin, narrow, number, row_or_none};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,12 +17,12 @@ const SHAPE_LIMIT: usize = 120;
 /// The pipeline stages of a module.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct StagesData {
-    counted: Arc<Counted>,
+    stage: Arc<Stage>,
     found: Stages,
 }
 
 impl StagesData {
-    pub fn new(counted: Arc<Counted>, most_moved: Option<f64>) -> PyResult<Self> {
+    pub fn new(stage: Arc<Stage>, most_moved: Option<f64>) -> PyResult<Self> {
         let mut options = Options::default();
         if let Some(share) = most_moved {
             if !(0.0..=1.0).contains(&share) {
@@ -31,13 +31,12 @@ impl StagesData {
             }
             options.most_moved = share;
         }
-        let core = &counted.held.core;
-        let found = stages(core, &counted.cost, counted.attribution(), &options);
-        Ok(Self { counted, found })
+        let found = stage.stages_with(&options);
+        Ok(Self { stage, found })
     }
 
     fn module(&self) -> &Module {
-        &self.counted.held.core
+        self.stage.module()
     }
 
     fn name(&self, row: Row) -> Vec<u8> {

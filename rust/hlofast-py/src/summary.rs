@@ -5,7 +5,7 @@ use crate::module::header_count;
 use crate::shape::shape_text;
 use hlofast::ir::decode::metadata_string;
 use hlofast::ir::{Module, Row};
-use hlofast::summary::{Options, Port, Summary, summarise};
+use hlofast::summary::{Options, Port, Summary};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
@@ -15,7 +15,7 @@ const SHAPE_TEXT: usize = 200;
 /// The summary of a module as the dictionary that `hlofast.Summary` describes.
 pub fn summary<'py>(py: Python<'py>, held: &Held, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
     let module = &*held.core;
-    let summary = py.detach(|| summarise(module, &Options { shapes }));
+    let summary = py.detach(|| held.stage.summary_with(&Options { shapes }));
     let dict = PyDict::new(py);
     dict.set_item("status", summary.status.value.as_str())?;
     dict.set_item("status_reason", summary.status.reason.as_str())?;

@@ -1,11 +1,11 @@
 //! `TimeData`: the core's time of a module, which `hlofast._time` puts into words and tables.
 
 use crate::column::Column;
-use crate::held::Held;
+use crate::held::Stage;
 use crate::mesh::Mesh;
 use crate::module::Module;
 use crate::text_column::TextColumn;
-use hlofast::comms::{Collectives, derive_mesh};
+use hlofast::ir::Module as CoreModule;
 use hlofast::time::collective::{self, Group, Kind};
 use hlofast::time::{self, Device, Estimates, Model, Options, Time, Topology};
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -15,12 +15,9 @@ use std::sync::Arc;
 
 /// A module, its time and what it was timed with.
 pub struct Timed {
-    pub held: Arc<Held>,
-    pub found: Arc<Collectives>,
+    pub stage: Arc<Stage>,
     pub time: Time,
     pub device: Device,
-    mesh: Option<String>,
-    mesh_source: String,
     /// Executions outside fusions; -1 beyond 64 bits.
     multiplicity: Vec<i64>,
     bound: Vec<u8>,
@@ -48,17 +45,11 @@ pub fn _time(
     model: &str,
     measured: Option<Vec<(u32, f64)>>,
 ) -> PyResult<TimeData> {
-    let held = Arc::clone(&module.get().held);
-    let (mesh, mesh_source) = match mesh {
-        Some(mesh) => (Some(mesh.get().core.clone()), mesh.get().source_word()),
-        None => match derive_mesh(&held.core) {
-            Some(found) => (Some(found.mesh), found.source.as_str().to_owned()),
-            None => (None, "none".to_owned()),
-        },
-    };
+    let held = module.get().held.on_mesh(mesh.map(|mesh| &mesh.get().core));
+    let stage = Arc::clone(&held.stage);
     let options = Options {
         device: device_of(device),
-        mesh,
+        mesh: None,
         estimates: match estimates {
             "model" => Estimates::Model,
             "roofline" => Estimates::Roofline,
@@ -79,16 +70,13 @@ pub fn _time(
         },
         measured: measured.unwrap_or_default(),
     };
-    let mesh = options.mesh.as_ref().map(hlofast::comms::Mesh::to_text);
     let timed = module.py().detach(|| {
-        let core = &held.core;
-        let found = Arc::clone(held.collectives());
-        let time = time::time(core, held.cost(), &found, &options);
-        let multiplicity = multiplicity(&held, &time.simulation.executions);
+        let time = stage.time_with(&options);
+        let multiplicity = multiplicity(stage.module(), &time.simulation.executions);
         let bound = time.rows.bound.iter().map(|bound| *bound as u8).collect();
         let provenance = time.rows.provenance.iter().map(|known| *known as u8).collect();
         let device = options.device;
-        Timed { held, found, time, device, mesh, mesh_source, multiplicity, bound, provenance }
+        Timed { stage, time, device, multiplicity, bound, provenance }
     });
     Ok(TimeData { timed: Arc::new(timed) })
 }
@@ -99,7 +87,9 @@ impl TimeData {
     pub fn seconds_alone(&self) -> Vec<f64> {
         let time = &self.timed.time;
         let mut seconds = time.rows.seconds.clone();
-        for (collective, entry) in self.timed.found.collectives.iter().zip(&time.communications) {
+        for (collective, entry) in
+            self.timed.stage.collectives().collectives.iter().zip(&time.communications)
+        {
             let known = if entry.missing.is_some() { f64::NAN } else { entry.estimate.seconds };
             for row in [collective.row, collective.outer] {
                 if let Some(slot) = seconds.get_mut(row.0 as usize) {
@@ -122,9 +112,9 @@ pub fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Devi
     device
 }
 
-fn multiplicity(held: &Held, executions: &[u64]) -> Vec<i64> {
-    let mut column = Vec::with_capacity(held.core.row_count());
-    for (computation, runs) in held.core.computations().iter().zip(executions) {
+fn multiplicity(module: &CoreModule, executions: &[u64]) -> Vec<i64> {
+    let mut column = Vec::with_capacity(module.row_count());
+    for (computation, runs) in module.computations().iter().zip(executions) {
         column.resize(computation.end_row as usize, i64::try_from(*runs).unwrap_or(-1));
     }
     column
@@ -160,14 +150,14 @@ impl TimeData {
 
     /// The mesh as text.
     #[getter]
-    fn mesh(&self) -> Option<&str> {
-        self.timed.mesh.as_deref()
+    fn mesh(&self) -> Option<String> {
+        self.timed.stage.mesh().map(hlofast::comms::Mesh::to_text)
     }
 
     /// Where the mesh comes from.
     #[getter]
-    fn mesh_source(&self) -> &str {
-        &self.timed.mesh_source
+    fn mesh_source(&self) -> &'static str {
+        self.timed.stage.mesh_source()
     }
 
     /// Seconds of the step: in all, computing, moving data, other; then waiting, by axes.
@@ -192,8 +182,8 @@ impl TimeData {
     /// One row per collective.
     fn collectives<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let timed = &self.timed;
-        let found = &timed.found.collectives;
-        let core = &timed.held.core;
+        let found = &timed.stage.collectives().collectives;
+        let core = timed.stage.module();
         let list = PyList::empty(py);
         let texts = |name: &str, texts: Vec<Box<[u8]>>| -> PyResult<()> {
             list.append((name, Bound::new(py, TextColumn::new_from(texts, None))?))

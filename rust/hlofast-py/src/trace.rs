@@ -5,10 +5,7 @@ use crate::memory::MemoryData;
 use crate::text_column::TextColumn;
 use crate::time::{TimeData, Timed};
 use hlofast::ir::Row;
-use hlofast::time::record;
-use hlofast::trace::{
-    Described, Options, ShownLoop, Trace, Track, trace, write_chrome, write_perfetto,
-};
+use hlofast::trace::{Described, Options, ShownLoop, Trace, Track, write_chrome, write_perfetto};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -34,12 +31,8 @@ pub fn _trace(
     let timed = Arc::clone(&time.get().timed);
     let memory = memory.map(|memory| memory.get().core());
     let options = Options { iterations, min_seconds };
-    let trace = time.py().detach(|| {
-        let Timed { held, found, time, device, .. } = &*timed;
-        let (core, cost) = (&held.core, held.cost());
-        let recording = record(core, cost, device, &time.rows, found, &time.communications);
-        trace(core, cost, &time.simulation, &recording, memory, &options)
-    });
+    let trace =
+        time.py().detach(|| timed.stage.trace(&timed.time, &timed.device, memory, &options));
     let trace = trace.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(TraceData { timed, trace })
 }
@@ -78,8 +71,8 @@ impl TraceData {
         facts: Vec<(String, String)>,
         write: Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let Timed { held, found, time, .. } = &*self.timed;
-        let (core, cost) = (&held.core, held.cost());
+        let Timed { stage, time, .. } = &*self.timed;
+        let (core, cost, found) = (stage.module(), stage.cost(), stage.collectives());
         let described =
             Described::new(core, cost, found, &time.communications, &self.trace, &facts);
         let mut receiver = Receiver { write, raised: None };
@@ -126,7 +119,7 @@ impl TraceData {
         let list = PyList::empty(py);
         let rows = Column::of(loops.iter().map(|found| found.row.0).collect());
         list.append(("instruction", Bound::new(py, rows)?))?;
-        let name = |row: Row| self.timed.held.core.instruction_name(row).into();
+        let name = |row: Row| self.timed.stage.module().instruction_name(row).into();
         let names = loops.iter().map(|found| name(found.row)).collect();
         list.append(("name", Bound::new(py, TextColumn::new_from(names, None))?))?;
         let narrow = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);

@@ -5,20 +5,15 @@
 //! bytes share; `shared` and `digest` do the same for all tables and print a hash of each table of
 //! each file. `analyses` times every analysis on one thread.
 
-use hlofast::comms::{collectives, derive_mesh};
-use hlofast::cost::{self, Facts, cost, uncertain_executions};
 use hlofast::dump::bulk::{Bulk, Limits, Next, Work};
 use hlofast::dump::{
     AnalysisOptions, Beside, Kind, Outcome, ReadOptions, Repeated, Survey, TableKind, Tables,
     analyse, read,
 };
-use hlofast::flow::{AttributionOptions, attribution};
-use hlofast::memory::{self, memory, memory_and_account, xla_account};
 use hlofast::print::{FingerprintOptions, fingerprint};
-use hlofast::summary::{self, summarise};
-use hlofast::table::{self, Sent, json_lines};
+use hlofast::table::{self, json_lines};
 use hlofast::text::{OpenOptions, modules};
-use hlofast::{Options, lint, parse, remat, unpack};
+use hlofast::{Analyses, Options, parse, summary, unpack};
 use std::error::Error;
 use std::hint::black_box;
 use std::io::Write;
@@ -175,47 +170,38 @@ fn analyses(survey: &Survey) -> Result<(), Box<dyn Error>> {
                 black_box((module.users(), module.computation_column()));
                 black_box(module.shape_bytes_column());
             });
-            let facts = clock.time("facts", || Facts::of_module(module));
-            let counted = clock.time("cost", || cost(module, &facts, &cost::Options::default()));
-            let uncertain = clock.time("uncertain", || uncertain_executions(module, &counted));
-            let options = AttributionOptions::default();
-            let attributed = clock.time("attribution", || attribution(module, &options));
-            let found = clock.time("collectives", || collectives(module, &counted, &attributed));
-            let found = Arc::new(found);
-            let mesh = clock.time("mesh", || derive_mesh(module)).map(|derived| derived.mesh);
-            let sent = clock.time("sent", || {
-                Sent::new(module, Arc::clone(&found), &attributed, &uncertain, mesh.as_ref())
-            });
+            let analyses = Analyses::new(module);
+            clock.time("facts", || analyses.facts());
+            let counted = clock.time("cost", || analyses.cost());
+            let uncertain = clock.time("uncertain", || analyses.uncertain());
+            let attributed = clock.time("attribution", || analyses.attribution());
+            clock.time("collectives", || analyses.collectives());
+            clock.time("mesh", || analyses.mesh());
+            let sent = clock.time("sent", || analyses.sent());
             clock.time("table of collectives", || sent.columns(module));
-            let in_memory = clock.time("memory", || memory(module, &memory::Options::default()));
-            clock.time("XLA's account", || xla_account(module, None)).ok();
-            clock.time("memory and account", || {
-                memory_and_account(module, &memory::Options::default()).1.is_ok()
-            });
+            let in_memory = clock.time("memory", || analyses.memory());
+            clock.time("XLA's account", || analyses.account().is_ok());
+            let again = Analyses::new(module);
+            clock.time("memory and account", || again.memory_and_account().1.is_ok());
             let options = summary::Options { shapes: 0 };
-            let summary = clock.time("summary", || summarise(module, &options));
+            let summary = clock.time("summary", || analyses.summary_with(&options));
             clock.time("fingerprint", || fingerprint(module, &FingerprintOptions::default()));
             clock.time("table of matmuls", || {
-                table::matmuls(module, &counted, &attributed, &uncertain)
+                table::matmuls(module, counted, attributed, uncertain)
             });
-            if let Ok(memory) = &in_memory {
+            if let Ok(memory) = in_memory {
                 clock.time("table of buffers", || {
                     let values = memory.live_at(module, memory.peak.step);
-                    table::buffers(module, memory, &attributed, &values)
+                    table::buffers(module, memory, attributed, &values)
                 });
             }
-            let report =
-                clock.time("remat", || remat::report(module, &counted, &attributed, &found));
-            clock.time("table of remat", || table::remat(module, &counted, &report));
-            let findings = clock.time("lint", || {
-                let options = lint::Options::default();
-                lint::lint(module, &counted, &attributed, &found, mesh.as_ref(), &options).findings
-            });
-            clock.time("table of lint", || table::findings(module, &findings));
-            clock.time("table of computations", || table::computations(module, &counted, &summary));
-            clock.time("table of instructions", || {
-                table::instructions(module, &counted, &attributed)
-            });
+            let report = clock.time("remat", || analyses.remat());
+            clock.time("table of remat", || table::remat(module, counted, report));
+            let findings = clock.time("lint", || &analyses.lint().findings);
+            clock.time("table of lint", || table::findings(module, findings));
+            clock.time("table of computations", || table::computations(module, counted, &summary));
+            clock
+                .time("table of instructions", || table::instructions(module, counted, attributed));
             let wanted = [
                 TableKind::Modules,
                 TableKind::Collectives,

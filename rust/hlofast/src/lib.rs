@@ -3,6 +3,7 @@
 //! Start at [`parse()`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
 //! Python; the bindings crate hands it bytes. Only [`dump`] reads files.
 
+pub mod analyses;
 pub mod comms;
 pub mod cost;
 pub mod diff;
@@ -27,6 +28,7 @@ pub mod text;
 pub mod time;
 pub mod trace;
 
+pub use analyses::{Analyses, Context};
 pub use error::{ErrorKind, ParseError, Result};
 pub use parse::Options;
 pub use provenance::Provenance;

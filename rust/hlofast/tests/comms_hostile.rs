@@ -1,10 +1,9 @@
 //! Collectives and findings of texts that mean harm: bounded work, nothing lost.
 
-use hlofast::comms::{Collectives, Moved, collectives};
-use hlofast::cost::{Facts, cost};
-use hlofast::flow::{AttributionOptions, attribution};
+use hlofast::Analyses;
+use hlofast::comms::{Collectives, Moved};
 use hlofast::ir::Module;
-use hlofast::lint::{Findings, lint};
+use hlofast::lint::Findings;
 use hlofast::text::Source;
 use std::fmt::Write;
 
@@ -17,12 +16,8 @@ const GROUPS: &str =
 fn read(text: &str) -> (Module, Collectives, Findings) {
     let source = Source::from_slice(text.as_bytes());
     let module = hlofast::parse(source, &hlofast::Options::default()).unwrap();
-    let facts = Facts::of_module(&module);
-    let attribution = attribution(&module, &AttributionOptions::default());
-    let cost = cost(&module, &facts, &hlofast::cost::Options::default());
-    let all = collectives(&module, &cost, &attribution);
-    let options = hlofast::lint::Options::default();
-    let found = lint(&module, &cost, &attribution, &all, None, &options);
+    let analyses = Analyses::new(&module);
+    let (all, found) = (Collectives::clone(analyses.collectives()), analyses.lint().clone());
     (module, all, found)
 }
 

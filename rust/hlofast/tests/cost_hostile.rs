@@ -1,8 +1,9 @@
 //! Costs of texts that mean harm: bounded work, sums that say when they are too large.
 
-use hlofast::cost::{Cost, Facts, Options, cost, operand_sums};
+use hlofast::cost::{Cost, Options, operand_sums};
 use hlofast::ir::Module;
 use hlofast::text::Source;
+use hlofast::{Analyses, Context};
 use std::fmt::Write;
 
 fn read(text: &str) -> Module {
@@ -12,13 +13,14 @@ fn read(text: &str) -> Module {
 
 fn both(text: &str) -> (Cost, Cost) {
     let module = read(text);
-    let facts = Facts::of_module(&module);
     let count = |is_xla| {
-        let options = Options { is_xla, is_float32: is_xla, ..Options::default() };
+        let cost = Options { is_xla, is_float32: is_xla, ..Options::default() };
+        let analyses = Analyses::with(&module, Context { cost, ..Context::default() });
         // May be None, but has to end.
-        let sums = operand_sums(&module, &facts, &options).unwrap_or_default();
+        let options = &analyses.context().cost;
+        let sums = operand_sums(&module, analyses.facts(), options).unwrap_or_default();
         assert!(sums.iter().all(|(_, sum)| *sum != 0.0));
-        cost(&module, &facts, &options)
+        analyses.cost().clone()
     };
     (count(false), count(true))
 }

@@ -247,8 +247,8 @@ fn a_list_schedule_frees_memory_early() {
 fn classes(text: &str) -> Vec<(String, &'static str)> {
     let module = read(text);
     let found = analysed(&module, Options::default());
-    let attribution = hlofast::flow::attribution(&module, &Default::default());
-    let phases = &attribution.phase[..module.row_count()];
+    let analyses = hlofast::Analyses::new(&module);
+    let phases = &analyses.attribution().phase[..module.row_count()];
     let classes = Classes::new(&module, &found, phases);
     let name = |row| String::from_utf8_lossy(module.instruction_name(row)).into_owned();
     let values = found.all_values(&module);

@@ -2,7 +2,7 @@
 //! peak what was announced.
 
 use crate::support::mutate::Random;
-use crate::support::remat::{Reported, by};
+use crate::support::remat::{Asked, Reported, by};
 use crate::support::round_trip::parse;
 use crate::support::{generate, mutate};
 use hlofast::ir::Module;
@@ -33,7 +33,7 @@ fn peak(module: &Module, rule: Rule) -> i64 {
 
 /// Every rewriting that is announced, made and counted again.
 fn check(reported: &Reported, plan: &Plan, rule: Rule) {
-    assert_eq!(plan.before, peak(&reported.module, rule));
+    assert_eq!(plan.before, peak(reported.module(), rule));
     for (number, entry) in plan.entries.iter().enumerate() {
         let Some(announced) = entry.peak else {
             assert!(entry.refusal.is_some() && entry.no_saving.is_none());
@@ -42,7 +42,7 @@ fn check(reported: &Reported, plan: &Plan, rule: Rule) {
         };
         assert_eq!(entry.no_saving.is_some(), announced >= plan.before);
         let asked = plan.recomputes(&[number]).unwrap();
-        let new = rewrite(&reported.module, &asked).unwrap().module;
+        let new = rewrite(reported.module(), &asked).unwrap().module;
         assert_eq!(peak(&read_strictly(&new), rule), announced);
     }
     let all = [plan.before].into_iter().chain(plan.steps.iter().copied());
@@ -59,7 +59,7 @@ fn check(reported: &Reported, plan: &Plan, rule: Rule) {
 
 fn entry<'a>(reported: &Reported, plan: &'a Plan, name: &str) -> &'a Entry {
     let row = reported.row(name);
-    let residuals = &reported.report.residuals;
+    let residuals = &reported.remat().residuals;
     let is_it = |entry: &&Entry| residuals[entry.candidate.residual as usize].place.row == row;
     plan.entries.iter().find(is_it).expect(name)
 }
@@ -99,7 +99,7 @@ fn a_late_user_behind_a_barrier_gets_a_copy() {
     let unnamed = r#"metadata={op_name="jit(f)/remat2"}"#;
     for named in [FORWARD, BACKWARD, unnamed] {
         let reported = behind_barrier("{1,0}", named);
-        let plan = reported.plan(&by(Rule::InPlace));
+        let plan = reported.planned(&by(Rule::InPlace));
         check(&reported, &plan, Rule::InPlace);
         let found = entry(&reported, &plan, "gather");
         assert_eq!(found.refusal, None, "{named}");
@@ -118,7 +118,7 @@ fn a_late_user_behind_a_barrier_gets_a_copy() {
 fn what_is_not_in_main_memory_saves_none_of_it() {
     for (space, reason) in [(1, "kept in fast memory"), (5, "kept in the host's memory")] {
         let reported = behind_barrier("{1,0:T(8,128)}", FORWARD);
-        let text = String::from_utf8_lossy(reported.module.text()).into_owned();
+        let text = String::from_utf8_lossy(reported.module().text()).into_owned();
         let there = format!("{{1,0:T(8,128)S({space})}}");
         let elsewhere = |line: &str| match line {
             line if line.contains("%gather =") || line.contains("%kept =") => {
@@ -131,7 +131,7 @@ fn what_is_not_in_main_memory_saves_none_of_it() {
         };
         let text: Vec<String> = text.lines().map(elsewhere).collect();
         let reported = Reported::new(parse(text.join("\n").as_bytes()));
-        let plan = reported.plan(&by(Rule::InPlace));
+        let plan = reported.planned(&by(Rule::InPlace));
         check(&reported, &plan, Rule::InPlace);
         let found = entry(&reported, &plan, "gather");
         assert_eq!(found.no_saving, Some(reason));
@@ -189,7 +189,7 @@ ENTRY %e {{
 fn a_gather_that_fusions_start_and_end_is_repeated_as_a_plain_one() {
     let reported = in_flight(FORWARD, FORWARD);
     for rule in RULES {
-        let plan = reported.plan(&by(rule));
+        let plan = reported.planned(&by(rule));
         check(&reported, &plan, rule);
         let found = entry(&reported, &plan, "gathered");
         assert_eq!((found.refusal.as_deref(), found.chosen), (None, Some(0)), "{rule:?}");
@@ -206,12 +206,12 @@ fn a_gather_that_fusions_start_and_end_is_repeated_as_a_plain_one() {
 #[test]
 fn what_is_still_being_gathered_is_refused_with_a_reason() {
     let reported = in_flight(FORWARD, BACKWARD);
-    let residuals = reported.report.residuals.iter().filter(|residual| residual.is_in_flight);
+    let residuals = reported.remat().residuals.iter().filter(|residual| residual.is_in_flight);
     let found: Vec<_> = residuals.collect();
     assert_eq!(found.len(), 1);
     assert_eq!(reported.name(found[0].source), "g");
     assert_eq!(found[0].bytes, 512 * 128 * 4);
-    let plan = reported.plan(&by(Rule::InPlace));
+    let plan = reported.planned(&by(Rule::InPlace));
     check(&reported, &plan, Rule::InPlace);
     let reason = entry(&reported, &plan, "starting").refusal.as_deref();
     assert!(reason.unwrap().contains("still being gathered"), "{reason:?}");
@@ -221,16 +221,16 @@ fn what_is_still_being_gathered_is_refused_with_a_reason() {
 fn the_usual_rule_is_what_one_compares_with_the_memory_of_a_device() {
     let rule = |module: &Module| Counting::usual(module, None).memory.rule;
     let tpu = behind_barrier("{1,0:T(8,128)}", FORWARD);
-    assert_eq!(rule(&tpu.module), Rule::Xla);
-    assert_eq!(rule(&behind_barrier("{1,0}", FORWARD).module), Rule::InPlace);
-    let text = String::from_utf8_lossy(tpu.module.text()).replace(", is_scheduled=true", "");
+    assert_eq!(rule(tpu.module()), Rule::Xla);
+    assert_eq!(rule(behind_barrier("{1,0}", FORWARD).module()), Rule::InPlace);
+    let text = String::from_utf8_lossy(tpu.module().text()).replace(", is_scheduled=true", "");
     assert_eq!(rule(&parse(text.as_bytes())), Rule::InPlace);
     // More in fast memory than in main memory: XLA's figure would not fall.
-    let text = String::from_utf8_lossy(tpu.module.text()).replace("T(8,128)}", "T(8,128)S(1)}");
+    let text = String::from_utf8_lossy(tpu.module().text()).replace("T(8,128)}", "T(8,128)S(1)}");
     let fast = parse(text.as_bytes());
     assert_eq!(xla_account(&fast, None).unwrap().heap_space, 1);
     assert_eq!(rule(&fast), Rule::InPlace);
-    let plan = Reported::new(fast).plan(&by(Rule::Xla));
+    let plan = Reported::new(fast).planned(&by(Rule::Xla));
     assert_eq!(plan.space, 1);
 }
 
@@ -303,13 +303,13 @@ fn plans_hold_for_random_training_steps() {
         let text = training_step(&mut random, layers);
         let reported = Reported::new(parse(text.as_bytes()));
         let rule = RULES[seed as usize % RULES.len()];
-        let everything = reported.plan(&by(rule));
+        let everything = reported.planned(&by(rule));
         check(&reported, &everything, rule);
         chosen += everything.steps.len();
         refused += everything.entries.iter().filter(|entry| entry.refusal.is_some()).count();
         // Half of what can be saved.
         let budget = (everything.before + everything.after()) / 2;
-        let plan = reported.plan(&PlanOptions { budget: Some(budget), ..by(rule) });
+        let plan = reported.planned(&PlanOptions { budget: Some(budget), ..by(rule) });
         check(&reported, &plan, rule);
         assert_eq!(plan.fits, Some(plan.after() <= budget));
         assert!(plan.steps.len() <= everything.steps.len(), "seed {seed}");
@@ -318,8 +318,8 @@ fn plans_hold_for_random_training_steps() {
             let again = Reported::new(rewritten.module);
             for copy in &rewritten.copies {
                 let row = again.row(std::str::from_utf8(&copy.name).unwrap());
-                assert!(again.report.recomputed.iter().any(|entry| entry.row == row), "{text}");
-                assert!(again.report.residuals.iter().all(|one| one.place.row != row), "{text}");
+                assert!(again.remat().recomputed.iter().any(|entry| entry.row == row), "{text}");
+                assert!(again.remat().residuals.iter().all(|one| one.place.row != row), "{text}");
             }
         }
     }
@@ -343,7 +343,7 @@ fn hostile_texts_are_planned_for() {
         let reported = Reported::new(module);
         for rule in RULES {
             let few = PlanOptions { most_measured: 8, budget: Some(1), ..by(rule) };
-            let _ = reported.try_plan(&few);
+            let _ = reported.plan(None, &few);
         }
     }
 }

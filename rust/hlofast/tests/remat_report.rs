@@ -1,6 +1,6 @@
 //! What is said to be recomputed, kept and gathered.
 
-use crate::support::remat::Reported;
+use crate::support::remat::{Asked, Reported};
 use crate::support::round_trip::parse;
 use hlofast::comms::Moved;
 use hlofast::flow::Phase;
@@ -40,22 +40,22 @@ ENTRY %e {{
 }
 
 fn phase(reported: &Reported, name: &str) -> Phase {
-    reported.attribution.phase[reported.row(name).0 as usize]
+    reported.attribution().phase[reported.row(name).0 as usize]
 }
 
 fn recomputed(reported: &Reported) -> Vec<(String, RecomputedBy)> {
-    let all = reported.report.recomputed.iter();
+    let all = reported.remat().recomputed.iter();
     all.map(|entry| (reported.name(entry.row), entry.by)).collect()
 }
 
 fn kept(reported: &Reported) -> Vec<(String, ResidualKind)> {
-    let all = reported.report.residuals.iter();
+    let all = reported.remat().residuals.iter();
     all.map(|residual| (reported.name(residual.place.row), residual.kind)).collect()
 }
 
 fn fates(reported: &Reported) -> Vec<(String, GatherFate)> {
-    let all = reported.report.gathers.iter();
-    let name = |number: u32| reported.name(reported.collectives.collectives[number as usize].row);
+    let all = reported.remat().gathers.iter();
+    let name = |number: u32| reported.name(reported.collectives().collectives[number as usize].row);
     all.map(|gather| (name(gather.collective), gather.fate)).collect()
 }
 
@@ -78,8 +78,8 @@ fn names_tell_what_the_program_and_what_the_compiler_repeats() {
         ("c.remat2", RecomputedBy::Compiler),
     ];
     assert_eq!(recomputed(&found), expected.map(|(name, by)| (name.to_owned(), by)));
-    assert!(found.report.recomputed.iter().all(|entry| entry.executions == Some(1)));
-    assert_eq!(found.report.instructions[Phase::Recompute as usize], 2);
+    assert!(found.remat().recomputed.iter().all(|entry| entry.executions == Some(1)));
+    assert_eq!(found.remat().instructions[Phase::Recompute as usize], 2);
     // A copy of backward work is backward work.
     assert_eq!(phase(&found, "c.remat2"), Phase::Backward);
 }
@@ -94,7 +94,7 @@ fn without_names_twins_tell() {
          ROOT %c = f32[8,4]{1,0} add(%again, %b) B",
     );
     assert_eq!(recomputed(&found), [("again".to_owned(), RecomputedBy::Twin)]);
-    assert_eq!(found.report.recomputed[0].twin, Some(found.row("a")));
+    assert_eq!(found.remat().recomputed[0].twin, Some(found.row("a")));
 }
 
 /// A compiler's copy has its original's name; its users say when it runs.
@@ -161,7 +161,7 @@ ENTRY %e {{
     let found = Reported::new(parse(text.as_bytes()));
     assert_eq!(phase(&found, "square"), Phase::Forward);
     assert_eq!(phase(&found, "square.again"), Phase::Recompute);
-    let again = found.cost.flops[found.row("square.again").0 as usize];
+    let again = found.cost().flops[found.row("square.again").0 as usize];
     assert_eq!(again, 32);
     // Both computations shared: it is what it was.
     let shared = text.replace("calls=%squares.remat", "calls=%squares");
@@ -197,7 +197,7 @@ fn residuals_are_told_apart() {
         ("y", ResidualKind::Activation),
     ];
     assert_eq!(kept(&found), expected.map(|(name, kind)| (name.to_owned(), kind)));
-    let wide = &found.report.residuals[0];
+    let wide = &found.remat().residuals[0];
     assert_eq!(wide.widened_from.map(|from| from.as_str()), Some("bf16"));
     assert_eq!(found.name(wide.source), "weight");
     assert_eq!((found.name(wide.uses.0), wide.bytes), ("d1".to_owned(), 128));
@@ -210,8 +210,8 @@ fn residuals_are_told_apart() {
         ]
         .map(|(name, fate)| (name.to_owned(), fate))
     );
-    let report = &found.report;
-    let kept_weights = report.gathers_of(&found.collectives, Moved::Weight, GatherFate::Kept);
+    let report = found.remat();
+    let kept_weights = report.gathers_of(found.collectives(), Moved::Weight, GatherFate::Kept);
     assert_eq!(kept_weights.count(), 1);
     assert!(!report.has_no_forward());
 }
@@ -223,7 +223,7 @@ fn without_backward_work_nothing_is_kept_and_nothing_repeated() {
          %a.remat = f32[8,4]{1,0} sine(%x) F
          ROOT %b = f32[8,4]{1,0} cosine(%a.remat) F",
     );
-    assert!(found.report.residuals.is_empty() && found.report.gathers.is_empty());
+    assert!(found.remat().residuals.is_empty() && found.remat().gathers.is_empty());
     assert_eq!(phase(&found, "a.remat"), Phase::Forward);
     assert_eq!(recomputed(&found), [("a.remat".to_owned(), RecomputedBy::Compiler)]);
 }

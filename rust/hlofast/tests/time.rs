@@ -1,13 +1,10 @@
 //! Time: formulas of collectives, windows of the TPU compiler, schedules; hostile texts.
 
-use hlofast::comms::collectives;
-use hlofast::cost::{Facts, Options as CostOptions, cost};
-use hlofast::flow::{AttributionOptions, attribution};
 use hlofast::ir::Module;
 use hlofast::text::Source;
 use hlofast::time::collective::{Kind, Network, on_network, on_two_levels};
-use hlofast::time::{Device, Options, Time, Topology, time, windows};
-use hlofast::{Options as ParseOptions, parse};
+use hlofast::time::{Device, Time, Topology, windows};
+use hlofast::{Analyses, Context, Options as ParseOptions, parse};
 
 fn parsed(text: &str) -> Module {
     parse(Source::from_slice(text.as_bytes()), &ParseOptions::default()).unwrap()
@@ -27,10 +24,8 @@ fn device() -> Device {
 }
 
 fn timed(module: &Module, device: Device) -> Time {
-    let cost = cost(module, &Facts::of_module(module), &CostOptions::default());
-    let attribution = attribution(module, &AttributionOptions::default());
-    let found = collectives(module, &cost, &attribution);
-    time(module, &cost, &found, &Options { device, ..Options::default() })
+    let context = Context { device: Some(device), ..Context::default() };
+    Analyses::with(module, context).time().expect("a device").clone()
 }
 
 fn close(left: f64, right: f64) -> bool {

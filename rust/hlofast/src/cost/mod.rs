@@ -36,7 +36,7 @@ use rules::Rules;
 use xla::Properties;
 
 /// How to count.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Count as XLA does instead of what runs.
     pub is_xla: bool,

@@ -2,18 +2,14 @@
 
 use super::kind::words;
 use crate::Provenance;
-use crate::comms::{Mesh, collectives, derive_mesh};
-use crate::cost::{self, Facts, cost, uncertain_executions};
-use crate::flow::{AttributionOptions, attribution};
+use crate::analyses::{Analyses, Context};
+use crate::comms::Mesh;
 use crate::ir::{Module, Opcode};
-use crate::lint;
-use crate::memory::{self, FileKind, memory_and_account};
+use crate::memory::{self, FileKind};
 use crate::print::{FingerprintOptions, fingerprint};
-use crate::remat::report;
-use crate::summary::{self, summarise};
+use crate::summary;
 use crate::table::{self, Columns, Sent, narrow};
-use crate::time::{self, Device, time};
-use std::sync::Arc;
+use crate::time::{self, Device};
 use std::time::Instant;
 
 words! {
@@ -157,28 +153,22 @@ pub fn analyse(
         _ => Ok(()),
     };
     let wants = |table: TableKind| options.tables.has(table);
+    let (mesh, device) = (options.mesh.clone(), beside.device.cloned());
+    let analyses = Analyses::with(module, Context { mesh, device, ..Context::default() });
     in_time("costs")?;
-    let facts = Facts::of_module(module);
-    let counted = cost(module, &facts, &cost::Options::default());
-    let uncertain = uncertain_executions(module, &counted);
+    let (counted, uncertain) = (analyses.cost(), analyses.uncertain());
     in_time("phases and scopes")?;
-    let attribution = attribution(module, &AttributionOptions::default());
+    let attribution = analyses.attribution();
     in_time("collectives")?;
-    let found = Arc::new(collectives(module, &counted, &attribution));
-    let mesh = options.mesh.clone().or_else(|| derive_mesh(module).map(|derived| derived.mesh));
-    let sent = Sent::new(module, Arc::clone(&found), &attribution, &uncertain, mesh.as_ref());
+    let (found, mesh, sent) = (analyses.collectives(), analyses.mesh(), analyses.sent());
     in_time("memory")?;
-    let (in_memory, account) = memory_and_account(module, &memory::Options::default());
-    let summary = summarise(module, &summary::Options { shapes: 0 });
+    let (in_memory, account) = analyses.memory_and_account();
+    let summary = analyses.summary_with(&summary::Options { shapes: 0 });
     let mut tables: Vec<(TableKind, Columns)> = Vec::new();
     let mut add = |kind: TableKind, columns: Columns| tables.push((kind, columns));
     if wants(TableKind::Modules) {
         in_time("time")?;
-        let timed = beside.device.map(|device| {
-            let options =
-                time::Options { device: device.clone(), mesh: mesh.clone(), ..Default::default() };
-            time(module, &counted, &found, &options)
-        });
+        let timed = analyses.time();
         let mut row = Columns::default();
         let one = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
@@ -206,11 +196,11 @@ pub fn analyse(
         };
         row.numbers("unknown_calls", one(module.rows().filter(is_unpriced).count() as i64));
         row.numbers("collectives", one(found.collectives.len() as i64));
-        let (payload, wire, unknown) = moved(&sent);
+        let (payload, wire, unknown) = moved(sent);
         row.numbers("payload", one(payload));
         row.numbers("wire_bytes", one(wire));
         row.numbers("unknown_collectives", one(unknown));
-        row.texts("mesh", text(&mesh.as_ref().map(Mesh::to_text).unwrap_or_default()));
+        row.texts("mesh", text(&mesh.map(Mesh::to_text).unwrap_or_default()));
         let peak = in_memory.as_ref().map_or(-1, |memory| memory.peak.bytes);
         row.numbers("live_peak", one(peak));
         let of = |get: fn(&memory::XlaAccount) -> i64| account.as_ref().map_or(-1, get);
@@ -225,45 +215,41 @@ pub fn analyse(
         let refused = in_memory.as_ref().err().or(account.as_ref().err());
         row.texts("memory_error", text(&refused.map(ToString::to_string).unwrap_or_default()));
         row.texts("device", text(beside.device.map_or("", |device| device.name.as_str())));
-        let step = timed.as_ref().map(|timed| &timed.simulation.step);
+        let step = timed.map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);
         row.reals("step_seconds", std::iter::once(seconds(|step| step.seconds)));
         row.reals("compute_seconds", std::iter::once(seconds(|step| step.compute)));
         row.reals("memory_seconds", std::iter::once(seconds(|step| step.memory)));
         row.reals("exposed_seconds", std::iter::once(seconds(|step| step.exposed.iter().sum())));
-        let missing = timed.as_ref().map(|timed| timed.rows.unknown_figures.join(" "));
+        let missing = timed.map(|timed| timed.rows.unknown_figures.join(" "));
         row.texts("unknown_figures", text(&missing.unwrap_or_default()));
         add(TableKind::Modules, row);
     }
     if wants(TableKind::Computations) {
-        add(TableKind::Computations, table::computations(module, &counted, &summary));
+        add(TableKind::Computations, table::computations(module, counted, &summary));
     }
     if wants(TableKind::Instructions) {
-        add(TableKind::Instructions, table::instructions(module, &counted, &attribution));
+        add(TableKind::Instructions, table::instructions(module, counted, attribution));
     }
     if wants(TableKind::Collectives) {
         add(TableKind::Collectives, sent.columns(module));
     }
     if wants(TableKind::Matmuls) {
-        add(TableKind::Matmuls, table::matmuls(module, &counted, &attribution, &uncertain));
+        add(TableKind::Matmuls, table::matmuls(module, counted, attribution, uncertain));
     }
     if wants(TableKind::Buffers)
-        && let Ok(memory) = &in_memory
+        && let Ok(memory) = in_memory
     {
         let values = memory.live_at(module, memory.peak.step);
-        add(TableKind::Buffers, table::buffers(module, memory, &attribution, &values));
+        add(TableKind::Buffers, table::buffers(module, memory, attribution, &values));
     }
     if wants(TableKind::Remat) {
         in_time("rematerialisation")?;
-        let report = report(module, &counted, &attribution, &found);
-        add(TableKind::Remat, table::remat(module, &counted, &report));
+        add(TableKind::Remat, table::remat(module, counted, analyses.remat()));
     }
     if wants(TableKind::Lint) {
         in_time("findings")?;
-        let options = lint::Options::default();
-        let found =
-            lint::lint(module, &counted, &attribution, &found, mesh.as_ref(), &options).findings;
-        add(TableKind::Lint, table::findings(module, &found));
+        add(TableKind::Lint, table::findings(module, &analyses.lint().findings));
     }
     in_time("the end")?;
     Ok(Analysed { name: module.name().to_vec(), tables })

@@ -11,7 +11,7 @@ use super::values::Values;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
 /// How to attribute.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttributionOptions {
     /// Tried before anything else.
     pub rules: Rules,

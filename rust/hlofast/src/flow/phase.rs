@@ -97,6 +97,16 @@ pub struct Rules {
     rules: Vec<(Regex, Phase)>,
 }
 
+impl PartialEq for Rules {
+    /// The same patterns in the same order for the same phases.
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(one, other): (&(Regex, Phase), &(Regex, Phase))| {
+            one.0.as_str() == other.0.as_str() && one.1 == other.1
+        };
+        self.rules.len() == other.rules.len() && self.rules.iter().zip(&other.rules).all(same)
+    }
+}
+
 /// A pattern that is no regular expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {

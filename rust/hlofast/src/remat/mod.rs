@@ -16,7 +16,7 @@ mod twins;
 pub use candidates::{Candidate, candidates};
 pub use counted::Counting;
 pub use dependence::parameters_read;
-pub use plan::{Analysed, Entry, Plan, PlanOptions, Price, measure, plan};
+pub use plan::{Entry, Plan, PlanOptions, Price, measure, plan};
 pub use report::{Gather, GatherFate, Recomputed, RecomputedBy, Report, report};
 pub use residuals::{Residual, ResidualKind, residuals};
 pub use rewrite::{Copied, Recompute, RewriteError, Rewritten, Use, rewrite};

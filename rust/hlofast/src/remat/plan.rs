@@ -128,34 +128,25 @@ impl Plan {
     }
 }
 
-/// The parts of the analysis of a module that a plan is made from.
-#[derive(Clone, Copy, Debug)]
-pub struct Analysed<'a> {
-    /// The module.
-    pub module: &'a Module,
-    /// Its cost.
-    pub cost: &'a Cost,
-    /// Phases.
-    pub attribution: &'a Attribution,
-    /// Its collectives.
-    pub collectives: &'a Collectives,
-    /// Its residuals.
-    pub residuals: &'a [Residual],
-    /// Seconds of each row on a device, those of collectives too; NaN if unknown.
-    pub seconds: Option<&'a [f64]>,
-}
-
-/// A plan for a module. An error if memory cannot be counted.
-pub fn plan(analysed: &Analysed<'_>, options: &PlanOptions) -> Result<Plan, MemoryError> {
-    let module = analysed.module;
+/// A plan for a module, of which `residuals` are kept. `seconds` are those of each row on a device,
+/// those of collectives too, NaN if unknown. An error if memory cannot be counted.
+pub fn plan(
+    module: &Module,
+    cost: &Cost,
+    attribution: &Attribution,
+    collectives: &Collectives,
+    residuals: &[Residual],
+    seconds: Option<&[f64]>,
+    options: &PlanOptions,
+) -> Result<Plan, MemoryError> {
     let original = count(module, &options.counting)?;
     let affordable = (MOST_ROWS / module.row_count().max(1)).max(8);
     let most = options.most_measured.min(u32::try_from(affordable).unwrap_or(u32::MAX));
     let options = &PlanOptions { most_measured: most, ..*options };
     let mut planner = Planner { module, options, measured: 0 };
     let alive = original.alive(module);
-    let prices = Prices::new(analysed);
-    let found = candidates(module, analysed.attribution, analysed.residuals);
+    let prices = Prices::new(module, cost, collectives, seconds);
+    let found = candidates(module, attribution, residuals);
     let mut entries: Vec<Entry> = found
         .into_iter()
         .map(|candidate| {
@@ -171,7 +162,7 @@ pub fn plan(analysed: &Analysed<'_>, options: &PlanOptions) -> Result<Plan, Memo
             }
         })
         .collect();
-    let size = |entry: &Entry| analysed.residuals[entry.candidate.residual as usize].bytes;
+    let size = |entry: &Entry| residuals[entry.candidate.residual as usize].bytes;
     entries.sort_by_key(|entry| (!entry.is_alive, std::cmp::Reverse(size(entry))));
     for entry in entries.iter_mut().filter(|entry| entry.refusal.is_none()) {
         if planner.measured >= options.most_measured / 2 {
@@ -304,40 +295,48 @@ impl Planner<'_> {
 
 /// What rows cost when they run again.
 struct Prices<'a> {
-    analysed: &'a Analysed<'a>,
+    module: &'a Module,
+    cost: &'a Cost,
+    collectives: &'a Collectives,
+    seconds: Option<&'a [f64]>,
     /// By row: the collective that it is part of.
-    collectives: HashMap<Row, u32, BuildMix>,
+    part_of: HashMap<Row, u32, BuildMix>,
 }
 
 impl<'a> Prices<'a> {
-    fn new(analysed: &'a Analysed<'a>) -> Self {
-        let mut collectives = HashMap::default();
-        for (number, found) in (0u32..).zip(&analysed.collectives.collectives) {
-            collectives.insert(found.row, number);
-            collectives.insert(found.outer, number);
-            collectives.extend(found.done.map(|done| (done, number)));
+    fn new(
+        module: &'a Module,
+        cost: &'a Cost,
+        collectives: &'a Collectives,
+        seconds: Option<&'a [f64]>,
+    ) -> Self {
+        let mut part_of = HashMap::default();
+        for (number, found) in (0u32..).zip(&collectives.collectives) {
+            part_of.insert(found.row, number);
+            part_of.insert(found.outer, number);
+            part_of.extend(found.done.map(|done| (done, number)));
         }
-        Self { analysed, collectives }
+        Self { module, cost, collectives, seconds, part_of }
     }
 
     /// One candidate's: of every execution of the place where it runs.
     fn of(&self, candidate: &Candidate) -> Price {
-        let cost = self.analysed.cost;
+        let cost = self.cost;
         let runs = cost.executions.get(candidate.place.0 as usize).copied().flatten();
         let mut sums = [Some(0i64); 3];
-        let mut seconds = self.analysed.seconds.map(|_| 0.0);
+        let mut seconds = self.seconds.map(|_| 0.0);
         let mut sent: Vec<u32> = Vec::new();
         for row in &candidate.again {
             let index = row.0 as usize;
             let figure = |column: &[i64]| column.get(index).copied().filter(|figure| *figure >= 0);
             let both = figure(&cost.bytes_read).zip(figure(&cost.bytes_written));
             let mut moved = both.map(|(read, written)| read.saturating_add(written));
-            let mut known = self.analysed.seconds.and_then(|column| column.get(index).copied());
+            let mut known = self.seconds.and_then(|column| column.get(index).copied());
             let mut wire = Some(0);
             // A collective costs once, wherever it starts and ends.
-            if let Some(number) = self.collectives.get(row) {
+            if let Some(number) = self.part_of.get(row) {
                 let is_first = !sent.contains(number);
-                let found = self.analysed.collectives.collectives.get(*number as usize);
+                let found = self.collectives.collectives.get(*number as usize);
                 let found = found.filter(|_| is_first);
                 sent.push(*number);
                 if is_first {
@@ -347,7 +346,7 @@ impl<'a> Prices<'a> {
                 if let Some(found) = found.filter(|found| found.done == Some(*row)) {
                     // Only its end is copied, as a plain collective.
                     let outer = found.outer.0 as usize;
-                    known = self.analysed.seconds.and_then(|column| column.get(outer).copied());
+                    known = self.seconds.and_then(|column| column.get(outer).copied());
                     let both = found.payload_in.zip(found.payload_out);
                     let both = both.and_then(|(read, written)| read.checked_add(written));
                     moved = both.and_then(|bytes| i64::try_from(bytes).ok());
@@ -367,8 +366,8 @@ impl<'a> Prices<'a> {
 
     /// FLOPs of one execution, with those of what it contains.
     fn flops(&self, row: Row, depth: u32) -> Option<i64> {
-        let module = self.analysed.module;
-        let own = self.analysed.cost.flops.get(row.0 as usize).copied().filter(|f| *f >= 0)?;
+        let module = self.module;
+        let own = self.cost.flops.get(row.0 as usize).copied().filter(|f| *f >= 0)?;
         if depth > DEEPEST || !matches!(module.opcode(row), Opcode::Fusion | Opcode::AsyncStart) {
             return Some(own);
         }

@@ -8,6 +8,7 @@ use crate::ir::{Module, Row};
 use std::sync::Arc;
 
 /// The collectives of a module, and where on a mesh each goes.
+#[derive(Debug)]
 pub struct Sent {
     /// The collectives.
     pub found: Arc<Collectives>,

@@ -1,21 +1,18 @@
 //! Everything that can be asked of a module, asked: the fuzz targets and the tests of hostile
 //! texts share it. Only panics, hangs and memory out of proportion are faults here.
 
-use hlofast::comms::{
-    Mesh, along, alpa_counters, collectives, derive_mesh, grad_sync_channel_ids, host_transfers,
-};
+use hlofast::comms::{Mesh, alpa_counters, grad_sync_channel_ids, host_transfers};
 use hlofast::cost::explain::explain;
-use hlofast::cost::{Cost, Facts, GroupKey, Options, Totals, cost, group};
+use hlofast::cost::{GroupKey, Options, Totals};
 use hlofast::diff::diff;
-use hlofast::flow::{Attribution, AttributionOptions, attribution};
 use hlofast::ir::decode::{
     AttributeValue, Literal, ReplicaGroups, Sharding, StackFrames, decode, decode_header,
     metadata_string,
 };
 use hlofast::ir::{Module, Opcode, Row};
-use hlofast::lint::lint;
 use hlofast::print::{Form, PrintOptions, to_text};
 use hlofast::time::{Device, Topology};
+use hlofast::{Analyses, Context};
 
 /// Most devices that are listed one by one.
 const LIMIT: usize = 1000;
@@ -53,24 +50,23 @@ pub fn exercise(module: &Module) -> usize {
     readable += hlofast::flow::trip_count::trip_counts(module).len();
     readable += exercise_cost(module);
     readable += diff(module, module, &Default::default()).pairs.len();
-    let summary = hlofast::summary::summarise(module, &hlofast::summary::Options::default());
-    readable + summary.instructions
+    readable + Analyses::new(module).summary().instructions
 }
 
 /// Costs in both ways, and their groups, which add up to the module.
 fn exercise_cost(module: &Module) -> usize {
-    let facts = Facts::of_module(module);
-    let attribution = attribution(module, &AttributionOptions::default());
+    let plain = Analyses::new(module);
     let leaves: u64 =
         module.rows().map(|row| u64::from(module.shapes().leaf_count(module.shape(row)))).sum();
     let mut groups = 0;
     for is_xla in [false, true] {
         let is_float32 = is_xla && leaves < 1 << 20;
-        let options = Options { is_xla, is_float32, ..Options::default() };
-        let cost = cost(module, &facts, &options);
+        let cost = Options { is_xla, is_float32, ..Options::default() };
+        let analyses = plain.with_context(Context { cost, ..Context::default() });
+        let (cost, attribution) = (analyses.cost(), analyses.attribution());
         let is_known = cost.executions.iter().all(Option::is_some);
         for key in [GroupKey::Phase, GroupKey::Scope { depth: 2 }, GroupKey::Source] {
-            let found = group(module, &cost, &attribution, key);
+            let found = analyses.cost_by(key);
             let mut sum = Totals::default();
             for group in &found {
                 sum.flops = sum.flops.saturating_add(group.totals.flops);
@@ -89,8 +85,8 @@ fn exercise_cost(module: &Module) -> usize {
         }
         groups += cost.memory_spaces(module).len();
         if !is_xla {
-            groups += exercise_collectives(module, &cost, &attribution);
-            groups += exercise_stages(module, &cost, &attribution);
+            groups += exercise_collectives(&analyses);
+            groups += exercise_stages(&analyses);
         }
     }
     groups + explain(module).len()
@@ -98,8 +94,8 @@ fn exercise_cost(module: &Module) -> usize {
 
 /// Collectives, on the mesh that the text speaks of and on one that it need not fit, what is found
 /// in them and how long they take.
-fn exercise_collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> usize {
-    let all = collectives(module, cost, attribution);
+fn exercise_collectives(plain: &Analyses<&Module>) -> usize {
+    let (module, all) = (plain.module(), plain.collectives());
     for found in &all.collectives {
         let pieces = found.pieces.start as usize..found.pieces.end as usize;
         assert!(all.pieces.get(pieces).is_some());
@@ -110,29 +106,26 @@ fn exercise_collectives(module: &Module, cost: &Cost, attribution: &Attribution)
     }
     let mut sum = host_transfers(module).len() + grad_sync_channel_ids(module).len();
     sum += alpa_counters(module, true).total.min(1 << 40) as usize;
-    let derived = derive_mesh(module).map(|derived| derived.mesh);
     let given = Mesh::parse("data=2,model=4").and_then(|mesh| mesh.with_slices(2)).ok();
-    for mesh in [None, derived, given] {
-        if let Some(mesh) = &mesh {
-            assert_eq!(along(module, mesh, &all).len(), all.collectives.len());
-        }
+    for mesh in [None, given] {
+        let context = Context { mesh, device: Some(device()), ..Context::default() };
+        let analyses = plain.with_context(context);
+        assert_eq!(analyses.sent().along.len(), all.collectives.len());
         let options = hlofast::lint::Options { min_share: 0.0, ..Default::default() };
-        let found = lint(module, cost, attribution, &all, mesh.as_ref(), &options);
+        let found = analyses.lint_with(&options);
         for finding in &found.findings {
             assert!(finding.rows.iter().all(|row| (row.0 as usize) < module.row_count()));
         }
         sum += found.findings.len();
-        let options = hlofast::time::Options { device: device(), mesh, ..Default::default() };
-        let time = hlofast::time::time(module, cost, &all, &options);
-        sum += time.simulation.axes.len();
+        sum += analyses.time().map_or(0, |time| time.simulation.axes.len());
     }
     sum
 }
 
 /// Pipeline stages, whatever share of the work may move.
-fn exercise_stages(module: &Module, cost: &Cost, attribution: &Attribution) -> usize {
-    let options = hlofast::stages::Options { most_moved: 1.0 };
-    let found = hlofast::stages::stages(module, cost, attribution, &options);
+fn exercise_stages(analyses: &Analyses<&Module>) -> usize {
+    let module = analyses.module();
+    let found = analyses.stages_with(&hlofast::stages::Options { most_moved: 1.0 });
     for item in &found.stash {
         assert!((item.source.0 as usize) < module.row_count());
     }
