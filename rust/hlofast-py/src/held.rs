@@ -21,6 +21,26 @@ pub struct Held {
     shown: Arc<Shown>,
     /// What was found so far.
     pub stage: Arc<Stage>,
+    /// What Python knows of the run.
+    pub run: Arc<Run>,
+}
+
+/// The `hlofast.Context` of a module. It holds no module, so no reference cycle can form.
+pub struct Run {
+    told: Option<Py<PyAny>>,
+    /// That, and what was found besides.
+    pub context: PyOnceLock<Py<PyAny>>,
+}
+
+impl Run {
+    fn new(told: Option<Py<PyAny>>) -> Self {
+        Self { told, context: PyOnceLock::new() }
+    }
+
+    /// What was told.
+    pub fn told<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.told.as_ref().map(|told| told.bind(py).clone())
+    }
 }
 
 /// A module and the Python objects cached for it, whatever its context. The cached objects hold
@@ -71,7 +91,7 @@ impl Held {
             digest: OnceLock::new(),
             twin: Mutex::new(Weak::new()),
         });
-        Arc::new(Self { shown, stage })
+        Arc::new(Self { shown, stage, run: Arc::new(Run::new(None)) })
     }
 
     /// The same module with what `change` makes of the context. The Python objects are shared, and
@@ -83,7 +103,17 @@ impl Held {
             return Arc::clone(self);
         }
         let stage = Arc::new(self.stage.with_context(context));
-        Arc::new(Self { shown: Arc::clone(&self.shown), stage })
+        Arc::new(Self { shown: Arc::clone(&self.shown), stage, run: Arc::clone(&self.run) })
+    }
+
+    /// The same module in the context that Python was told, a `hlofast.Context`.
+    pub fn told(self: &Arc<Self>, told: Option<Bound<'_, PyAny>>) -> PyResult<Arc<Self>> {
+        let Some(told) = told else { return Ok(Arc::clone(self)) };
+        let mesh: Option<PyRef<'_, crate::mesh::Mesh>> = told.getattr("mesh")?.extract()?;
+        let placed = self.on_mesh(mesh.as_deref().map(|mesh| &mesh.core));
+        let run = Arc::new(Run::new(Some(told.unbind())));
+        let (shown, stage) = (Arc::clone(&self.shown), Arc::clone(&placed.stage));
+        Ok(Arc::new(Self { shown, stage, run }))
     }
 
     /// The same module on `mesh`, if one is given.

@@ -76,7 +76,7 @@ mod _core {
     #[pymodule_export]
     use crate::literal::Literal;
     #[pymodule_export]
-    use crate::loading::{_load, _restore_module, FoundModule, find_modules, loads};
+    use crate::loading::{_find_modules, _load, _loads, _neighbours, _restore_module, FoundModule};
     #[pymodule_export]
     use crate::memory::{_memory, _memory_file, _xla_memory, MemoryData};
     #[pymodule_export]

@@ -24,6 +24,9 @@ const BYTES_PER_THREAD: usize = 1 << 20;
 
 type Fault = (ParseError, Source);
 
+/// A path as Python has it.
+type PathText = std::ffi::OsString;
+
 /// What all three functions take.
 struct Request {
     options: Options,
@@ -213,16 +216,21 @@ impl AsRef<[u8]> for Text {
     }
 }
 
-fn finish(py: Python<'_>, result: Result<Arc<Held>, Fault>) -> PyResult<Bound<'_, Module>> {
+fn finish<'py>(
+    py: Python<'py>,
+    result: Result<Arc<Held>, Fault>,
+    context: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, Module>> {
     match result {
-        Ok(held) => Module::object(py, &held),
+        Ok(held) => Module::object(py, &held.told(context)?),
         Err((error, source)) => Err(to_python(&source, &error)),
     }
 }
 
 /// The module in the local file `path`: what `hlofast.load` reads with the same arguments.
 #[pyfunction]
-#[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
+#[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None, context=None))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub fn _load<'py>(
     py: Python<'py>,
     path: std::path::PathBuf,
@@ -231,6 +239,7 @@ pub fn _load<'py>(
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, Module>> {
     let request = Request::new(module, strict, on_error, max_bytes, threads)?;
     let name = path.to_string_lossy().into_owned();
@@ -239,7 +248,7 @@ pub fn _load<'py>(
         Ok(request.read(Arc::new(bytes), Some(&name)))
     });
     match read {
-        Ok(result) => finish(py, result),
+        Ok(result) => finish(py, result, context),
         Err(error) => Err(file_error(py, error, &name)),
     }
 }
@@ -254,11 +263,11 @@ fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
     }
 }
 
-/// The module in `text`; `path` is what messages call it. The other arguments are those of `load`.
+/// The module in `text`: what `hlofast.loads` reads with the same arguments.
 #[pyfunction]
-#[pyo3(signature = (text, *, path=None, module=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
+#[pyo3(signature = (text, *, path=None, module=None, strict=None, on_error="raise", max_bytes=None, threads=None, context=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
-pub fn loads<'py>(
+pub fn _loads<'py>(
     py: Python<'py>,
     text: &Bound<'py, PyAny>,
     path: Option<&str>,
@@ -267,17 +276,18 @@ pub fn loads<'py>(
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, Module>> {
     let request = Request::new(module, strict, on_error, max_bytes, threads)?;
     let bytes = bytes_of(text)?;
-    finish(py, py.detach(|| request.read(bytes, path)))
+    finish(py, py.detach(|| request.read(bytes, path)), context)
 }
 
-/// Every module in `text`, which may be a page, a log or a framed dump. The arguments are those of
-/// `loads`; the fault of a module that cannot be read stands in its place.
+/// Every module in `text`: what `hlofast.find_modules` reads with the same arguments.
 #[pyfunction]
-#[pyo3(signature = (text, *, path=None, strict=None, on_error="raise", max_bytes=None, threads=None))]
-pub fn find_modules<'py>(
+#[pyo3(signature = (text, *, path=None, strict=None, on_error="raise", max_bytes=None, threads=None, context=None))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
+pub fn _find_modules<'py>(
     py: Python<'py>,
     text: &Bound<'py, PyAny>,
     path: Option<&str>,
@@ -285,6 +295,7 @@ pub fn find_modules<'py>(
     on_error: &str,
     max_bytes: Option<u64>,
     threads: Option<usize>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
     let request = Request::new(None, strict, on_error, max_bytes, threads)?;
     let bytes = bytes_of(text)?;
@@ -305,13 +316,25 @@ pub fn find_modules<'py>(
         let line = source.lines_before() + 1;
         let offset = source.offset();
         let (module, error) = match result {
-            Ok(held) => (Some(Module::object(py, &held)?.unbind()), None),
+            Ok(held) => (Some(Module::object(py, &held.told(context.clone())?)?.unbind()), None),
             Err(error) => (None, Some(object(py, &source, &error)?.unbind())),
         };
         let label = label.map(String::from);
         list.append(Bound::new(py, FoundModule { module, error, line, offset, label })?)?;
     }
     Ok(list)
+}
+
+/// What the files beside `path` say of the module in it: its chip and the file that says so, and the
+/// file of the same module before optimisation.
+#[pyfunction]
+pub fn _neighbours(
+    py: Python<'_>,
+    path: std::path::PathBuf,
+) -> (Option<(String, PathText)>, Option<PathText>) {
+    let found = py.detach(|| hlofast::dump::Neighbours::of(&path));
+    let target = found.target.map(|(chip, file)| (chip, file.into_os_string()));
+    (target, found.before.map(std::path::PathBuf::into_os_string))
 }
 
 /// What unpickling a module calls: reads `text` again as it was read, with its place in its file.
@@ -327,12 +350,14 @@ pub fn _restore_module<'py>(
     let path = option("path")?.extract::<Option<String>>()?;
     let origins = option("origins")?.extract::<Vec<(u32, usize, u32)>>()?.into_iter();
     let origins = origins.map(|(start, offset, removed)| LineOrigin { start, offset, removed });
+    let context = options.get_item("context")?.filter(|told| !told.is_none());
     let lines = option("lines_before")?.extract::<u64>()?;
     let whole = Source::from_slice(b"");
     let whole = path.map_or(whole.clone(), |path| whole.with_path(&path));
     let bytes = (*bytes_of(text)?).as_ref().to_vec();
     let source = whole.cleaned_part(bytes, origins.collect(), lines);
-    finish(py, py.detach(|| request.parse(source.clone()).map_err(|error| (error, source))))
+    let read = py.detach(|| request.parse(source.clone()).map_err(|error| (error, source)));
+    finish(py, read, context)
 }
 
 /// A module found in a text, or the fault that keeps it from being read.

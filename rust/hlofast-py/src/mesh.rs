@@ -151,6 +151,13 @@ impl Mesh {
         placed(CoreMesh::parse(text).map_err(value_error)?, hosts, slices)
     }
 
+    /// The same mesh on so many hosts and slices; what is not given stays as it is. A ValueError
+    /// says why that cannot be.
+    #[pyo3(signature = (*, hosts=None, slices=None))]
+    fn placed(&self, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Self> {
+        Ok(Self { derived: self.derived.clone(), ..placed(self.core.clone(), hosts, slices)? })
+    }
+
     /// The names of the axes, major first.
     #[getter]
     fn axis_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

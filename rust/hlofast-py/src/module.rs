@@ -11,7 +11,6 @@ use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use crate::select::{Conditions, rows_where};
 use crate::sequence::{ComputationSequence, Ids, InstructionIterator, InstructionSequence};
 use crate::shape::Shape;
-use hlofast::comms::derive_mesh;
 use hlofast::ir::decode::unescape;
 use hlofast::print::{self, EqualityOptions, FingerprintOptions, Form, PrintOptions};
 use hlofast::text::Span;
@@ -56,9 +55,25 @@ impl Module {
 
 #[pymethods]
 impl Module {
+    /// A view of `module`, in another context if `context` is given.
     #[new]
-    fn new(module: &Bound<'_, Self>) -> Self {
-        Self { held: Arc::clone(&module.get().held) }
+    #[pyo3(signature = (module, context=None))]
+    fn new(module: &Bound<'_, Self>, context: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
+        Ok(Self { held: module.get().held.told(context)? })
+    }
+
+    /// The context that was told; None if nothing was.
+    #[getter]
+    fn _told<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.held.run.told(py)
+    }
+
+    /// The whole context: what `find` returns, which is called once.
+    fn _context<'py>(&self, find: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = find.py();
+        let context = &self.held.run.context;
+        let found = context.get_or_try_init(py, || find.call0().map(Bound::unbind))?;
+        Ok(found.bind(py).clone())
     }
 
     /// The name.
@@ -236,7 +251,7 @@ impl Module {
     /// The mesh that the text speaks of: its source, and whether the names of the axes are in the
     /// text, are in the result. None if nothing in it names several devices.
     fn mesh(&self, py: Python<'_>) -> Option<Mesh> {
-        py.detach(|| derive_mesh(self.core())).map(Mesh::from)
+        py.detach(|| self.held.stage.derived_mesh().cloned()).map(Mesh::from)
     }
 
     /// The rows that meet every condition given, as a NumPy array of row numbers. `opcode`,
@@ -432,6 +447,7 @@ impl Module {
         options.set_item("strict", strict_argument(py, self.held.strictness)?)?;
         options
             .set_item("on_error", if self.held.collects_errors { "collect" } else { "raise" })?;
+        options.set_item("context", self.held.run.told(py))?;
         options.set_item("lines_before", source.lines_before())?;
         let origins = source.line_origins();
         let origins = origins.iter().map(|line| (line.start, line.offset, line.removed));

@@ -27,6 +27,11 @@ impl PlanData {
         Self { held, options, plan: Mutex::new(plan), new }
     }
 
+    /// A new module in the context of the old one.
+    fn object<'py>(&self, py: Python<'py>, new: &Arc<Held>) -> PyResult<Bound<'py, Module>> {
+        Module::object(py, &new.told(self.held.run.told(py))?)
+    }
+
     fn with<T>(&self, read: impl FnOnce(&Plan) -> T) -> T {
         read(&self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -52,7 +57,7 @@ impl PlanData {
         let core = &*self.held.core;
         let made = py.detach(|| measure(core, &recomputes, &self.options));
         let (peak, rewritten) = made.map_err(PyValueError::new_err)?;
-        Ok((Module::object(py, &view(&self.held, rewritten))?, peak))
+        Ok((self.object(py, &view(&self.held, rewritten))?, peak))
     }
 
     /// Bytes at the peak: as it is, and with what was chosen.
@@ -87,7 +92,7 @@ impl PlanData {
 
     /// The new module; None if nothing was chosen.
     fn module<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Module>>> {
-        self.new.as_ref().map(|held| Module::object(py, held)).transpose()
+        self.new.as_ref().map(|held| self.object(py, held)).transpose()
     }
 
     /// Of each candidate: the rows that run again.

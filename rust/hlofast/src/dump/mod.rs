@@ -10,6 +10,7 @@ pub mod group;
 mod host;
 mod kind;
 pub mod name;
+mod neighbours;
 mod read;
 mod repeated;
 mod rows;
@@ -26,6 +27,7 @@ pub use analyse::{
 pub use group::{Program, Programs, programs};
 pub use kind::{Kind, Stage, Status};
 pub use name::FileName;
+pub use neighbours::Neighbours;
 pub use read::{Outcome, ReadOptions, file_rows, read};
 pub use repeated::Repeated;
 pub use rows::{columns_of, program_rows};

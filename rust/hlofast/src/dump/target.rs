@@ -12,35 +12,50 @@ const MOST: u64 = 1 << 20;
 /// Names of the files that describe the target, without what compresses them.
 const NAMES: [&str; 2] = ["target_arguments.txt", "gpu_target_config.pbtxt"];
 
+/// Whether a file of this name describes the target.
+pub(super) fn is_description(name: &str) -> bool {
+    let name = super::name::without_compression(name);
+    NAMES.iter().any(|ending| name.ends_with(ending))
+}
+
 impl Survey {
     /// By program: what the files beside it say about its chip, the first description there is.
     pub fn targets(&self) -> Vec<Option<String>> {
-        let mut targets: Vec<Option<String>> = vec![None; self.programs.list.len()];
-        let mut folders: Vec<(u32, &str, String)> = Vec::new();
-        let is_description = |(_, found): &(usize, &Found)| {
-            let name = super::name::without_compression(&found.name);
-            found.trouble.is_none() && NAMES.iter().any(|ending| name.ends_with(ending))
-        };
+        self.target_files().into_iter().map(|target| target.map(|(chip, _)| chip)).collect()
+    }
+
+    /// By program: its chip, and the number of the file that says so.
+    pub(super) fn target_files(&self) -> Vec<Option<(String, u32)>> {
+        let mut targets: Vec<Option<(String, u32)>> = vec![None; self.programs.list.len()];
+        let mut folders: Vec<(u32, &str, (String, u32))> = Vec::new();
+        let is_readable =
+            |(_, found): &(usize, &Found)| found.trouble.is_none() && is_description(&found.name);
         let files: Vec<(usize, &Found)> =
-            self.found.iter().enumerate().filter(is_description).collect();
+            self.found.iter().enumerate().filter(is_readable).collect();
         let chip = |at: usize| self.description(files[at].1).and_then(|text| chip(&text));
         let chips = all(&*self.store, files.len(), chip);
         for ((file, found), chip) in files.iter().copied().zip(chips) {
             let Some(chip) = chip else { continue };
+            let target = (chip, file as u32);
             match self.programs.of_file.get(file).copied().unwrap_or(NONE) {
-                NONE => folders.push((found.root, &found.folder, chip)),
+                NONE => folders.push((found.root, &found.folder, target)),
                 program => {
-                    targets[program as usize].get_or_insert(chip);
+                    targets[program as usize].get_or_insert(target);
                 }
             }
         }
-        // A description without a module's number is for the whole process.
         for (program, target) in self.programs.list.iter().zip(&mut targets) {
+            // A description without a module's number is for the whole process.
             if target.is_none() {
-                let is_here = |(root, folder, _): &&(u32, &str, String)| {
+                let is_here = |(root, folder, _): &&(u32, &str, (String, u32))| {
                     *root == program.root && *folder == program.folder
                 };
-                *target = folders.iter().find(is_here).map(|(_, _, chip)| chip.clone());
+                *target = folders.iter().find(is_here).map(|(_, _, target)| target.clone());
+            }
+            if target.is_none() {
+                *target = program.files.iter().find_map(|file| {
+                    Some((chip_of_name(&self.found.get(*file as usize)?.name)?, *file))
+                });
             }
         }
         targets
@@ -73,6 +88,18 @@ fn chip(text: &str) -> Option<String> {
         ("GHOSTLITE", _) => "v6e".to_owned(),
         _ => format!("{version} {variant}").trim().to_owned(),
     })
+}
+
+/// The chip that the name of a module compiled for GPUs has: `sm_8.0` in
+/// `module_0001.jit_step.sm_8.0_gpu_after_optimizations.txt`. Devices of the built-in table have it
+/// as an alias where it is that of one device only.
+fn chip_of_name(name: &str) -> Option<String> {
+    let rest = super::name::without_compression(name);
+    let (head, _) = rest.split_once("_gpu_after_optimizations")?;
+    let at = head.rfind("sm_").into_iter().chain(head.rfind("gfx")).max()?;
+    let word = head.get(at..)?;
+    let is_whole = at == 0 || head.get(..at)?.ends_with('.');
+    (is_whole && word.len() < 100).then(|| word.to_owned())
 }
 
 /// The value of the first `key: value`, without quotes.

@@ -1,0 +1,60 @@
+//! What the files beside one module in its dump folder say of it. A survey of the folder would say
+//! the same, but this looks only at the names that matter.
+
+use super::kind::{Kind, Stage};
+use super::name;
+use super::store::Disk;
+use super::survey::Survey;
+use super::target::is_description;
+use super::walk::{Found, sort};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What lies beside a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    /// The chip, as [`Survey::targets`] names it, and the file that says so.
+    pub target: Option<(String, PathBuf)>,
+    /// The same module before optimisation; None for that module itself.
+    pub before: Option<PathBuf>,
+}
+
+impl Neighbours {
+    /// What lies beside the file `path`; nothing where there is no such file.
+    pub fn of(path: &Path) -> Self {
+        Self::found(path).unwrap_or_default()
+    }
+
+    fn found(path: &Path) -> Option<Self> {
+        let own = path.file_name()?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        if !path.is_file() {
+            return None;
+        }
+        let roots = [folder.to_string_lossy().into_owned()];
+        let mut files = Vec::new();
+        for entry in fs::read_dir(folder).ok()?.flatten() {
+            let text = entry.file_name().to_string_lossy().into_owned();
+            let parsed = name::parse(&text);
+            let is_before = parsed.kind == Kind::Module && parsed.stage == Some(Stage::Before);
+            if entry.file_name() == own || is_before || is_description(&text) {
+                files.push(Found::listed(entry.path(), &roots));
+            }
+        }
+        sort(&mut files);
+        let survey = Survey::from_listing(files, &roots, Arc::new(Disk));
+        let at = survey.found.iter().position(|found| found.path.file_name() == Some(own))?;
+        let number = *survey.programs.of_file.get(at)?;
+        let file = |file: u32| survey.found.get(file as usize).map(|found| found.path.clone());
+        let program = survey.programs.list.get(number as usize)?;
+        let target = survey.target_files().swap_remove(number as usize);
+        let target = target.and_then(|(chip, from)| Some((chip, file(from)?)));
+        let partner =
+            program.partner.and_then(|partner| survey.programs.list.get(partner as usize));
+        let before = program.before.or_else(|| partner.and_then(|partner| partner.before));
+        let before = before.filter(|before| *before as usize != at).and_then(file);
+        Some(Self { target, before })
+    }
+}
