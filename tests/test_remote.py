@@ -87,7 +87,7 @@ def rows(found: hlofast.Scan, root: object) -> dict[str, list[str]]:
     }
 
 
-def statuses(found: hlofast.Scan) -> dict[str, tuple[str, str]]:
+def statuses(found: hlofast.Scan) -> dict[str, tuple[str, str | None]]:
     return {row["path"].rpartition("/")[2]: (row["status"], row["reason"]) for row in found.files}
 
 
@@ -146,7 +146,7 @@ def test_objects_that_go_wrong_are_rows(bucket: Bucket, small: Path) -> None:
     assert of[names[0]] == ("failed", "No such file or directory")
     assert of[names[1]][0] == "failed" and of[names[1]][1]
     assert of[names[2]][0] == "failed" and of[names[2]][1]
-    assert [of[name] for name in names[3:]] == [("read", ""), ("read", "")]
+    assert [of[name] for name in names[3:]] == [("read", None), ("read", None)]
     assert found.counts == {"read": 2, "failed": 3, "skipped": 0, "unchanged": 0}
     # What went wrong with the server is read as soon as it does not.
     bucket.proxy.faults.clear()
@@ -190,7 +190,7 @@ def test_a_short_answer_is_told_from_a_new_object(small: Path) -> None:
 
     type(file_system).cat_file = replaced
     try:
-        assert statuses(scan(remote))["saved"] == ("read", "")
+        assert statuses(scan(remote))["saved"] == ("read", None)
     finally:
         type(file_system).cat_file = cat
 

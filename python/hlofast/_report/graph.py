@@ -20,12 +20,12 @@ def packed(found: Analyses, block: Block) -> dict[str, Any]:
     """Columns by row, and edges: operands of each row, calls, control dependencies."""
     module = found.module
     columns = module.columns
-    table = dict(_core._instruction_columns(module))
+    shapes = module.table().values("shape")
     cost = found.cost._data
     words = {
         "name": Words(module.names()),
         "opcode": Words.of(module.opcodes()),
-        "shape": Words.of(table["shape"].tolist()),
+        "shape": Words.of(shapes),
         "op_name": Words(module.op_names, columns.buffer("op_name")),
         "source_file": Words(module.source_files, columns.buffer("source_file")),
         "phase": Words(_core.phases, cost.column("phase")),
