@@ -292,7 +292,9 @@ class Collectives(Result, Table):
                 found.setdefault(row, (name, groups, reason))
         texts = [list(column) for column in zip(*found.values(), strict=True)] or [[], [], []]
         fields = (self.field("name"), self.field("groups"), _REASON)
-        return Table.of([(self.field("instruction"), list(found)), *zip(fields, texts, strict=True)])
+        return Table.of(
+            [(self.field("instruction"), list(found)), *zip(fields, texts, strict=True)]
+        )
 
     @property
     def host_transfers(self) -> tuple[int, ...]:

@@ -208,9 +208,7 @@ _COLUMNS = (
     _core.Field("bytes", "bytes_accessed", "Bytes that one execution reads and writes."),
     _core.Field("bytes", "bytes_read", "Bytes that one execution reads from HBM."),
     _core.Field("bytes", "bytes_written", "Bytes that one execution writes to HBM."),
-    _core.Field(
-        "count", "multiplicity", "Executions in one step.", label="calls", nullable=True
-    ),
+    _core.Field("count", "multiplicity", "Executions in one step.", label="calls", nullable=True),
     _core.Field("word", "provenance", "How the FLOPs are known."),
     _core.Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
     _core.Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
@@ -233,9 +231,7 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
     def __init__(self, data: _core.CostData, is_xla: bool) -> None:
         self._data = data
         split = ("bytes_read", "bytes_written")
-        self.fields = tuple(
-            field for field in _COLUMNS if not (is_xla and field.name in split)
-        )
+        self.fields = tuple(field for field in _COLUMNS if not (is_xla and field.name in split))
         """What each column is."""
         self._names = tuple(field.name for field in self.fields)
         self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}

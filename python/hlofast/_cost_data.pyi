@@ -74,7 +74,9 @@ class CostData:
         """FLOPs of reductions between devices: all, and those of recomputation."""
     def matmuls(self) -> _Columns:
         """The matrix products and convolutions, and how often each is executed."""
-    def lint(self, mesh: Mesh | None = None, **options: float) -> tuple[list[dict[str, Any]], _Columns]:
+    def lint(
+        self, mesh: Mesh | None = None, **options: float
+    ) -> tuple[list[dict[str, Any]], _Columns]:
         """The findings, those with most at stake first."""
     def collectives(self, mesh: Mesh | None = None) -> CollectivesData:
         """The collectives, how often each is executed, and where on a mesh it goes."""

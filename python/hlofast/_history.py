@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from hlofast import _core
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._module import Module, load

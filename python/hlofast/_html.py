@@ -24,7 +24,10 @@ _STYLE = (
 
 
 def table(
-    shown: Table, columns: Sequence[str] | None = None, title: str = "", module: Module | None = None
+    shown: Table,
+    columns: Sequence[str] | None = None,
+    title: str = "",
+    module: Module | None = None,
 ) -> str:
     """The first rows of a table."""
     fields = [shown.field(name) for name in (shown.columns if columns is None else columns)]
@@ -44,7 +47,9 @@ def table(
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
     rows = f"{len(shown):,} rows"
     caption = f"{title} ({rows})" if title else rows
-    return f'<table class="hlofast"><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>'
+    return (
+        f'<table class="hlofast"><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>'
+    )
 
 
 def result(shown: Result, sections: Iterable[Section]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hlofast import _core
+from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, table_bytes
 from hlofast._remat_statements import Statement, change, statements
-from hlofast._core import Field
 from hlofast.table import Table, column_of
 
 TYPE_CHECKING = False  # The command line says it; importing typing would slow its start.
@@ -44,6 +44,7 @@ def read_bytes(text: int | str) -> int:
     if not 0 <= count < 2**63:
         raise ValueError(f"{text!r} is no number of bytes of this world")
     return count
+
 
 _CHANGE = Field("text", "change", "What to change in the program to the same effect.")
 

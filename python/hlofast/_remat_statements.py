@@ -436,7 +436,7 @@ def _places(rows: Sequence[Row]) -> str:
     files = {row["source_file"] for row in rows if row["source_file"]}
     if len(files) != 1:
         return ""
-    lines = sorted({row["source_line"] for row in rows if row["source_line"] > 0})
+    lines = sorted({row["source_line"] for row in rows if row["source_line"]})
     if not lines:
         return ""
     listed = ", ".join(str(line) for line in lines[:SHOWN]) + (", …" if len(lines) > SHOWN else "")

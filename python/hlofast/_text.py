@@ -209,7 +209,7 @@ def cell(field: Field, value: Any, module: Module | None = None) -> str:
 def heading_of(field: Field) -> str:
     """The heading of a column: its label, and its unit unless that says it already."""
     unit, text = field.unit, field.label
-    if unit in ("", "s") or text.endswith(unit) or unit == "FLOP" and "FLOP" in text:
+    if unit in ("", "s") or text.endswith(unit) or (unit == "FLOP" and "FLOP" in text):
         return text
     return f"{text} {unit}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _collections_abc import Mapping
+
 from hlofast import _core, devices
 from hlofast._core import Field
 from hlofast.table import Table, column_of
@@ -37,7 +38,10 @@ _MULTIPLICITY = Field(
     "count", "multiplicity", "Executions outside fusions.", label="calls", nullable=True
 )
 _TOTAL_SECONDS = Field(
-    "seconds", "total_seconds", "Time of all executions, without overlap.", nullable=True,
+    "seconds",
+    "total_seconds",
+    "Time of all executions, without overlap.",
+    nullable=True,
     adds_up=True,
 )
 _BOUND = Field("word", "bound", "What limits the instruction.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from os import PathLike
 
+from hlofast import _text as output
 from hlofast._collectives import misfit
 from hlofast.cli import collectives as say_collectives
-from hlofast import _text as output
 from hlofast.cli import summary as say_summary
 from hlofast.cli import time as say_time
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from hlofast import _text as output
 from hlofast._history import FIGURES, KINDS, History
 from hlofast._programs import fingerprints, programs
 from hlofast._report import chart as draw
@@ -11,7 +12,6 @@ from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.data import Contents, Figure, Section, Statement, seconds, short, short_bytes
 from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._scan import scan
-from hlofast import _text as output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

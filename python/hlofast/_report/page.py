@@ -7,10 +7,10 @@ from hashlib import sha256
 from html import escape
 
 from hlofast import _core
+from hlofast import _text as output
 from hlofast._report import graph, sections
 from hlofast._report.chart import missing
 from hlofast._report.pack import Block
-from hlofast import _text as output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from hlofast import _text as output
 from hlofast._report import charts
 from hlofast._report.data import (
     UNKNOWN_DEVICE,
@@ -17,7 +18,6 @@ from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import cost as say_cost
-from hlofast import _text as output
 from hlofast.cli import remat as say_remat
 from hlofast.cli import time as say_time
 

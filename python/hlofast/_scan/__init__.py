@@ -502,7 +502,7 @@ class Scanner:
         if "modules" not in self.tables:
             return None
         columns = [field.name for field in _core._scan_fields("programs")]
-        canonical = set(dict(survey.programs().columns())["canonical"].tolist())
+        canonical = set(Table(survey.programs().columns()).values("canonical"))
 
         def counts(part: dict[str, list[Any]], row: int) -> bool:
             return bool(part["label"][row]) or part["path"][row] in canonical

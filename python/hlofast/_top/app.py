@@ -12,8 +12,8 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, OptionList, Sparkline, Static
 from textual.widgets.option_list import Option
 
-from hlofast._top.view import MOST, View, sheets
 from hlofast import _text as output
+from hlofast._top.view import MOST, View, sheets
 from hlofast.cli.show import _instruction as described
 
 TYPE_CHECKING = False

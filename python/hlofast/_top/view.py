@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isnan
 
+from hlofast import _text as output
 from hlofast._report.data import (
     UNKNOWN_DEVICE,
     UNKNOWN_MESH,
@@ -13,7 +14,6 @@ from hlofast._report.data import (
     short_bytes,
 )
 from hlofast._report.sheet import Field, Sheet
-from hlofast import _text as output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hlofast import _text as output
 from hlofast._memory import RULES, SPACES
 from hlofast._remat import read_bytes
-from hlofast import _text as output
 from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False
