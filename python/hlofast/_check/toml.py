@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast._remat import read_bytes
+from hlofast._context import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -159,4 +159,13 @@ def main(argv: list[str] | None = None) -> int:
         return UNREADABLE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ValueError as error:
+        # Loaded only now: most verbs end without it.
+        from hlofast.errors import ContextError
+
+        if not isinstance(error, ContextError):
+            raise
+        message = str(error).replace("give slices=", "give --slices ")
+        sys.stderr.write(f"hlofast: {message}\n")
+        return USAGE
     return code

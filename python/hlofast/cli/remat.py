@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hlofast._context import read_bytes
 from hlofast._memory import RULES, SPACES
-from hlofast._remat import read_bytes
 from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, output
 
 TYPE_CHECKING = False
