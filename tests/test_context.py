@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import hlofast
-from test_cli import hlofast_command
 from hlofast import Context, ContextError, Mesh
+from test_cli import hlofast_command
 
 HEADER = "HloModule jit_step, num_partitions=8"
 BODY = """

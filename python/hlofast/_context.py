@@ -373,9 +373,12 @@ def refuse_misfit(module: Module, mesh: Mesh) -> None:
 
 
 def backend_misfit(module: Module, device: Device) -> str | None:
-    """That a device is of another backend than the module, in words; None if that is not known."""
+    """That a device is of another backend than the module, in words; None if that is not known.
+
+    A program for CPUs stands for that of any device: it is what one compiles without the others.
+    """
     compiled = module.summary(shapes=0)["backend"]
-    if compiled is None or device.backend in ("other", compiled):
+    if compiled in (None, "cpu") or device.backend in ("other", compiled):
         return None
     return f"{device.label} ({device.name}) is a {device.backend}, the module is for {compiled}"
 
