@@ -36,15 +36,13 @@ from hlofast._core import (
     WindowDimension,
     call_roles,
     element_types,
-    find_modules,
-    loads,
     opcodes,
     phases,
     protobuf_fields_not_in_text,
     provenances,
 )
-from hlofast._module import Module, load
-from hlofast.errors import ParseError
+from hlofast._module import Module, find_modules, load, loads
+from hlofast.errors import ContextError, ParseError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
         check,
     )
     from hlofast._collectives import Collectives
+    from hlofast._context import Context
     from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
     from hlofast._diff import Diff, diff
     from hlofast._graph import Graph
@@ -90,6 +89,8 @@ __all__ = [
     "Comparison",
     "Computation",
     "ComputationSequence",
+    "Context",
+    "ContextError",
     "Cost",
     "Declaration",
     "DeclaredParameter",
@@ -162,6 +163,7 @@ _NAMES_BY_MODULE = {
     "_check": "Check Comparison Declaration DeclaredParameter DeclaredValue Expectations "
     "Prediction check",
     "_collectives": "Collectives",
+    "_context": "Context",
     "_cost": "Cost Utilization register_custom_call unregister_custom_call",
     "_diff": "Diff diff",
     "_graph": "Graph",

@@ -29,31 +29,6 @@ _COST = Field("number", "cost", "Their cost in the units of the arguments.", add
 _REASON = Field("text", "reason", "Why the groups follow no axes.")
 
 
-def devices_of(module: Module) -> int:
-    """How many devices a module is written for, each of its partitions and replicas one."""
-    compiled = module.num_partitions * module.replica_count
-    if "num_partitions" not in module.header:
-        # Older programs say it by the groups of their collectives alone.
-        groups = module.mesh()
-        if groups is not None:
-            return max(compiled, groups.device_count)
-    return compiled
-
-
-def misfit(module: Module, mesh: Mesh | None) -> str | None:
-    """That a mesh has other devices than the module, in words; None if it has as many.
-
-    A module that is not partitioned yet may be meant for any mesh.
-    """
-    if mesh is None:
-        return None
-    compiled, given = devices_of(module), mesh.device_count
-    # A program for several slices is that of one, and says nothing of the others.
-    if compiled == 1 or given in (compiled, compiled * (mesh.slices or 1)):
-        return None
-    return f"mesh {mesh} has {given:,} devices, the module is for {compiled:,}"
-
-
 KEYS = {
     "axis": "axes",
     "kind": "kind",
@@ -127,11 +102,12 @@ class Collectives(Result, Table):
         module: Module,
         data: _core.CollectivesData,
         rules: list[tuple[str, str]] | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         super().__init__(data.columns())
         self.module = module
         """The module."""
-        self.mesh: Mesh | None = data.mesh
+        self.mesh: Mesh | None = data.mesh if mesh is None else mesh
         """The mesh whose axes `axes` names: given or derived; None if there is none."""
         self._data = data
         self._rules = rules
@@ -407,4 +383,4 @@ class Collectives(Result, Table):
 def collectives(module: Module, mesh: Mesh | None, rules: Rules | None) -> Collectives:
     """`Module.collectives`."""
     read = None if rules is None else read_rules(rules)
-    return Collectives(module, _core._cost(module, rules=read).collectives(mesh), read)
+    return Collectives(module, _core._cost(module, rules=read).collectives(mesh), read, mesh)

@@ -2,7 +2,7 @@
 
 import os
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from re import Pattern
 from typing import Any, Final, Self, TypeVar, final, overload
 
@@ -10,6 +10,7 @@ import numpy
 import numpy.typing
 
 from hlofast import _module
+from hlofast._context import Context
 from hlofast._cost_data import CollectivesData as CollectivesData
 from hlofast._cost_data import CostData as CostData
 from hlofast._cost_data import PlanData as PlanData
@@ -89,10 +90,11 @@ def _load(
     on_error: _OnError = "raise",
     max_bytes: int | None = None,
     threads: int | None = None,
+    context: Context | None = None,
 ) -> _module.Module:
     """The module in the local file `path`: what `hlofast.load` reads with the same arguments."""
 
-def loads(
+def _loads(
     text: str | bytes | bytearray | memoryview,
     *,
     path: str | None = None,
@@ -101,12 +103,11 @@ def loads(
     on_error: _OnError = "raise",
     max_bytes: int | None = None,
     threads: int | None = None,
+    context: Context | None = None,
 ) -> _module.Module:
-    """The module in `text`; `path` is what messages call it. The other arguments are those of
-    `load`.
-    """
+    """The module in `text`: what `hlofast.loads` reads with the same arguments."""
 
-def find_modules(
+def _find_modules(
     text: str | bytes | bytearray | memoryview,
     *,
     path: str | None = None,
@@ -114,10 +115,9 @@ def find_modules(
     on_error: _OnError = "raise",
     max_bytes: int | None = None,
     threads: int | None = None,
+    context: Context | None = None,
 ) -> list[FoundModule]:
-    """Every module in `text`, which may be a page, a log or a framed dump. The arguments are those
-    of `loads`; the fault of a module that cannot be read stands in its place.
-    """
+    """Every module in `text`: what `hlofast.find_modules` reads with the same arguments."""
 
 def _register_module_class(class_: type[Module]) -> None:
     """Make every module from now on an object of `class_`, a subclass of `_core.Module`."""
@@ -127,6 +127,11 @@ def _register_error_class(class_: type[ParseError]) -> None:
 
 def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]:
     """The bytes of a protobuf, with line and words of everything that it has no place for."""
+
+def _neighbours(path: str) -> tuple[tuple[str, str] | None, str | None]:
+    """What the files beside `path` say of the module in it: its chip and the file that says so, and
+    the file of the same module before optimisation.
+    """
 
 def _restore_module(text: bytes, options: dict[str, Any]) -> _module.Module:
     """What unpickling a module calls: reads `text` again as it was read, with its place in its
@@ -176,7 +181,12 @@ class Module:
     analyses.
     """
 
-    def __new__(cls, module: Module) -> Self: ...
+    def __new__(cls, module: Module, context: Context | None = None) -> Self: ...
+    @property
+    def _told(self) -> Context | None:
+        """The context that was told; None if nothing was."""
+    def _context(self, find: Callable[[], Context]) -> Context:
+        """The whole context: what `find` returns, which is called once."""
     @property
     def name(self) -> str:
         """The name."""

@@ -7,6 +7,7 @@ from operator import index
 from os import PathLike
 
 from hlofast import _core
+from hlofast.errors import ContextError
 from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line counts costs; importing typing would slow its start.
@@ -496,10 +497,13 @@ class Cost:
             figures.update(self._data.operand_sums() or ())
         return {name: value for name, value in figures.items() if value}
 
-    def mfu(self, step_seconds: float, peak_flops: float) -> Utilization:
+    def mfu(
+        self, step_seconds: float | None = None, peak_flops: float | None = None
+    ) -> Utilization:
         """Model FLOPs utilization of a device that runs this module in `step_seconds`.
 
-        `peak_flops` is what the device could do, in FLOP per second.
+        `peak_flops` is what the device could do, in FLOP per second. What is not given is that of
+        the context: its step, and the peak of its device for 16-bit floats.
 
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
         but from the operations in the program instead of a formula; HFU counts recomputation too.
@@ -510,6 +514,12 @@ class Cost:
         `step_seconds` or `peak_flops` that are not positive, and in XLA's way of counting, where
         loops count once.
         """
+        if step_seconds is None:
+            step_seconds = self.module.context.step_seconds
+        if peak_flops is None and (device := self.module.context.device) is not None:
+            peak_flops = device.per_jax_device("flops.bf16")
+        if step_seconds is None or peak_flops is None:
+            raise ContextError("mfu needs the seconds of a step and a device or its peak")
         if not step_seconds > 0 or not peak_flops > 0:
             raise ValueError("step_seconds and peak_flops are positive")
         if self.xla:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core
+from hlofast._context import mesh_for, rules_for, told_in
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast.table import Table
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from hlofast._context import MeshLike
     from hlofast._core import Mesh
     from hlofast._cost import Cost, Rules
     from hlofast._module import Module
@@ -336,20 +338,6 @@ def _side_by_side(
     return Table.of(columns)
 
 
-def compare(
-    before: Module,
-    after: Module,
-    layouts: bool,
-    backend_config: bool,
-    schedule: bool,
-    mesh: Mesh | None,
-    rules: Rules | None,
-) -> Diff:
-    """`Module.diff`."""
-    read = None if rules is None else read_rules(rules)
-    return Diff(before, after, (layouts, backend_config, schedule), mesh, read)
-
-
 def diff(
     before: Module,
     after: Module,
@@ -357,8 +345,16 @@ def diff(
     layouts: bool = True,
     backend_config: bool = True,
     schedule: bool = False,
-    mesh: Mesh | None = None,
+    mesh: MeshLike | None = None,
     rules: Rules | None = None,
 ) -> Diff:
     """What differs between two modules: `before.diff(after)`, with the arguments of that."""
-    return compare(before, after, layouts, backend_config, schedule, mesh, rules)
+    told = told_in(before)
+    if mesh is None and told is not None:
+        mesh = told.mesh
+    found = None if mesh is None else mesh_for(before, mesh)
+    if found is not None:
+        mesh_for(after, found)
+    rules = rules_for(before, rules)
+    read = None if rules is None else read_rules(rules)
+    return Diff(before, after, (layouts, backend_config, schedule), found, read)

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from hlofast._context import Context, misfit, read_mesh
+from hlofast._core import Mesh
+from hlofast._module import Module, find_modules, loads
 
-from hlofast._core import find_modules, loads
-from hlofast._module import Module
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Unpack
+
+    from hlofast._context import Told
+
+_DEEPEST = 64
+"""Levels of containers that are looked through for shardings; a tree may hold itself."""
 
 
-def from_jax(stage: Any) -> Module:
+def from_jax(stage: Any, **context: Unpack[Told]) -> Module:
     """The module of a lowered or compiled JAX function.
 
     `jax.jit(f).lower(...)` gives the program before optimisation, `.compile()` on it the one after.
+    The names and sizes of the mesh are those of the compiled function's shardings; `context` is
+    what is known of the run besides, the arguments of `hlofast.Context`.
     """
+    module = _module_of(stage)
+    told = Context(**context)
+    if told.mesh is None and (mesh := _mesh_of(stage, module)) is not None:
+        placed = mesh.placed(hosts=told.hosts, slices=told.slices)
+        values = told._values() | {"mesh": placed}
+        told = Context._of(values, told.sources | {"mesh": "shardings"})
+    return module.with_context(told) if told != Context() else module
+
+
+def _module_of(stage: Any) -> Module:
     if isinstance(stage, str | bytes):
         raise TypeError("this is text: use loads(text)")
     if hasattr(stage, "runtime_executable"):
@@ -29,6 +50,35 @@ def from_jax(stage: Any) -> Module:
     if hasattr(stage, "to_string"):
         return _only(stage.to_string())
     raise TypeError(f"expected what jax.jit(f).lower(...) returns, got {type(stage).__name__}")
+
+
+def _mesh_of(stage: Any, module: Module) -> Mesh | None:
+    """The largest mesh of a compiled function's shardings that is of the module's devices."""
+    found: Mesh | None = None
+    for name in ("input_shardings", "output_shardings"):
+        try:
+            shardings = getattr(stage, name, None)
+        except Exception:  # JAX raises what its backends raise where they have none.
+            continue
+        for mesh in _meshes(shardings, _DEEPEST):
+            if found is None or mesh.device_count > found.device_count:
+                found = mesh
+    is_fitting = found is not None and found.device_count > 1 and misfit(module, found) is None
+    return found if is_fitting else None
+
+
+def _meshes(tree: Any, depth: int) -> Iterator[Mesh]:
+    """The meshes of the named shardings in containers."""
+    if depth and isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if depth and isinstance(tree, tuple | list):
+        for branch in tree:
+            yield from _meshes(branch, depth - 1)
+    elif getattr(getattr(tree, "mesh", None), "axis_names", None):
+        try:
+            yield read_mesh(tree.mesh)
+        except (TypeError, ValueError):
+            return
 
 
 def _only(text: str) -> Module:

@@ -30,6 +30,10 @@ class Mesh:
     @staticmethod
     def parse(text: str, /, *, hosts: int | None = None, slices: int | None = None) -> Mesh:
         """Reads `data=2,model=4`."""
+    def placed(self, *, hosts: int | None = None, slices: int | None = None) -> Mesh:
+        """The same mesh on so many hosts and slices; what is not given stays as it is. A ValueError
+        says why that cannot be.
+        """
     @property
     def axis_names(self) -> tuple[str, ...]:
         """The names of the axes, major first."""

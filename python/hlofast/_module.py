@@ -14,11 +14,12 @@ from hlofast.errors import ParseError
 TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Literal
+    from typing import Any, Literal, Unpack
 
     from hlofast._check import Declaration
     from hlofast._collectives import Collectives
-    from hlofast._core import Computation, Instruction, Mesh
+    from hlofast._context import Context, MeshLike, Told
+    from hlofast._core import Computation, FoundModule, Instruction
     from hlofast._cost import Cost, CustomCallFunction, Rules
     from hlofast._diff import Diff
     from hlofast._graph import Graph
@@ -44,6 +45,30 @@ class Module(_core.Module):
 
     __slots__ = ()
 
+    @property
+    def context(self) -> Context:
+        """What is known of the run: what was told, and what the dump and its folder say.
+
+        Analyses take from it what they are not given. See `hlofast.Context`; a `ValueError` if what
+        was told is not of this module, like a mesh of another number of devices.
+        """
+        from hlofast._context import resolved
+
+        return self._context(lambda: resolved(self))
+
+    def with_context(self, context: Context | None = None, /, **changes: Unpack[Told]) -> Module:
+        """The same module in another context, or with these changes of what it was told.
+
+        Both share the text and whatever was computed that does not depend on the difference.
+        `changes` are arguments of `hlofast.Context`. A `ValueError` for what is not of this module.
+        """
+        from hlofast._context import Context, told_in
+
+        base = context or told_in(self) or Context()
+        changed = Module(self, base.replace(**changes) if changes else base)
+        changed.context  # noqa: B018 - what is not of this module is refused here.
+        return changed
+
     def table(self) -> Table:
         """The instruction table: one row per instruction, implied ones included."""
         from hlofast.table import Table
@@ -67,8 +92,10 @@ class Module(_core.Module):
         (see `hlofast.register_custom_call`), `rules` are pairs of pattern and phase, or a TOML file
         of them.
         """
+        from hlofast._context import rules_for
         from hlofast._cost import cost
 
+        rules = rules_for(self, rules)
         return cost(self, xla, backend, float32, custom_calls, rules)
 
     def matmuls(self, *, rules: Rules | None = None) -> Table:
@@ -81,34 +108,38 @@ class Module(_core.Module):
         """
         return self.cost(rules=rules).matmuls()
 
-    def collectives(self, mesh: Mesh | None = None, *, rules: Rules | None = None) -> Collectives:
+    def collectives(
+        self, mesh: MeshLike | None = None, *, rules: Rules | None = None
+    ) -> Collectives:
         """The collectives: what is sent between devices, along which axes of `mesh`, how often.
 
-        Without `mesh` the axes are those of the mesh that the text speaks of, if it does; `rules`
-        as for `cost`. See `hlofast.Collectives`.
+        `mesh` may be text like `data=2,model=4`, a mapping or a JAX mesh; without it that of the
+        context is used. `rules` as for `cost`. See `hlofast.Collectives`.
         """
         from hlofast._collectives import collectives
+        from hlofast._context import mesh_for, rules_for
 
-        return collectives(self, mesh, rules)
+        return collectives(self, mesh_for(self, mesh), rules_for(self, rules))
 
     def lint(
-        self, mesh: Mesh | None = None, *, rules: Rules | None = None, **options: float
+        self, mesh: MeshLike | None = None, *, rules: Rules | None = None, **options: float
     ) -> Findings:
         """What a change to the model, its sharding or its checkpoint policy would save.
 
         Each finding has the instructions that prove it; those with most at stake come first. `mesh`
         and `rules` as for `collectives`; `options` are thresholds, see `hlofast.Findings`.
         """
+        from hlofast._context import mesh_for, rules_for
         from hlofast._lint import lint
 
-        return lint(self, mesh, rules, options)
+        return lint(self, mesh_for(self, mesh), rules_for(self, rules), options)
 
     def remat(
         self,
         hbm: int | str | None = None,
         device: str | Device | None = None,
         *,
-        mesh: Mesh | None = None,
+        mesh: MeshLike | None = None,
         rules: Rules | None = None,
         rule: str | None = None,
     ) -> Remat:
@@ -116,12 +147,15 @@ class Module(_core.Module):
 
         Also what becomes of gathered arrays, and what to compute again so that `hbm` bytes (or
         `"16GiB"`) are enough at the peak, in which time on `device`. The axes are those of `mesh`,
-        otherwise of the mesh that the text speaks of; `rules` as for `cost`; `rule`, by which peaks
+        otherwise of the context's; `rules` as for `cost`; `rule`, by which peaks
         are counted, is one of `memory`'s. See `hlofast.Remat`.
         """
+        from hlofast import _context as known
         from hlofast._remat import remat
 
-        return remat(self, hbm, device, mesh, rules, rule)
+        budget, chip = known.hbm_for(self, hbm), known.device_for(self, device)
+        place, phases = known.mesh_for(self, mesh), known.rules_for(self, rules)
+        return remat(self, budget, chip, place, phases, rule)
 
     def stages(
         self,
@@ -139,37 +173,42 @@ class Module(_core.Module):
         most the share `most_moved` of the forward section's FLOPs to the stage before. See
         `hlofast.Stages`.
         """
+        from hlofast._context import device_for, hbm_for
         from hlofast._stages import stages
 
-        return stages(self, hbm, device, devices, most_moved)
+        budget, chip = hbm_for(self, hbm), device_for(self, device)
+        return stages(self, budget, chip, devices, most_moved)
 
     def time(
         self,
-        device: str | Device,
+        device: str | Device | None = None,
         *,
-        mesh: Mesh | str | Mapping[str, int] | None = None,
+        mesh: MeshLike | None = None,
         estimates: str = "model",
         collectives: str | Measurements | None = None,
     ) -> Time:
         """How long the module takes on `device`: a name (`"tpu-v5p"`) or a `Device`.
 
+        Without `device` that of the context is meant; a `ValueError` says that there is none.
         `mesh` names the axes and says where hosts and slices end: a `hlofast.Mesh`, text like
-        `data=2,model=4` or a mapping; without hosts and slices all devices are one level, without
-        `mesh` the one that the text speaks of is used. `estimates` is `model`, `roofline` or
-        `compiler`; `collectives` is `topology`, `speed-of-light`, `alpa` or measurements (see
+        `data=2,model=4`, a mapping or a JAX mesh, by default that of the context; without hosts and
+        slices all devices are one level. `estimates` is `model`, `roofline` or `compiler`;
+        `collectives` is `topology`, `speed-of-light`, `alpa` or measurements (see
         `hlofast.devices.read_measurements`). A `hlofast.devices.UnknownDeviceError` for a name that
         is not known.
         """
+        from hlofast._context import mesh_for, required_device
         from hlofast._time import time
 
-        return time(self, device, mesh, estimates, collectives)
+        chip = required_device(self, device)
+        return time(self, chip, mesh_for(self, mesh), estimates, collectives)
 
     def trace(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        device: str | Device,
-        mesh: Mesh | str | Mapping[str, int] | None = None,
+        device: str | Device | None = None,
+        mesh: MeshLike | None = None,
         estimates: str = "model",
         collectives: str | Measurements | None = None,
         iterations: int | None = None,
@@ -185,9 +224,11 @@ class Module(_core.Module):
         shorter than `min_duration` seconds are left out. A `ValueError` for other names, and for a
         step longer than a trace can hold.
         """
+        from hlofast._context import mesh_for, required_device
         from hlofast._trace import trace
 
-        return trace(self, path, device, mesh, estimates, collectives, iterations, min_duration)
+        chip, place = required_device(self, device), mesh_for(self, mesh)
+        return trace(self, path, chip, place, estimates, collectives, iterations, min_duration)
 
     def graph(
         self,
@@ -229,9 +270,11 @@ class Module(_core.Module):
         a name, or a `hlofast.devices.Device`. A `hlofast.devices.UnknownDeviceError` for a name
         that no device has.
         """
+        from hlofast._context import device_for
         from hlofast._memory import memory
 
-        return memory(self, rule, sizes, constants, space, schedule, device)
+        chip = device_for(self, device)
+        return memory(self, rule, sizes, constants, space, schedule, chip)
 
     def diff(
         self,
@@ -240,7 +283,7 @@ class Module(_core.Module):
         layouts: bool = True,
         backend_config: bool = True,
         schedule: bool = False,
-        mesh: Mesh | None = None,
+        mesh: MeshLike | None = None,
         rules: Rules | None = None,
     ) -> Diff:
         """What differs in `other`, whatever instructions are called there and however ordered.
@@ -249,16 +292,17 @@ class Module(_core.Module):
         `layouts` or `backend_config` those do not count; with `schedule` the order does, where both
         modules are scheduled. `mesh` and `rules` as for `collectives`. See `hlofast.Diff`.
         """
-        from hlofast._diff import compare
+        from hlofast._diff import diff
 
-        return compare(self, other, layouts, backend_config, schedule, mesh, rules)
+        options: dict[str, Any] = {"layouts": layouts, "backend_config": backend_config}
+        return diff(self, other, **options, schedule=schedule, mesh=mesh, rules=rules)
 
     def report(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
         device: str | Device | None = None,
-        mesh: Mesh | str | Mapping[str, int] | None = None,
+        mesh: MeshLike | None = None,
         config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
         plots: bool = True,
     ) -> Report:
@@ -298,6 +342,7 @@ def load(
     max_bytes: int | None = None,
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **context: Unpack[Told],
 ) -> Module:
     """The module in the file `path`; compressed files and protobufs are recognised.
 
@@ -310,20 +355,27 @@ def load(
     `Module.errors`. `max_bytes` bounds what decompression may give. `threads` is how many threads
     large texts may take, by default one per processor but at most 8; results never depend on it.
     A path with `://` in it is opened by fsspec (the extra `remote`), with `storage_options`.
+
+    `context` is what is known of the run, the arguments of `hlofast.Context`: `mesh`, `device`,
+    `hosts`, `slices`, `rules`, `hbm`, `step_seconds`. A `ValueError` for a mesh or a device that is
+    not the module's.
     """
     name = os.fspath(path)
+    told = _told(context)
     if "://" not in name:
-        return _core._load(
+        made = _core._load(
             name,
             module=module,
             strict=strict,
             on_error=on_error,
             max_bytes=max_bytes,
             threads=threads,
+            context=told,
         )
+        return _checked(made)
     from hlofast import _remote
 
-    return _core.loads(
+    made = _core._loads(
         _remote.read(name, storage_options),
         path=name,
         module=module,
@@ -331,4 +383,75 @@ def load(
         on_error=on_error,
         max_bytes=max_bytes,
         threads=threads,
+        context=told,
     )
+    return _checked(made)
+
+
+def loads(
+    text: str | bytes | bytearray | memoryview,
+    *,
+    path: str | None = None,
+    module: str | int | None = None,
+    strict: Literal[False, True, "newest"] | None = None,
+    on_error: Literal["raise", "collect"] = "raise",
+    max_bytes: int | None = None,
+    threads: int | None = None,
+    **context: Unpack[Told],
+) -> Module:
+    """The module in `text`; the other arguments are those of `load`.
+
+    `path` is what messages call it; `Module.context` looks beside such a file where there is one.
+    """
+    made = _core._loads(
+        text,
+        path=path,
+        module=module,
+        strict=strict,
+        on_error=on_error,
+        max_bytes=max_bytes,
+        threads=threads,
+        context=_told(context),
+    )
+    return _checked(made)
+
+
+def find_modules(
+    text: str | bytes | bytearray | memoryview,
+    *,
+    path: str | None = None,
+    strict: Literal[False, True, "newest"] | None = None,
+    on_error: Literal["raise", "collect"] = "raise",
+    max_bytes: int | None = None,
+    threads: int | None = None,
+    **context: Unpack[Told],
+) -> list[FoundModule]:
+    """Every module in `text`, which may be a page, a log or a framed dump.
+
+    The arguments are those of `loads`; the fault of a module that cannot be read stands in its
+    place. A context that is not of one of the modules is refused when that is analysed.
+    """
+    return _core._find_modules(
+        text,
+        path=path,
+        strict=strict,
+        on_error=on_error,
+        max_bytes=max_bytes,
+        threads=threads,
+        context=_told(context),
+    )
+
+
+def _told(context: Told) -> Context | None:
+    if not context:
+        return None
+    from hlofast._context import context_of
+
+    return context_of(context)
+
+
+def _checked(module: Module) -> Module:
+    """The module, if what was told is of it."""
+    if module._told is not None:
+        module.context  # noqa: B018 - raises
+    return module

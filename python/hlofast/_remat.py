@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core
+from hlofast._context import read_bytes
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, table_bytes
@@ -18,32 +19,6 @@ if TYPE_CHECKING:
     from hlofast._cost import Cost, Rules
     from hlofast._module import Module
     from hlofast.devices import Device
-
-_UNITS = {"": 1, "b": 1} | {
-    unit: base**power
-    for power, letter in enumerate("kmgt", 1)
-    for unit, base in ((letter + "b", 1000), (letter + "ib", 1024))
-}
-
-
-def read_bytes(text: int | str) -> int:
-    """A number of bytes, as such or as a text like `16GiB`, `900 MB`, `17179869184`.
-
-    A `ValueError` for other texts and for what is below 0 or beyond 64 bits.
-    """
-    if isinstance(text, str):
-        number = text.strip().lower()
-        unit = number.lstrip("0123456789._").strip()
-        try:
-            size = float(number[: len(number) - len(unit)]) * _UNITS[unit]
-            count = int(number) if not unit else int(size)
-        except (KeyError, ValueError, OverflowError):
-            raise ValueError(f"{text!r} is no number of bytes, such as 16GiB") from None
-    else:
-        count = text
-    if not 0 <= count < 2**63:
-        raise ValueError(f"{text!r} is no number of bytes of this world")
-    return count
 
 
 _CHANGE = Field("text", "change", "What to change in the program to the same effect.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast._remat import read_bytes
+from hlofast._context import read_bytes
 from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line lists stages; importing typing would slow its start.

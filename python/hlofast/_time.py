@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from _collections_abc import Mapping
 
 from hlofast import _core, devices
 from hlofast._core import Field
@@ -287,17 +286,12 @@ class Time:
 
 def time(
     module: Module,
-    device: str | devices.Device,
-    mesh: _core.Mesh | str | Mapping[str, int] | None,
+    chip: devices.Device,
+    mesh: _core.Mesh | None,
     estimates: str,
     collectives: str | Measurements | None,
 ) -> Time:
     """`Module.time`."""
-    chip = devices.get(device)
-    if isinstance(mesh, str):
-        mesh = _core.Mesh.parse(mesh)
-    elif isinstance(mesh, Mapping):
-        mesh = _core.Mesh(mesh)
     model = collectives if isinstance(collectives, str) else "topology"
     if model not in _MODELS:
         raise ValueError(f"collectives is one of {', '.join(_MODELS)}, or measurements")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD:python/hlofast/_toml.py
 TYPE_CHECKING = False  # The command line reads them; importing typing would slow its start.
+=======
+from hlofast._context import read_bytes
+
+TYPE_CHECKING = False
+>>>>>>> context:python/hlofast/_check/toml.py
 if TYPE_CHECKING:
     from os import PathLike
     from typing import Any

@@ -10,7 +10,6 @@ from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line writes traces; importing typing would slow its start.
 if TYPE_CHECKING:
-    from _collections_abc import Mapping
     from collections.abc import Callable
 
     from hlofast._measurements import Measurements
@@ -155,8 +154,8 @@ def of_time(time: Time, iterations: int | None, min_duration: float) -> Trace:
 def trace(
     module: Module,
     path: str | os.PathLike[str] | None,
-    device: str | devices.Device,
-    mesh: _core.Mesh | str | Mapping[str, int] | None,
+    device: devices.Device,
+    mesh: _core.Mesh | None,
     estimates: str,
     collectives: str | Measurements | None,
     iterations: int | None,

@@ -57,6 +57,10 @@ class ParseError(ValueError):
         return _restore, (self.message, self.__dict__, type(self))
 
 
+class ContextError(ValueError):
+    """What is told of a run is not of the module: another number of devices, another backend."""
+
+
 class ConfigError(ParseError):
     """A fault in the text of a config, with its place."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
 from hlofast._check.loops import is_in_layers
 from hlofast._check.program import Program, plural
-from hlofast._collectives import devices_of
+from hlofast._context import devices_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

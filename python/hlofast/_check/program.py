@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hlofast._check.declaration import Declaration, DeclaredParameter, path_of
+from hlofast._collectives import collectives
+from hlofast._remat import remat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,12 +90,12 @@ class Program:
     @cached_property
     def collectives(self) -> Collectives:
         """What devices send each other, along the axes of the mesh."""
-        return self.module.collectives(self.mesh)
+        return collectives(self.module, self.mesh, None)
 
     @cached_property
     def remat(self) -> Remat:
         """What is kept from forward to backward."""
-        return self.module.remat(mesh=self.mesh)
+        return remat(self.module, None, None, self.mesh, None, None)
 
     def memory(self, space: str = "hbm") -> Memory:
         """What is alive in a memory space; contradictions of the text are notes there."""

@@ -6,11 +6,11 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
-    from hlofast import Mesh, Module
     from hlofast._check import Declaration
+    from hlofast._context import MeshLike
+    from hlofast._module import Module
     from hlofast._report.data import Contents
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
@@ -97,28 +97,20 @@ class Report:
         return f"<Report of {self.title}: {len(self.html):,} characters of HTML>"
 
 
-def mesh_of(mesh: Mesh | str | Mapping[str, int] | None) -> Mesh | None:
-    """A mesh, from text like `data=2,model=4` or a mapping."""
-    from hlofast import Mesh
-
-    if mesh is None or isinstance(mesh, Mesh):
-        return mesh
-    return Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
-
-
 def of_module(
     module: Module,
     path: str | os.PathLike[str] | None = None,
     device: str | Device | None = None,
-    mesh: Mesh | str | Mapping[str, int] | None = None,
+    mesh: MeshLike | None = None,
     config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
     plots: bool = True,
     source: str | None = None,
 ) -> Report:
     """`Module.report`."""
+    from hlofast._context import device_for, mesh_for
     from hlofast._report.data import Analyses, contents
 
-    found = Analyses(module, device, mesh_of(mesh), config)
+    found = Analyses(module, device_for(module, device), mesh_for(module, mesh), config)
     report = Report(contents(found, source), plots=plots)
     if path is not None:
         report.save(path)
@@ -131,7 +123,7 @@ def report(
     *,
     module: str | int | None = None,
     device: str | Device | None = None,
-    mesh: Mesh | str | Mapping[str, int] | None = None,
+    mesh: MeshLike | None = None,
     config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
     plots: bool = True,
 ) -> Report:
@@ -150,12 +142,14 @@ def report(
         return of_module(found, out, device, mesh, config, plots, os.fspath(path))
     if module is not None or config is not None:
         raise ValueError(f"{os.fspath(path)}: a directory; module and config are of one module")
+    from hlofast._context import read_mesh
     from hlofast._report.directory import contents
 
-    made = Report(contents(os.fspath(path), device, mesh_of(mesh)), plots=plots)
+    read = None if mesh is None else read_mesh(mesh)
+    made = Report(contents(os.fspath(path), device, read), plots=plots)
     if out is not None:
         made.save(out)
     return made
 
 
-__all__: list[str] = ["Report", "mesh_of", "of_module", "report"]
+__all__: list[str] = ["Report", "of_module", "report"]

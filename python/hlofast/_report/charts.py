@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 from hlofast import _core
+from hlofast._context import device_for
 from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.scopes import scopes
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast._collectives import Collectives
-    from hlofast._core import Mesh
+    from hlofast._context import MeshLike
     from hlofast._cost import Cost
     from hlofast._memory import Memory
     from hlofast._module import Module
@@ -65,18 +66,20 @@ class Plot:
         self,
         device: str | Device | None = None,
         *,
-        mesh: Mesh | None = None,
+        mesh: MeshLike | None = None,
     ) -> Any:
         """FLOPs per byte of HBM and FLOP per second of the instructions of one step.
 
-        Without a device the speed is not known, and the FLOPs of a step stand in its place.
+        Without a device, here or in the context, the speed is not known, and the FLOPs of a step
+        stand in its place.
         """
-        time = None if device is None else self._module.time(device, mesh=mesh)
+        chip = device_for(self._module, device)
+        time = None if chip is None else self._module.time(chip, mesh=mesh)
         return draw.drawn(roofline(self._module.cost(), time))
 
     def collectives(
         self,
-        mesh: Mesh | None = None,
+        mesh: MeshLike | None = None,
         *,
         device: str | Device | None = None,
     ) -> Any:
@@ -84,10 +87,11 @@ class Plot:
 
         With a device over the simulated seconds of a step, else over the steps of the schedule.
         """
-        if device is None:
+        chip = device_for(self._module, device)
+        if chip is None:
             when: Time | Memory = self._module.memory()
         else:
-            when = self._module.time(device, mesh=mesh)
+            when = self._module.time(chip, mesh=mesh)
         return draw.drawn(sent_when(self._module.collectives(mesh), when))
 
     def scopes(self, by: str = "flops") -> Any:

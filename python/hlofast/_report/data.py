@@ -6,7 +6,6 @@ import warnings
 from os import PathLike
 
 from hlofast import _text as output
-from hlofast._collectives import misfit
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import summary as say_summary
 from hlofast.cli import time as say_time
@@ -130,7 +129,7 @@ class Analyses:
     def __init__(
         self,
         module: Module,
-        device: str | Device | None,
+        device: Device | None,
         mesh: Mesh | None,
         config: Declaration | EffectiveConfig | str | PathLike[str] | None,
     ) -> None:
@@ -212,11 +211,9 @@ def contents(found: Analyses, path: str | None) -> Contents:
 
 
 def _mesh(found: Analyses, mesh: Mesh) -> str:
-    """The mesh, where it is from, and whether it has other devices than the module."""
+    """The mesh, and where it is from."""
     source = found.collectives.mesh_source or "given"
-    text = f"{mesh} ({say_collectives.SOURCES[source]})"
-    wrong = misfit(found.module, mesh) if source == "given" else None
-    return text if wrong is None else f"{text}; {wrong}"
+    return f"{mesh} ({say_collectives.SOURCES[source]})"
 
 
 def _device(time: Time) -> str:

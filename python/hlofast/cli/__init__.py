@@ -212,5 +212,12 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit:
         raise  # Help, and wrong usage: argparse has said what there is to say.
     except BaseException as error:  # A panic of the core is no `Exception`.
+        # Loaded only now: most verbs end without it.
+        from hlofast._text import complain
+        from hlofast.errors import ContextError
+
+        if isinstance(error, ContextError):
+            complain(str(error))
+            return USAGE
         return _internal_error(error)
     return code

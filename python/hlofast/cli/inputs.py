@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from hlofast import Mesh, Module
+    from hlofast import Context, Mesh, Module
     from hlofast.devices import Device
 
 
@@ -82,17 +82,57 @@ def read_mesh(arguments: argparse.Namespace) -> tuple[bool, Mesh | None]:
 
 
 def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
-    """Say where the mesh that was given has other devices than a module."""
+    """End with exit code 2 where the mesh that was given has other devices than a module."""
     if mesh is not None:
-        from hlofast._collectives import devices_of, misfit
+        from hlofast._context import refuse_misfit
 
-        text = misfit(module, mesh)
-        if text is None:
-            return
-        slices, rest = divmod(mesh.device_count, devices_of(module))
-        if slices > 1 and not rest and mesh.slices is None:
-            text += f"; if it is the program of one slice of {slices}, give --slices {slices}"
-        complain(f"note: {path}: {text}")
+        try:
+            refuse_misfit(module, mesh)
+        except hlofast.ContextError as error:
+            raise hlofast.ContextError(f"{path}: {error}") from None
+
+
+def add_context(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say what is known of the run."""
+    add_mesh(parser)
+    add_device(parser)
+    add_rules(parser)
+    parser.add_argument("--hbm", metavar="16GiB", help="memory that a device may use")
+    parser.add_argument("--step-seconds", metavar="300ms", help="how long a step took")
+
+
+def read_context(arguments: argparse.Namespace) -> Context:
+    """What the arguments of `add_context` say, for `Reader`.
+
+    A `ContextError`, which ends the command line with exit code 2, for what makes no sense.
+    """
+    told = hlofast.Context()
+    for name in ("mesh", "device", "rules", "hbm", "step_seconds", "hosts", "slices"):
+        text = getattr(arguments, name)
+        if text is None or (name in ("hosts", "slices") and arguments.mesh is not None):
+            continue
+        option = f"--{name.replace('_', '-')} {text}"
+        try:
+            changes: dict[str, Any] = {name: text}
+            if name == "mesh":
+                changes |= {"hosts": arguments.hosts, "slices": arguments.slices}
+            elif name == "device":
+                changes[name] = _device(text, arguments.devices)
+            told = told.replace(**changes)
+        except OSError as error:
+            place = error.filename or option
+            raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
+        except (ValueError, OverflowError) as error:
+            raise hlofast.ContextError(f"{option}: {error}") from None
+    if arguments.hbm is not None:
+        note_small(arguments.hbm)
+    return told
+
+
+def _device(name: str, table: str | None) -> Device:
+    from hlofast import devices
+
+    return (devices.load(table) if table else devices.built_in())[name]
 
 
 def note_small(size: str) -> None:
@@ -189,8 +229,10 @@ class Failures:
 class Reader(Failures):
     """Iterates over the modules that the arguments select; tells people what cannot be read."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, context: Context | None = None) -> None:
         super().__init__()
+        self.context = context
+        """What is known of the run, from `read_context`."""
         self.files: list[str] = getattr(arguments, "files", None) or [arguments.file]
         self.wanted: str | None = arguments.module
         self._nothing_matched: list[str] = []
@@ -235,7 +277,13 @@ class Reader(Failures):
                 if (fault := found.module.missing_entry) is not None:
                     # What there is is shown, and nobody takes it for the program.
                     self.failed(name, fault)
-                yield Found(found.module, name, found.line, found.label)
+                module = found.module
+                if self.context is not None:
+                    try:
+                        module = module.with_context(self.context)
+                    except hlofast.ContextError as error:
+                        raise hlofast.ContextError(f"{name}: {error}") from None
+                yield Found(module, name, found.line, found.label)
 
 
 def only(reader: Reader) -> Found | None:

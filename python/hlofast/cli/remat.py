@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hlofast import _text as output
+from hlofast._context import read_bytes
 from hlofast._memory import RULES, SPACES
-from hlofast._remat import read_bytes
 from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs
 
 TYPE_CHECKING = False

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _reader(arguments: argparse.Namespace) -> Any:
     """What analyses a module; a KeyError or ValueError for arguments without sense."""
     import hlofast
-    from hlofast._remat import read_bytes
+    from hlofast._context import read_bytes
 
     if arguments.hbm is not None:
         inputs.note_small(arguments.hbm)
