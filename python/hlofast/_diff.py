@@ -148,10 +148,10 @@ class Diff:
 
         Columns: `measure` (instructions, computations, flops, transcendentals, bytes_accessed,
         live_peak (bytes), collectives, payload and wire_bytes (of all executions)), `before`,
-        `after`, `change` (their difference; unknown where either is), `is_lower_bound` (where FLOPs
-        are missing in either module, see `Cost.mfu`), `provenance`: counts are exact, the others are
-        modelled. Instructions and computations are those that the texts write, as in `Module.summary`; `notes` says how many
-        more they imply where that differs.
+        `after`, `change` (their difference; unknown where either is), `is_lower_bound` (where
+        FLOPs are missing in either module, see `Cost.mfu`), `provenance`: counts are exact, the
+        others are modelled. Instructions and computations are those that the texts write, as in
+        `Module.summary`; `notes` says how many more they imply where that differs.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),

@@ -47,7 +47,7 @@ def _scan_words() -> tuple[list[str], list[str], list[str]]:
     """The tables of a scan, then kinds of files and stages of modules."""
 
 def _scan_fields(table: str) -> list[Field]:
-    """The names of a table's columns, each with its type in the words of Arrow."""
+    """The fields of a table of scans."""
 
 def _scan_rows(table: str, length: int, columns: dict[str, list[Any]]) -> ScanTable:
     """A table from the values of its columns, None for what is unknown or absent; of a column that

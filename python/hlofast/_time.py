@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from hlofast import _core, devices
 from hlofast._core import Field
 from hlofast.table import Table, column_of

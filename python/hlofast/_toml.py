@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD:python/hlofast/_toml.py
 TYPE_CHECKING = False  # The command line reads them; importing typing would slow its start.
-=======
-from hlofast._context import read_bytes
-
-TYPE_CHECKING = False
->>>>>>> context:python/hlofast/_check/toml.py
 if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
@@ -47,7 +41,7 @@ def read_tables(text: str, source: str) -> dict[str, Any]:
 
 def read_size(value: object, place: str) -> int:
     """A number of bytes, as such or as a text; a `ValueError` that names `place` for others."""
-    from hlofast._remat import read_bytes
+    from hlofast._context import read_bytes
 
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{place} is a number of bytes, such as 16GiB")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hlofast._collectives import KEYS, Collectives
-from hlofast._text import add_top
-from hlofast.cli import USAGE, inputs, results
+from hlofast.cli import results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from hlofast._result import Result, Section
+    from hlofast.cli import inputs
 
 EXAMPLES = """\
 examples:
@@ -33,32 +33,23 @@ permute or a transfer, (n-1)/n in others.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    inputs.add_files(parser)
-    results.add_json(parser)
-    inputs.add_mesh(parser)
+    results.add_usual(parser)
     parser.add_argument(
         "--by", choices=list(KEYS), help="totals by this only (default by axis, then each one)"
     )
-    add_top(parser)
     parser.add_argument(
         "--pieces", action="store_true", help="list the arrays that collectives put together"
     )
     parser.add_argument(
         "--alpa", action="store_true", help="Alpa's counters, costs and gradient channels"
     )
-    inputs.add_rules(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the collectives of every module."""
-    given = inputs.read_mesh_and_rules(arguments)
-    if given is None:
-        return USAGE
-    mesh, rules = given
 
     def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
-        inputs.note_misfit(found.module, found.path, mesh)
-        sent = found.module.collectives(mesh, rules=rules)
+        sent = found.module.collectives()
         return sent, sent.sections(arguments.by, pieces=arguments.pieces, alpa=arguments.alpa)
 
     return results.run_modules(Collectives, arguments, analyse)

@@ -22,6 +22,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def add_usual(parser: argparse.ArgumentParser) -> None:
+    """Declare what every verb over modules takes: files, `--json`, `--top`, the context."""
+    from hlofast.cli import inputs
+
+    inputs.add_files(parser)
+    add_json(parser)
+    _text.add_top(parser)
+    inputs.add_context(parser)
+
+
 class Shower:
     """Shows results one by one; JSON comes as one document at the end."""
 
@@ -68,10 +78,14 @@ def run_modules(
     arguments: argparse.Namespace,
     analyse: Callable[[Found], tuple[Result, Iterable[Section] | None]],
 ) -> int:
-    """Show what `analyse` finds in every module that the arguments select; the exit code."""
+    """Show what `analyse` finds in every module that the arguments select; the exit code.
+
+    Modules have the context that the arguments of `inputs.add_context` describe.
+    """
     from hlofast.cli import inputs
 
     reader = inputs.Reader(arguments)
+    reader.context = inputs.read_context(arguments)
     shower = Shower(kind, arguments)
     for found in reader:
         result, sections = analyse(found)

@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 
 /// Adds FLOPs, transcendentals and bytes; as XLA counts, bytes are not told apart.
 fn add_totals(table: &mut Columns, totals: &[Totals], is_xla: bool, each: fn(Field) -> Field) {
+    // XLA counts -1 for what it knows nothing of.
+    let signed = |field: Field| if is_xla { field.signed() } else { field };
     let mut add = |field: Field, of: fn(&Totals) -> i128| {
-        table.numbers(each(field), totals.iter().map(|totals| narrow(of(totals))));
+        table.numbers(signed(each(field)), totals.iter().map(|totals| narrow(of(totals))));
     };
     add(common::flops(), |totals| totals.flops);
     add(common::transcendentals(), |totals| totals.transcendentals);
