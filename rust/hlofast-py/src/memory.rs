@@ -98,7 +98,7 @@ pub fn _xla_memory<'py>(
     let py = module.py();
     let stage = &module.get().held.stage;
     let account = py.detach(|| match table_bytes.map(Tables::Rounded) {
-        None => *stage.account(),
+        None => stage.account().copied(),
         tables => xla_account(stage.module(), tables),
     });
     let account = account.map_err(failed)?;

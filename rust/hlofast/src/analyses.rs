@@ -29,12 +29,6 @@ use std::sync::{Arc, OnceLock};
 /// A result that contexts share where it does not depend on what they differ in.
 type Slot<T> = Arc<OnceLock<T>>;
 
-/// The peak and live ranges, or why there are none.
-type Alive = Result<Memory, MemoryError>;
-
-/// XLA's account, or why there is none.
-type Account = Result<XlaAccount, MemoryError>;
-
 /// A module, what is told about its run, and what has been found so far.
 ///
 /// `M` is how the module is held: `&Module` to borrow it, `Arc<Module>` to share it.
@@ -46,8 +40,8 @@ pub struct Analyses<M> {
     facts: Slot<Facts>,
     summary: Slot<Summary>,
     derived_mesh: Slot<Option<DerivedMesh>>,
-    memory: Slot<Alive>,
-    account: Slot<Account>,
+    memory: Slot<Result<Memory, MemoryError>>,
+    account: Slot<Result<XlaAccount, MemoryError>>,
     // With phase rules.
     attribution: Slot<Attribution>,
     // With options of costs.
@@ -96,8 +90,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         }
     }
 
-    /// Of the same module in another context. Both share what does not depend on the difference,
-    /// whichever is asked for it first.
+    /// Of the same module in another context. The two share every result that the difference does
+    /// not change, whichever of them makes it.
     pub fn with_context(&self, context: Context) -> Self
     where
         M: Clone,
@@ -242,22 +236,26 @@ impl<M: Borrow<Module>> Analyses<M> {
     }
 
     /// What is alive when, counted as [`memory::Options::default`] says.
-    pub fn memory(&self) -> &Alive {
-        self.memory.get_or_init(|| self.memory_with(&memory::Options::default()))
+    pub fn memory(&self) -> Result<&Memory, MemoryError> {
+        let find = || self.memory_with(&memory::Options::default());
+        self.memory.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
     /// What is alive when, counted as `options` say.
-    pub fn memory_with(&self, options: &memory::Options) -> Alive {
+    pub fn memory_with(&self, options: &memory::Options) -> Result<Memory, MemoryError> {
         memory(self.module(), options)
     }
 
     /// XLA's account of the compiled program.
-    pub fn account(&self) -> &Account {
-        self.account.get_or_init(|| memory::xla_account(self.module(), None))
+    pub fn account(&self) -> Result<&XlaAccount, MemoryError> {
+        let find = || memory::xla_account(self.module(), None);
+        self.account.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
     /// [`Analyses::memory`] and [`Analyses::account`], which take less time together.
-    pub fn memory_and_account(&self) -> (&Alive, &Account) {
+    pub fn memory_and_account(
+        &self,
+    ) -> (Result<&Memory, MemoryError>, Result<&XlaAccount, MemoryError>) {
         if self.memory.get().is_none() && self.account.get().is_none() {
             let found = memory_and_account(self.module(), &memory::Options::default());
             // Where threads race for it, the first result stays. They are equal.
@@ -302,7 +300,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The findings, from the thresholds of `options` on.
     pub fn lint_with(&self, options: &lint::Options) -> Findings {
         let (cost, attribution) = (self.cost(), self.attribution());
-        lint::lint(self.module(), cost, attribution, self.collectives(), self.mesh(), options)
+        let mesh = || self.mesh();
+        lint::lint(self.module(), cost, attribution, self.collectives(), &mesh, options)
     }
 
     /// The pipeline stages.
@@ -360,12 +359,15 @@ impl<M: Borrow<Module>> Analyses<M> {
         summarise(self.module(), options)
     }
 
-    /// Bytes of what was found so far that grows with the module: columns, phases, collectives.
+    /// Bytes of columns, phases, collectives and the report of what is computed again, as far as
+    /// they were found.
     pub fn heap_bytes(&self) -> usize {
         self.facts.get().map_or(0, Facts::heap_bytes)
             + self.attribution.get().map_or(0, Attribution::heap_bytes)
             + self.cost.get().map_or(0, Cost::heap_bytes)
             + self.collectives.get().map_or(0, |found| found.heap_bytes())
+            + self.remat.get().map_or(0, Report::heap_bytes)
+            + self.sent.get().map_or(0, Sent::heap_bytes)
             + self.uncertain.get().map_or(0, |column| 16 * column.capacity())
             + self.multiplicity.get().map_or(0, |column| 8 * column.capacity())
             + self.bytes_accessed.get().map_or(0, |column| 8 * column.capacity())

@@ -1,7 +1,115 @@
-//! hlofast reads XLA HLO text dumps into a frozen, column-oriented module and analyses them.
+//! hlofast reads XLA HLO dumps into a frozen, column-oriented module and analyses them.
 //!
-//! Start at [`parse()`]: it turns a [`text::Source`] into an [`ir::Module`]. The crate knows no
-//! Python; the bindings crate hands it bytes. Only [`dump`] reads files.
+//! [`parse()`] turns a [`text::Source`] into an [`ir::Module`]; [`unpack`] makes the source of bytes
+//! that may be compressed, or a protobuf. [`Analyses`] answers questions about the module: each
+//! analysis is a method, and is made when it is first asked for. What the text does not say (mesh,
+//! device, phase rules, costs of custom calls) is told in a [`Context`]. The crate knows no Python,
+//! and only [`dump`] reads files.
+//!
+//! # What a module costs, by phase
+//!
+//! ```
+//! use hlofast::cost::GroupKey;
+//! use hlofast::text::OpenOptions;
+//! use hlofast::{Analyses, Options, parse, unpack};
+//! use std::sync::Arc;
+//!
+//! // As read from a file.
+//! let bytes = br#"HloModule step
+//!
+//! ENTRY main {
+//!   x = f32[8,16] parameter(0)
+//!   w = f32[16,4] parameter(1)
+//!   y = f32[8,4] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/jvp(M)/dot"}
+//!   ROOT g = f32[16,4] dot(x, y), lhs_contracting_dims={0}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/transpose(jvp(M))/dot"}
+//! }
+//! "#;
+//! let source = unpack(Arc::new(bytes.to_vec()), &OpenOptions::default())?;
+//! let module = parse(source, &Options::default())?;
+//! let analyses = Analyses::new(&module);
+//! let flops = |phase: &str| {
+//!     let phases = analyses.cost_by(GroupKey::Phase);
+//!     let found = phases.iter().find(|group| group.label == phase.as_bytes());
+//!     found.map(|group| group.totals.flops)
+//! };
+//! assert_eq!(flops("forward"), Some(2 * 8 * 16 * 4));
+//! assert_eq!(flops("backward"), Some(2 * 8 * 16 * 4));
+//! # Ok::<(), hlofast::ParseError>(())
+//! ```
+//!
+//! # Along which axes of a mesh collectives go
+//!
+//! ```
+//! use hlofast::comms::Mesh;
+//! use hlofast::{Analyses, Context, Options, parse, text::Source};
+//!
+//! let text = "HloModule step, num_partitions=8
+//!
+//! sum {
+//!   a = f32[] parameter(0)
+//!   b = f32[] parameter(1)
+//!   ROOT c = f32[] add(a, b)
+//! }
+//!
+//! ENTRY main {
+//!   p = f32[256] parameter(0)
+//!   ROOT r = f32[256] all-reduce(p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=sum
+//! }
+//! ";
+//! let module = parse(Source::from_slice(text.as_bytes()), &Options::default())?;
+//! let mesh = Mesh::parse("data=2,model=4").ok();
+//! let analyses = Analyses::with(&module, Context { mesh, ..Context::default() });
+//! let sent = analyses.sent();
+//! assert_eq!(sent.along[0].axes, "model");
+//! assert_eq!(sent.found.collectives[0].payload(), Some(1024));
+//! // Each device sends this much around a ring.
+//! assert_eq!(sent.wire_bytes(0), 1536);
+//! # Ok::<(), hlofast::ParseError>(())
+//! ```
+//!
+//! # What needs memory at the peak
+//!
+//! ```
+//! use hlofast::{Analyses, Options, parse, text::Source};
+//!
+//! let text = "HloModule step, is_scheduled=true
+//!
+//! ENTRY main {
+//!   p = f32[256] parameter(0)
+//!   wide = f32[4,256] broadcast(p), dimensions={1}
+//!   ROOT narrow = f32[1,4] slice(wide), slice={[0:1], [0:4]}
+//! }
+//! ";
+//! let module = parse(Source::from_slice(text.as_bytes()), &Options::default())?;
+//! let analyses = Analyses::new(&module);
+//! let memory = analyses.memory()?;
+//! assert_eq!(memory.peak.bytes, 1024 + 4096 + 16);
+//! let largest = &memory.live_at(&module, memory.peak.step)[0];
+//! assert_eq!(module.instruction_name(largest.row), b"wide");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What would be better otherwise
+//!
+//! ```
+//! use hlofast::{Analyses, Options, parse, text::Source};
+//!
+//! let text = "HloModule step, num_partitions=4
+//!
+//! ENTRY main {
+//!   w = f32[64,64] parameter(0)
+//!   a = f32[256,64] all-gather(w), channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true, dimensions={0}
+//!   b = f32[256,64] all-gather(w), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true, dimensions={0}
+//!   ROOT c = f32[256,64] add(a, b)
+//! }
+//! ";
+//! let module = parse(Source::from_slice(text.as_bytes()), &Options::default())?;
+//! let analyses = Analyses::new(&module);
+//! let finding = &analyses.lint().findings[0];
+//! assert_eq!(finding.code.as_str(), "gathered-twice");
+//! println!("{}: {}", finding.message, finding.remedy);
+//! # Ok::<(), hlofast::ParseError>(())
+//! ```
 
 pub mod analyses;
 pub mod comms;

@@ -96,12 +96,12 @@ pub struct Beside<'a> {
 
 /// The tables of a module, which may lie at several places.
 #[derive(Clone, Debug, Default)]
-pub struct Analysed {
+pub struct ModuleTables {
     name: Vec<u8>,
     tables: Vec<(TableKind, Columns)>,
 }
 
-impl Analysed {
+impl ModuleTables {
     /// The tables of the module at `place`, also those without rows.
     pub fn at(self, place: &Place<'_>) -> impl Iterator<Item = (TableKind, Columns)> {
         self.tables.into_iter().map(move |(kind, columns)| {
@@ -147,7 +147,7 @@ pub fn analyse(
     beside: Beside<'_>,
     options: &AnalysisOptions,
     deadline: Option<Instant>,
-) -> Result<Analysed, OutOfTime> {
+) -> Result<ModuleTables, OutOfTime> {
     let in_time = |before: &'static str| match deadline {
         Some(deadline) if Instant::now() >= deadline => Err(OutOfTime { before }),
         _ => Ok(()),
@@ -201,9 +201,9 @@ pub fn analyse(
         row.numbers("wire_bytes", one(wire));
         row.numbers("unknown_collectives", one(unknown));
         row.texts("mesh", text(&mesh.map(Mesh::to_text).unwrap_or_default()));
-        let peak = in_memory.as_ref().map_or(-1, |memory| memory.peak.bytes);
+        let peak = in_memory.map_or(-1, |memory| memory.peak.bytes);
         row.numbers("live_peak", one(peak));
-        let of = |get: fn(&memory::XlaAccount) -> i64| account.as_ref().map_or(-1, get);
+        let of = |get: fn(&memory::XlaAccount) -> i64| account.map_or(-1, get);
         row.numbers("xla_peak", one(of(|account| account.peak)));
         row.numbers("argument_bytes", one(of(|account| account.device.argument)));
         row.numbers("output_bytes", one(of(|account| account.device.output)));
@@ -212,8 +212,11 @@ pub fn analyse(
         row.numbers("allocated_bytes", one(files.allocated_bytes.unwrap_or(-1)));
         row.numbers("live_range_peak", one(files.live_range_peak.unwrap_or(-1)));
         row.numbers("usage_report_bytes", one(files.usage_report_bytes.unwrap_or(-1)));
-        let refused = in_memory.as_ref().err().or(account.as_ref().err());
-        row.texts("memory_error", text(&refused.map(ToString::to_string).unwrap_or_default()));
+        let refused = in_memory.err().or(account.err());
+        row.texts(
+            "memory_error",
+            text(&refused.map(|error| error.to_string()).unwrap_or_default()),
+        );
         row.texts("device", text(beside.device.map_or("", |device| device.name.as_str())));
         let step = timed.map(|timed| &timed.simulation.step);
         let seconds = |get: fn(&time::Split) -> f64| step.map_or(f64::NAN, get);
@@ -252,7 +255,7 @@ pub fn analyse(
         add(TableKind::Lint, table::findings(module, &analyses.lint().findings));
     }
     in_time("the end")?;
-    Ok(Analysed { name: module.name().to_vec(), tables })
+    Ok(ModuleTables { name: module.name().to_vec(), tables })
 }
 
 /// What XLA's memory files say of a module; nothing of those that are another module's.
