@@ -508,7 +508,7 @@ class TestCommand:
 
     def test_what_cannot_be_written_is_said(self, train_step: Path, tmp_path: Path) -> None:
         path = tmp_path / "no" / "folder" / "x.json"
-        done = hlofast_command("trace", "--device", "h100", train_step, "-o", path)
+        done = hlofast_command("trace", "--device", "v5e", train_step, "-o", path)
         assert done.returncode == 3
         assert f"{path}: No such file or directory" in done.stderr
         assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ use hlofast::Provenance;
 use hlofast::cost::custom_call::{CustomCallCost, CustomCallKind};
 use hlofast::cost::explain::explain;
 use hlofast::cost::{self, Backend, Cost, GroupKey, Options};
-use hlofast::flow::{AttributionOptions, Phase, Rules};
+use hlofast::flow::{Phase, Rules};
 use hlofast::ir::{Module as CoreModule, Opcode, Row};
 use hlofast::table::{self, Field, ScopeTexts, common};
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -39,7 +39,7 @@ impl CostData {
     }
 }
 
-/// Counts the cost of `module`.
+/// Counts the cost of `module`. What is not given is that of its context.
 #[pyfunction]
 #[pyo3(signature = (module, *, xla=false, backend=None, float32=false, custom_calls=None, rules=None))]
 pub fn _cost(
@@ -52,14 +52,18 @@ pub fn _cost(
 ) -> PyResult<CostData> {
     let py = module.py();
     let backend = backend.map(backend_of).transpose()?;
-    let rules = read_rules(rules.unwrap_or_default())?;
-    let mut overrides: Vec<_> =
-        custom_calls.unwrap_or_default().into_iter().map(overridden).collect();
-    overrides.sort_unstable_by_key(|entry| entry.0);
-    let cost = Options { is_xla: xla, is_float32: float32, backend, overrides };
+    let rules = rules.map(read_rules).transpose()?;
     let held = module.get().held.with_context(|context| {
-        context.cost = cost;
-        context.attribution = AttributionOptions { rules };
+        let told = &mut context.cost;
+        (told.is_xla, told.is_float32) = (xla, float32);
+        told.backend = backend.or(told.backend);
+        if let Some(calls) = custom_calls {
+            told.overrides = calls.into_iter().map(overridden).collect();
+            told.overrides.sort_unstable_by_key(|entry| entry.0);
+        }
+        if let Some(rules) = rules {
+            context.attribution.rules = rules;
+        }
     });
     py.detach(|| held.stage.cost());
     Ok(CostData { held })

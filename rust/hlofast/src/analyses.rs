@@ -90,8 +90,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         }
     }
 
-    /// Of the same module in another context. Both share what does not depend on the difference,
-    /// whichever is asked for it first.
+    /// Of the same module in another context. The two share every result that the difference does
+    /// not change, whichever of them makes it.
     pub fn with_context(&self, context: Context) -> Self
     where
         M: Clone,
@@ -300,7 +300,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The findings, from the thresholds of `options` on.
     pub fn lint_with(&self, options: &lint::Options) -> Findings {
         let (cost, attribution) = (self.cost(), self.attribution());
-        lint::lint(self.module(), cost, attribution, self.collectives(), self.mesh(), options)
+        let mesh = || self.mesh();
+        lint::lint(self.module(), cost, attribution, self.collectives(), &mesh, options)
     }
 
     /// The pipeline stages.
@@ -358,12 +359,15 @@ impl<M: Borrow<Module>> Analyses<M> {
         summarise(self.module(), options)
     }
 
-    /// Bytes of what was found so far that grows with the module: columns, phases, collectives.
+    /// Bytes of columns, phases, collectives and the report of what is computed again, as far as
+    /// they were found.
     pub fn heap_bytes(&self) -> usize {
         self.facts.get().map_or(0, Facts::heap_bytes)
             + self.attribution.get().map_or(0, Attribution::heap_bytes)
             + self.cost.get().map_or(0, Cost::heap_bytes)
             + self.collectives.get().map_or(0, |found| found.heap_bytes())
+            + self.remat.get().map_or(0, Report::heap_bytes)
+            + self.sent.get().map_or(0, Sent::heap_bytes)
             + self.uncertain.get().map_or(0, |column| 16 * column.capacity())
             + self.multiplicity.get().map_or(0, |column| 8 * column.capacity())
             + self.bytes_accessed.get().map_or(0, |column| 8 * column.capacity())

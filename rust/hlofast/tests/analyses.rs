@@ -172,7 +172,7 @@ fn results_are_those_of_the_functions() {
     assert_eq!(analyses.bytes_accessed()[y], 4 * (8 * 16 + 16 * 4 + 8 * 4));
     let found = analyses.collectives();
     let options = lint::Options { min_share: 0.0, ..Default::default() };
-    let direct = lint::lint(&module, cost, attribution, found, analyses.mesh(), &options);
+    let direct = lint::lint(&module, cost, attribution, found, &|| analyses.mesh(), &options);
     assert_eq!(analyses.lint_with(&options).findings, direct.findings);
     let options = time::Options { device: device(), mesh: context.mesh, ..Default::default() };
     let direct = time::time(&module, cost, found, &options);

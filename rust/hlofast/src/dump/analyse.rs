@@ -96,12 +96,12 @@ pub struct Beside<'a> {
 
 /// The tables of a module, which may lie at several places.
 #[derive(Clone, Debug, Default)]
-pub struct Analysed {
+pub struct ModuleTables {
     name: Vec<u8>,
     tables: Vec<(TableKind, Columns)>,
 }
 
-impl Analysed {
+impl ModuleTables {
     /// The tables of the module at `place`, also those without rows.
     pub fn at(self, place: &Place<'_>) -> impl Iterator<Item = (TableKind, Columns)> {
         self.tables.into_iter().map(move |(kind, columns)| {
@@ -172,7 +172,7 @@ pub fn analyse(
     beside: Beside<'_>,
     options: &AnalysisOptions,
     deadline: Option<Instant>,
-) -> Result<Analysed, OutOfTime> {
+) -> Result<ModuleTables, OutOfTime> {
     let in_time = |before: &'static str| match deadline {
         Some(deadline) if Instant::now() >= deadline => Err(OutOfTime { before }),
         _ => Ok(()),
@@ -404,7 +404,7 @@ pub fn analyse(
         add(TableKind::Lint, table::findings(module, &analyses.lint().findings));
     }
     in_time("the end")?;
-    Ok(Analysed { name: module.name().to_vec(), tables })
+    Ok(ModuleTables { name: module.name().to_vec(), tables })
 }
 
 /// What XLA's memory files say of a module; nothing of those that are another module's.

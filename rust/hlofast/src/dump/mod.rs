@@ -22,7 +22,8 @@ mod target;
 pub mod walk;
 
 pub use analyse::{
-    Analysed, AnalysisOptions, Beside, OutOfTime, Place, TableKind, Tables, analyse, hexadecimal,
+    AnalysisOptions, Beside, ModuleTables, OutOfTime, Place, TableKind, Tables, analyse,
+    hexadecimal,
 };
 pub use group::{Program, Programs, programs};
 pub use kind::{Kind, Stage, Status};

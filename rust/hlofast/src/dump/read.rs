@@ -1,6 +1,8 @@
 //! One file: read, taken apart and analysed, or the reason why not.
 
-use super::analyse::{Analysed, AnalysisOptions, Beside, Place, TableKind, analyse, hexadecimal};
+use super::analyse::{
+    AnalysisOptions, Beside, ModuleTables, Place, TableKind, analyse, hexadecimal,
+};
 use super::kind::{Kind, Status};
 use super::name::{self, FileName};
 use super::repeated::Repeated;
@@ -308,7 +310,12 @@ impl Context<'_> {
     }
 
     /// Adds the rows of a module that was analysed.
-    fn rows(&self, mut outcome: Outcome, analysed: Analysed, section: Option<Section>) -> Outcome {
+    fn rows(
+        &self,
+        mut outcome: Outcome,
+        analysed: ModuleTables,
+        section: Option<Section>,
+    ) -> Outcome {
         let Section { line, label } = section.unwrap_or(Section { line: 1, label: None });
         let label = label.as_deref();
         let own = self.survey.name(outcome.file);

@@ -2,7 +2,7 @@
 //! module. What was found in one of them holds for the others, if each is one module and has no files
 //! beside it that say more.
 
-use super::analyse::Analysed;
+use super::analyse::ModuleTables;
 use crate::time::Device;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +36,7 @@ struct Kept {
 #[derive(Debug)]
 pub(super) struct Found {
     /// The tables of its one module.
-    pub analysed: Analysed,
+    pub analysed: ModuleTables,
     /// Bytes of its text.
     pub text_bytes: u64,
 }
@@ -62,7 +62,7 @@ impl Repeated {
         &self,
         digest: Digest,
         device: Option<&Device>,
-        analysed: &Analysed,
+        analysed: &ModuleTables,
         text_bytes: u64,
     ) {
         if analysed.heap_bytes() > self.limit / 4 {

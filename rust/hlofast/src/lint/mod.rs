@@ -72,15 +72,17 @@ const RULES: [Rule; Code::ALL.len()] = [
     widened_weights_kept::RULE,
 ];
 
-/// The findings in `module`, those with most at stake first. With a `mesh` they name its axes;
-/// without one those of the mesh that the text speaks of.
-pub fn lint(
-    module: &Module,
-    cost: &Cost,
-    attribution: &Attribution,
-    collectives: &Collectives,
-    mesh: Option<&Mesh>,
-    options: &Options,
+/// The mesh of a program, worked out where a rule asks for it.
+pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
+
+/// The findings in `module`, those with most at stake first. They name the axes of `mesh`.
+pub fn lint<'a>(
+    module: &'a Module,
+    cost: &'a Cost,
+    attribution: &'a Attribution,
+    collectives: &'a Collectives,
+    mesh: &'a MeshOf<'a>,
+    options: &'a Options,
 ) -> Findings {
     let program = Program::new(module, cost, attribution, collectives, mesh, options);
     let mut found = Vec::new();

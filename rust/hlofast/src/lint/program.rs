@@ -1,12 +1,12 @@
 //! What rules ask about a program, each computed once.
 
-use super::Options;
 use super::finding::Measure;
 use super::site::Site;
 use super::walk::Walk;
+use super::{MeshOf, Options};
 use crate::comms::{
     Along, AxisMatch, AxisPart, Collective, Collectives, DeviceGroups, GroupMode, Mesh,
-    PermuteMatch, along, derive_mesh,
+    PermuteMatch, along,
 };
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::cost::{Cost, Executions};
@@ -30,8 +30,7 @@ pub(super) struct Program<'a> {
     executions: Executions<'a>,
     /// By computation: it runs inside a loop of unknown trip count. Empty if nothing does.
     open: Vec<bool>,
-    mesh: Option<&'a Mesh>,
-    derived: OnceCell<Option<Mesh>>,
+    mesh: &'a MeshOf<'a>,
     /// By computation: how many calls reach first from the entry.
     reached: OnceCell<Vec<u32>>,
     /// By groups: the devices of the first group.
@@ -68,7 +67,7 @@ impl<'a> Program<'a> {
         cost: &'a Cost,
         attribution: &'a Attribution,
         collectives: &'a Collectives,
-        mesh: Option<&'a Mesh>,
+        mesh: &'a MeshOf<'a>,
         options: &'a Options,
     ) -> Self {
         let mut program = Self {
@@ -81,7 +80,6 @@ impl<'a> Program<'a> {
             executions: Executions::new(module, cost, attribution),
             open: open_computations(module, cost),
             mesh,
-            derived: OnceCell::new(),
             reached: OnceCell::new(),
             members: collectives.groups.iter().map(|_| OnceCell::new()).collect(),
             payload: 0,
@@ -210,10 +208,7 @@ impl<'a> Program<'a> {
 
     /// The mesh whose axes are named.
     pub fn mesh(&self) -> Option<&Mesh> {
-        self.mesh.or_else(|| {
-            let derived = || derive_mesh(self.module).map(|derived| derived.mesh);
-            self.derived.get_or_init(derived).as_ref()
-        })
+        (self.mesh)()
     }
 
     /// By collective: a number that those along the same axes of the mesh have in common, permutes

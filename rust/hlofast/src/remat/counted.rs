@@ -38,8 +38,8 @@ impl Counting {
     }
 }
 
-/// What a module needs.
-pub(super) struct Counted<'a> {
+/// What a module needs at its peak.
+pub(super) struct AtPeak<'a> {
     /// Bytes at the peak.
     pub peak: i64,
     /// The memory space that is fullest there.
@@ -54,7 +54,7 @@ pub(super) struct Counted<'a> {
 pub(super) fn count<'a>(
     module: &'a Module,
     counting: &Counting,
-) -> Result<Counted<'a>, MemoryError> {
+) -> Result<AtPeak<'a>, MemoryError> {
     let options = &counting.memory;
     if options.rule != Rule::Xla {
         let memory = memory(module, options)?;
@@ -63,15 +63,15 @@ pub(super) fn count<'a>(
             Space::All => 0,
         };
         let (peak, step) = (memory.peak.bytes, memory.peak.step);
-        return Ok(Counted { peak, space, step, memory, module });
+        return Ok(AtPeak { peak, space, step, memory, module });
     }
     let XlaAccount { peak, heap_space, heap_step, .. } = xla_account(module, counting.tables)?;
     let space = Space::One(heap_space);
     let memory = memory(module, &Options { space, order: None, ..*options })?;
-    Ok(Counted { peak, space: heap_space, step: heap_step, memory, module })
+    Ok(AtPeak { peak, space: heap_space, step: heap_step, memory, module })
 }
 
-impl Counted<'_> {
+impl AtPeak<'_> {
     /// The instruction that runs at the peak.
     pub fn peak_row(&self) -> Option<Row> {
         self.memory.sequence().get(self.step as usize).map(|row| Row(*row))

@@ -4,7 +4,7 @@
 //! that is counted as in the original (see `counted.rs`).
 
 use super::candidates::{Candidate, candidates};
-use super::counted::{Counted, Counting, count};
+use super::counted::{AtPeak, Counting, count};
 use super::residuals::Residual;
 use super::rewrite::{Recompute, Rewritten, rewrite};
 use crate::comms::Collectives;
@@ -213,7 +213,7 @@ pub fn measure(
 }
 
 /// Why a module in which `entry` is computed again needs no less than the original.
-fn no_saving(original: &Counted<'_>, entry: &Entry) -> &'static str {
+fn no_saving(original: &AtPeak<'_>, entry: &Entry) -> &'static str {
     if let Some(where_) = original.kept_elsewhere(&entry.candidate.held) {
         return where_;
     }

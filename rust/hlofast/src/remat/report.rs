@@ -247,6 +247,15 @@ fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -
 }
 
 impl Report {
+    /// Bytes held on the heap, without the paths of residuals.
+    pub fn heap_bytes(&self) -> usize {
+        let rows = self.named.capacity() + self.barriers.capacity() + self.constraints.capacity();
+        self.recomputed.capacity() * size_of::<Recomputed>()
+            + self.residuals.capacity() * size_of::<Residual>()
+            + self.gathers.capacity() * size_of::<Gather>()
+            + rows * size_of::<Row>()
+    }
+
     /// Whether nothing of the forward pass is left: gradients that depend on no forward value.
     pub fn has_no_forward(&self) -> bool {
         self.instructions[Phase::Forward as usize] == 0

@@ -44,6 +44,14 @@ impl Sent {
         Self { found, along, scopes, is_lower_bound }
     }
 
+    /// Bytes held on the heap, without those of the collectives and of texts of axes.
+    pub fn heap_bytes(&self) -> usize {
+        let texts = self.scopes.iter().map(|text| text.capacity() + size_of::<Vec<u8>>());
+        self.along.capacity() * size_of::<Along>()
+            + texts.sum::<usize>()
+            + self.is_lower_bound.capacity()
+    }
+
     /// Devices that take part in one exchange, the mesh's where the text does not say.
     pub fn group_size(&self, number: usize) -> Option<u64> {
         let own = self.found.collectives.get(number).and_then(|found| found.group_size);
