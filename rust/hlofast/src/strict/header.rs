@@ -2,7 +2,7 @@
 
 use super::Checker;
 use super::lexer::{Kind, Lexer};
-use super::table::Newer;
+use super::newer::Newer;
 use super::value::SubAttribute;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ShapeId, ShapeView};
