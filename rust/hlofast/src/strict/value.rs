@@ -6,7 +6,7 @@ use super::lexer::Kind;
 use super::memory::PassedValue;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::attribute::{Grammar, Key, PRECISIONS, Words};
-use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::ir::{ComputationId, Module, Row};
 use crate::text::Span;
 
 /// The grammar of a value in a `{key=value key=value}` list.

@@ -397,6 +397,11 @@ pub(crate) const fn second_field_of(key: &str) -> u32 {
     TABLE[KEYS.1[Key::of(key).0 as usize] as usize].field.with as u32
 }
 
+/// The attributes that protobufs have for every opcode.
+pub(crate) fn common() -> impl Iterator<Item = &'static Use> {
+    TABLE.iter().filter(|one| is_every(one.taken) && one.also.is_empty())
+}
+
 /// The attributes of `opcode` in the order in which XLA prints them, without those that every
 /// opcode takes.
 #[inline]

@@ -2,15 +2,15 @@
 
 use super::at;
 use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::attribute::Use;
 use crate::ir::decode::{self, AttributeValue};
-use crate::ir::{Attribute, Module, Opcode, Row};
+use crate::ir::{Attribute, Module, Row};
 use crate::text::Span;
 use AttributeValue as V;
 
 /// The attributes that were not taken yet.
 pub(super) struct Keys<'m> {
     module: &'m Module,
-    opcode: Opcode,
     left: Vec<Attribute>,
 }
 
@@ -28,7 +28,7 @@ impl<'m> Keys<'m> {
                 return Err(ParseError::new(ErrorKind::DuplicateAttribute, *span, message));
             }
         }
-        Ok(Keys { module, opcode: module.opcode(row), left })
+        Ok(Keys { module, left })
     }
 
     /// Where the value of `key` stands; not again.
@@ -43,15 +43,15 @@ impl<'m> Keys<'m> {
         left.find(|one| self.module.bytes(one.key) == key.as_bytes()).map(|one| one.value)
     }
 
-    /// The value of `key` as `read` makes it of the decoded value; an error where that is of a
-    /// form that only texts of earlier years have.
+    /// The value of `attribute` as `read` makes it of the decoded value; an error where that is of
+    /// a form that only texts of earlier years have.
     pub(super) fn with<T>(
         &mut self,
-        key: &str,
+        attribute: &Use,
         read: impl FnOnce(V<'m>) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let Some(span) = self.take(key) else { return Ok(None) };
-        let value = decode::decode(key.as_bytes(), self.opcode, self.module.bytes(span))
+        let Some(span) = self.take(attribute.key) else { return Ok(None) };
+        let value = decode::decode_as(attribute.grammar, self.module.bytes(span))
             .map_err(|error| error.shifted(span.start))?;
         // Faults of values know no place of their own.
         let place = |error: ParseError| match error.span() {
@@ -61,50 +61,10 @@ impl<'m> Keys<'m> {
         match read(value).map_err(place)? {
             Some(value) => Ok(Some(value)),
             None => {
-                let message = format!("a protobuf has no field for this form of {key}");
+                let message = format!("a protobuf has no field for this form of {}", attribute.key);
                 Err(ParseError::new(ErrorKind::InvalidAttribute, span, message))
             }
         }
-    }
-
-    pub(super) fn integer(&mut self, key: &str) -> Result<Option<i64>> {
-        self.with(key, |value| Ok(if let V::Integer(value) = value { Some(value) } else { None }))
-    }
-
-    /// False if it is not there.
-    pub(super) fn flag(&mut self, key: &str) -> Result<bool> {
-        let value = self.with(key, |value| {
-            Ok(if let V::Boolean(value) = value { Some(value) } else { None })
-        })?;
-        Ok(value.unwrap_or_default())
-    }
-
-    /// Empty if it is not there.
-    pub(super) fn integers(&mut self, key: &str) -> Result<Vec<i64>> {
-        let value = self.with(key, |value| {
-            Ok(if let V::Integers(value) = value { Some(value) } else { None })
-        })?;
-        Ok(value.unwrap_or_default())
-    }
-
-    pub(super) fn word(&mut self, key: &str) -> Result<Option<&'m [u8]>> {
-        self.with(key, |value| Ok(if let V::Word(value) = value { Some(value) } else { None }))
-    }
-
-    /// The number of a word of an enumeration that `words` spell; 0 if it is not there.
-    pub(super) fn code(&mut self, key: &str, words: &[&str]) -> Result<i64> {
-        let value = self.with(key, |value| match value {
-            V::Word(word) => code_of(word, words).map(Some),
-            _ => Ok(None),
-        })?;
-        Ok(value.unwrap_or_default())
-    }
-
-    /// Empty if it is not there.
-    pub(super) fn text(&mut self, key: &str) -> Result<std::borrow::Cow<'m, [u8]>> {
-        let value = self
-            .with(key, |value| Ok(if let V::Text(value) = value { Some(value) } else { None }))?;
-        Ok(value.unwrap_or_default())
     }
 
     /// An error that names the first attribute that nobody took.
