@@ -6,7 +6,7 @@ mod table;
 mod words;
 
 use super::opcode::{Opcode, load, slot_of, tail_of};
-use table::TABLE;
+use table::LINES;
 pub(crate) use words::{PRECISIONS, Words};
 
 /// How a value is written.
@@ -47,7 +47,9 @@ pub(crate) enum Grammar {
 }
 
 /// What an attribute is for some opcodes.
+#[derive(Clone, Copy)]
 pub(crate) struct Use {
+    pub(crate) id: Key,
     pub(crate) key: &'static str,
     pub(crate) grammar: Grammar,
     /// Opcodes with which XLA's parser demands it.
@@ -211,30 +213,32 @@ const fn is_same(a: &[u8], b: &[u8]) -> bool {
     i == a.len() && i == b.len()
 }
 
-/// The key of each line of the table, and the first line of each key.
-const KEYS: ([u8; TABLE.len()], [u8; TABLE.len()], usize) = {
-    let (mut keys, mut first, mut count) = ([0; TABLE.len()], [0; TABLE.len()], 0);
+/// The table with each key numbered, the first line of each key, and how many keys there are.
+const NUMBERED: ([Use; LINES.len()], [u8; LINES.len()], usize) = {
+    let (mut table, mut first, mut count) = (LINES, [0; LINES.len()], 0);
     let mut line = 0;
-    while line < TABLE.len() {
+    while line < table.len() {
         let mut key = 0;
         while key < count
-            && !is_same(TABLE[first[key] as usize].key.as_bytes(), TABLE[line].key.as_bytes())
+            && !is_same(table[first[key] as usize].key.as_bytes(), table[line].key.as_bytes())
         {
             key += 1;
         }
-        keys[line] = key as u8;
+        table[line].id = Key(key as u8);
         if key == count {
             first[key] = line as u8;
             count += 1;
         }
         line += 1;
     }
-    (keys, first, count)
+    (table, first, count)
 };
 
+static TABLE: [Use; LINES.len()] = NUMBERED.0;
+
 /// How many attributes there are; a set has a bit for each.
-const COUNT: usize = KEYS.2;
-const _: () = assert!(COUNT <= 128 && TABLE.len() < NONE as usize);
+const COUNT: usize = NUMBERED.2;
+const _: () = assert!(COUNT <= 128 && LINES.len() < NONE as usize);
 
 const NONE: u8 = 255;
 
@@ -254,9 +258,9 @@ static FACTS: [Facts; COUNT] = {
     let mut facts = [EMPTY; COUNT];
     let mut line = 0;
     while line < TABLE.len() {
-        let key = KEYS.0[line] as usize;
+        let key = TABLE[line].id.0 as usize;
         let bytes = TABLE[line].key.as_bytes();
-        let is_first = KEYS.1[key] as usize == line;
+        let is_first = NUMBERED.1[key] as usize == line;
         let word = (load(bytes, 0), tail_of(bytes), bytes.len());
         if is_first {
             facts[key] = Facts {
@@ -333,7 +337,7 @@ static OPCODES: [OfOpcode; Opcode::ALL.len()] = {
     let mut line = 0;
     while line < TABLE.len() {
         let one = &TABLE[line];
-        let only = 1 << KEYS.0[line];
+        let only = one.id.only();
         let mut list = 0;
         while list < 4 {
             let opcodes = [one.needed, one.taken, one.newer, one.also][list];
@@ -368,7 +372,7 @@ pub(crate) const COMMON: Set = {
     let (mut set, mut line) = (0, 0);
     while line < TABLE.len() {
         if is_every(TABLE[line].taken) {
-            set |= 1 << KEYS.0[line];
+            set |= TABLE[line].id.only();
         }
         line += 1;
     }
@@ -387,14 +391,23 @@ pub(crate) const REPEATED: u128 = {
     set
 };
 
+/// The first line of the table with `key`, which must be there: others do not compile.
+const fn first_line(key: &str) -> &'static Use {
+    let mut line = 0;
+    while !is_same(TABLE[line].key.as_bytes(), key.as_bytes()) {
+        line += 1;
+    }
+    &TABLE[line]
+}
+
 /// The field of an attribute that every opcode takes.
 pub(crate) const fn field_of(key: &str) -> u32 {
-    TABLE[KEYS.1[Key::of(key).0 as usize] as usize].field.number as u32
+    first_line(key).field.number as u32
 }
 
 /// The second field of an attribute that every opcode takes.
 pub(crate) const fn second_field_of(key: &str) -> u32 {
-    TABLE[KEYS.1[Key::of(key).0 as usize] as usize].field.with as u32
+    first_line(key).field.with as u32
 }
 
 /// The attributes that protobufs have for every opcode.
@@ -447,16 +460,16 @@ pub(crate) const ASYNCHRONOUS: Set = OPCODES[Opcode::AsyncStart as usize].taken;
 impl Key {
     /// The attribute called `key`, which the table must have: others do not compile.
     pub(crate) const fn of(key: &str) -> Key {
-        let mut line = 0;
-        while !is_same(TABLE[line].key.as_bytes(), key.as_bytes()) {
-            line += 1;
-        }
-        Key(KEYS.0[line])
+        first_line(key).id
     }
 
     /// The attribute that HLO text calls `word`.
     #[inline]
     pub(crate) fn from_bytes(word: &[u8]) -> Option<Key> {
+        // The commonest.
+        if word == b"metadata" {
+            return Some(const { Key::of("metadata") });
+        }
         let (head, tail) = match (word.first_chunk::<8>(), word.last_chunk::<8>()) {
             (Some(head), Some(tail)) => (u64::from_le_bytes(*head), u64::from_le_bytes(*tail)),
             _ => (load(word, 0), tail_of(word)),
@@ -498,6 +511,6 @@ impl Key {
             return facts.grammar;
         }
         let mut own = uses(opcode);
-        own.find(|one| one.key == facts.key).map_or(facts.grammar, |one| one.grammar)
+        own.find(|one| one.id == self).map_or(facts.grammar, |one| one.grammar)
     }
 }

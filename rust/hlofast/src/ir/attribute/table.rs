@@ -3,7 +3,7 @@
 
 use super::Grammar::*;
 use super::words::*;
-use super::{NO_FIELD, Use, at, lost};
+use super::{Key, NO_FIELD, Use, at, lost};
 use crate::ir::Opcode;
 
 macro_rules! opcodes {
@@ -14,7 +14,8 @@ macro_rules! opcodes {
 macro_rules! table {
     ($($key:literal: $grammar:expr, $needed:tt $taken:tt
         $(newer $newer:tt)? $(also $also:tt)?, $field:expr;)*) => {
-        pub(super) static TABLE: [Use; ROWS] = [$(Use {
+        pub(super) const LINES: [Use; COUNT] = [$(Use {
+            id: Key(0),
             key: $key,
             grammar: $grammar,
             needed: opcodes! $needed,
@@ -23,7 +24,7 @@ macro_rules! table {
             also: table!(@ $($also)?),
             field: $field,
         },)*];
-        const ROWS: usize = [$($key,)*].len();
+        const COUNT: usize = [$($key,)*].len();
     };
     (@) => { &[] };
     (@ $names:tt) => { opcodes! $names };

@@ -7,7 +7,7 @@ use super::own;
 use super::shape::{Shapes, Style};
 use super::wire::Message;
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::attribute::field_of;
+use crate::ir::attribute::{Key, field_of};
 use crate::ir::shape_text::parse_shape;
 use crate::ir::{Call, CallRole, Opcode, Row, ShapeId, ShapeInterner};
 use crate::text::Cursor;
@@ -90,11 +90,11 @@ impl Writer<'_> {
         }
         let mut calls: Vec<&Call> = self.module.calls(row).iter().collect();
         for call in &calls {
-            keys.take(call.role.as_str());
+            Key::from_bytes(call.role.as_str().as_bytes()).and_then(|key| keys.take(key));
         }
         if opcode == Opcode::CustomCall {
             // There may be none in the list.
-            keys.take(CallRole::Called.as_str());
+            keys.take(const { Key::of("called_computations") });
         }
         if matches!(opcode, Opcode::AsyncUpdate | Opcode::AsyncDone) {
             // What they call is what the start calls that their operands lead to.

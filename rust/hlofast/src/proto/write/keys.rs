@@ -2,7 +2,7 @@
 
 use super::at;
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::attribute::Use;
+use crate::ir::attribute::{Key, Set, Use};
 use crate::ir::decode::{self, AttributeValue};
 use crate::ir::{Attribute, Module, Row};
 use crate::text::Span;
@@ -11,14 +11,18 @@ use AttributeValue as V;
 /// The attributes that were not taken yet.
 pub(super) struct Keys<'m> {
     module: &'m Module,
-    left: Vec<Attribute>,
+    left: Vec<(Option<Key>, Attribute)>,
+    /// Those of the table among them.
+    known: Set,
 }
 
 impl<'m> Keys<'m> {
     pub(super) fn new(module: &'m Module, row: Row) -> Result<Keys<'m>> {
-        let left: Vec<Attribute> = module.attributes(row).collect();
+        let all = module.attributes(row);
+        let left: Vec<(Option<Key>, Attribute)> =
+            all.map(|one| (Key::from_bytes(module.bytes(one.key)), one)).collect();
         let mut keys: Vec<(&[u8], Span)> =
-            left.iter().map(|one| (module.bytes(one.key), one.key)).collect();
+            left.iter().map(|(_, one)| (module.bytes(one.key), one.key)).collect();
         keys.sort_by_key(|(key, span)| (*key, span.start));
         for pair in keys.windows(2) {
             if let [(first, _), (second, span)] = pair
@@ -28,29 +32,27 @@ impl<'m> Keys<'m> {
                 return Err(ParseError::new(ErrorKind::DuplicateAttribute, *span, message));
             }
         }
-        Ok(Keys { module, left })
+        let known = left.iter().filter_map(|(key, _)| *key).fold(0, |set, key| set | key.only());
+        Ok(Keys { module, left, known })
     }
 
     /// Where the value of `key` stands; not again.
-    pub(super) fn take(&mut self, key: &str) -> Option<Span> {
-        let at = self.left.iter().position(|one| self.module.bytes(one.key) == key.as_bytes())?;
-        Some(self.left.remove(at).value)
+    pub(super) fn take(&mut self, key: Key) -> Option<Span> {
+        if self.known & key.only() == 0 {
+            return None;
+        }
+        let at = self.left.iter().position(|(known, _)| *known == Some(key))?;
+        Some(self.left.remove(at).1.value)
     }
 
-    /// Where the value of `key` stands.
-    pub(super) fn peek(&self, key: &str) -> Option<Span> {
-        let mut left = self.left.iter();
-        left.find(|one| self.module.bytes(one.key) == key.as_bytes()).map(|one| one.value)
-    }
-
-    /// The value of `attribute` as `read` makes it of the decoded value; an error where that is of
-    /// a form that only texts of earlier years have.
-    pub(super) fn with<T>(
-        &mut self,
+    /// Does with the value of `attribute`, which stands at `span`, what `read` does with it
+    /// decoded; an error where that says that it is of a form that only earlier texts have.
+    pub(super) fn read(
+        &self,
         attribute: &Use,
-        read: impl FnOnce(V<'m>) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
-        let Some(span) = self.take(attribute.key) else { return Ok(None) };
+        span: Span,
+        read: impl FnOnce(V<'m>) -> Result<bool>,
+    ) -> Result<()> {
         let value = decode::decode_as(attribute.grammar, self.module.bytes(span))
             .map_err(|error| error.shifted(span.start))?;
         // Faults of values know no place of their own.
@@ -58,18 +60,16 @@ impl<'m> Keys<'m> {
             Span::EMPTY => at(error, span),
             _ => error.shifted(span.start),
         };
-        match read(value).map_err(place)? {
-            Some(value) => Ok(Some(value)),
-            None => {
-                let message = format!("a protobuf has no field for this form of {}", attribute.key);
-                Err(ParseError::new(ErrorKind::InvalidAttribute, span, message))
-            }
+        if read(value).map_err(place)? {
+            return Ok(());
         }
+        let message = format!("a protobuf has no field for this form of {}", attribute.key);
+        Err(ParseError::new(ErrorKind::InvalidAttribute, span, message))
     }
 
     /// An error that names the first attribute that nobody took.
     pub(super) fn finish(self, word: &[u8]) -> Result<()> {
-        let Some(first) = self.left.first() else { return Ok(()) };
+        let Some((_, first)) = self.left.first() else { return Ok(()) };
         let key = String::from_utf8_lossy(self.module.bytes(first.key));
         let word = String::from_utf8_lossy(word);
         let message = format!("a protobuf has no field for {key} of {word}");

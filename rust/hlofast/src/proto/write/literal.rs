@@ -171,20 +171,6 @@ fn in_memory_order(bytes: &[u8], width: usize, sizes: &[usize], order: &[usize])
     sorted
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn elements_are_stored_as_they_lie_in_memory() {
-        let rows = [1, 2, 3, 4, 5, 6];
-        assert_eq!(in_memory_order(&rows, 1, &[2, 3], &[1, 0]), rows);
-        assert_eq!(in_memory_order(&rows, 1, &[2, 3], &[0, 1]), [1, 4, 2, 5, 3, 6]);
-        assert_eq!(in_memory_order(&rows, 2, &[1, 3], &[0, 1]), rows);
-        assert_eq!(in_memory_order(&[1, 2, 3, 4], 1, &[2, 1, 2], &[0, 2, 1]), [1, 3, 2, 4]);
-    }
-}
-
 /// `LiteralProto` of a literal each of whose arrays has its shape before it.
 pub(super) fn typed(text: &[u8], limit: usize) -> Result<Message> {
     let mut cursor = Cursor::new(text);
@@ -242,4 +228,18 @@ fn leaf_or_tuple(
     bare.extend_from_slice(cursor.since(start));
     bare.push(b' ');
     Ok(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_stored_as_they_lie_in_memory() {
+        let rows = [1, 2, 3, 4, 5, 6];
+        assert_eq!(in_memory_order(&rows, 1, &[2, 3], &[1, 0]), rows);
+        assert_eq!(in_memory_order(&rows, 1, &[2, 3], &[0, 1]), [1, 4, 2, 5, 3, 6]);
+        assert_eq!(in_memory_order(&rows, 2, &[1, 3], &[0, 1]), rows);
+        assert_eq!(in_memory_order(&[1, 2, 3, 4], 1, &[2, 1, 2], &[0, 2, 1]), [1, 3, 2, 4]);
+    }
 }

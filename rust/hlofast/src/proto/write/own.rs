@@ -60,26 +60,23 @@ fn one(
     row: Row,
     attribute: &Use,
 ) -> Result<()> {
-    let Use { key, grammar, field, .. } = *attribute;
+    let Use { grammar, field, .. } = *attribute;
     let number = u32::from(field.number);
-    let Some(span) = keys.peek(key) else { return absent(writer, fields, row, attribute) };
+    let Some(span) = keys.take(attribute.id) else { return absent(writer, fields, row, attribute) };
     if matches!(grammar, Grammar::Names) {
-        keys.take(key);
         fields.integers(number, writer.predecessors(row));
         return Ok(());
     }
     if number == 0 {
-        keys.take(key);
         if let Some(what) = field.loses {
             writer.leave_out(span, what);
         }
         return Ok(());
     }
-    // `None` is a form that only texts of earlier years have.
-    let fits = keys.with(attribute, |value| {
+    keys.read(attribute, span, |value| {
         match (grammar, value) {
             (Grammar::Integer | Grammar::Int32, V::Integer(value)) => match field.form {
-                Form::Small if i32::try_from(value).is_err() => return Ok(None),
+                Form::Small if i32::try_from(value).is_err() => return Ok(false),
                 Form::OneOfList => fields.integers(number, [value]),
                 Form::Presence => fields.present(number, value),
                 _ => {
@@ -196,11 +193,11 @@ fn one(
             }
             (Grammar::BackendConfig, V::Dictionary(value)) => fields.text(number, value),
             (Grammar::BackendConfig, V::Text(value)) => fields.text(number, &value),
-            _ => return Ok(None),
+            // A form that only texts of earlier years have.
+            _ => return Ok(false),
         }
-        Ok(Some(()))
-    });
-    fits.map(drop)
+        Ok(true)
+    })
 }
 
 /// What stands in a protobuf for an attribute that the text does not have.
