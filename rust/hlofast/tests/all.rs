@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+mod attributes;
 mod comms_hostile;
 mod cost_hostile;
 mod custom_call;

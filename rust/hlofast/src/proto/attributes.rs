@@ -90,7 +90,8 @@ fn one<'a>(
 ) -> Read<()> {
     let Use { key: name, grammar, field, .. } = *attribute;
     let number = u32::from(field.number);
-    if number == 0 || !field.is_always_printed && !message.has(number) && field.with == 0 {
+    let may_stand = field.is_always_printed || field.with != 0 || message.has(number);
+    if !may_stand || number == 0 || field.is_only_written {
         return Ok(());
     }
     match grammar {

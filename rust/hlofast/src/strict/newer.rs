@@ -3,8 +3,6 @@
 /// A construct on which XLA newer than jaxlib 0.10.2 differs from it, apart from attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Newer {
-    /// The header attribute `debug_attributes`.
-    DebugAttributes,
     /// `%x#1#0`: an operand that is an element of a tuple.
     CompactOperands,
     /// Further operands of updates and dones, and starts that reach them through other operations.
@@ -17,10 +15,5 @@ pub(super) enum Newer {
 }
 
 /// All of them: what `Checker::allows` answers for strict mode "newest".
-pub(super) const NEWEST_CONSTRUCTS: &[Newer] = &[
-    Newer::DebugAttributes,
-    Newer::CompactOperands,
-    Newer::LateOperands,
-    Newer::UnreducedKinds,
-    Newer::DeviceCounts,
-];
+pub(super) const NEWEST_CONSTRUCTS: &[Newer] =
+    &[Newer::CompactOperands, Newer::LateOperands, Newer::UnreducedKinds, Newer::DeviceCounts];

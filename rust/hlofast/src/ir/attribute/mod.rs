@@ -6,6 +6,7 @@ mod table;
 mod words;
 
 use super::opcode::{Opcode, load, slot_of, tail_of};
+pub(crate) use table::HEADER;
 use table::LINES;
 pub(crate) use words::{PRECISIONS, Words};
 
@@ -46,6 +47,21 @@ pub(crate) enum Grammar {
     Word(&'static Words),
 }
 
+/// How a value of a header is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HeaderGrammar {
+    Boolean,
+    Integer,
+    /// One boolean, or a list of them.
+    Propagation,
+    Frontend,
+    Aliases,
+    Donors,
+    EntryLayout,
+    Recovery,
+    Debug,
+}
+
 /// What an attribute is for some opcodes.
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
@@ -78,6 +94,8 @@ pub(crate) struct Field {
     pub(crate) is_always_printed: bool,
     /// What text means that does not say it.
     pub(crate) absent: i64,
+    /// Whether text that protobufs become has another attribute for it.
+    pub(crate) is_only_written: bool,
     /// What is lost on the way to a protobuf, if something is.
     pub(crate) loses: Option<&'static str>,
 }
@@ -108,6 +126,7 @@ const NO_FIELD: Field = Field {
     form: Form::Plain,
     is_always_printed: false,
     absent: 0,
+    is_only_written: false,
     loses: None,
 };
 
@@ -137,6 +156,10 @@ impl Field {
 
     const fn absent(self, absent: i64) -> Field {
         Field { absent, ..self }
+    }
+
+    const fn only_written(self) -> Field {
+        Field { is_only_written: true, ..self }
     }
 
     const fn losing(self, what: &'static str) -> Field {
@@ -412,7 +435,19 @@ pub(crate) const fn second_field_of(key: &str) -> u32 {
 
 /// The attributes that protobufs have for every opcode.
 pub(crate) fn common() -> impl Iterator<Item = &'static Use> {
-    TABLE.iter().filter(|one| is_every(one.taken) && one.also.is_empty())
+    /// Their lines, and how many there are.
+    static LINES: ([u8; MOST], usize) = {
+        let (mut lines, mut count, mut line) = ([NONE; MOST], 0, 0);
+        while line < TABLE.len() {
+            if is_every(TABLE[line].taken) && TABLE[line].also.is_empty() {
+                lines[count] = line as u8;
+                count += 1;
+            }
+            line += 1;
+        }
+        (lines, count)
+    };
+    LINES.0[..LINES.1].iter().map(|line| &TABLE[*line as usize])
 }
 
 /// The attributes of `opcode` in the order in which XLA prints them, without those that every
@@ -512,5 +547,42 @@ impl Key {
         }
         let mut own = uses(opcode);
         own.find(|one| one.id == self).map_or(facts.grammar, |one| one.grammar)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_found_and_nothing_else() {
+        for one in &TABLE {
+            assert_eq!(Key::from_bytes(one.key.as_bytes()), Some(one.id), "{}", one.key);
+            assert_eq!(one.id.as_str(), one.key);
+        }
+        for word in ["", "dim", "dimension", "dimensionss", "output_to_operand_aliasinG"] {
+            assert_eq!(Key::from_bytes(word.as_bytes()), None, "{word}");
+        }
+    }
+
+    /// Readers and writers of protobufs take the attributes of one message together, and each key
+    /// once.
+    #[test]
+    fn lines_of_an_opcode_go_together() {
+        for opcode in Opcode::ALL {
+            let paths: Vec<[u8; 2]> = uses(*opcode).map(|one| one.field.path).collect();
+            let mut runs = paths.clone();
+            runs.dedup();
+            runs.retain(|path| *path != [0, 0]);
+            let count = runs.len();
+            runs.sort_unstable();
+            runs.dedup();
+            assert_eq!(runs.len(), count, "{opcode:?}");
+            let mut keys: Vec<&str> = uses(*opcode).map(|one| one.key).collect();
+            keys.sort_unstable();
+            let all = keys.len();
+            keys.dedup();
+            assert_eq!(keys.len(), all, "{opcode:?}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The table: every attribute of instructions, one line for each form of it, in the order in which
-//! XLA prints them. Nothing else lists attributes.
+//! XLA prints them; behind it those of headers. Nothing else lists attributes.
 
 use super::Grammar::*;
 use super::words::*;
-use super::{Key, NO_FIELD, Use, at, lost};
+use super::{HeaderGrammar as H, Key, NO_FIELD, Use, at, lost};
 use crate::ir::Opcode;
 
 macro_rules! opcodes {
@@ -177,10 +177,27 @@ table! {
     "backend_config": BackendConfig, [] [*], at(43).with(99);
 
     // Of earlier texts, and of computations.
+    "all_reduce_id": Integer, [] [] also [AllReduce], at(45).only_written();
     "replica_group_ids": Integers, [] [], NO_FIELD;
-    "all_reduce_id": Integer, [] [], NO_FIELD;
     "async_group_id": Integer, [] [], NO_FIELD;
     "barrier": Text, [] [], NO_FIELD;
     "opaque": Text, [] [], NO_FIELD;
     "execution_thread": Text, [] [], NO_FIELD;
 }
+
+/// Attributes of headers: how they are written, and whether only XLA newer than jaxlib 0.10.2 takes
+/// them. Their fields of `HloModuleProto` are all of different kinds.
+pub(crate) const HEADER: [(&str, H, bool); 12] = [
+    ("is_scheduled", H::Boolean, false),
+    ("replica_count", H::Integer, false),
+    ("num_partitions", H::Integer, false),
+    ("alias_passthrough_params", H::Boolean, false),
+    ("input_output_alias", H::Aliases, false),
+    ("buffer_donor", H::Donors, false),
+    ("entry_computation_layout", H::EntryLayout, false),
+    ("allow_spmd_sharding_propagation_to_parameters", H::Propagation, false),
+    ("allow_spmd_sharding_propagation_to_output", H::Propagation, false),
+    ("frontend_attributes", H::Frontend, false),
+    ("origin_recovery_table", H::Recovery, false),
+    ("debug_attributes", H::Debug, true),
+];
