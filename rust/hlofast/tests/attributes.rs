@@ -45,12 +45,20 @@ fn through_protobuf(module: &hlofast::ir::Module) -> String {
 
 #[test]
 fn attributes_of_earlier_years_become_those_of_today() {
-    let cases = [(
-        "%r = f32[2]{0} all-reduce(%x), all_reduce_id=3, replica_groups={{0}}, to_apply=%add",
-        "all_reduce_id",
-        AttributeValue::Integer(3),
-        "%r = f32[2]{0} all-reduce(%x), channel_id=3, replica_groups={{0}}, to_apply=%add",
-    )];
+    let cases = [
+        (
+            "%r = f32[2]{0} all-reduce(%x), all_reduce_id=3, replica_groups={{0}}, to_apply=%add",
+            "all_reduce_id",
+            AttributeValue::Integer(3),
+            "%r = f32[2]{0} all-reduce(%x), channel_id=3, replica_groups={{0}}, to_apply=%add",
+        ),
+        (
+            "%s = (f32[2]{0}, f32[2]{0}, u32[]) copy-start(%x), is_cross_program_prefetch=true",
+            "is_cross_program_prefetch",
+            AttributeValue::Boolean(true),
+            "%s = (f32[2]{0}, f32[2]{0}, u32[]) copy-start(%x), cross_program_prefetch_index=0",
+        ),
+    ];
     for (line, key, value, today) in cases {
         let text = module(line);
         let parsed = reading::parse(text.as_bytes()).unwrap();

@@ -177,6 +177,7 @@ table! {
     "backend_config": BackendConfig, [] [*], at(43).with(99);
 
     // Of earlier texts, and of computations.
+    "is_cross_program_prefetch": Boolean, [] [] also [CopyStart], at(73).only_written();
     "all_reduce_id": Integer, [] [] also [AllReduce], at(45).only_written();
     "replica_group_ids": Integers, [] [], NO_FIELD;
     "async_group_id": Integer, [] [], NO_FIELD;
