@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 mod analyses;
+mod attributes;
 mod comms_hostile;
 mod cost_hostile;
 mod custom_call;

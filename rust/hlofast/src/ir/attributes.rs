@@ -1,5 +1,6 @@
 //! The attributes of an instruction as raw key and value spans, found when asked for.
 
+use super::attribute::{ASYNCHRONOUS, COMMON, Key};
 use super::module::{Flags, Module, Row};
 use crate::error::Result;
 use crate::text::{Cursor, Span, is_identifier_byte};
@@ -28,18 +29,6 @@ enum Filter {
     Async,
     Wrapped,
 }
-
-const ASYNC_ONLY: [&[u8]; 2] = [b"async_execution_thread", b"output_to_operand_aliasing"];
-const COMMON: [&[u8]; 8] = [
-    b"sharding",
-    b"frontend_attributes",
-    b"statistics",
-    b"parameter_replication",
-    b"control-predecessors",
-    b"origin",
-    b"metadata",
-    b"backend_config",
-];
 
 impl<'a> Attributes<'a> {
     pub(crate) fn of_row(module: &'a Module, row: Row) -> Self {
@@ -221,9 +210,10 @@ impl Iterator for Attributes<'_> {
             let span =
                 Span { start: attribute.key.start - self.base, end: attribute.key.end - self.base };
             let key = self.cursor.text().get(span.range()).unwrap_or_default();
+            let set = Key::from_bytes(key).map_or(0, Key::only);
             let keep = match self.filter {
-                Filter::Async => ASYNC_ONLY.contains(&key) || COMMON.contains(&key),
-                _ => !ASYNC_ONLY.contains(&key),
+                Filter::Async => set & (ASYNCHRONOUS | COMMON) != 0,
+                _ => set & ASYNCHRONOUS == 0,
             };
             if keep {
                 return Some(attribute);

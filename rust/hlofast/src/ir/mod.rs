@@ -1,5 +1,6 @@
 //! The frozen intermediate representation: columns over rows, interned shapes, lazy attributes.
 
+pub(crate) mod attribute;
 pub mod attributes;
 pub mod backend_config;
 pub mod csr;

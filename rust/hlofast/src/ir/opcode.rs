@@ -220,13 +220,13 @@ const fn may_call(opcode: Opcode) -> bool {
 const SLOTS: usize = 1024;
 
 /// Mixes the length and up to 16 bytes of a word; collisions are resolved by probing.
-const fn slot_of(head: u64, tail: u64, length: usize) -> usize {
+pub(super) const fn slot_of(head: u64, tail: u64, length: usize) -> usize {
     let mixed =
         (head ^ tail.rotate_left(29) ^ ((length as u64) << 57)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as usize
 }
 
-const fn load(bytes: &[u8], from: usize) -> u64 {
+pub(super) const fn load(bytes: &[u8], from: usize) -> u64 {
     let mut value = 0u64;
     let mut i = 0;
     while i < 8 {
@@ -238,7 +238,7 @@ const fn load(bytes: &[u8], from: usize) -> u64 {
     value
 }
 
-const fn tail_of(bytes: &[u8]) -> u64 {
+pub(super) const fn tail_of(bytes: &[u8]) -> u64 {
     load(bytes, if bytes.len() > 8 { bytes.len() - 8 } else { 0 })
 }
 

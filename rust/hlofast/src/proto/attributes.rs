@@ -1,43 +1,231 @@
-//! The attributes that belong to an opcode, in XLA's order.
+//! The attributes that belong to an opcode, in XLA's order: those of regular values as the table of
+//! attributes says, others each in its own way.
 
 use super::computation::Scope;
 use super::out::Out;
 use super::record::{Record, Store, repeated};
 use super::wire::{Fault, Read};
-use super::{convolution, literal, shape, sharding, words};
+use super::{convolution, instruction, literal, metadata, shape, sharding};
+use crate::ir::attribute::{self, Form, Grammar, PRECISIONS, Use};
 use crate::ir::{ElementKind, Opcode};
 
-/// Every field that this file writes.
-const OWN: u128 = repeated(&[
-    9, 11, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34,
-    45, 47, 48, 49, 50, 51, 52, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 65, 66, 67, 69, 70, 71, 72,
-    73, 74, 75, 76, 77, 79, 80, 81, 85, 87, 90, 91, 92, 93, 94, 95, 96, 97, 98, 100,
-]);
-
 /// Appends `, key=`.
-pub(super) fn key(out: &mut Out<'_>, name: &[u8]) {
+pub(super) fn key(out: &mut Out<'_>, name: &str) {
     out.push(b", ");
-    out.push(name);
+    out.push(name.as_bytes());
     out.byte(b'=');
 }
 
-fn integer(out: &mut Out<'_>, name: &[u8], value: i64) {
-    key(out, name);
-    out.integer(value);
-}
-
-fn flag(out: &mut Out<'_>, fields: &Record<'_, '_>, number: u32, name: &[u8]) {
-    if fields.is_set(number) {
-        key(out, name);
-        out.push(b"true");
+/// Appends the attributes of an instruction whose opcode is `opcode`.
+#[inline]
+pub(super) fn write<'a>(
+    out: &mut Out<'a>,
+    scope: &mut Scope<'a, '_>,
+    opcode: Opcode,
+    fields: &Record<'a, '_>,
+) -> Read<()> {
+    if fields.has_any(attribute::fields(opcode)) || attribute::is_always_printed(opcode) {
+        return own(out, scope, opcode, fields);
     }
+    // Of opcodes that call nothing this is a fault.
+    if fields.has(instruction::CALLS) {
+        return instruction::calls(out, scope, opcode, fields);
+    }
+    Ok(())
 }
 
-fn list(out: &mut Out<'_>, fields: &Record<'_, '_>, number: u32, name: &[u8]) -> Read<()> {
-    key(out, name);
-    out.byte(b'{');
+fn own<'a>(
+    out: &mut Out<'a>,
+    scope: &mut Scope<'a, '_>,
+    opcode: Opcode,
+    fields: &Record<'a, '_>,
+) -> Read<()> {
+    let mut uses = attribute::uses(opcode);
+    let mut has_called = false;
+    while let Some(first) = uses.next() {
+        let path = first.field.path;
+        if path == [0, 0] {
+            if matches!(first.grammar, Grammar::Computation | Grammar::Computations) {
+                // Which of them there are, and how they are called, all of them say together.
+                if !has_called {
+                    instruction::calls(out, scope, opcode, fields)?;
+                }
+                has_called = true;
+            } else {
+                one(out, scope, first, fields, fields)?;
+            }
+            continue;
+        }
+        // The attributes that one message holds follow each other.
+        let rest = uses.clone().take_while(|next| next.field.path == path);
+        let lists = rest.clone().chain([first]).filter(|one| one.is_repeated());
+        let lists = lists.fold(0, |set, one| set | 1 << one.field.number);
+        let mut outer = Store::default();
+        let mut message = fields.bytes(path[0].into()).unwrap_or_default();
+        if path[1] != 0 {
+            let numbers = outer.read(message, lists)?;
+            message = numbers.bytes(path[1].into()).unwrap_or_default();
+        }
+        let mut store = Store::default();
+        let message = store.read(message, lists)?;
+        one(out, scope, first, &message, fields)?;
+        for next in rest {
+            one(out, scope, next, &message, fields)?;
+            uses.next();
+        }
+    }
+    if !has_called && fields.has(instruction::CALLS) {
+        instruction::calls(out, scope, opcode, fields)?;
+    }
+    Ok(())
+}
+
+/// Appends one attribute, whose field is in `message`; all of the instruction is in `fields`.
+fn one<'a>(
+    out: &mut Out<'a>,
+    scope: &Scope<'a, '_>,
+    attribute: &'static Use,
+    message: &Record<'a, '_>,
+    fields: &Record<'a, '_>,
+) -> Read<()> {
+    let Use { key: name, grammar, field, .. } = *attribute;
+    let number = u32::from(field.number);
+    let may_stand = field.is_always_printed || field.with != 0 || message.has(number);
+    if !may_stand || number == 0 || field.is_only_written {
+        return Ok(());
+    }
+    match grammar {
+        Grammar::Integer | Grammar::Int32 => {
+            if let Some(value) = integer(attribute, message)? {
+                key(out, name);
+                out.integer(value);
+            }
+        }
+        Grammar::Boolean => {
+            let (is_true, is_false) = match field.form {
+                Form::ThreeValued => (message.integer(number) == 1, message.integer(number) == 2),
+                _ => (message.is_set(number), field.is_always_printed),
+            };
+            if is_true || is_false {
+                key(out, name);
+                out.push(if is_true { b"true" } else { b"false" });
+            }
+        }
+        Grammar::Integers | Grammar::IntegerLists => list(out, attribute, message)?,
+        Grammar::Float => {
+            key(out, name);
+            literal::write_single(out, message.float(number));
+        }
+        Grammar::Text => {
+            let text = message.bytes(number).unwrap_or_default();
+            let is_usual = text.is_empty() || field.form == Form::Thread && text == b"main";
+            if field.is_always_printed || !is_usual {
+                key(out, name);
+                out.string(text);
+            }
+        }
+        Grammar::Word(_) if field.form == Form::Spelled => {
+            if let Some(word) = message.text(number)
+                && (name != "type" || word != usual_type(scope, fields)?)
+            {
+                key(out, name);
+                out.push(&metadata::clean_name(word));
+            }
+        }
+        Grammar::Word(words) => {
+            // What is less than the number of absence means the same.
+            let code = message.integer(number);
+            let is_usual = code == field.absent || code < field.absent && field.absent > 0;
+            if field.is_always_printed || !is_usual {
+                let word = word(name, message, code, words.names)?;
+                key(out, name);
+                out.push(word.as_bytes());
+            }
+        }
+        Grammar::Booleans => replication(out, message.bytes(number).unwrap_or_default())?,
+        Grammar::Slice => slice(out, message, number)?,
+        Grammar::Padding => pad(out, message.bytes(number).unwrap_or_default())?,
+        Grammar::Precision => precision(out, message, number)?,
+        Grammar::Window => convolution::window(out, message.bytes(number).unwrap_or_default())?,
+        Grammar::DimLabels => {
+            if let Some(numbers) = message.bytes(number) {
+                convolution::dimension_labels(out, numbers)?;
+            }
+        }
+        Grammar::Sparsity => convolution::sparsity(out, message.bytes(number).unwrap_or_default())?,
+        Grammar::Shapes => shapes(out, attribute, message)?,
+        Grammar::Shape => {
+            if let Some(value) = message.bytes(number) {
+                key(out, name);
+                shape::write(out, value, shape::Style::Full, 0)?;
+            }
+        }
+        Grammar::Literal => {
+            if let Some(value) = message.bytes(number) {
+                key(out, name);
+                literal::write(out, value, true, 0)?;
+            }
+        }
+        Grammar::Aliasing => aliasing(out, attribute, message)?,
+        Grammar::Groups => {
+            key(out, name);
+            sharding::write_groups(out, fields)?;
+        }
+        Grammar::Pairs => pairs(out, attribute, message)?,
+        Grammar::Domain => {
+            // The first field belongs to the operand's side, which the text calls the exit.
+            for (number, name) in [
+                (field.with, &b", domain={kind=\"sharding\", entry="[..]),
+                (field.number, b", exit="),
+            ] {
+                out.push(name);
+                sharding::write(out, message.bytes(number.into()).unwrap_or_default(), 0)?;
+            }
+            out.byte(b'}');
+        }
+        Grammar::Accuracy => result_accuracy(out, message.bytes(number).unwrap_or_default())?,
+        // The computations stand where `own` puts them, what every opcode has behind it.
+        Grammar::Computation
+        | Grammar::Computations
+        | Grammar::Names
+        | Grammar::Sharding
+        | Grammar::Frontend
+        | Grammar::Statistics
+        | Grammar::Origin
+        | Grammar::Metadata
+        | Grammar::BackendConfig => {}
+    }
+    Ok(())
+}
+
+/// The value of an integer that text has.
+#[inline]
+fn integer(attribute: &Use, message: &Record<'_, '_>) -> Read<Option<i64>> {
+    let field = attribute.field;
+    let (number, with) = (u32::from(field.number), u32::from(field.with));
+    let value = match field.form {
+        Form::OneOfList => message.list(number)?.first().copied(),
+        Form::Presence => {
+            (message.has(number) || message.is_set(with)).then(|| message.integer(number))
+        }
+        _ => {
+            let other = if with == 0 { i64::MIN } else { message.integer(with) };
+            let value = message.integer(number).max(other);
+            (value > field.absent || field.is_always_printed).then_some(value)
+        }
+    };
+    Ok(value.or(field.is_always_printed.then_some(0)))
+}
+
+/// `{1,2}`, and `{{1,2}}` where the numbers are those of several lists.
+#[inline]
+fn list(out: &mut Out<'_>, attribute: &Use, message: &Record<'_, '_>) -> Read<()> {
+    let is_nested = matches!(attribute.grammar, Grammar::IntegerLists);
+    let start = out.text.len();
+    key(out, attribute.key);
+    out.push(if is_nested { b"{{" } else { b"{" });
     let mut count = 0;
-    fields.integers(number, |value| {
+    message.integers(attribute.field.number.into(), |value| {
         if count > 0 {
             out.byte(b',');
         }
@@ -45,146 +233,34 @@ fn list(out: &mut Out<'_>, fields: &Record<'_, '_>, number: u32, name: &[u8]) ->
         out.integer(value);
         Ok(())
     })?;
-    out.byte(b'}');
-    Ok(())
-}
-
-fn list_if_any(out: &mut Out<'_>, fields: &Record<'_, '_>, number: u32, name: &[u8]) -> Read<()> {
-    let start = out.text.len();
-    if fields.has(number) {
-        list(out, fields, number, name)?;
-        if out.text.ends_with(b"={}") {
-            out.text.truncate(start);
-        }
+    out.push(if is_nested { b"}}" } else { b"}" });
+    if count == 0 && !attribute.field.is_always_printed {
+        out.text.truncate(start);
     }
     Ok(())
 }
 
-fn string(out: &mut Out<'_>, name: &[u8], value: &[u8]) {
-    key(out, name);
-    out.string(value);
-}
-
-/// Appends `, name=word` for an enumeration that `words` spell; unknown numbers are faults.
-pub(super) fn word(
-    out: &mut Out<'_>,
-    name: &[u8],
-    fields: &Record<'_, '_>,
-    code: i64,
-    words: &[&str],
-) -> Read<()> {
+/// The word with the number `code`; unknown numbers are faults.
+fn word<'w>(name: &str, message: &Record<'_, '_>, code: i64, words: &[&'w str]) -> Read<&'w str> {
     let found = usize::try_from(code).ok().and_then(|code| words.get(code));
-    let Some(found) = found else {
-        let name = String::from_utf8_lossy(name);
-        return Err(Fault::new(fields.message(), format!("{name} of unknown value {code}")));
-    };
-    key(out, name);
-    out.push(found.as_bytes());
-    Ok(())
+    found
+        .copied()
+        .ok_or_else(|| Fault::new(message.message(), format!("{name} of unknown value {code}")))
 }
 
-/// Appends the attributes of an instruction whose opcode is `opcode`.
-pub(super) fn write<'a>(
-    out: &mut Out<'a>,
-    scope: &Scope<'a, '_>,
-    opcode: Opcode,
-    fields: &Record<'a, '_>,
-) -> Read<()> {
-    use Opcode as O;
-    if !fields.has_any(OWN) && !says_something_always(opcode) {
-        return Ok(());
-    }
-    match opcode {
-        O::Parameter => return parameter(out, fields),
-        O::GetTupleElement => {
-            integer(out, b"index", fields.integer(13));
-            return Ok(());
-        }
-        O::Broadcast | O::Transpose | O::Reverse | O::Reduce | O::Map => {
-            return list(out, fields, 14, b"dimensions");
-        }
-        O::Iota => {
-            let dimension = fields.list(14)?.first().copied().unwrap_or_default();
-            integer(out, b"iota_dimension", dimension);
-            return Ok(());
-        }
-        O::Reshape => {
-            if let Some(dimension) = fields.list(14)?.first() {
-                integer(out, b"inferred_dimension", *dimension);
-            }
-            return Ok(());
-        }
-        O::Slice => return slice(out, fields),
-        O::DynamicSlice => return list(out, fields, 20, b"dynamic_slice_sizes"),
-        O::Pad => return pad(out, fields),
-        O::Compare => return compare(out, scope, fields),
-        O::Dot | O::ScaledDot => {
-            dot(out, fields.bytes(30).unwrap_or_default())?;
-            return precision(out, fields);
-        }
-        O::RaggedDot => return ragged_dot(out, fields),
-        O::Convolution | O::CustomCall => return windowed(out, fields, opcode),
-        O::ReduceWindow | O::SelectAndScatter => return convolution::window(out, fields),
-        O::Gather => return gather(out, fields),
-        O::Scatter => return scatter(out, fields),
-        O::Fusion => {
-            if let Some(kind) = fields.text(11) {
-                key(out, b"kind");
-                out.push(&super::metadata::clean_name(kind));
-            }
-            return aliasing(out, fields);
-        }
-        _ => {}
-    }
-    collective(out, opcode, fields)?;
-    other(out, opcode, fields)
+/// The type of a comparison that its operands imply.
+fn usual_type(scope: &Scope<'_, '_>, fields: &Record<'_, '_>) -> Read<&'static [u8]> {
+    let code = scope.operand_type(fields)?;
+    Ok(match shape::element_type(code).map(|found| found.kind()) {
+        Some(ElementKind::Float | ElementKind::Complex) => b"FLOAT",
+        Some(ElementKind::Signed) => b"SIGNED",
+        Some(ElementKind::Unsigned | ElementKind::Predicate) => b"UNSIGNED",
+        _ => b"",
+    })
 }
 
-/// Whether text has attributes of `opcode` that a proto may leave out, being 0 or empty.
-fn says_something_always(opcode: Opcode) -> bool {
-    use Opcode as O;
-    matches!(
-        opcode,
-        O::AllGather
-            | O::AllGatherStart
-            | O::AllReduce
-            | O::AllReduceStart
-            | O::AllToAll
-            | O::BatchNormGrad
-            | O::BatchNormInference
-            | O::BatchNormTraining
-            | O::Broadcast
-            | O::CollectiveBroadcast
-            | O::CollectivePermute
-            | O::CollectivePermuteStart
-            | O::Convolution
-            | O::CustomCall
-            | O::DynamicSlice
-            | O::Fft
-            | O::Gather
-            | O::GetTupleElement
-            | O::Iota
-            | O::Map
-            | O::Pad
-            | O::RaggedAllToAll
-            | O::Reduce
-            | O::ReducePrecision
-            | O::ReduceScatter
-            | O::Reverse
-            | O::Rng
-            | O::RngBitGenerator
-            | O::RngGetAndUpdateState
-            | O::Scan
-            | O::Scatter
-            | O::Slice
-            | O::Topk
-            | O::Transpose
-    )
-}
-
-fn parameter(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
+fn replication(out: &mut Out<'_>, replication: &[u8]) -> Read<()> {
     let mut store = Store::default();
-    let Some(replication) = fields.text(61) else { return Ok(()) };
     let mut count = 0;
     store.read(replication, repeated(&[1]))?.integers(1, |flag| {
         out.push(if count == 0 { b", parameter_replication={" } else { b"," });
@@ -198,15 +274,15 @@ fn parameter(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
     Ok(())
 }
 
-fn slice(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
+fn slice(out: &mut Out<'_>, fields: &Record<'_, '_>, number: u32) -> Read<()> {
     let mut ranges = Vec::new();
-    for range in fields.messages(17) {
+    for range in fields.messages(number) {
         let mut store = Store::default();
         let range = store.read(range, 0)?;
         ranges.push((range.integer(1), range.integer(2), range.integer(3)));
     }
     let has_strides = ranges.iter().any(|(.., stride)| *stride != 1);
-    key(out, b"slice");
+    key(out, "slice");
     out.byte(b'{');
     for (index, (start, limit, stride)) in ranges.into_iter().enumerate() {
         out.push(if index == 0 { b"[" } else { b", [" });
@@ -223,17 +299,17 @@ fn slice(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
     Ok(())
 }
 
-fn pad(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
+fn pad(out: &mut Out<'_>, config: &[u8]) -> Read<()> {
     let mut dimensions = Vec::new();
     let mut store = Store::default();
-    let config = store.read(fields.bytes(21).unwrap_or_default(), repeated(&[1]))?;
+    let config = store.read(config, repeated(&[1]))?;
     for dimension in config.messages(1) {
         let mut store = Store::default();
         let dimension = store.read(dimension, 0)?;
         dimensions.push((dimension.integer(1), dimension.integer(2), dimension.integer(3)));
     }
     let has_interior = dimensions.iter().any(|(.., interior)| *interior != 0);
-    key(out, b"padding");
+    key(out, "padding");
     for (index, (low, high, interior)) in dimensions.into_iter().enumerate() {
         if index > 0 {
             out.byte(b'x');
@@ -249,150 +325,55 @@ fn pad(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
     Ok(())
 }
 
-fn compare(out: &mut Out<'_>, scope: &Scope<'_, '_>, fields: &Record<'_, '_>) -> Read<()> {
-    if let Some(direction) = fields.text(63) {
-        key(out, b"direction");
-        out.push(&super::metadata::clean_name(direction));
+/// `operand_precision={high,default}`, if one of them is not the default.
+fn precision(out: &mut Out<'_>, config: &Record<'_, '_>, number: u32) -> Read<()> {
+    let operands = config.list(number)?;
+    if operands.iter().all(|code| *code == 0) {
+        return Ok(());
     }
-    let Some(kind) = fields.text(72) else { return Ok(()) };
-    let code = scope.operand_type(fields)?;
-    let usual: &[u8] = match shape::element_type(code).map(|found| found.kind()) {
-        Some(ElementKind::Float | ElementKind::Complex) => b"FLOAT",
-        Some(ElementKind::Signed) => b"SIGNED",
-        Some(ElementKind::Unsigned | ElementKind::Predicate) => b"UNSIGNED",
-        _ => b"",
-    };
-    if kind != usual {
-        key(out, b"type");
-        out.push(&super::metadata::clean_name(kind));
+    key(out, "operand_precision");
+    for (index, code) in operands.iter().enumerate() {
+        out.byte(if index == 0 { b'{' } else { b',' });
+        out.push(word("a precision", config, *code, PRECISIONS.names)?.as_bytes());
     }
+    out.byte(b'}');
     Ok(())
 }
 
-fn dot(out: &mut Out<'_>, numbers: &[u8]) -> Read<()> {
-    let mut store = Store::default();
-    let numbers = store.read(numbers, repeated(&[1, 2, 3, 4]))?;
-    list_if_any(out, &numbers, 3, b"lhs_batch_dims")?;
-    list(out, &numbers, 1, b"lhs_contracting_dims")?;
-    list_if_any(out, &numbers, 4, b"rhs_batch_dims")?;
-    list(out, &numbers, 2, b"rhs_contracting_dims")
-}
-
-fn ragged_dot(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
-    let mut store = Store::default();
-    let numbers = store.read(fields.bytes(90).unwrap_or_default(), repeated(&[2, 3]))?;
-    dot(out, numbers.bytes(1).unwrap_or_default())?;
-    list_if_any(out, &numbers, 2, b"lhs_ragged_dims")?;
-    list_if_any(out, &numbers, 3, b"rhs_group_dims")?;
-    precision(out, fields)
-}
-
-fn precision(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
-    let mut store = Store::default();
-    let Some(config) = fields.text(51) else { return Ok(()) };
-    let config = store.read(config, repeated(&[1]))?;
-    let operands = config.list(1)?;
-    if operands.iter().any(|code| *code != 0) {
-        key(out, b"operand_precision");
-        for (index, code) in operands.iter().enumerate() {
-            out.byte(if index == 0 { b'{' } else { b',' });
-            let found = usize::try_from(*code).ok().and_then(|code| words::PRECISIONS.get(code));
-            let Some(found) = found else {
-                let message = format!("a precision of unknown value {code}");
-                return Err(Fault::new(config.message(), message));
-            };
-            out.push(found.as_bytes());
+fn shapes<'a>(out: &mut Out<'a>, attribute: &Use, fields: &Record<'a, '_>) -> Read<()> {
+    if !fields.is_set(attribute.field.number.into()) {
+        return Ok(());
+    }
+    key(out, attribute.key);
+    out.byte(b'{');
+    for (index, operand) in fields.messages(attribute.field.with.into()).enumerate() {
+        if index > 0 {
+            out.push(b", ");
         }
-        out.byte(b'}');
+        shape::write(out, operand, shape::Style::Full, 0)?;
     }
-    match config.integer(2) {
-        0 => Ok(()),
-        code => word(out, b"algorithm", &config, code, &words::ALGORITHMS),
-    }
-}
-
-/// Convolutions and custom calls.
-fn windowed<'a>(out: &mut Out<'a>, fields: &Record<'a, '_>, opcode: Opcode) -> Read<()> {
-    convolution::window(out, fields)?;
-    if let Some(numbers) = fields.bytes(16) {
-        convolution::dimension_labels(out, numbers)?;
-    }
-    for (number, name) in [(50, &b"feature_group_count"[..]), (58, b"batch_group_count")] {
-        // Less than 1 is read as 1, which is not written.
-        if fields.integer(number) > 1 {
-            integer(out, name, fields.integer(number));
-        }
-    }
-    precision(out, fields)?;
-    if opcode == Opcode::Convolution {
-        return convolution::sparsity(out, fields);
-    }
-    if fields.integer(75) != 0 {
-        word(out, b"padding_type", fields, fields.integer(75), &words::PADDING_TYPES)?;
-    }
-    string(out, b"custom_call_target", fields.bytes(28).unwrap_or_default());
-    if fields.is_set(56) {
-        key(out, b"operand_layout_constraints");
-        out.byte(b'{');
-        for (index, operand) in fields.messages(57).enumerate() {
-            if index > 0 {
-                out.push(b", ");
-            }
-            shape::write(out, operand, shape::Style::Full, 0)?;
-        }
-        out.byte(b'}');
-    }
-    flag(out, fields, 65, b"custom_call_has_side_effect");
-    if let Some(value) = fields.bytes(8) {
-        key(out, b"literal");
-        literal::write(out, value, true, 0)?;
-    }
-    aliasing(out, fields)?;
-    if fields.integer(76) != 0 {
-        word(out, b"schedule", fields, fields.integer(76), &words::SCHEDULES)?;
-    }
-    if fields.integer(77) > 1 {
-        word(out, b"api_version", fields, fields.integer(77), &words::API_VERSIONS)?;
-    }
+    out.byte(b'}');
     Ok(())
 }
 
-fn gather(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
-    let mut store = Store::default();
-    let numbers = store.read(fields.bytes(33).unwrap_or_default(), repeated(&[1, 2, 3, 5, 6]))?;
-    list(out, &numbers, 1, b"offset_dims")?;
-    list(out, &numbers, 2, b"collapsed_slice_dims")?;
-    list(out, &numbers, 3, b"start_index_map")?;
-    list_if_any(out, &numbers, 5, b"operand_batching_dims")?;
-    list_if_any(out, &numbers, 6, b"start_indices_batching_dims")?;
-    integer(out, b"index_vector_dim", numbers.integer(4));
-    list(out, fields, 34, b"slice_sizes")?;
-    flag(out, fields, 67, b"indices_are_sorted");
-    Ok(())
-}
-
-fn scatter(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
-    let mut store = Store::default();
-    let numbers = store.read(fields.bytes(48).unwrap_or_default(), repeated(&[1, 2, 3, 5, 6]))?;
-    list(out, &numbers, 1, b"update_window_dims")?;
-    list(out, &numbers, 2, b"inserted_window_dims")?;
-    list(out, &numbers, 3, b"scatter_dims_to_operand_dims")?;
-    list_if_any(out, &numbers, 5, b"input_batching_dims")?;
-    list_if_any(out, &numbers, 6, b"scatter_indices_batching_dims")?;
-    integer(out, b"index_vector_dim", numbers.integer(4));
-    flag(out, fields, 67, b"indices_are_sorted");
-    flag(out, fields, 69, b"unique_indices");
+fn pairs(out: &mut Out<'_>, attribute: &Use, fields: &Record<'_, '_>) -> Read<()> {
+    key(out, attribute.key);
+    out.byte(b'{');
+    for (index, pair) in fields.messages(attribute.field.number.into()).enumerate() {
+        let mut store = Store::default();
+        let pair = store.read(pair, 0)?;
+        out.push(if index == 0 { b"" } else { b"," });
+        out.integers(&[pair.integer(1), pair.integer(2)]);
+    }
+    out.byte(b'}');
     Ok(())
 }
 
 /// `output_to_operand_aliasing={{0}: (1, {})}`.
-fn aliasing(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
-    if !fields.has(74) {
-        return Ok(());
-    }
-    key(out, b"output_to_operand_aliasing");
+fn aliasing(out: &mut Out<'_>, attribute: &Use, fields: &Record<'_, '_>) -> Read<()> {
+    key(out, attribute.key);
     out.byte(b'{');
-    for (index, alias) in fields.messages(74).enumerate() {
+    for (index, alias) in fields.messages(attribute.field.number.into()).enumerate() {
         let mut store = Store::default();
         let alias = store.read(alias, repeated(&[1, 3]))?;
         if index > 0 {
@@ -407,156 +388,6 @@ fn aliasing(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
     }
     out.byte(b'}');
     Ok(())
-}
-
-/// Channels, groups and pairs.
-fn collective(out: &mut Out<'_>, opcode: Opcode, fields: &Record<'_, '_>) -> Read<()> {
-    use Opcode as O;
-    // Before channels had one name, all-reduce had a field of its own.
-    let channel = fields.integer(26).max(fields.integer(45));
-    if channel > 0 {
-        integer(out, b"channel_id", channel);
-    }
-    match opcode {
-        O::AllReduce
-        | O::AllReduceStart
-        | O::AllGather
-        | O::AllGatherStart
-        | O::ReduceScatter
-        | O::AllToAll
-        | O::RaggedAllToAll
-        | O::CollectiveBroadcast => {
-            key(out, b"replica_groups");
-            sharding::write_groups(out, fields)?;
-            flag(out, fields, 56, b"constrain_layout");
-            flag(out, fields, 100, b"has_dynamic_root");
-        }
-        O::CollectivePermute | O::CollectivePermuteStart => {
-            key(out, b"source_target_pairs");
-            out.byte(b'{');
-            for (index, pair) in fields.messages(52).enumerate() {
-                let mut store = Store::default();
-                let pair = store.read(pair, 0)?;
-                out.push(if index == 0 { b"" } else { b"," });
-                out.integers(&[pair.integer(1), pair.integer(2)]);
-            }
-            out.byte(b'}');
-            let sizes = fields.list(20)?;
-            if !sizes.is_empty() {
-                key(out, b"slice_sizes");
-                out.byte(b'{');
-                out.integers(&sizes);
-                out.byte(b'}');
-            }
-        }
-        O::Domain => {
-            // Field 54 belongs to the operand's side, which the text calls the exit.
-            for (number, name) in
-                [(55, &b", domain={kind=\"sharding\", entry="[..]), (54, b", exit=")]
-            {
-                out.push(name);
-                sharding::write(out, fields.bytes(number).unwrap_or_default(), 0)?;
-            }
-            out.byte(b'}');
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
-/// Attributes whose field says all.
-fn other<'a>(out: &mut Out<'a>, opcode: Opcode, fields: &Record<'a, '_>) -> Read<()> {
-    use Opcode as O;
-    if opcode == O::AllGather || opcode == O::AllGatherStart {
-        list_if_any(out, fields, 14, b"dimensions")?;
-    }
-    flag(out, fields, 71, b"use_global_device_ids");
-    if opcode != O::AllGather && opcode != O::AllGatherStart {
-        list_if_any(out, fields, 14, b"dimensions")?;
-    }
-    flag(out, fields, 47, b"is_host_transfer");
-    match opcode {
-        O::Infeed => {
-            if let Some(config) = fields.text(27) {
-                string(out, b"infeed_config", config);
-            }
-        }
-        O::Outfeed => {
-            if let Some(sent) = fields.bytes(29) {
-                key(out, b"outfeed_shape");
-                shape::write(out, sent, shape::Style::Full, 0)?;
-            }
-            if let Some(config) = fields.text(22) {
-                string(out, b"outfeed_config", config);
-            }
-        }
-        O::BatchNormTraining | O::BatchNormInference | O::BatchNormGrad => {
-            key(out, b"epsilon");
-            literal::write_single(out, fields.float(24));
-            integer(out, b"feature_index", fields.integer(25));
-        }
-        O::ReducePrecision => {
-            integer(out, b"exponent_bits", fields.integer(18));
-            integer(out, b"mantissa_bits", fields.integer(19));
-        }
-        O::Rng => {
-            word(out, b"distribution", fields, fields.integer(23), &words::DISTRIBUTIONS)?;
-        }
-        O::RngBitGenerator => {
-            word(out, b"algorithm", fields, fields.integer(70), &words::RANDOM_ALGORITHMS)?;
-        }
-        O::RngGetAndUpdateState => integer(out, b"delta", fields.integer(66)),
-        O::Fft => {
-            word(out, b"fft_type", fields, fields.integer(31), &words::FFT_TYPES)?;
-            list(out, fields, 32, b"fft_length")?;
-        }
-        O::Cholesky => {
-            let mut store = Store::default();
-            let options = store.read(fields.bytes(62).unwrap_or_default(), 0)?;
-            flag(out, &options, 1, b"lower");
-        }
-        O::TriangularSolve => {
-            let mut store = Store::default();
-            let options = store.read(fields.bytes(59).unwrap_or_default(), 0)?;
-            flag(out, &options, 1, b"left_side");
-            flag(out, &options, 2, b"lower");
-            flag(out, &options, 3, b"unit_diagonal");
-            if options.integer(4) != 0 {
-                word(out, b"transpose_a", &options, options.integer(4), &words::TRANSPOSES)?;
-            }
-        }
-        O::Topk => {
-            integer(out, b"k", fields.integer(81));
-            key(out, b"largest");
-            out.push(if fields.is_set(85) { b"true" } else { b"false" });
-            flag(out, fields, 60, b"is_stable");
-        }
-        O::Sort => flag(out, fields, 60, b"is_stable"),
-        O::Scan => {
-            integer(out, b"num_carries", fields.integer(95));
-            flag(out, fields, 94, b"is_reverse");
-            match fields.integer(96) {
-                1 => out.push(b", is_associative=true"),
-                2 => out.push(b", is_associative=false"),
-                _ => {}
-            }
-        }
-        O::AsyncStart | O::AsyncUpdate | O::AsyncDone => {
-            let thread = fields.text(79).filter(|thread| *thread != b"main");
-            if let Some(thread) = thread.filter(|_| opcode == O::AsyncStart) {
-                string(out, b"async_execution_thread", thread);
-            }
-        }
-        // An older flag stands for the first prefetch.
-        O::CopyStart if fields.has(80) || fields.is_set(73) => {
-            integer(out, b"cross_program_prefetch_index", fields.integer(80));
-        }
-        _ => {}
-    }
-    if let Some(accuracy) = fields.bytes(91) {
-        result_accuracy(out, accuracy)?;
-    }
-    aliasing(out, fields)
 }
 
 /// `result_accuracy={mode=highest}`, or its tolerance.

@@ -1,17 +1,12 @@
 //! Windows, dimension labels and sparsity.
 
-use super::attributes::{key, word};
+use super::attributes::key;
 use super::out::Out;
-use super::record::{Record, Store, repeated};
+use super::record::{Store, repeated};
 use super::wire::{Fault, Fields, Read};
-use super::words;
 
-/// The kind of a convolution and which of its operands are sparse.
-pub(super) fn sparsity(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
-    if fields.integer(97) != 0 {
-        word(out, b"convolution_kind", fields, fields.integer(97), &words::CONVOLUTION_KINDS)?;
-    }
-    let Some(config) = fields.text(98) else { return Ok(()) };
+/// Which operands of a convolution are sparse.
+pub(super) fn sparsity(out: &mut Out<'_>, config: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let config = store.read(config, 0)?;
     let mut count = 0;
@@ -39,8 +34,7 @@ pub(super) fn sparsity(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
 }
 
 /// `window={size=3x3 stride=2x2 pad=0_1x0_1 lhs_dilate=2x2 rhs_dilate=2x2 rhs_reversal=1x1}`.
-pub(super) fn window(out: &mut Out<'_>, fields: &Record<'_, '_>) -> Read<()> {
-    let Some(message) = fields.text(15) else { return Ok(()) };
+pub(super) fn window(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let mut dimensions = Vec::new();
     let mut all = Fields::new(message);
     while let Some((number, value)) = all.next()? {
@@ -89,7 +83,7 @@ const MAX_LABELS: usize = 256;
 pub(super) fn dimension_labels(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let numbers = store.read(message, repeated(&[6, 11, 12]))?;
-    key(out, b"dim_labels");
+    key(out, "dim_labels");
     let sides = [
         (11, [(7, b'b'), (8, b'f')], &b"_"[..]),
         (6, [(3, b'i'), (4, b'o')], b"->"),

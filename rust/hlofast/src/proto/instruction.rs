@@ -5,17 +5,31 @@ use super::out::{Meaning, Out};
 use super::record::{Record, repeated};
 use super::wire::{Fault, Read};
 use super::{literal, metadata, shape, sharding};
+use crate::ir::attribute::{self, field_of, second_field_of};
 use crate::ir::{CallRole, Opcode};
 use crate::text::Span;
 
+/// Fields that stand in every opcode's message.
+const OPERANDS: u32 = 36;
+pub(super) const CALLS: u32 = field_of("calls");
+const SHARDING: u32 = field_of("sharding");
+const FRONTEND_ATTRIBUTES: u32 = field_of("frontend_attributes");
+const PREDECESSORS: u32 = field_of("control-predecessors");
+const STATISTICS: u32 = field_of("statistics");
+const ORIGIN: u32 = field_of("origin");
+const METADATA: u32 = field_of("metadata");
+const CONFIGURATION: u32 = field_of("backend_config");
+const CONFIGURATION_PAYLOAD: u32 = second_field_of("backend_config");
+
 /// The fields that are lists.
-pub(super) const REPEATED: u128 = repeated(&[
-    14, 17, 20, 32, 34, 36, 37, 38, 49, 52, 57, 64, 74, // Of earlier years.
-    4, 5, 6, 44, 86,
-]);
+pub(super) const REPEATED: u128 = attribute::REPEATED
+    | repeated(&[
+        OPERANDS, 49, 57, // Of earlier years.
+        4, 5, 6, 44, 64, 86,
+    ]);
 
 /// The fields that refer to instructions that are no operands.
-const REFERENCES: u128 = repeated(&[37]);
+const REFERENCES: u128 = repeated(&[PREDECESSORS]);
 
 const PREDICATE: i64 = 1;
 
@@ -77,7 +91,6 @@ pub(super) fn write<'a>(
         out.push(direction);
     }
     super::attributes::write(out, scope, opcode, fields)?;
-    calls(out, scope, opcode, fields)?;
     let metadata = common(out, scope, fields)?;
     out.byte(b'\n');
     Ok(Parts {
@@ -106,7 +119,7 @@ fn old_comparison(word: &[u8]) -> Option<&'static [u8]> {
 
 fn operands<'a>(out: &mut Out<'a>, scope: &mut Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<()> {
     let mut count = 0;
-    fields.integers(36, |id| {
+    fields.integers(OPERANDS, |id| {
         if count > 0 {
             out.push(b", ");
             shape::index_comment(out, count);
@@ -118,16 +131,16 @@ fn operands<'a>(out: &mut Out<'a>, scope: &mut Scope<'a, '_>, fields: &Record<'a
 }
 
 /// The computations that are called, by their roles.
-fn calls<'a>(
+pub(super) fn calls<'a>(
     out: &mut Out<'a>,
     scope: &mut Scope<'a, '_>,
     opcode: Opcode,
     fields: &Record<'a, '_>,
 ) -> Read<()> {
-    if !fields.has(38) {
+    if !fields.has(CALLS) {
         return Ok(());
     }
-    let ids = fields.list(38)?;
+    let ids = fields.list(CALLS)?;
     scope.note_calls(&ids);
     use Opcode as O;
     match (opcode, &ids[..]) {
@@ -150,14 +163,7 @@ fn calls<'a>(
         (O::Fusion | O::AsyncStart | O::Unknown, [callee]) => {
             one(out, scope, CallRole::Calls, *callee, fields)
         }
-        (_, [callee]) if opcode.may_call() => {
-            one(out, scope, CallRole::ToApply, *callee, fields)?;
-            if opcode == O::Call && fields.is_set(89) {
-                out.push(b", is_composite=true");
-            }
-            Ok(())
-        }
-        (O::AllReduce | O::AllReduceStart | O::Topk, [callee]) => {
+        (_, [callee]) if opcode.may_call() || opcode == O::Topk => {
             one(out, scope, CallRole::ToApply, *callee, fields)
         }
         _ => {
@@ -215,15 +221,15 @@ fn role_key(out: &mut Out<'_>, role: CallRole) -> Span {
 /// The attributes that every opcode may have. Gives where the value of the metadata begins,
 /// `u32::MAX` without any.
 fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<u32> {
-    if let Some(value) = fields.bytes(40) {
+    if let Some(value) = fields.bytes(SHARDING) {
         out.push(b", sharding=");
         out.again(value, Meaning::Sharding, |out, value| sharding::write(out, value, 0))?;
     }
-    if let Some(value) = fields.text(68) {
+    if let Some(value) = fields.text(FRONTEND_ATTRIBUTES) {
         metadata::write_frontend(out, b", frontend_attributes=", value)?;
     }
     let mut count = 0;
-    fields.integers(37, |id| {
+    fields.integers(PREDECESSORS, |id| {
         out.push(if count == 0 { b", control-predecessors={%" } else { b", %" });
         count += 1;
         scope.refer(out, id, fields.message())
@@ -231,14 +237,14 @@ fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>)
     if count > 0 {
         out.byte(b'}');
     }
-    if let Some(value) = fields.text(82) {
+    if let Some(value) = fields.text(STATISTICS) {
         metadata::write_statistics(out, value)?;
     }
-    if let Some(value) = fields.bytes(88) {
+    if let Some(value) = fields.bytes(ORIGIN) {
         metadata::write_origin(out, value)?;
     }
     let mut metadata_at = u32::MAX;
-    if let Some(value) = fields.text(7) {
+    if let Some(value) = fields.text(METADATA) {
         let start = out.text.len();
         let payloads = &scope.module.payloads;
         out.again(value, Meaning::Metadata, |out, value| {
@@ -248,13 +254,13 @@ fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>)
             metadata_at = (start + metadata::KEY.len()) as u32;
         }
     }
-    let config = match fields.bytes(99) {
+    let config = match fields.bytes(CONFIGURATION_PAYLOAD) {
         Some(value) => {
             let value = metadata::payload(value, &scope.module.payloads)?;
             out.limit_reference(value)?;
             Some(value)
         }
-        None => fields.text(43),
+        None => fields.text(CONFIGURATION),
     };
     if let Some(config) = config.filter(|config| !config.is_empty()) {
         out.push(b", backend_config=");

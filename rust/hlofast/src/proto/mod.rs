@@ -19,7 +19,6 @@ mod record;
 mod shape;
 mod sharding;
 mod wire;
-mod words;
 mod write;
 
 use crate::error::{ErrorKind, ParseError, Result};

@@ -2,28 +2,12 @@
 
 use super::Checker;
 use super::lexer::{Kind, Lexer};
-use super::table::Newer;
 use super::value::SubAttribute;
 use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::attribute::{HEADER, HeaderGrammar};
 use crate::ir::{ShapeId, ShapeView};
 use crate::parse::{Options, read};
 use crate::text::{Source, Span};
-
-const ATTRIBUTES: [&[u8]; 13] = [
-    b"is_scheduled",
-    b"replica_count",
-    b"num_partitions",
-    b"alias_passthrough_params",
-    b"input_output_alias",
-    b"buffer_donor",
-    b"entry_computation_layout",
-    b"allow_spmd_sharding_propagation_to_parameters",
-    b"allow_spmd_sharding_propagation_to_output",
-    b"frontend_attributes",
-    b"origin_recovery_table",
-    b"debug_attributes",
-    b"",
-];
 
 impl Checker<'_> {
     /// Everything from the text's start to its end.
@@ -52,16 +36,16 @@ impl Checker<'_> {
         self.name()?;
         let mut seen = 0u32;
         while self.eat(Kind::Comma) {
-            let (key, index) = self.attribute_key(&ATTRIBUTES)?;
-            let is_newer = ATTRIBUTES.get(index) == Some(&&b"debug_attributes"[..]);
-            if is_newer && !self.allows(Newer::DebugAttributes) {
+            let (key, index) = self.attribute_key(&HEADER.map(|(key, ..)| key.as_bytes()))?;
+            let Some((_, grammar, is_newer)) = HEADER.get(index) else { continue };
+            if *is_newer && !self.is_newest() {
                 return Err(self.unexpected_attribute(key, "a module"));
             }
             if seen >> index & 1 != 0 {
                 return Err(self.repeated_attribute(key));
             }
             seen |= 1 << index;
-            self.header_value(self.bytes(key))?;
+            self.header_value(*grammar)?;
         }
         self.tables()
     }
@@ -99,17 +83,17 @@ impl Checker<'_> {
         )
     }
 
-    fn header_value(&mut self, key: &[u8]) -> Result<()> {
-        match key {
-            b"is_scheduled" | b"alias_passthrough_params" => self.boolean().map(drop),
-            b"replica_count" | b"num_partitions" => self.integer().map(drop),
-            b"input_output_alias" => self.aliases(),
-            b"buffer_donor" => self.donors(),
-            b"entry_computation_layout" => self.entry_layout(),
-            b"frontend_attributes" => self.frontend_attributes(),
-            b"origin_recovery_table" => self.recovery_table(),
-            b"debug_attributes" => self.debug_attributes(),
-            _ => self.boolean_or_list(),
+    fn header_value(&mut self, grammar: HeaderGrammar) -> Result<()> {
+        match grammar {
+            HeaderGrammar::Boolean => self.boolean().map(drop),
+            HeaderGrammar::Integer => self.integer().map(drop),
+            HeaderGrammar::Propagation => self.boolean_or_list(),
+            HeaderGrammar::Frontend => self.frontend_attributes(),
+            HeaderGrammar::Aliases => self.aliases(),
+            HeaderGrammar::Donors => self.donors(),
+            HeaderGrammar::EntryLayout => self.entry_layout(),
+            HeaderGrammar::Recovery => self.recovery_table(),
+            HeaderGrammar::Debug => self.debug_attributes(),
         }
     }
 

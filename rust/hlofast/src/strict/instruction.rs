@@ -3,8 +3,8 @@
 use super::Checker;
 use super::lexer::Kind;
 use super::operands::NO_ROW;
-use super::table::{self, Attribute, Set, only};
 use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::attribute::{self, Key, Set};
 use crate::ir::{Arity, ComputationId, Module, Opcode, Row};
 use crate::text::Span;
 
@@ -212,40 +212,37 @@ impl<'a> Checker<'a> {
     /// The attributes that the subject may and must have.
     fn expected_attributes(&self, subject: Subject) -> (Set, Set) {
         let newest = self.is_newest();
-        let thread = only(Attribute::AsyncExecutionThread);
-        let aliasing = only(Attribute::OutputToOperandAliasing);
+        const THREAD: Set = Key::of("async_execution_thread").only();
+        const ALIASING: Set = Key::of("output_to_operand_aliasing").only();
         let opcode = match subject.form {
             Form::Plain => subject.opcode,
             Form::Start(stem) => {
                 let (mut allowed, required) = self.attributes_of(stem, subject, newest);
-                allowed |= thread | aliasing;
+                allowed |= THREAD | ALIASING;
                 return (allowed, required);
             }
             Form::Update(_) => {
-                return (table::COMMON | thread | if newest { aliasing } else { 0 }, 0);
+                return (attribute::COMMON | THREAD | if newest { ALIASING } else { 0 }, 0);
             }
-            Form::Done(_) => return (table::COMMON | thread, 0),
+            Form::Done(_) => return (attribute::COMMON | THREAD, 0),
         };
         self.attributes_of(opcode, subject, newest)
     }
 
     fn attributes_of(&self, opcode: Opcode, subject: Subject, newest: bool) -> (Set, Set) {
-        let mut allowed = table::allowed(opcode, newest);
-        let mut required = table::required(opcode);
+        let mut allowed = attribute::taken(opcode, newest);
+        let mut required = attribute::needed(opcode);
         match opcode {
             Opcode::Conditional => {
-                let branches = only(Attribute::BranchComputations);
-                let two = only(Attribute::TrueComputation) | only(Attribute::FalseComputation);
-                if self.selects_by_predicate(subject) {
-                    allowed &= !branches;
-                    required |= two;
-                } else {
-                    allowed &= !two;
-                    required |= branches;
-                }
+                const BRANCHES: Set = Key::of("branch_computations").only();
+                const TWO: Set =
+                    Key::of("true_computation").only() | Key::of("false_computation").only();
+                let is_two = self.selects_by_predicate(subject);
+                allowed &= !if is_two { BRANCHES } else { TWO };
+                required |= if is_two { TWO } else { BRANCHES };
             }
             Opcode::Broadcast if !self.is_scalar_operand(subject) => {
-                required |= only(Attribute::Dimensions);
+                required |= const { Key::of("dimensions").only() };
             }
             _ => {}
         }
@@ -262,15 +259,14 @@ impl<'a> Checker<'a> {
                 );
             }
             let key = self.lexer.span();
-            let attribute = Attribute::from_bytes(self.lexer.word());
-            let Some(attribute) = attribute.filter(|a| allowed & only(*a) != 0) else {
-                let known = attribute.is_some() && !self.is_newest();
-                return Err(self.unexpected(key, subject, known));
+            let attribute = Key::from_bytes(self.lexer.word());
+            let Some(attribute) = attribute.filter(|key| allowed & key.only() != 0) else {
+                return Err(self.unexpected(key, subject, attribute));
             };
-            if facts.seen & only(attribute) != 0 {
+            if facts.seen & attribute.only() != 0 {
                 return Err(self.repeated_attribute(key));
             }
-            facts.seen |= only(attribute);
+            facts.seen |= attribute.only();
             self.advance();
             self.value(attribute, subject, facts)?;
         }
@@ -278,12 +274,10 @@ impl<'a> Checker<'a> {
     }
 
     #[cold]
-    fn unexpected(&self, key: Span, subject: Subject, known: bool) -> ParseError {
+    fn unexpected(&self, key: Span, subject: Subject, known: Option<Key>) -> ParseError {
         let error = self.unexpected_attribute(key, subject.opcode.as_str());
-        let newer = table::NEWEST_ATTRIBUTES.iter().any(|(opcode, attribute)| {
-            *opcode == subject.opcode && attribute.as_str().as_bytes() == self.bytes(key)
-        });
-        if known && newer {
+        let newer = attribute::newer(subject.opcode);
+        if !self.is_newest() && known.is_some_and(|known| newer & known.only() != 0) {
             return error.with_help("XLA newer than jaxlib 0.10.2 takes it: use strict=\"newest\"");
         }
         error
@@ -309,7 +303,7 @@ impl<'a> Checker<'a> {
 
 #[cold]
 fn missing_attribute(subject: Subject, missing: Set, word: Span) -> ParseError {
-    let name = table::first(missing).map_or("", Attribute::as_str);
+    let name = Key::first(missing).map_or("", Key::as_str);
     let opcode = match subject.form {
         Form::Start(stem) => stem,
         _ => subject.opcode,

@@ -4,7 +4,7 @@ use super::Checker;
 use super::instruction::Subject;
 use super::lexer::Kind;
 use super::operands::NO_ROW;
-use super::table::Grammar;
+use crate::ir::attribute::{Grammar, Key};
 use crate::ir::intern::{hash_bytes, hash_seed};
 use crate::text::Span;
 use std::hash::{BuildHasher, Hasher};
@@ -57,7 +57,7 @@ impl Hasher for TextHasher {
 /// starts with its bytes starts with the same value.
 #[derive(Default)]
 pub(super) struct PassedValues {
-    slots: Vec<(Grammar, Span)>,
+    slots: Vec<(Key, Span)>,
 }
 
 /// Whether reading a value in braces depends on its bytes alone, and tells nothing but that it
@@ -73,7 +73,12 @@ impl Checker<'_> {
     /// Skips the value at the current token if it passed before; otherwise the slot in which
     /// `remember_value` may put it.
     #[inline]
-    pub(super) fn passed_value(&mut self, grammar: Grammar, subject: Subject) -> PassedValue {
+    pub(super) fn passed_value(
+        &mut self,
+        attribute: Key,
+        grammar: Grammar,
+        subject: Subject,
+    ) -> PassedValue {
         if self.kind() != Kind::LeftBrace || !is_self_contained(grammar) || subject.row.0 == NO_ROW
         {
             return PassedValue::Unknown;
@@ -84,14 +89,14 @@ impl Checker<'_> {
         let mut key = rest.get(..LONGEST_KEY).unwrap_or(rest);
         // A backend configuration is the last attribute; of others the first closing brace is
         // as good as all of the value.
-        if grammar != Grammar::BackendConfig
+        if !matches!(grammar, Grammar::BackendConfig)
             && let Some(close) = memchr::memchr(b'}', key)
         {
             key = key.get(..close).unwrap_or(key);
         }
         let slot = hash_bytes(key) as usize % SLOTS;
         if let Some((known, span)) = self.passed_values.slots.get(slot)
-            && *known == grammar
+            && *known == attribute
             && !span.is_empty()
             && self.text.get(span.range()) == rest.get(..span.len())
         {
@@ -102,7 +107,7 @@ impl Checker<'_> {
     }
 
     /// Remembers in `slot` the value from `start` to the current token.
-    pub(super) fn remember_value(&mut self, grammar: Grammar, slot: usize, start: usize) {
+    pub(super) fn remember_value(&mut self, attribute: Key, slot: usize, start: usize) {
         let Some(read) = self.text.get(start..self.lexer.start) else { return };
         let value = read.trim_ascii_end();
         // A comment might hold the brace that seems to be the last.
@@ -111,10 +116,10 @@ impl Checker<'_> {
         }
         let slots = &mut self.passed_values.slots;
         if slots.is_empty() {
-            slots.resize(SLOTS, (grammar, Span::EMPTY));
+            slots.resize(SLOTS, (attribute, Span::EMPTY));
         }
         if let Some(entry) = slots.get_mut(slot) {
-            *entry = (grammar, Span::new(start, start + value.len()));
+            *entry = (attribute, Span::new(start, start + value.len()));
         }
     }
 }

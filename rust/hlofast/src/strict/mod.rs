@@ -11,6 +11,7 @@ mod lexer;
 mod literal;
 mod memory;
 mod mesh;
+mod newer;
 mod number;
 mod operands;
 mod semantics;
@@ -18,7 +19,6 @@ mod shape;
 mod sharding;
 mod string;
 mod structured;
-mod table;
 mod value;
 
 use crate::error::{ErrorKind, ParseError, Result};
@@ -27,7 +27,7 @@ use crate::parse::Strictness;
 use crate::text::Span;
 use hashbrown::{HashMap, HashSet};
 use lexer::{Kind, Lexer};
-use table::{NEWEST_CONSTRUCTS, Newer};
+use newer::{NEWEST_CONSTRUCTS, Newer};
 
 /// Deepest nesting of instructions, literals and blocks inside each other, as in XLA.
 const MAX_NESTING: usize = crate::parse::shape::MAX_DEPTH;

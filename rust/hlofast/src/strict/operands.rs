@@ -3,7 +3,7 @@
 use super::Checker;
 use super::instruction::Facts;
 use super::lexer::{Kind, is_reserved};
-use super::table::Newer;
+use super::newer::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{Module, Row};
 use crate::text::{Span, is_identifier_start};

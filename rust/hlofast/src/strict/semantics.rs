@@ -3,9 +3,10 @@
 use super::Build;
 use super::Checker;
 use super::instruction::{Facts, Form, Subject};
+use super::newer::Newer;
 use super::operands::NO_ROW;
-use super::table::{Attribute, Newer, only};
 use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::attribute::Key;
 use crate::ir::{
     Arity, CallRole, ComputationId, ElementType, Module, Opcode, Row, ShapeId, ShapeView,
 };
@@ -140,7 +141,7 @@ impl<'a> Checker<'a> {
             RecvDone | SendDone | Send | Recv => self.check_channel(subject, facts),
             AllReduce | AllReduceStart => self.check_device_ids(facts),
             CollectivePermute | CollectivePermuteStart => {
-                let slices = facts.seen & only(Attribute::SliceSizes) != 0;
+                let slices = facts.seen & const { Key::of("slice_sizes").only() } != 0;
                 if slices && self.operand_rows(subject).len() != 4 {
                     return Err(ParseError::new(
                         ErrorKind::OperandCount,
@@ -170,7 +171,7 @@ impl<'a> Checker<'a> {
         let opcode = subject.described();
         let count = facts.dimensions;
         let exact = matches!(opcode, Opcode::Concatenate | Opcode::Sort | Opcode::AllToAll);
-        let given = facts.seen & only(Attribute::Dimensions) != 0;
+        let given = facts.seen & const { Key::of("dimensions").only() } != 0;
         if given && (count == 0 || exact && count != 1) {
             return Err(ParseError::new(
                 ErrorKind::InvalidAttribute,

@@ -2,7 +2,7 @@
 
 use super::Checker;
 use super::lexer::Kind;
-use super::table::Newer;
+use super::newer::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 
 /// What `devices=` says.

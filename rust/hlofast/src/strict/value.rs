@@ -4,9 +4,9 @@ use super::Checker;
 use super::instruction::{Facts, Subject};
 use super::lexer::Kind;
 use super::memory::PassedValue;
-use super::table::{Attribute, Grammar};
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::{ComputationId, Module, Opcode, Row};
+use crate::ir::attribute::{Grammar, Key, PRECISIONS, Words};
+use crate::ir::{ComputationId, Module, Row};
 use crate::text::Span;
 
 /// The grammar of a value in a `{key=value key=value}` list.
@@ -39,17 +39,17 @@ impl<'a> Checker<'a> {
     #[inline]
     pub(super) fn value(
         &mut self,
-        attribute: Attribute,
+        attribute: Key,
         subject: Subject,
         facts: &mut Facts,
     ) -> Result<()> {
-        let grammar = attribute.grammar();
-        match self.passed_value(grammar, subject) {
+        let grammar = attribute.grammar(subject.described());
+        match self.passed_value(attribute, grammar, subject) {
             PassedValue::Skipped => return Ok(()),
-            PassedValue::Unknown => return self.read_value(attribute, subject, facts),
+            PassedValue::Unknown => return self.read_value(attribute, grammar, subject, facts),
             PassedValue::Slot { slot, start } => {
-                self.read_value(attribute, subject, facts)?;
-                self.remember_value(grammar, slot, start);
+                self.read_value(attribute, grammar, subject, facts)?;
+                self.remember_value(attribute, slot, start);
             }
         }
         Ok(())
@@ -58,29 +58,35 @@ impl<'a> Checker<'a> {
     #[inline]
     fn read_value(
         &mut self,
-        attribute: Attribute,
+        attribute: Key,
+        grammar: Grammar,
         subject: Subject,
         facts: &mut Facts,
     ) -> Result<()> {
-        match attribute.grammar() {
+        const DIMENSIONS: Key = Key::of("dimensions");
+        const GLOBAL_IDS: Key = Key::of("use_global_device_ids");
+        const CHANNEL: Key = Key::of("channel_id");
+        const INDEX: Key = Key::of("index");
+        const CARRIES: Key = Key::of("num_carries");
+        const THREAD: Key = Key::of("async_execution_thread");
+        const TO_APPLY: Key = Key::of("to_apply");
+        const CALLS: Key = Key::of("calls");
+        match grammar {
             Grammar::Metadata => self.metadata(),
             Grammar::Integers => {
-                if attribute == Attribute::SliceSizes && subject.described() != Opcode::Gather {
-                    self.integer_lists()?;
-                    return Ok(());
-                }
                 let count = self.integer_list()?;
-                if attribute == Attribute::Dimensions {
+                if attribute == DIMENSIONS {
                     facts.dimensions = count;
                 }
                 Ok(())
             }
+            Grammar::IntegerLists => self.integer_lists(),
             Grammar::Sharding => self.sharding(),
             Grammar::Frontend => self.frontend_attributes(),
             Grammar::BackendConfig => self.backend_config(),
             Grammar::Boolean => {
                 let value = self.boolean()?;
-                if attribute == Attribute::UseGlobalDeviceIds {
+                if attribute == GLOBAL_IDS {
                     facts.use_global_device_ids = value;
                 }
                 Ok(())
@@ -95,8 +101,8 @@ impl<'a> Checker<'a> {
             Grammar::Integer => {
                 let value = self.integer()?;
                 match attribute {
-                    Attribute::ChannelId => facts.channel_id = Some(value),
-                    Attribute::Index | Attribute::NumCarries => facts.index = value,
+                    CHANNEL => facts.channel_id = Some(value),
+                    INDEX | CARRIES => facts.index = value,
                     _ => {}
                 }
                 Ok(())
@@ -105,7 +111,7 @@ impl<'a> Checker<'a> {
             Grammar::Float => self.float(),
             Grammar::Text => {
                 let text = self.string()?;
-                if attribute == Attribute::AsyncExecutionThread {
+                if attribute == THREAD {
                     facts.thread = Some(text);
                 }
                 Ok(())
@@ -113,7 +119,7 @@ impl<'a> Checker<'a> {
             Grammar::Pairs => self.pairs(),
             Grammar::Computation => {
                 let callee = self.computation_name()?;
-                if matches!(attribute, Attribute::ToApply | Attribute::Calls) {
+                if matches!(attribute, TO_APPLY | CALLS) {
                     facts.callee = callee;
                 }
                 Ok(())
@@ -148,59 +154,32 @@ impl<'a> Checker<'a> {
             Grammar::Domain => self.domain(),
             Grammar::Sparsity => self.sparsity(),
             Grammar::Precision => {
-                self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
-                    checker.word_of(&["default", "high", "highest"], true)
-                })?;
+                self.list(Kind::LeftBrace, Kind::RightBrace, |checker| checker.word(&PRECISIONS))?;
                 Ok(())
             }
-            Grammar::Word => self.word(attribute, subject),
+            Grammar::Word(words) => self.word(words),
         }
     }
 
-    fn word(&mut self, attribute: Attribute, subject: Subject) -> Result<()> {
-        let (words, any_case): (&[&str], bool) = match attribute {
-            Attribute::Direction => (&["EQ", "NE", "GE", "GT", "LE", "LT"], false),
-            Attribute::Type => (&["FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"], false),
-            Attribute::Kind => (&["kLoop", "kInput", "kOutput", "kCustom"], false),
-            Attribute::FftType => (&["FFT", "IFFT", "RFFT", "IRFFT"], false),
-            Attribute::Distribution => (&["rng_uniform", "rng_normal", "rng_invalid"], true),
-            Attribute::Algorithm if subject.described() == Opcode::RngBitGenerator => {
-                (&["rng_default", "rng_three_fry", "rng_philox"], true)
-            }
-            Attribute::Algorithm => (&DOT_ALGORITHMS, true),
-            Attribute::TransposeA => {
-                (&["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"], false)
-            }
-            Attribute::ConvolutionKind => (&["fprop", "wgrad", "dgrad", "unset"], false),
-            Attribute::PaddingType => {
-                (&["PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"], false)
-            }
-            Attribute::Schedule => {
-                (&["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"], true)
-            }
-            Attribute::ApiVersion => (&API_VERSIONS, true),
-            _ => (
-                &[
-                    "cross_replica",
-                    "cross_partition",
-                    "cross_replica_and_partition",
-                    "flattened_id",
-                ],
-                false,
-            ),
-        };
-        self.word_of(words, any_case)
+    fn word(&mut self, words: &Words) -> Result<()> {
+        self.word_but(words.names, words.refused, words.any_case)
     }
 
     /// One of `words`.
     pub(super) fn word_of(&mut self, words: &[&str], any_case: bool) -> Result<()> {
+        self.word_but(words, &[], any_case)
+    }
+
+    fn word_but(&mut self, words: &[&str], refused: &[&str], any_case: bool) -> Result<()> {
         let word = self.lexer.word();
+        let mut words = words.iter().filter(|known| !refused.contains(known));
         let known = self.kind() == Kind::Ident
-            && words.iter().any(|known| {
+            && words.clone().any(|known| {
                 known.as_bytes() == word || any_case && known.as_bytes().eq_ignore_ascii_case(word)
             });
         if !known {
-            let message = format!("expected one of {}", words.join(", "));
+            let mut message = format!("expected one of {}", words.next().unwrap_or(&""));
+            words.for_each(|word| message.extend([", ", word]));
             return Err(self.error(ErrorKind::InvalidAttribute, &message));
         }
         self.advance();
@@ -482,27 +461,3 @@ fn metadata_key(word: &[u8]) -> Option<usize> {
 fn is_metadata_number(key: usize) -> bool {
     matches!(key, 3..=6 | 10)
 }
-
-const DOT_ALGORITHMS: [&str; 14] = [
-    "unset",
-    "dot_any_f8_any_f8_f32",
-    "dot_any_f8_any_f8_f32_fast_accum",
-    "dot_f16_f16_f16",
-    "dot_f16_f16_f32",
-    "dot_bf16_bf16_bf16",
-    "dot_bf16_bf16_f32",
-    "dot_bf16_bf16_f32_x3",
-    "dot_bf16_bf16_f32_x6",
-    "dot_bf16_bf16_f32_x9",
-    "dot_tf32_tf32_f32",
-    "dot_tf32_tf32_f32_x3",
-    "dot_f32_f32_f32",
-    "dot_f64_f64_f64",
-];
-
-const API_VERSIONS: [&str; 4] = [
-    "API_VERSION_ORIGINAL",
-    "API_VERSION_STATUS_RETURNING",
-    "API_VERSION_STATUS_RETURNING_UNIFIED",
-    "API_VERSION_TYPED_FFI",
-];

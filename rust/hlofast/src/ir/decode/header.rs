@@ -2,9 +2,10 @@
 
 use super::AttributeValue;
 use super::other::{Alias, OriginalValue, alias_target, decode_aliases, original_array};
-use super::scan::{Trailing, boolean, integer, key, list, string, whole, word};
-use super::{metadata, shape_text};
+use super::scan::{Trailing, key, list, string, whole, word};
+use super::{decode_as, shape_text};
 use crate::error::Result;
+use crate::ir::attribute::{Grammar, HEADER, HeaderGrammar};
 use crate::ir::{ShapeId, ShapeInterner};
 use crate::text::Cursor;
 use std::borrow::Cow;
@@ -68,35 +69,28 @@ pub struct DebugAttribute<'a> {
 /// The typed value of header attribute `key`. Attributes that are not known are raw.
 pub fn decode_header<'a>(key: &[u8], value: &'a [u8]) -> Result<HeaderValue<'a>> {
     use AttributeValue as V;
-    Ok(match key {
-        b"is_scheduled" | b"alias_passthrough_params" => {
-            HeaderValue::Plain(V::Boolean(whole(value, boolean)?))
-        }
-        b"replica_count" | b"num_partitions" => {
-            HeaderValue::Plain(V::Integer(whole(value, integer)?))
-        }
-        b"allow_spmd_sharding_propagation_to_parameters"
-        | b"allow_spmd_sharding_propagation_to_output" => {
-            HeaderValue::Plain(decode_propagation(value)?)
-        }
-        b"frontend_attributes" => {
-            HeaderValue::Plain(V::FrontendAttributes(metadata::decode_frontend_attributes(value)?))
-        }
-        b"input_output_alias" => HeaderValue::Aliases(decode_aliases(value)?),
-        b"buffer_donor" => HeaderValue::BufferDonors(decode_buffer_donors(value)?),
-        b"entry_computation_layout" => HeaderValue::EntryLayout(decode_entry_layout(value)?),
-        b"origin_recovery_table" => HeaderValue::OriginRecovery(decode_origin_recovery(value)?),
-        b"debug_attributes" => HeaderValue::DebugAttributes(decode_debug_attributes(value)?),
-        _ => HeaderValue::Plain(V::Raw(value)),
+    let Some((_, grammar, _)) = HEADER.iter().find(|(known, ..)| known.as_bytes() == key) else {
+        return Ok(HeaderValue::Plain(V::Raw(value)));
+    };
+    Ok(match grammar {
+        HeaderGrammar::Boolean => HeaderValue::Plain(decode_as(Grammar::Boolean, value)?),
+        HeaderGrammar::Integer => HeaderValue::Plain(decode_as(Grammar::Integer, value)?),
+        HeaderGrammar::Propagation => HeaderValue::Plain(decode_propagation(value)?),
+        HeaderGrammar::Frontend => HeaderValue::Plain(decode_as(Grammar::Frontend, value)?),
+        HeaderGrammar::Aliases => HeaderValue::Aliases(decode_aliases(value)?),
+        HeaderGrammar::Donors => HeaderValue::BufferDonors(decode_buffer_donors(value)?),
+        HeaderGrammar::EntryLayout => HeaderValue::EntryLayout(decode_entry_layout(value)?),
+        HeaderGrammar::Recovery => HeaderValue::OriginRecovery(decode_origin_recovery(value)?),
+        HeaderGrammar::Debug => HeaderValue::DebugAttributes(decode_debug_attributes(value)?),
     })
 }
 
 /// One boolean without braces, or a list.
 fn decode_propagation(value: &[u8]) -> Result<AttributeValue<'_>> {
     if value.trim_ascii_start().first() == Some(&b'{') {
-        return super::decode_booleans(value).map(AttributeValue::Booleans);
+        return decode_as(Grammar::Booleans, value);
     }
-    whole(value, boolean).map(AttributeValue::Boolean)
+    decode_as(Grammar::Boolean, value)
 }
 
 fn decode_buffer_donors(value: &[u8]) -> Result<Vec<BufferDonor>> {

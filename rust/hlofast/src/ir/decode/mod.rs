@@ -47,6 +47,7 @@ pub use window::{
     DimensionLabel, DimensionLabels, PaddingDimension, SliceDimension, WindowDimension,
 };
 
+use super::attribute::{Grammar, Key};
 use super::opcode::Opcode;
 use crate::error::Result;
 use crate::text::{Cursor, is_identifier_byte};
@@ -127,121 +128,57 @@ pub enum AttributeValue<'a> {
 /// The typed value of attribute `key` of an instruction with `opcode`. Attributes that are not
 /// known are `Raw`; known ones that cannot be read are errors.
 pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<AttributeValue<'a>> {
+    match Key::from_bytes(key) {
+        Some(key) => decode_as(key.grammar(opcode), value),
+        None => Ok(AttributeValue::Raw(value)),
+    }
+}
+
+/// The typed value that is written as `grammar` says.
+pub(crate) fn decode_as(grammar: Grammar, value: &[u8]) -> Result<AttributeValue<'_>> {
     use AttributeValue as V;
-    Ok(match key {
-        b"dimensions"
-        | b"fft_length"
-        | b"dynamic_slice_sizes"
-        | b"start_index_map"
-        | b"scatter_dims_to_operand_dims"
-        | b"replica_group_ids"
-        | b"lhs_contracting_dims"
-        | b"rhs_contracting_dims"
-        | b"lhs_batch_dims"
-        | b"rhs_batch_dims"
-        | b"lhs_ragged_dims"
-        | b"rhs_group_dims"
-        | b"offset_dims"
-        | b"collapsed_slice_dims"
-        | b"operand_batching_dims"
-        | b"start_indices_batching_dims"
-        | b"update_window_dims"
-        | b"inserted_window_dims"
-        | b"input_batching_dims"
-        | b"scatter_indices_batching_dims" => {
-            V::Integers(whole(value, |c| integers(c, Trailing::Nothing))?)
-        }
-        b"slice_sizes" => match opcode {
-            Opcode::CollectivePermute | Opcode::CollectivePermuteStart => {
-                V::IntegerLists(whole(value, groups::integer_lists)?)
-            }
-            _ => V::Integers(whole(value, |c| integers(c, Trailing::Nothing))?),
-        },
-        b"source_target_pairs" => V::SourceTargetPairs(decode_pairs(value)?),
-        b"replica_groups" => V::ReplicaGroups(groups::decode_replica_groups(value)?),
-        b"index"
-        | b"index_vector_dim"
-        | b"iota_dimension"
-        | b"inferred_dimension"
-        | b"channel_id"
-        | b"feature_index"
-        | b"feature_group_count"
-        | b"batch_group_count"
-        | b"exponent_bits"
-        | b"mantissa_bits"
-        | b"delta"
-        | b"k"
-        | b"num_carries"
-        | b"cross_program_prefetch_index"
-        | b"all_reduce_id"
-        | b"async_group_id" => V::Integer(whole(value, integer)?),
-        b"is_stable"
-        | b"largest"
-        | b"indices_are_sorted"
-        | b"unique_indices"
-        | b"is_composite"
-        | b"is_host_transfer"
-        | b"is_reverse"
-        | b"is_associative"
-        | b"constrain_layout"
-        | b"use_global_device_ids"
-        | b"custom_call_has_side_effect"
-        | b"has_dynamic_root"
-        | b"lower"
-        | b"left_side"
-        | b"unit_diagonal"
-        | b"is_scheduled"
-        | b"alias_passthrough_params" => V::Boolean(whole(value, boolean)?),
-        b"parameter_replication" => V::Booleans(decode_booleans(value)?),
-        b"epsilon" => V::Float(whole(value, float)?),
-        b"to_apply" | b"condition" | b"body" | b"select" | b"scatter" | b"true_computation"
-        | b"false_computation" | b"calls" => decode_calls(value)?,
-        b"branch_computations" | b"called_computations" => {
-            V::Computations(decode_computations(value)?)
-        }
-        b"control-predecessors" => V::Names(decode_names(value)?),
-        b"direction" | b"type" | b"kind" | b"fft_type" | b"distribution" | b"algorithm"
-        | b"transpose_a" | b"convolution_kind" | b"padding_type" | b"schedule" | b"api_version"
-        | b"mode" => V::Word(whole(value, |c| word(c, "a word"))?),
-        b"operand_precision" => V::Words(decode_words(value)?),
-        b"custom_call_target"
-        | b"infeed_config"
-        | b"outfeed_config"
-        | b"async_execution_thread"
-        | b"execution_thread"
-        | b"barrier"
-        | b"opaque" => V::Text(whole(value, string)?),
-        b"backend_config" => match value.trim_ascii_start().first() {
-            Some(b'{') => {
-                let dictionary = |cursor: &mut Cursor<'a>| {
-                    cursor.skip_space()?;
-                    let span = cursor.dictionary()?;
-                    Ok(bytes(cursor, span))
-                };
-                V::Dictionary(whole(value, dictionary)?)
-            }
+    Ok(match grammar {
+        Grammar::Integers => V::Integers(whole(value, |c| integers(c, Trailing::Nothing))?),
+        Grammar::IntegerLists => V::IntegerLists(whole(value, groups::integer_lists)?),
+        Grammar::Pairs => V::SourceTargetPairs(decode_pairs(value)?),
+        Grammar::Groups => V::ReplicaGroups(groups::decode_replica_groups(value)?),
+        Grammar::Integer | Grammar::Int32 => V::Integer(whole(value, integer)?),
+        Grammar::Boolean => V::Boolean(whole(value, boolean)?),
+        Grammar::Booleans => V::Booleans(decode_booleans(value)?),
+        Grammar::Float => V::Float(whole(value, float)?),
+        Grammar::Computation => decode_calls(value)?,
+        Grammar::Computations => V::Computations(decode_computations(value)?),
+        Grammar::Names => V::Names(decode_names(value)?),
+        Grammar::Word(_) => V::Word(whole(value, |c| word(c, "a word"))?),
+        Grammar::Precision => V::Words(decode_words(value)?),
+        Grammar::Text => V::Text(whole(value, string)?),
+        Grammar::BackendConfig => match value.trim_ascii_start().first() {
+            Some(b'{') => V::Dictionary(whole(value, dictionary)?),
             _ => V::Text(whole(value, string)?),
         },
-        b"window" => V::Window(window::decode_window(value)?),
-        b"dim_labels" => V::DimensionLabels(window::decode_dimension_labels(value)?),
-        b"padding" => V::Padding(window::decode_padding(value)?),
-        b"slice" => V::Slice(window::decode_slice(value)?),
-        b"sharding" => V::Sharding(sharding_read::decode_sharding(value)?),
-        b"metadata" => V::Metadata(Box::new(metadata::decode_metadata(value)?)),
-        b"frontend_attributes" => {
-            V::FrontendAttributes(metadata::decode_frontend_attributes(value)?)
-        }
-        b"outfeed_shape" => V::Shape(value.trim_ascii()),
-        b"operand_layout_constraints" => V::Shapes(decode_shapes(value)?),
-        b"literal" => V::Literal(value.trim_ascii()),
-        b"output_to_operand_aliasing" => V::Aliases(other::decode_aliases(value)?),
-        b"result_accuracy" => V::ResultAccuracy(other::decode_result_accuracy(value)?),
-        b"origin" => V::Origin(other::decode_origin(value)?),
-        b"statistics" => V::Statistics(other::decode_statistics(value)?),
-        b"domain" => V::Domain(Box::new(other::decode_domain(value)?)),
-        b"sparsity_config" => V::SparsityConfig(other::decode_sparsity_config(value)?),
-        _ => V::Raw(value),
+        Grammar::Window => V::Window(window::decode_window(value)?),
+        Grammar::DimLabels => V::DimensionLabels(window::decode_dimension_labels(value)?),
+        Grammar::Padding => V::Padding(window::decode_padding(value)?),
+        Grammar::Slice => V::Slice(window::decode_slice(value)?),
+        Grammar::Sharding => V::Sharding(sharding_read::decode_sharding(value)?),
+        Grammar::Metadata => V::Metadata(Box::new(metadata::decode_metadata(value)?)),
+        Grammar::Frontend => V::FrontendAttributes(metadata::decode_frontend_attributes(value)?),
+        Grammar::Shape => V::Shape(value.trim_ascii()),
+        Grammar::Shapes => V::Shapes(decode_shapes(value)?),
+        Grammar::Literal => V::Literal(value.trim_ascii()),
+        Grammar::Aliasing => V::Aliases(other::decode_aliases(value)?),
+        Grammar::Accuracy => V::ResultAccuracy(other::decode_result_accuracy(value)?),
+        Grammar::Origin => V::Origin(other::decode_origin(value)?),
+        Grammar::Statistics => V::Statistics(other::decode_statistics(value)?),
+        Grammar::Domain => V::Domain(Box::new(other::decode_domain(value)?)),
+        Grammar::Sparsity => V::SparsityConfig(other::decode_sparsity_config(value)?),
     })
+}
+
+fn dictionary<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
+    cursor.skip_space()?;
+    let span = cursor.dictionary()?;
+    Ok(bytes(cursor, span))
 }
 
 fn decode_pairs(value: &[u8]) -> Result<Vec<(i64, i64)>> {

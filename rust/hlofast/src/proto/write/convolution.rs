@@ -1,26 +1,14 @@
 //! Windows, dimension labels and sparsity.
 
-use super::keys::Keys;
 use super::wire::Message;
-use crate::error::Result;
-use crate::ir::decode::{AttributeValue as V, DimensionLabel, DimensionLabels, Sparsity};
-use crate::proto::words;
+use crate::ir::decode::{
+    DimensionLabel, DimensionLabels, Sparsity, SparsityConfig, WindowDimension,
+};
 
-/// The fields of a convolution.
-pub(super) fn write(fields: &mut Message, keys: &mut Keys<'_>) -> Result<()> {
-    let has_window = keys.peek("window").is_some();
-    shared(fields, keys)?;
-    // XLA asks for one, which text leaves out where it says nothing.
-    if !has_window {
-        fields.message(15, Message::default());
-    }
-    fields.integer(97, keys.code("convolution_kind", &words::CONVOLUTION_KINDS)?);
-    let config = keys.with("sparsity_config", |value| {
-        Ok(if let V::SparsityConfig(config) = value { Some(config) } else { None })
-    })?;
+/// `SparsityConfig`.
+pub(super) fn sparsity(config: SparsityConfig) -> Message {
     let mut message = Message::default();
-    let sides = config.map_or([None, None], |config| [config.lhs, config.rhs]);
-    for (number, side) in [1, 2].into_iter().zip(sides) {
+    for (number, side) in [(1, config.lhs), (2, config.rhs)] {
         if let Some(Sparsity { kept, block, dimension, stride }) = side {
             let mut tensor = Message::default();
             tensor.integer(1, kept);
@@ -30,31 +18,11 @@ pub(super) fn write(fields: &mut Message, keys: &mut Keys<'_>) -> Result<()> {
             message.message(number, tensor);
         }
     }
-    fields.message(98, message);
-    Ok(())
-}
-
-/// What custom calls have too.
-pub(super) fn shared(fields: &mut Message, keys: &mut Keys<'_>) -> Result<()> {
-    window(fields, keys)?;
-    if let Some(labels) = keys.with("dim_labels", |value| match value {
-        V::DimensionLabels(labels) => Ok(Some(dimension_numbers(&labels))),
-        _ => Ok(None),
-    })? {
-        fields.message(16, labels);
-    }
-    for (number, key) in [(50, "feature_group_count"), (58, "batch_group_count")] {
-        fields.integer(number, keys.integer(key)?.unwrap_or(1));
-    }
-    Ok(())
+    message
 }
 
 /// `Window`.
-pub(super) fn window(fields: &mut Message, keys: &mut Keys<'_>) -> Result<()> {
-    let dimensions = keys.with("window", |value| {
-        Ok(if let V::Window(dimensions) = value { Some(dimensions) } else { None })
-    })?;
-    let Some(dimensions) = dimensions else { return Ok(()) };
+pub(super) fn window(dimensions: Vec<WindowDimension>) -> Message {
     let mut window = Message::default();
     for dimension in dimensions {
         let mut message = Message::default();
@@ -67,12 +35,11 @@ pub(super) fn window(fields: &mut Message, keys: &mut Keys<'_>) -> Result<()> {
         message.flag(7, dimension.reversal);
         window.message(1, message);
     }
-    fields.message(15, window);
-    Ok(())
+    window
 }
 
 /// `ConvolutionDimensionNumbers`.
-fn dimension_numbers(labels: &DimensionLabels) -> Message {
+pub(super) fn dimension_numbers(labels: &DimensionLabels) -> Message {
     use DimensionLabel as L;
     let mut message = Message::default();
     let sides = [

@@ -3,11 +3,11 @@
 use super::Writer;
 use super::keys::Keys;
 use super::literal;
+use super::own;
 use super::shape::{Shapes, Style};
 use super::wire::Message;
-use super::{metadata, own, sharding};
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::decode::AttributeValue as V;
+use crate::ir::attribute::{Key, field_of};
 use crate::ir::shape_text::parse_shape;
 use crate::ir::{Call, CallRole, Opcode, Row, ShapeId, ShapeInterner};
 use crate::text::Cursor;
@@ -35,16 +35,16 @@ impl Writer<'_> {
         self.operands(&mut fields, row)?;
         let mut keys = Keys::new(module, row)?;
         self.calls(&mut fields, &mut keys, row)?;
-        self.common(&mut fields, &mut keys, row)?;
+        own::common(self, &mut fields, &mut keys, row)?;
         match opcode {
             Opcode::Parameter => {
                 let number = module.parameter_number(row).unwrap_or_default();
                 fields.integer(9, i64::try_from(number).unwrap_or(i64::MAX));
-                self.replication(&mut fields, &mut keys)?;
             }
             Opcode::Constant => self.constant(&mut fields, row)?,
-            _ => own::write(self, &mut fields, &mut keys, row)?,
+            _ => {}
         }
+        own::write(self, &mut fields, &mut keys, row)?;
         keys.finish(opcode.as_str().as_bytes())?;
         Ok(fields)
     }
@@ -71,27 +71,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// `ParameterReplication`: one flag for each leaf.
-    fn replication(&self, fields: &mut Message, keys: &mut Keys<'_>) -> Result<()> {
-        let flags = keys.with("parameter_replication", |value| match value {
-            V::Booleans(flags) => Ok(Some(flags)),
-            _ => Ok(None),
-        })?;
-        if let Some(flags) = flags {
-            let mut message = Message::default();
-            message.integers(1, flags.into_iter().map(i64::from));
-            fields.message(61, message);
-        }
-        Ok(())
-    }
-
     fn constant(&mut self, fields: &mut Message, row: Row) -> Result<()> {
         let (_, payload) = self.module.opcode_and_payload(row);
         let text = self.module.bytes(payload);
         let found = literal::constant(text, &mut self.shapes, self.module.shape(row));
         // Without a value XLA too prints `{...}`.
         if let Some(value) = found.map_err(|error| error.shifted(payload.start))? {
-            fields.message(8, value);
+            fields.message(const { field_of("literal") }, value);
         }
         Ok(())
     }
@@ -104,11 +90,11 @@ impl Writer<'_> {
         }
         let mut calls: Vec<&Call> = self.module.calls(row).iter().collect();
         for call in &calls {
-            keys.take(call.role.as_str());
+            Key::from_bytes(call.role.as_str().as_bytes()).and_then(|key| keys.take(key));
         }
         if opcode == Opcode::CustomCall {
             // There may be none in the list.
-            keys.take(CallRole::Called.as_str());
+            keys.take(const { Key::of("called_computations") });
         }
         if matches!(opcode, Opcode::AsyncUpdate | Opcode::AsyncDone) {
             // What they call is what the start calls that their operands lead to.
@@ -123,57 +109,23 @@ impl Writer<'_> {
             CallRole::Condition | CallRole::Scatter | CallRole::FalseComputation => 1,
             _ => 0,
         });
-        fields.integers(38, calls.iter().map(|call| self.computation_id(call.computation)));
+        fields.integers(
+            const { field_of("calls") },
+            calls.iter().map(|call| self.computation_id(call.computation)),
+        );
         Ok(())
     }
 
-    /// The attributes that every opcode may have.
-    fn common(&mut self, fields: &mut Message, keys: &mut Keys<'_>, row: Row) -> Result<()> {
+    /// The ids of the control predecessors of `row`.
+    pub(super) fn predecessors(&self, row: Row) -> Vec<i64> {
         let module = self.module;
-        if keys.take("control-predecessors").is_some() && !super::is_wrapped(module, row) {
-            let pairs = module.control_predecessors();
-            let start = pairs.partition_point(|(user, _)| *user < row);
-            let own = pairs.iter().skip(start).take_while(|(user, _)| *user == row);
-            fields.integers(37, own.map(|(_, predecessor)| self.id(*predecessor)));
+        if super::is_wrapped(module, row) {
+            return Vec::new();
         }
-        if let Some(message) = keys.with("sharding", |value| match value {
-            V::Sharding(value) => sharding::sharding(&value).map(Some),
-            _ => Ok(None),
-        })? {
-            fields.message(40, message);
-        }
-        let attributes = keys.with("frontend_attributes", |value| match value {
-            V::FrontendAttributes(value) => Ok(Some(metadata::frontend_attributes(&value))),
-            _ => Ok(None),
-        })?;
-        // XLA always writes them, and reads no composite call without.
-        fields.message(68, attributes.unwrap_or_default());
-        if let Some(Some(message)) = keys.with("statistics", |value| match value {
-            V::Statistics(value) => Ok(Some(value.as_ref().map(metadata::statistics))),
-            _ => Ok(None),
-        })? {
-            fields.message(82, message);
-        }
-        if let Some(message) = keys.with("origin", |value| match value {
-            V::Origin(value) => metadata::origin(&value).map(Some),
-            _ => Ok(None),
-        })? {
-            fields.message(88, message);
-        }
-        if let Some(message) = keys.with("metadata", |value| match value {
-            V::Metadata(value) => metadata::metadata(&value).map(Some),
-            _ => Ok(None),
-        })? {
-            fields.message(7, message);
-        }
-        if let Some(text) = keys.with("backend_config", |value| match value {
-            V::Dictionary(value) => Ok(Some(value.into())),
-            V::Text(value) => Ok(Some(value)),
-            _ => Ok(None),
-        })? {
-            fields.text(43, &text);
-        }
-        Ok(())
+        let pairs = module.control_predecessors();
+        let start = pairs.partition_point(|(user, _)| *user < row);
+        let own = pairs.iter().skip(start).take_while(|(user, _)| *user == row);
+        own.map(|(_, predecessor)| self.id(*predecessor)).collect()
     }
 
     /// `ShapeProto` of a shape that stands in an attribute. Spans of errors are relative to `text`.

@@ -2,23 +2,27 @@
 
 use super::at;
 use crate::error::{ErrorKind, ParseError, Result};
+use crate::ir::attribute::{Key, Set, Use};
 use crate::ir::decode::{self, AttributeValue};
-use crate::ir::{Attribute, Module, Opcode, Row};
+use crate::ir::{Attribute, Module, Row};
 use crate::text::Span;
 use AttributeValue as V;
 
 /// The attributes that were not taken yet.
 pub(super) struct Keys<'m> {
     module: &'m Module,
-    opcode: Opcode,
-    left: Vec<Attribute>,
+    left: Vec<(Option<Key>, Attribute)>,
+    /// Those of the table among them.
+    known: Set,
 }
 
 impl<'m> Keys<'m> {
     pub(super) fn new(module: &'m Module, row: Row) -> Result<Keys<'m>> {
-        let left: Vec<Attribute> = module.attributes(row).collect();
+        let all = module.attributes(row);
+        let left: Vec<(Option<Key>, Attribute)> =
+            all.map(|one| (Key::from_bytes(module.bytes(one.key)), one)).collect();
         let mut keys: Vec<(&[u8], Span)> =
-            left.iter().map(|one| (module.bytes(one.key), one.key)).collect();
+            left.iter().map(|(_, one)| (module.bytes(one.key), one.key)).collect();
         keys.sort_by_key(|(key, span)| (*key, span.start));
         for pair in keys.windows(2) {
             if let [(first, _), (second, span)] = pair
@@ -28,88 +32,44 @@ impl<'m> Keys<'m> {
                 return Err(ParseError::new(ErrorKind::DuplicateAttribute, *span, message));
             }
         }
-        Ok(Keys { module, opcode: module.opcode(row), left })
+        let known = left.iter().filter_map(|(key, _)| *key).fold(0, |set, key| set | key.only());
+        Ok(Keys { module, left, known })
     }
 
     /// Where the value of `key` stands; not again.
-    pub(super) fn take(&mut self, key: &str) -> Option<Span> {
-        let at = self.left.iter().position(|one| self.module.bytes(one.key) == key.as_bytes())?;
-        Some(self.left.remove(at).value)
+    pub(super) fn take(&mut self, key: Key) -> Option<Span> {
+        if self.known & key.only() == 0 {
+            return None;
+        }
+        let at = self.left.iter().position(|(known, _)| *known == Some(key))?;
+        Some(self.left.remove(at).1.value)
     }
 
-    /// Where the value of `key` stands.
-    pub(super) fn peek(&self, key: &str) -> Option<Span> {
-        let mut left = self.left.iter();
-        left.find(|one| self.module.bytes(one.key) == key.as_bytes()).map(|one| one.value)
-    }
-
-    /// The value of `key` as `read` makes it of the decoded value; an error where that is of a
-    /// form that only texts of earlier years have.
-    pub(super) fn with<T>(
-        &mut self,
-        key: &str,
-        read: impl FnOnce(V<'m>) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
-        let Some(span) = self.take(key) else { return Ok(None) };
-        let value = decode::decode(key.as_bytes(), self.opcode, self.module.bytes(span))
+    /// Does with the value of `attribute`, which stands at `span`, what `read` does with it
+    /// decoded; an error where that says that it is of a form that only earlier texts have.
+    pub(super) fn read(
+        &self,
+        attribute: &Use,
+        span: Span,
+        read: impl FnOnce(V<'m>) -> Result<bool>,
+    ) -> Result<()> {
+        let value = decode::decode_as(attribute.grammar, self.module.bytes(span))
             .map_err(|error| error.shifted(span.start))?;
         // Faults of values know no place of their own.
         let place = |error: ParseError| match error.span() {
             Span::EMPTY => at(error, span),
             _ => error.shifted(span.start),
         };
-        match read(value).map_err(place)? {
-            Some(value) => Ok(Some(value)),
-            None => {
-                let message = format!("a protobuf has no field for this form of {key}");
-                Err(ParseError::new(ErrorKind::InvalidAttribute, span, message))
-            }
+        if read(value).map_err(place)? {
+            return Ok(());
         }
-    }
-
-    pub(super) fn integer(&mut self, key: &str) -> Result<Option<i64>> {
-        self.with(key, |value| Ok(if let V::Integer(value) = value { Some(value) } else { None }))
-    }
-
-    /// False if it is not there.
-    pub(super) fn flag(&mut self, key: &str) -> Result<bool> {
-        let value = self.with(key, |value| {
-            Ok(if let V::Boolean(value) = value { Some(value) } else { None })
-        })?;
-        Ok(value.unwrap_or_default())
-    }
-
-    /// Empty if it is not there.
-    pub(super) fn integers(&mut self, key: &str) -> Result<Vec<i64>> {
-        let value = self.with(key, |value| {
-            Ok(if let V::Integers(value) = value { Some(value) } else { None })
-        })?;
-        Ok(value.unwrap_or_default())
-    }
-
-    pub(super) fn word(&mut self, key: &str) -> Result<Option<&'m [u8]>> {
-        self.with(key, |value| Ok(if let V::Word(value) = value { Some(value) } else { None }))
-    }
-
-    /// The number of a word of an enumeration that `words` spell; 0 if it is not there.
-    pub(super) fn code(&mut self, key: &str, words: &[&str]) -> Result<i64> {
-        let value = self.with(key, |value| match value {
-            V::Word(word) => code_of(word, words).map(Some),
-            _ => Ok(None),
-        })?;
-        Ok(value.unwrap_or_default())
-    }
-
-    /// Empty if it is not there.
-    pub(super) fn text(&mut self, key: &str) -> Result<std::borrow::Cow<'m, [u8]>> {
-        let value = self
-            .with(key, |value| Ok(if let V::Text(value) = value { Some(value) } else { None }))?;
-        Ok(value.unwrap_or_default())
+        let message = format!("a protobuf has no field for this form of {}", attribute.key);
+        Err(ParseError::new(ErrorKind::InvalidAttribute, span, message))
     }
 
     /// An error that names the first attribute that nobody took.
     pub(super) fn finish(self, word: &[u8]) -> Result<()> {
-        let Some(first) = self.left.first() else { return Ok(()) };
+        let Some((_, first)) = self.left.first() else { return Ok(()) };
         let key = String::from_utf8_lossy(self.module.bytes(first.key));
         let word = String::from_utf8_lossy(word);
         let message = format!("a protobuf has no field for {key} of {word}");

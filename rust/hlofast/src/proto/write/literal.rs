@@ -1,12 +1,13 @@
 //! Literals as `LiteralProto`.
 
-use super::shape::{Shapes, Style};
+use super::instruction::whole_shape;
+use super::shape::{MAX_DEPTH, Shapes, Style};
 use super::wire::Message;
 use crate::error::{ErrorKind, ParseError, Result};
-use crate::ir::decode::{Extent, Literal, LiteralData, LiteralLeaf};
-use crate::ir::{ElementKind, ShapeId, ShapeTable, ShapeView};
+use crate::ir::decode::{Extent, Literal, LiteralData, LiteralLeaf, shape_text};
+use crate::ir::{ElementKind, ShapeId, ShapeInterner, ShapeTable, ShapeView};
 use crate::proto::literal::{Storage, field};
-use crate::text::Span;
+use crate::text::{Cursor, Span};
 
 /// `LiteralProto` of the literal `payload` of shape `shape`; None where the text elides all of it,
 /// which a protobuf says by having none. Spans of errors are relative to `payload`.
@@ -168,6 +169,65 @@ fn in_memory_order(bytes: &[u8], width: usize, sizes: &[usize], order: &[usize])
         }
     }
     sorted
+}
+
+/// `LiteralProto` of a literal each of whose arrays has its shape before it.
+pub(super) fn typed(text: &[u8], limit: usize) -> Result<Message> {
+    let mut cursor = Cursor::new(text);
+    let mut interner = ShapeInterner::default();
+    let mut bare = Vec::with_capacity(text.len());
+    let shape = leaf_or_tuple(&mut cursor, &mut interner, &mut bare, 0)?;
+    cursor.skip_space()?;
+    if !cursor.is_at_end() {
+        return Err(cursor.expected("the end", "after a literal"));
+    }
+    let mut shapes = Shapes::new(&interner.table, limit);
+    let found = constant(&bare, &mut shapes, shape).map_err(super::without_place)?;
+    found.ok_or_else(|| {
+        let message = "this literal is elided, so its values are not known";
+        ParseError::new(ErrorKind::InvalidLiteral, Span::EMPTY, message)
+    })
+}
+
+/// Reads one value; its text without shapes goes to `bare`.
+fn leaf_or_tuple(
+    cursor: &mut Cursor<'_>,
+    interner: &mut ShapeInterner,
+    bare: &mut Vec<u8>,
+    depth: usize,
+) -> Result<ShapeId> {
+    cursor.skip_space()?;
+    if depth > MAX_DEPTH {
+        return Err(cursor.expected("a shape", "this deep in a literal"));
+    }
+    if cursor.peek() == b'(' {
+        cursor.advance(1);
+        bare.push(b'(');
+        let mut elements = Vec::new();
+        loop {
+            while cursor.eat(b',')? {
+                bare.push(b',');
+            }
+            if cursor.eat(b')')? {
+                bare.push(b')');
+                return Ok(interner.tuple(&elements, Span::EMPTY));
+            }
+            elements.push(leaf_or_tuple(cursor, interner, bare, depth + 1)?);
+        }
+    }
+    let shape = whole_shape(shape_text(cursor)?, interner).map_err(super::without_place)?;
+    cursor.skip_space()?;
+    let start = cursor.position();
+    if matches!(cursor.peek(), b'{' | b'(') {
+        cursor.balanced()?;
+    } else {
+        while !cursor.is_at_end() && !matches!(cursor.peek(), b',' | b')' | b' ' | b'\n') {
+            cursor.advance(1);
+        }
+    }
+    bare.extend_from_slice(cursor.since(start));
+    bare.push(b' ');
+    Ok(shape)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! [`Written::left_out`].
 
 mod convolution;
-mod custom_call;
 mod header;
 mod instruction;
 mod keys;

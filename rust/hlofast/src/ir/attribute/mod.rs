@@ -1,0 +1,588 @@
+//! What is known about attributes: how values are written, which opcodes take them and which field
+//! of a protobuf has them. All of it stands in `table.rs`; decoding, strict checks, and reading
+//! and writing of protobufs follow from there.
+
+mod table;
+mod words;
+
+use super::opcode::{Opcode, load, slot_of, tail_of};
+pub(crate) use table::HEADER;
+use table::LINES;
+pub(crate) use words::{PRECISIONS, Words};
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Grammar {
+    Boolean,
+    Booleans,
+    Integer,
+    Int32,
+    Float,
+    Text,
+    Integers,
+    IntegerLists,
+    Pairs,
+    Computation,
+    Computations,
+    Names,
+    Sharding,
+    Frontend,
+    Statistics,
+    Origin,
+    Metadata,
+    BackendConfig,
+    Accuracy,
+    Groups,
+    Window,
+    DimLabels,
+    Padding,
+    Slice,
+    Aliasing,
+    Shapes,
+    Shape,
+    Literal,
+    Domain,
+    Sparsity,
+    Precision,
+    Word(&'static Words),
+}
+
+/// How a value of a header is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HeaderGrammar {
+    Boolean,
+    Integer,
+    /// One boolean, or a list of them.
+    Propagation,
+    Frontend,
+    Aliases,
+    Donors,
+    EntryLayout,
+    Recovery,
+    Debug,
+}
+
+/// What an attribute is for some opcodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Use {
+    pub(crate) id: Key,
+    pub(crate) key: &'static str,
+    pub(crate) grammar: Grammar,
+    /// Opcodes with which XLA's parser demands it.
+    needed: &'static [Opcode],
+    /// Those with which it takes it; all of them for the attributes of every opcode.
+    taken: &'static [Opcode],
+    /// Those with which only XLA newer than jaxlib 0.10.2 takes it.
+    newer: &'static [Opcode],
+    /// Those that have it in protobufs and in earlier texts only.
+    also: &'static [Opcode],
+    pub(crate) field: Field,
+}
+
+/// Where `HloInstructionProto` has an attribute.
+#[derive(Clone, Copy)]
+pub(crate) struct Field {
+    /// The messages around the field, 0 for none: `[90, 1]` for a field of the message in field 1
+    /// of that in field 90.
+    pub(crate) path: [u8; 2],
+    /// Its number, 0 if there is none.
+    pub(crate) number: u8,
+    /// A second field that belongs to it, or 0.
+    pub(crate) with: u8,
+    pub(crate) form: Form,
+    /// Whether text says it even if the field is not there.
+    pub(crate) is_always_printed: bool,
+    /// What text means that does not say it.
+    pub(crate) absent: i64,
+    /// Whether text that protobufs become has another attribute for it.
+    pub(crate) is_only_written: bool,
+    /// What is lost on the way to a protobuf, if something is.
+    pub(crate) loses: Option<&'static str>,
+}
+
+/// The form of a field where the grammar does not tell it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Integers and flags as varints, lists packed, words by their numbers, strings as bytes.
+    Plain,
+    /// An integer as the only element of a list.
+    OneOfList,
+    /// An integer of 32 bits.
+    Small,
+    /// An integer that may be 0 and there.
+    Presence,
+    /// A flag: 0 if unknown, 1 if true, 2 if false.
+    ThreeValued,
+    /// A word as a string.
+    Spelled,
+    /// The name of a thread, which text has if it is not `main`.
+    Thread,
+}
+
+const NO_FIELD: Field = Field {
+    path: [0, 0],
+    number: 0,
+    with: 0,
+    form: Form::Plain,
+    is_always_printed: false,
+    absent: 0,
+    is_only_written: false,
+    loses: None,
+};
+
+const fn at(number: u8) -> Field {
+    Field { number, ..NO_FIELD }
+}
+
+/// No field, and nothing else from which it follows.
+const fn lost(what: &'static str) -> Field {
+    NO_FIELD.losing(what)
+}
+
+impl Field {
+    /// A field of the message in this one.
+    const fn part(self, number: u8) -> Field {
+        let path = if self.path[0] == 0 { [self.number, 0] } else { [self.path[0], self.number] };
+        Field { path, number, ..self }
+    }
+
+    const fn with(self, with: u8) -> Field {
+        Field { with, ..self }
+    }
+
+    const fn always(self) -> Field {
+        Field { is_always_printed: true, ..self }
+    }
+
+    const fn absent(self, absent: i64) -> Field {
+        Field { absent, ..self }
+    }
+
+    const fn only_written(self) -> Field {
+        Field { is_only_written: true, ..self }
+    }
+
+    const fn losing(self, what: &'static str) -> Field {
+        Field { loses: Some(what), ..self }
+    }
+
+    const fn form(self, form: Form) -> Field {
+        Field { form, ..self }
+    }
+
+    const fn one_of_list(self) -> Field {
+        self.form(Form::OneOfList)
+    }
+
+    const fn small(self) -> Field {
+        self.form(Form::Small)
+    }
+
+    const fn presence(self) -> Field {
+        self.form(Form::Presence)
+    }
+
+    const fn three_valued(self) -> Field {
+        self.form(Form::ThreeValued)
+    }
+
+    const fn spelled(self) -> Field {
+        self.form(Form::Spelled)
+    }
+
+    const fn thread(self) -> Field {
+        self.form(Form::Thread)
+    }
+
+    /// Its fields of `HloInstructionProto`.
+    const fn outer(self) -> u128 {
+        let first = if self.path[0] == 0 { self.number } else { self.path[0] };
+        (1 << first | 1 << self.with) & !1
+    }
+}
+
+impl Use {
+    /// Whether its field is a list.
+    pub(crate) const fn is_repeated(&self) -> bool {
+        use Grammar::*;
+        matches!(self.field.form, Form::OneOfList)
+            || matches!(
+                self.grammar,
+                Integers
+                    | IntegerLists
+                    | Pairs
+                    | Computation
+                    | Computations
+                    | Names
+                    | Aliasing
+                    | Slice
+                    | Precision
+            )
+    }
+}
+
+/// One attribute, whatever the opcode: the number of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(u8);
+
+/// A set of attributes.
+pub(crate) type Set = u128;
+
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
+}
+
+/// The table with each key numbered, the first line of each key, and how many keys there are.
+const NUMBERED: ([Use; LINES.len()], [u8; LINES.len()], usize) = {
+    let (mut table, mut first, mut count) = (LINES, [0; LINES.len()], 0);
+    let mut line = 0;
+    while line < table.len() {
+        let mut key = 0;
+        while key < count
+            && !is_same(table[first[key] as usize].key.as_bytes(), table[line].key.as_bytes())
+        {
+            key += 1;
+        }
+        table[line].id = Key(key as u8);
+        if key == count {
+            first[key] = line as u8;
+            count += 1;
+        }
+        line += 1;
+    }
+    (table, first, count)
+};
+
+static TABLE: [Use; LINES.len()] = NUMBERED.0;
+
+/// How many attributes there are; a set has a bit for each.
+const COUNT: usize = NUMBERED.2;
+const _: () = assert!(COUNT <= 128 && LINES.len() < NONE as usize);
+
+const NONE: u8 = 255;
+
+/// What is asked often about an attribute.
+struct Facts {
+    key: &'static str,
+    /// First and last eight bytes and length of the key.
+    word: (u64, u64, usize),
+    grammar: Grammar,
+    /// Whether the opcode does not change the grammar.
+    is_uniform: bool,
+}
+
+static FACTS: [Facts; COUNT] = {
+    const EMPTY: Facts =
+        Facts { key: "", word: (0, 0, 0), grammar: Grammar::Boolean, is_uniform: true };
+    let mut facts = [EMPTY; COUNT];
+    let mut line = 0;
+    while line < TABLE.len() {
+        let key = TABLE[line].id.0 as usize;
+        let bytes = TABLE[line].key.as_bytes();
+        let is_first = NUMBERED.1[key] as usize == line;
+        let word = (load(bytes, 0), tail_of(bytes), bytes.len());
+        if is_first {
+            facts[key] = Facts {
+                key: TABLE[line].key,
+                word,
+                grammar: TABLE[line].grammar,
+                is_uniform: true,
+            };
+        } else if !is_alike(facts[key].grammar, TABLE[line].grammar) {
+            facts[key].is_uniform = false;
+        }
+        line += 1;
+    }
+    facts
+};
+
+/// Whether two grammars are the same for certain.
+const fn is_alike(a: Grammar, b: Grammar) -> bool {
+    use Grammar::*;
+    matches!(
+        (a, b),
+        (Boolean, Boolean)
+            | (Integer, Integer)
+            | (Integers, Integers)
+            | (Text, Text)
+            | (Computation, Computation)
+    )
+}
+
+const SLOTS: usize = 1024;
+
+/// Open-addressed table from the hash of a word to the number of its key.
+static SLOT_KEYS: [u8; SLOTS] = {
+    let mut table = [NONE; SLOTS];
+    let mut key = 0;
+    while key < COUNT {
+        let (head, tail, length) = FACTS[key].word;
+        let mut slot = slot_of(head, tail, length);
+        while table[slot] != NONE {
+            slot = (slot + 1) % SLOTS;
+        }
+        table[slot] = key as u8;
+        key += 1;
+    }
+    table
+};
+
+/// What is known about the attributes of an opcode, those of every opcode apart.
+#[derive(Clone, Copy)]
+struct OfOpcode {
+    lines: [u8; MOST],
+    count: u8,
+    fields: u128,
+    is_always_printed: bool,
+    needed: Set,
+    taken: Set,
+    newer: Set,
+}
+
+/// Attributes that one opcode has at most.
+const MOST: usize = 20;
+
+static OPCODES: [OfOpcode; Opcode::ALL.len()] = {
+    const EMPTY: OfOpcode = OfOpcode {
+        lines: [NONE; MOST],
+        count: 0,
+        fields: 0,
+        is_always_printed: false,
+        needed: 0,
+        taken: 0,
+        newer: 0,
+    };
+    let mut table = [EMPTY; Opcode::ALL.len()];
+    let mut line = 0;
+    while line < TABLE.len() {
+        let one = &TABLE[line];
+        let only = one.id.only();
+        let mut list = 0;
+        while list < 4 {
+            let opcodes = [one.needed, one.taken, one.newer, one.also][list];
+            let mut i = 0;
+            while i < opcodes.len() && !is_every(opcodes) {
+                let entry = &mut table[opcodes[i] as usize];
+                entry.lines[entry.count as usize] = line as u8;
+                entry.count += 1;
+                entry.fields |= one.field.outer();
+                entry.is_always_printed |= one.field.is_always_printed;
+                match list {
+                    0 => entry.needed |= only,
+                    1 => entry.taken |= only,
+                    2 => entry.newer |= only,
+                    _ => {}
+                }
+                i += 1;
+            }
+            list += 1;
+        }
+        line += 1;
+    }
+    table
+};
+
+const fn is_every(opcodes: &[Opcode]) -> bool {
+    opcodes.len() == Opcode::ALL.len()
+}
+
+/// The attributes that every opcode takes.
+pub(crate) const COMMON: Set = {
+    let (mut set, mut line) = (0, 0);
+    while line < TABLE.len() {
+        if is_every(TABLE[line].taken) {
+            set |= TABLE[line].id.only();
+        }
+        line += 1;
+    }
+    set
+};
+
+/// The fields of `HloInstructionProto` that are lists.
+pub(crate) const REPEATED: u128 = {
+    let (mut set, mut line) = (0, 0);
+    while line < TABLE.len() {
+        if TABLE[line].is_repeated() && TABLE[line].field.path[0] == 0 {
+            set |= (1 << TABLE[line].field.number) & !1;
+        }
+        line += 1;
+    }
+    set
+};
+
+/// The first line of the table with `key`, which must be there: others do not compile.
+const fn first_line(key: &str) -> &'static Use {
+    let mut line = 0;
+    while !is_same(TABLE[line].key.as_bytes(), key.as_bytes()) {
+        line += 1;
+    }
+    &TABLE[line]
+}
+
+/// The field of an attribute that every opcode takes.
+pub(crate) const fn field_of(key: &str) -> u32 {
+    first_line(key).field.number as u32
+}
+
+/// The second field of an attribute that every opcode takes.
+pub(crate) const fn second_field_of(key: &str) -> u32 {
+    first_line(key).field.with as u32
+}
+
+/// The attributes that protobufs have for every opcode.
+pub(crate) fn common() -> impl Iterator<Item = &'static Use> {
+    /// Their lines, and how many there are.
+    static LINES: ([u8; MOST], usize) = {
+        let (mut lines, mut count, mut line) = ([NONE; MOST], 0, 0);
+        while line < TABLE.len() {
+            if is_every(TABLE[line].taken) && TABLE[line].also.is_empty() {
+                lines[count] = line as u8;
+                count += 1;
+            }
+            line += 1;
+        }
+        (lines, count)
+    };
+    LINES.0[..LINES.1].iter().map(|line| &TABLE[*line as usize])
+}
+
+/// The attributes of `opcode` in the order in which XLA prints them, without those that every
+/// opcode takes.
+#[inline]
+pub(crate) fn uses(opcode: Opcode) -> impl ExactSizeIterator<Item = &'static Use> + Clone {
+    let entry = &OPCODES[opcode as usize];
+    entry.lines[..entry.count as usize].iter().map(|line| &TABLE[*line as usize])
+}
+
+/// The fields of `HloInstructionProto` that say something about `opcode`.
+#[inline]
+pub(crate) fn fields(opcode: Opcode) -> u128 {
+    OPCODES[opcode as usize].fields
+}
+
+/// Whether text has attributes of `opcode` that a protobuf may leave out, being 0 or empty.
+#[inline]
+pub(crate) fn is_always_printed(opcode: Opcode) -> bool {
+    OPCODES[opcode as usize].is_always_printed
+}
+
+/// The attributes that XLA's parser takes with `opcode`.
+#[inline]
+pub(crate) fn taken(opcode: Opcode, newest: bool) -> Set {
+    let entry = &OPCODES[opcode as usize];
+    let all = entry.needed | entry.taken | COMMON;
+    if newest { all | entry.newer } else { all }
+}
+
+/// The attributes that only XLA newer than jaxlib 0.10.2 takes with `opcode`.
+pub(crate) fn newer(opcode: Opcode) -> Set {
+    OPCODES[opcode as usize].newer
+}
+
+/// The attributes that XLA's parser demands with `opcode`.
+#[inline]
+pub(crate) fn needed(opcode: Opcode) -> Set {
+    OPCODES[opcode as usize].needed
+}
+
+/// Those of asynchronous starts themselves, not of what they wrap.
+pub(crate) const ASYNCHRONOUS: Set = OPCODES[Opcode::AsyncStart as usize].taken;
+
+impl Key {
+    /// The attribute called `key`, which the table must have: others do not compile.
+    pub(crate) const fn of(key: &str) -> Key {
+        first_line(key).id
+    }
+
+    /// The attribute that HLO text calls `word`.
+    #[inline]
+    pub(crate) fn from_bytes(word: &[u8]) -> Option<Key> {
+        // The commonest.
+        if word == b"metadata" {
+            return Some(const { Key::of("metadata") });
+        }
+        let (head, tail) = match (word.first_chunk::<8>(), word.last_chunk::<8>()) {
+            (Some(head), Some(tail)) => (u64::from_le_bytes(*head), u64::from_le_bytes(*tail)),
+            _ => (load(word, 0), tail_of(word)),
+        };
+        let mut slot = slot_of(head, tail, word.len());
+        loop {
+            let facts = FACTS.get(SLOT_KEYS[slot] as usize)?;
+            // Up to 16 bytes, the first and last eight and the length are the whole word.
+            if facts.word == (head, tail, word.len())
+                && (word.len() <= 16 || facts.key.as_bytes() == word)
+            {
+                return Some(Key(SLOT_KEYS[slot]));
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    /// The first of a set.
+    pub(crate) fn first(set: Set) -> Option<Key> {
+        (set != 0).then(|| Key(set.trailing_zeros() as u8))
+    }
+
+    /// The word HLO text uses.
+    pub(crate) fn as_str(self) -> &'static str {
+        FACTS.get(self.0 as usize).map_or("", |facts| facts.key)
+    }
+
+    /// The set with only this one.
+    #[inline]
+    pub(crate) const fn only(self) -> Set {
+        1 << self.0
+    }
+
+    /// How its value is written with `opcode`.
+    #[inline]
+    pub(crate) fn grammar(self, opcode: Opcode) -> Grammar {
+        let facts = &FACTS[self.0 as usize];
+        if facts.is_uniform {
+            return facts.grammar;
+        }
+        let mut own = uses(opcode);
+        own.find(|one| one.id == self).map_or(facts.grammar, |one| one.grammar)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_found_and_nothing_else() {
+        for one in &TABLE {
+            assert_eq!(Key::from_bytes(one.key.as_bytes()), Some(one.id), "{}", one.key);
+            assert_eq!(one.id.as_str(), one.key);
+        }
+        for word in ["", "dim", "dimension", "dimensionss", "output_to_operand_aliasinG"] {
+            assert_eq!(Key::from_bytes(word.as_bytes()), None, "{word}");
+        }
+    }
+
+    /// Readers and writers of protobufs take the attributes of one message together, and each key
+    /// once.
+    #[test]
+    fn lines_of_an_opcode_go_together() {
+        for opcode in Opcode::ALL {
+            let paths: Vec<[u8; 2]> = uses(*opcode).map(|one| one.field.path).collect();
+            let mut runs = paths.clone();
+            runs.dedup();
+            runs.retain(|path| *path != [0, 0]);
+            let count = runs.len();
+            runs.sort_unstable();
+            runs.dedup();
+            assert_eq!(runs.len(), count, "{opcode:?}");
+            let mut keys: Vec<&str> = uses(*opcode).map(|one| one.key).collect();
+            keys.sort_unstable();
+            let all = keys.len();
+            keys.dedup();
+            assert_eq!(keys.len(), all, "{opcode:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Apart from attributes, what only XLA newer than jaxlib 0.10.2 understands.
+
+/// A construct on which XLA newer than jaxlib 0.10.2 differs from it, apart from attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Newer {
+    /// `%x#1#0`: an operand that is an element of a tuple.
+    CompactOperands,
+    /// Further operands of updates and dones, and starts that reach them through other operations.
+    LateOperands,
+    /// `unreduced=max{'a'}` in shardings over a mesh.
+    UnreducedKinds,
+    /// Tile assignments and iota groups must have as many devices as their dimensions say. This
+    /// one is stricter than before.
+    DeviceCounts,
+}
+
+/// All of them: what `Checker::allows` answers for strict mode "newest".
+pub(super) const NEWEST_CONSTRUCTS: &[Newer] =
+    &[Newer::CompactOperands, Newer::LateOperands, Newer::UnreducedKinds, Newer::DeviceCounts];
