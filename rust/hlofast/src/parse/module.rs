@@ -22,7 +22,8 @@ impl Reader<'_> {
             let at = (error.span().start as usize).max(cursor.position());
             self.collect(error)?;
             self.header.span = Span::new(0, at);
-            cursor.set_position(self.next_line(at));
+            let next = self.unclosed.resume.take().map(|(line, _)| line);
+            cursor.set_position(next.unwrap_or_else(|| self.next_line(at)));
         }
         self.read_computations(&mut cursor)
     }
@@ -63,6 +64,7 @@ impl Reader<'_> {
             UnclosedBracket | UnclosedComment | UnclosedString | UnexpectedEnd => self.text.len(),
             _ => (error.span().end as usize).max(self.reached),
         };
+        let reached = self.unclosed.resume.map_or(reached, |(_, reached)| reached);
         let enough = self.budget > 0;
         self.budget = self.budget.saturating_sub(reached.saturating_sub(at));
         enough
@@ -128,6 +130,7 @@ impl Reader<'_> {
             cursor.expect(b'=', "after a header attribute's name")?;
             let word = &self.text[key.range()];
             skip_to_value(cursor, word)?;
+            self.check_closed(cursor.position())?;
             let value = read_value(cursor, word)?;
             if value.is_empty() {
                 return Err(cursor.expected("a value", "after '='"));
@@ -436,6 +439,14 @@ impl Reader<'_> {
         if cursor.peek() == b'}' || cursor.is_at_end() {
             return Ok(cursor.position());
         }
+        if let Err(error) = self.check_closed(cursor.position()) {
+            // Read for its shapes, which the fast path has met too: every way of reading a text
+            // gives equal tables.
+            let read = self.instruction(cursor.position());
+            let reached = read.map_or(self.text.len(), |end| end);
+            self.unclosed.resume = self.unclosed.resume.map(|(line, at)| (line, at.max(reached)));
+            return Err(error);
+        }
         self.instruction(cursor.position())
     }
 
@@ -454,7 +465,8 @@ impl Reader<'_> {
             self.take_back(&mark);
             self.root = self.root.filter(|root| *root < self.next_row());
         }
-        Ok(if again { self.next_line(at) } else { self.text.len() })
+        let next = self.unclosed.resume.take().map(|(line, _)| line);
+        Ok(if again { next.unwrap_or_else(|| self.next_line(at)) } else { self.text.len() })
     }
 
     pub(super) fn start_computation(&mut self) {

@@ -4,6 +4,7 @@ use super::Options;
 use super::infer::Signatures;
 use super::names::{HashKeys, InstructionNames, Scope, equal};
 use super::shape::parse_shape;
+use super::unclosed::Unclosed;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{
     Call, CallRole, Columns, Computation, ComputationId, Flags, Header, Opcode, Row, ShapeId,
@@ -106,6 +107,8 @@ pub(super) struct Reader<'a> {
     pub budget: usize,
     /// Operand slots that start below this offset cannot be dropped.
     pub undroppable: usize,
+    /// Whether brackets are followed before instructions are read, and what that found.
+    pub unclosed: Unclosed,
     /// What is known of the text's lines beforehand, and which of them is next.
     pub outline: Outline,
     pub outlined: usize,
@@ -185,6 +188,7 @@ impl<'a> Reader<'a> {
             outlined_shapes: Vec::new(),
             reached: 0,
             undroppable: 0,
+            unclosed: Unclosed::UNCHECKED,
             is_first_part: true,
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),

@@ -19,7 +19,7 @@ pub(super) struct Blocks {
 }
 
 /// The line at `at`, without its line break.
-pub(super) fn line(text: &[u8], at: usize) -> &[u8] {
+pub(crate) fn line(text: &[u8], at: usize) -> &[u8] {
     let rest = text.get(at..).unwrap_or_default();
     rest.get(..memchr(b'\n', rest).unwrap_or(rest.len())).unwrap_or_default()
 }
@@ -209,7 +209,7 @@ fn next_module(text: &[u8], start: usize) -> usize {
 }
 
 /// Whether `line` (trimmed) opens a computation.
-fn is_computation(line: &[u8]) -> bool {
+pub(crate) fn is_computation(line: &[u8]) -> bool {
     let (entry, rest) = match line.strip_prefix(b"ENTRY") {
         Some(rest) if matches!(rest.first(), None | Some(b' ' | b'\t' | b'%' | b'{')) => {
             (true, rest.trim_ascii_start())
@@ -239,7 +239,7 @@ fn is_computation(line: &[u8]) -> bool {
 
 /// Whether `line` defines an instruction: `name = shape ...`. Names without `%` need a shape, or
 /// any assignment of any language would do.
-pub(super) fn is_instruction(line: &[u8]) -> bool {
+pub(crate) fn is_instruction(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let line = match line.strip_prefix(b"ROOT") {
         Some(rest) if rest.first().is_some_and(u8::is_ascii_whitespace) => rest.trim_ascii_start(),
