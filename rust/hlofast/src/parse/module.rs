@@ -327,6 +327,7 @@ impl Reader<'_> {
         computation: &mut Computation,
         open: usize,
     ) -> Result<usize> {
+        self.reserve_from(position);
         self.start_computation();
         let mut masks = std::mem::take(&mut self.masks);
         let end = match self.kernel {

@@ -196,7 +196,6 @@ impl<'a> Reader<'a> {
             block_level: 0,
         };
         reader.columns.operand_offsets.push(0);
-        reader.reserve(text.len());
         reader
     }
 
@@ -213,6 +212,14 @@ impl<'a> Reader<'a> {
     /// The offset of the arena's first byte.
     pub fn arena_base(&self) -> usize {
         self.whole.len()
+    }
+
+    /// Sizes the columns for the text from `position` on, where the first computation begins: text
+    /// that is no module takes no memory.
+    pub fn reserve_from(&mut self, position: usize) {
+        if self.columns.opcodes.capacity() == 0 {
+            self.reserve(self.text.len().saturating_sub(position));
+        }
     }
 
     /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is given
