@@ -314,3 +314,21 @@ fn many_that_are_never_closed_are_found_in_work_proportional_to_the_text() {
         let _ = parse_all(text.as_bytes());
     }
 }
+
+#[test]
+fn computations_nest_a_hundred_deep() {
+    let nested = |depth: usize| {
+        let mut block = String::from("{ p = f32[] parameter(0) ROOT r = f32[] negate(p) }");
+        for _ in 1..depth {
+            block =
+                format!("{{ p = f32[] parameter(0) ROOT r = f32[] call(p), to_apply={block} }}");
+        }
+        format!(
+            "HloModule m\nENTRY e {{ p = f32[] parameter(0) ROOT r = f32[] call(p), to_apply={block} }}"
+        )
+    };
+    let module = parse(nested(100).as_bytes()).unwrap();
+    check_invariants(&module);
+    assert_eq!(module.computations().len(), 101);
+    assert_eq!(parse(nested(300).as_bytes()).unwrap_err().kind(), TooDeep);
+}

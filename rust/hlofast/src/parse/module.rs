@@ -11,8 +11,12 @@ use crate::ir::attributes::{read_value, skip_to_value};
 use crate::text::kernel::{Kernel, KernelChoice, LineMasks, Portable};
 use crate::text::{Cursor, Span, is_identifier_byte};
 
-/// Deepest nesting of blocks that stand for computations: each level is read once more.
-const MAX_BLOCKS: u32 = 12;
+/// Deepest nesting of blocks that stand for computations, well beyond what strict modes (and XLA)
+/// read. Each level is read once more, so `Reader::block_budget` bounds depth times length.
+const MAX_BLOCKS: u32 = 256;
+
+/// Levels that may hold any amount of text.
+const FREE_BLOCKS: u32 = 12;
 
 impl Reader<'_> {
     /// Reads the whole text.
@@ -505,6 +509,14 @@ impl Reader<'_> {
                 Span { start: body.start, end: body.start + 1 },
                 format!("computations nest deeper than {MAX_BLOCKS} levels"),
             ));
+        }
+        // The first levels of a large text are free, whatever was spent on others.
+        if depth >= FREE_BLOCKS {
+            self.block_budget = self.block_budget.checked_sub(body.len()).ok_or_else(|| {
+                let start = Span { start: body.start, end: body.start + 1 };
+                let message = "too much text in computations nested inside of others";
+                ParseError::new(ErrorKind::TooDeep, start, message)
+            })?;
         }
         self.depth = depth + 1;
         let edge = self.calls[call as usize];

@@ -103,6 +103,8 @@ pub(super) struct Reader<'a> {
     pub has_late_calls: bool,
     /// Blocks around the computation being read.
     pub depth: u32,
+    /// Bytes that deeply nested blocks may still hold, each level counted.
+    pub block_budget: usize,
     /// Bytes that may still be read again after faults, so that collecting them stays linear.
     pub budget: usize,
     /// Operand slots that start below this offset cannot be dropped.
@@ -181,6 +183,7 @@ impl<'a> Reader<'a> {
             general_until: if options.force_general { usize::MAX } else { 0 },
             has_late_calls: false,
             depth: 0,
+            block_budget: text.len().saturating_mul(16).saturating_add(1 << 24),
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
             outline: Outline::default(),
             outlined: 0,
@@ -204,6 +207,7 @@ impl<'a> Reader<'a> {
         let mut reader = Self::new(&[], options);
         reader.text = &whole[..part.end];
         reader.whole = whole;
+        reader.block_budget = part.len().saturating_mul(16).saturating_add(1 << 24);
         reader.is_first_part = false;
         reader.reserve(part.len());
         reader
