@@ -4,7 +4,9 @@ use crate::errors::{object, to_python};
 use crate::held::Held;
 use crate::module::Module;
 use hlofast::parse::Strictness;
-use hlofast::text::{LineOrigin, OpenOptions, SharedBytes, Source, Span, modules, read_one, starts_with_module};
+use hlofast::text::{
+    LineOrigin, OpenOptions, SharedBytes, Source, Span, modules, read_one, starts_with_module,
+};
 use hlofast::{ErrorKind, Options, ParseError, parse, unpack};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
