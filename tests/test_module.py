@@ -350,7 +350,7 @@ def test_several_modules_in_one_file(tmp_path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'ENTRY e {\n p = f32[4]{0} parameter(0)\n ROOT n = f32[4]{0} custom-call(p), '
+        "ENTRY e {\n p = f32[4]{0} parameter(0)\n ROOT n = f32[4]{0} custom-call(p), "
         'custom_call_target="x", backend_config={\n"a":1\n}\n}\n',
         "ENTRY e {\n p = f32[4]{0} parameter(0)\n /* a comment\n} with a brace */\n"
         " ROOT n = f32[4]{0} negate(p)\n}\n",
