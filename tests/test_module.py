@@ -379,3 +379,20 @@ def test_every_analysis_says_what_it_does() -> None:
         if not isinstance(value, property):
             signature = inspect.signature(value)
             assert signature.return_annotation is not inspect.Signature.empty
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ENTRY e {\n p = f32[4]{0} parameter(0)\n ROOT n = f32[4]{0} custom-call(p), "
+        'custom_call_target="x", backend_config={\n"a":1\n}\n}\n',
+        "ENTRY e {\n p = f32[4]{0} parameter(0)\n /* a comment\n} with a brace */\n"
+        " ROOT n = f32[4]{0} negate(p)\n}\n",
+        "ENTRY e {\n p = f32[4]{0} parameter(0)\n // a comment\n ROOT n = f32[4]{0} negate(p) /*\n}\n*/\n}\n",
+    ],
+)
+def test_a_brace_at_the_start_of_a_line_does_not_end_a_text_without_header(text):
+    for options in ({}, {"strict": True}, {"on_error": "collect"}):
+        module = hlofast.loads(text, **options)
+        assert len(module.instructions) == 2
+        assert not module.errors

@@ -32,7 +32,6 @@ def test_opcodes_and_computations(module: hlofast.Module) -> None:
     )
     several = module.where(opcode=["add", "multiply"])
     assert several.tolist() == rows(module, lambda i: i.opcode in ("add", "multiply")) != []
-    assert module.where(opcode="no-such-opcode").tolist() == []
     entry = module.entry
     for wanted in (entry, entry.name, [entry.name, entry]):
         assert module.where(computation=wanted).tolist() == [i.row for i in entry]
@@ -45,7 +44,21 @@ def test_unknown_opcodes_are_found_as_written() -> None:
         "HloModule m\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] brand-new(a)\n}\n"
     )
     assert module.where(opcode="brand-new").tolist() == [1]
-    assert module.where(opcode="unknown").tolist() == []
+    with pytest.raises(ValueError, match="no opcode"):
+        module.where(opcode="unknown")
+
+
+def test_what_no_row_can_have_is_an_error_that_names_near_words(module: hlofast.Module) -> None:
+    with pytest.raises(ValueError, match=r"'?\"?all-gathr\"?'? is no opcode; near: .*all-gather"):
+        module.where(opcode=["add", "all-gathr"])
+    with pytest.raises(ValueError, match="is no shape"):
+        module.where(shape="notashape")
+    with pytest.raises(ValueError, match=r"no element type; near: .*bf16"):
+        module.where(shape="bfl16[8]")
+    assert module.where(opcode=["dot-start", "scaled-dot"]).tolist() == []
+    assert module.where(min_bytes=10**30).tolist() == []
+    everything = module.where(min_bytes=-(10**30), max_bytes=10**30)
+    assert everything.tolist() == module.where(min_bytes=0).tolist()
 
 
 def test_texts(module: hlofast.Module) -> None:

@@ -4,7 +4,9 @@ use crate::errors::{object, to_python};
 use crate::held::Held;
 use crate::module::Module;
 use hlofast::parse::Strictness;
-use hlofast::text::{LineOrigin, OpenOptions, SharedBytes, Source, Span, modules, read_one};
+use hlofast::text::{
+    LineOrigin, OpenOptions, SharedBytes, Source, Span, modules, read_one, starts_with_module,
+};
 use hlofast::{ErrorKind, Options, ParseError, parse, unpack};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -109,7 +111,8 @@ impl Request {
         Ok(Held::new(parse(source, &options)?, &options))
     }
 
-    /// One instruction without a computation around it is a module to XLA, but looks like none.
+    /// The whole text as one module, as XLA reads it. One instruction without a computation around
+    /// it is one, but looks like none.
     fn parse_alone(&self, source: Source) -> Result<Arc<Held>, ParseError> {
         let options = Options { collect_errors: false, ..self.options_for(&source) };
         Ok(Held::new(parse(source, &options)?, &options))
@@ -122,12 +125,13 @@ impl Request {
             None if self.options.strictness != Strictness::Tolerant => {
                 self.parse(source.clone()).map_err(|error| (error, source))
             }
-            None => read_one(&source, |source| self.parse(source)).or_else(|fault| {
-                match fault.0.kind() {
-                    ErrorKind::NoModule => self.parse_alone(source).map_err(|_| fault),
-                    _ => Err(fault),
-                }
-            }),
+            None if starts_with_module(source.bytes()) => {
+                read_one(&source, |source| self.parse(source))
+            }
+            // Lines do not always say where the computations of a text without a header end.
+            None => self
+                .parse_alone(source.clone())
+                .or_else(|_| read_one(&source, |source| self.parse(source))),
             Some(wanted) => self.read_wanted(&source, wanted),
         }
     }

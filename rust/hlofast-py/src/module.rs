@@ -274,8 +274,8 @@ impl Module {
         source_line: Option<i32>,
         shape: Option<&Bound<'py, PyAny>>,
         element_type: Option<&Bound<'py, PyAny>>,
-        min_bytes: Option<i64>,
-        max_bytes: Option<i64>,
+        #[pyo3(from_py_with = crate::select::clamped)] min_bytes: Option<i64>,
+        #[pyo3(from_py_with = crate::select::clamped)] max_bytes: Option<i64>,
         is_root: Option<bool>,
         is_implicit: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {

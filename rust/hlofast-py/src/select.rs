@@ -5,9 +5,11 @@ use crate::computation::Computation;
 use crate::held::{Held, same_module};
 use crate::sequence::no_such;
 use crate::shape::{Shape, shape_text};
-use hlofast::ir::{ComputationId, ElementType, ShapeView};
+use hlofast::ir::{ComputationId, ElementType, Opcode, ShapeInterner, ShapeView};
+use hlofast::parse::shape::parse_shape;
 use hlofast::select::Selection;
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use hlofast::text::Cursor;
+use pyo3::exceptions::{PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::sync::Arc;
@@ -42,6 +44,67 @@ fn one_or_many<'py>(value: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>
 fn words(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let word = |one: Bound<'_, PyAny>| Ok(one.cast::<PyString>()?.to_string_lossy().into_owned());
     one_or_many(value)?.into_iter().map(word).collect()
+}
+
+/// `name` is not known: the error says so and names what it may have meant.
+fn unknown(py: Python<'_>, what: &str, word: &str, known: Vec<&str>) -> PyErr {
+    let near = || -> PyResult<Vec<String>> {
+        py.import("difflib")?.call_method1("get_close_matches", (word, known))?.extract()
+    };
+    let near = near().unwrap_or_default();
+    let hint = match near.is_empty() {
+        true => String::new(),
+        false => format!("; near: {}", near.join(", ")),
+    };
+    PyValueError::new_err(format!("{word:?} is no {what}{hint}"))
+}
+
+/// A misspelt opcode would find nothing without a word.
+fn check_opcode(py: Python<'_>, held: &Held, word: &str) -> PyResult<()> {
+    let module = &held.core;
+    let is_opcode = |word: &str| {
+        Opcode::from_bytes(word.as_bytes()).is_some_and(|opcode| opcode != Opcode::Unknown)
+    };
+    let stem = ["-start", "-update", "-done"].iter().find_map(|suffix| word.strip_suffix(suffix));
+    if is_opcode(word)
+        || stem.is_some_and(is_opcode)
+        || module.rows().any(|row| {
+            module.opcode(row) == Opcode::Unknown && module.opcode_text(row) == word.as_bytes()
+        })
+    {
+        return Ok(());
+    }
+    let known = Opcode::ALL.iter().filter(|opcode| **opcode != Opcode::Unknown);
+    Err(unknown(py, "opcode", word, known.map(|opcode| opcode.as_str()).collect()))
+}
+
+/// Likewise a text that is no shape.
+fn check_shape(py: Python<'_>, text: &str) -> PyResult<()> {
+    let mut cursor = Cursor::new(text.as_bytes());
+    let read = parse_shape(&mut cursor, &mut ShapeInterner::default());
+    if read.is_ok() && cursor.skip_space().is_ok() && cursor.is_at_end() {
+        return Ok(());
+    }
+    let word = text.split('[').next().unwrap_or_default();
+    let types: Vec<&str> = ElementType::ALL.iter().map(|one| one.as_str()).collect();
+    match types.contains(&word) || !text.contains('[') {
+        true => Err(PyValueError::new_err(format!("{text:?} is no shape, as f32[8,4] is one"))),
+        false => Err(unknown(py, "element type", word, types)),
+    }
+}
+
+/// A number of bytes; what is beyond 64 bits is as good as the largest.
+pub fn clamped(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    match value.extract::<i64>() {
+        Ok(number) => Ok(Some(number)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
+            Ok(Some(if value.gt(0)? { i64::MAX } else { i64::MIN }))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// For each of `texts` whether `condition` holds: a part of the text, or a compiled pattern.
@@ -85,7 +148,11 @@ fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Ve
     if let Some(value) = conditions.shape {
         let mut texts = Vec::new();
         for one in one_or_many(value)? {
-            texts.push(one.str()?.to_string_lossy().replace(' ', ""));
+            let text = one.str()?.to_string_lossy().into_owned();
+            if one.is_instance_of::<PyString>() {
+                check_shape(value.py(), &text)?;
+            }
+            texts.push(text.replace(' ', ""));
         }
         // What is longer cannot match, even with its spaces and comments.
         let longest = texts.iter().map(String::len).max().unwrap_or_default();
@@ -135,7 +202,11 @@ pub fn rows_where(
     let selection = Selection {
         opcodes: conditions
             .opcode
-            .map(|value| Ok::<_, PyErr>(words(value)?.into_iter().map(boxed).collect()))
+            .map(|value| {
+                let words = words(value)?;
+                words.iter().try_for_each(|word| check_opcode(py, held, word))?;
+                Ok::<_, PyErr>(words.into_iter().map(boxed).collect())
+            })
             .transpose()?,
         computations: conditions
             .computation

@@ -228,3 +228,107 @@ fn text_cut_between_computations_is_told() {
         }
     }
 }
+
+/// What is never closed in an instruction, and which of its bytes that is.
+const UNCLOSED: &[(&str, &str)] = &[
+    ("r = f32[2]{0} reduce(p, z), dimensions={1, to_apply=add", "{1"),
+    ("r = f32[2]{0} reduce(p, z), dimensions={1", "{1"),
+    ("r = f32[2]{0} transpose(p), metadata={op_name=\"a\" source_file=\"b\"", "{op"),
+    ("r = f32[2]{0} negate(p), metadata={op_name=\"a source_file=\"b\"}", "\"}"),
+    ("r = f32[2]{0} custom-call(p), custom_call_target=\"a", "\"a"),
+    (
+        "r = f32[2]{0} custom-call(p), custom_call_target=\"a\", backend_config={\"a\":{\"b\":1}",
+        "{\"a",
+    ),
+    ("r = f32[2]{0} call(p), called_computations={add", "{add"),
+    ("r = f32[2]{0} add(p, p", "(p"),
+    ("r = f32[2]{0} negate(p), sharding={devices=[2,1<=[2]", "[2,1"),
+];
+
+fn with_unclosed(instruction: &str, metadata: &str) -> String {
+    let mut text = String::from(
+        "HloModule m\n\nadd {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  \
+         ROOT s = f32[] add(x, y)\n}\n\nENTRY e {\n  p = f32[2]{0} parameter(0)\n",
+    );
+    text.push_str(&format!("  {instruction}\n"));
+    for number in 0..8 {
+        text.push_str(&format!("  n{number} = f32[2]{{0}} negate(p){metadata}\n"));
+    }
+    text.push_str("  ROOT t = f32[2]{0} negate(p)\n}\n\nlater (a: f32[]) -> f32[] {\n  ");
+    text.push_str("a = f32[] parameter(0)\n  ROOT b = f32[] negate(a)\n}\n");
+    text
+}
+
+#[test]
+fn what_is_never_closed_is_reported_where_it_opens_and_costs_one_instruction() {
+    for metadata in ["", ", metadata={op_name=\"jit(f)/neg\" source_file=\"a.py\" source_line=3}"] {
+        for (instruction, at) in UNCLOSED {
+            let text = with_unclosed(instruction, metadata);
+            let error = parse(text.as_bytes()).expect_err(instruction);
+            let place = ErrorPlace::new(&Source::from_slice(text.as_bytes()), &error);
+            assert_eq!(place.line, 11, "{instruction}: {error:?}");
+            let rest = &text[error.span().start as usize..];
+            assert!(rest.starts_with(at) || *at == "(p", "{instruction}: {error:?}");
+            let module = parse_all(text.as_bytes()).expect(instruction);
+            check_invariants(&module);
+            assert_eq!(module.errors().len(), 1, "{instruction}: {:?}", module.errors());
+            assert_eq!(module.rows().len(), 15, "{instruction}");
+            assert_eq!(module.computations().len(), 3, "{instruction}");
+        }
+    }
+}
+
+#[test]
+fn what_the_last_instruction_never_closes_is_reported_there_too() {
+    for end in ["", "\n\nlater (a: f32[]) -> f32[] {\n  ROOT a = f32[] parameter(0)\n}\n"] {
+        let text = format!(
+            "e {{\n  p = f32[2]{{0}} parameter(0)\n  t = f32[2]{{0}} slice(p), slice={{[0:2]\n}}{end}"
+        );
+        let error = parse(text.as_bytes()).unwrap_err();
+        assert_eq!((error.kind(), &text[error.span().range()]), (UnclosedBracket, "{"));
+        assert_eq!(error.span().start as usize, text.find("{[0").unwrap());
+    }
+    let text = "HloModule m, entry_computation_layout={(f32[2]{0})->f32[2]{0}\n\n\
+                ENTRY e {\n  ROOT p = f32[2]{0} parameter(0)\n}\n";
+    let error = parse(text.as_bytes()).unwrap_err();
+    assert_eq!(error.span().start as usize, text.find("{(").unwrap());
+    assert_eq!(parse_all(text.as_bytes()).unwrap().rows().len(), 1);
+}
+
+#[test]
+fn what_strings_and_dictionaries_hold_is_no_fault_beside_one() {
+    let quiet = "  q = f32[2]{0} custom-call(p), custom_call_target=\"x\", backend_config=\"\n  \
+                 ROOT %a = f32[2]{0} add(b, c)\n}\n\"\n";
+    let text = format!(
+        "e {{\n  p = f32[2]{{0}} parameter(0)\n{quiet}  r = f32[2]{{0}} negate(none)\n}}\n"
+    );
+    let error = parse(text.as_bytes()).unwrap_err();
+    assert_eq!((error.kind(), &text[error.span().range()]), (UnknownInstruction, "none"));
+}
+
+#[test]
+fn many_that_are_never_closed_are_found_in_work_proportional_to_the_text() {
+    for line in ["  a = f32[] rng(), x={1\n", "  a = f32[] rng(), x=\"\n", "  a {{{\n", "a {\n"] {
+        let text = format!("e {{\n{}}}\n", line.repeat(200_000));
+        parse(text.as_bytes()).unwrap_err();
+        let _ = parse_all(text.as_bytes());
+    }
+}
+
+#[test]
+fn computations_nest_a_hundred_deep() {
+    let nested = |depth: usize| {
+        let mut block = String::from("{ p = f32[] parameter(0) ROOT r = f32[] negate(p) }");
+        for _ in 1..depth {
+            block =
+                format!("{{ p = f32[] parameter(0) ROOT r = f32[] call(p), to_apply={block} }}");
+        }
+        format!(
+            "HloModule m\nENTRY e {{ p = f32[] parameter(0) ROOT r = f32[] call(p), to_apply={block} }}"
+        )
+    };
+    let module = parse(nested(100).as_bytes()).unwrap();
+    check_invariants(&module);
+    assert_eq!(module.computations().len(), 101);
+    assert_eq!(parse(nested(300).as_bytes()).unwrap_err().kind(), TooDeep);
+}

@@ -32,11 +32,15 @@ fn a_module_by_hand() {
     // Alone, and inside of every message that XLA puts around it.
     let proto = Message::new().bytes(1, negation());
     let snapshot = Message::new().bytes(1, &proto).bytes(4, "cpu");
+    // Arguments, the result and the platform have the numbers of a module's own fields.
+    let literal = || Message::new().bytes(1, Message::new().0);
+    let ran = Message::new().bytes(1, &proto).bytes(2, literal()).bytes(3, literal());
+    let ran = ran.bytes(4, "cpu");
     let mut delimited = Message::new();
     delimited.varint(proto.0.len() as u64);
     delimited.0.extend_from_slice(&proto.0);
     delimited.0.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0, 0x10, 0x0b, 1, 2, 3, 4]);
-    for container in [&proto, &snapshot, &delimited] {
+    for container in [&proto, &snapshot, &ran, &delimited] {
         assert_eq!(text(container).unwrap(), expected);
         assert!(is_proto(&container.0));
     }

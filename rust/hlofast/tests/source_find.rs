@@ -291,3 +291,29 @@ fn check(text: &[u8]) -> Result<(), TestCaseError> {
     }
     Ok(())
 }
+
+/// Headerless texts in which a line inside an instruction begins with a closing brace.
+const BRACES_AT_LINE_STARTS: &[&str] = &[
+    "ENTRY e {\n p = f32[4]{0} parameter(0)\n ROOT n = f32[4]{0} custom-call(p), \
+     custom_call_target=\"x\", backend_config={\n\"a\":1\n}\n}",
+    "ENTRY e {\n p = f32[4]{0} parameter(0)\n n = f32[4]{0} custom-call(p), \
+     custom_call_target=\"x\", backend_config={\n\"a\":1\n}\n ROOT m = f32[4]{0} negate(n)\n}",
+    "ENTRY e {\n p = f32[4]{0} parameter(0)\n z = f32[] constant(0)\n ROOT n = f32[] reduce(p, z), \
+     to_apply={\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b)\n}, \
+     dimensions={0}\n}",
+    "ENTRY e {\n ROOT n = s32[2,2]{1,0} constant({\n{1,2},\n{3,4}\n})\n}",
+];
+
+#[test]
+fn computations_without_a_header_end_where_their_brackets_do() {
+    for module in BRACES_AT_LINE_STARTS {
+        assert_eq!(texts(module), [*module]);
+        let two = format!("{module}\n\nother {{\n  ROOT p = f32[] parameter(0)\n}}");
+        assert_eq!(texts(&two), [two.as_str()]);
+        let around = format!("before\n\n{module}\n\nafter it\n");
+        assert_eq!(texts(&around), [*module]);
+    }
+    // A brace too many belongs to nothing.
+    let module = "ENTRY e {\n  ROOT p = f32[] parameter(0)\n}";
+    assert_eq!(texts(&format!("{module}\n}}\n")), [module]);
+}

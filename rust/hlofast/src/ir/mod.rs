@@ -15,6 +15,7 @@ pub mod module;
 pub mod opcode;
 pub mod shape;
 pub mod shape_text;
+pub(crate) mod work;
 
 pub use attributes::{Attribute, Attributes};
 pub use csr::Csr;

@@ -402,9 +402,17 @@ impl Module {
             return &[];
         }
         let start = self.calls.partition_point(|call| call.row < row);
-        // Few rows make many calls.
-        let length = self.calls[start..].iter().take_while(|call| call.row == row).count();
-        &self.calls[start..start + length]
+        let rest = &self.calls[start..];
+        // Few rows make many calls; those that do (conditionals) are asked for each of them, so
+        // the end is looked for in steps that double.
+        let mut most = 1;
+        super::work::count(1);
+        while rest.get(most).is_some_and(|call| call.row == row) {
+            most *= 2;
+            super::work::count(1);
+        }
+        let most = most.min(rest.len());
+        &rest[..rest[..most].partition_point(|call| call.row == row)]
     }
 
     /// All call edges, sorted by caller.

@@ -176,3 +176,43 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         bytes(site.figure("wire_bytes")),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ir::work::steps_of;
+    use crate::{comms, cost, flow, lint, parse, text};
+    use std::fmt::Write;
+
+    /// Findings and steps where one value is gathered `count` times.
+    fn gathered(count: usize) -> (usize, usize) {
+        let mut program = String::from(
+            "HloModule m, num_partitions=2\n\nENTRY e {\n  p = f32[2]{0} parameter(0)\n",
+        );
+        for number in 0..count {
+            let _ = writeln!(
+                program,
+                "  g{number} = f32[4]{{0}} all-gather(p), channel_id={}, dimensions={{0}}, \
+                 replica_groups={{{{0,1}}}}, use_global_device_ids=true",
+                number + 1
+            );
+        }
+        program.push_str("  ROOT t = () tuple()\n}\n");
+        let source = text::Source::from_slice(program.as_bytes());
+        let module = parse(source, &crate::Options::default()).unwrap();
+        let facts = cost::Facts::of_module(&module);
+        let cost = cost::cost(&module, &facts, &cost::Options::default());
+        let attribution = flow::attribution(&module, &flow::AttributionOptions::default());
+        let all = comms::collectives(&module, &cost, &attribution);
+        let (steps, found) = steps_of(|| {
+            lint::lint(&module, &cost, &attribution, &all, &|| None, &lint::Options::default())
+        });
+        (found.findings.iter().map(|finding| finding.places as usize).max().unwrap_or(0), steps)
+    }
+
+    #[test]
+    fn one_value_gathered_many_times_takes_linear_work() {
+        let ((few, less), (many, more)) = (gathered(500), gathered(2000));
+        assert_eq!((few, many), (499, 1999));
+        assert!(more < 5 * less, "{less} steps for 500 gathers, {more} for 2000");
+    }
+}

@@ -39,6 +39,7 @@ pub(super) struct Program<'a> {
     payload: u64,
     wire: u64,
     parameter_bytes: OnceCell<u64>,
+    has_phases: OnceCell<bool>,
     products: OnceCell<Vec<Row>>,
     matmul_flops: OnceCell<u64>,
 }
@@ -85,6 +86,7 @@ impl<'a> Program<'a> {
             payload: 0,
             wire: 0,
             parameter_bytes: OnceCell::new(),
+            has_phases: OnceCell::new(),
             products: OnceCell::new(),
             matmul_flops: OnceCell::new(),
         };
@@ -131,7 +133,11 @@ impl<'a> Program<'a> {
 
     /// Whether the phase of anything is known.
     pub fn has_phases(&self) -> bool {
-        self.attribution.phase.iter().any(|phase| *phase != Phase::Unattributed)
+        *self.has_phases.get_or_init(|| {
+            let phases = &self.attribution.phase;
+            crate::ir::work::count(phases.len());
+            phases.iter().any(|phase| *phase != Phase::Unattributed)
+        })
     }
 
     /// Whether computation `id` runs inside a loop of unknown trip count.

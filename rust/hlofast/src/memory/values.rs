@@ -428,3 +428,35 @@ fn hands_on(opcode: Opcode) -> bool {
             | While
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ir::work::steps_of;
+    use crate::{memory, parse, text};
+    use std::fmt::Write;
+
+    fn steps_of_conditional(branches: usize) -> usize {
+        let mut program = String::new();
+        let mut names = Vec::new();
+        for number in 0..branches {
+            let _ = writeln!(program, "b{number} {{\n  ROOT a = f32[2]{{0}} parameter(0)\n}}\n");
+            names.push(format!("b{number}"));
+        }
+        let _ = writeln!(
+            program,
+            "ENTRY e {{\n  i = s32[] parameter(0)\n  p = f32[2]{{0}} parameter(1)\n  \
+             ROOT c = f32[2]{{0}} conditional(i{}), branch_computations={{{}}}\n}}",
+            ", p".repeat(branches),
+            names.join(", ")
+        );
+        let source = text::Source::from_slice(program.as_bytes());
+        let module = parse(source, &crate::Options::default()).unwrap();
+        steps_of(|| memory::memory(&module, &memory::Options::default()).unwrap()).0
+    }
+
+    #[test]
+    fn many_branches_of_one_conditional_take_nearly_linear_work() {
+        let (few, many) = (steps_of_conditional(250), steps_of_conditional(1000));
+        assert!(many < 6 * few, "{few} steps for 250 branches, {many} for 1000");
+    }
+}

@@ -390,10 +390,14 @@ pub(super) struct Parts {
     calls: Vec<Call>,
     control_predecessors: Vec<(Row, Row)>,
     shapes: ShapeTable,
-    errors: Vec<ParseError>,
+    pub(super) errors: Vec<ParseError>,
 }
 
 impl Parts {
+    pub(super) fn row_count(&self) -> usize {
+        self.columns.opcodes.len()
+    }
+
     /// The frozen module.
     pub(super) fn into_module(self, source: Source) -> Module {
         Module {

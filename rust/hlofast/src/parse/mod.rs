@@ -12,6 +12,7 @@ mod names;
 mod operands;
 mod outlined;
 mod reader;
+mod unclosed;
 
 use crate::error::{ErrorKind, ParseError, Result};
 pub use crate::ir::shape_text as shape;
@@ -65,16 +66,46 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
     }
     let outline = source.take_outline();
     let outline = outline.filter(|_| !options.force_general && !options.collect_errors);
-    let reader = match chunk::read_parallel(text, options) {
-        Some(reader) => reader,
-        None => {
-            let mut reader = Reader::new(text, *options);
-            reader.outline = outline.unwrap_or_default();
-            reader.read_module()?;
-            reader
-        }
+    let read = || -> Result<finish::Parts> {
+        let reader = match chunk::read_parallel(text, options) {
+            Some(reader) => reader,
+            None => {
+                let mut reader = Reader::new(text, *options);
+                reader.outline = outline.unwrap_or_default();
+                reader.read_module()?;
+                reader
+            }
+        };
+        reader.into_parts()
     };
-    // The reader borrows the source's bytes, which the module then owns.
-    let parts = reader.into_parts()?;
+    // The parts borrow nothing of the source's bytes, which the module then owns.
+    let parts = match read() {
+        Ok(parts) if parts.errors.is_empty() => parts,
+        faulty => read_again(text, options, faulty)?,
+    };
     Ok(parts.into_module(source))
+}
+
+/// Reads a text with a fault once more, to see whether a bracket or string that is never closed
+/// made it; `first` if none did.
+#[cold]
+fn read_again(
+    text: &[u8],
+    options: &Options,
+    first: Result<finish::Parts>,
+) -> Result<finish::Parts> {
+    // The fast path reads strings over several lines, so everything takes the general one.
+    let options = Options { force_general: true, ..*options };
+    let mut reader = Reader::new(text, options);
+    reader.unclosed = unclosed::Unclosed::checked(text.len());
+    let read = reader.read_module();
+    if !reader.unclosed.is_found {
+        return first;
+    }
+    let second = read.and_then(|()| reader.into_parts());
+    match (&first, &second) {
+        // A text that was followed wrongly has lost more than it should.
+        (Ok(one), Ok(other)) if other.row_count() < one.row_count() => first,
+        _ => second,
+    }
 }

@@ -11,8 +11,12 @@ use crate::ir::attributes::{read_value, skip_to_value};
 use crate::text::kernel::{Kernel, KernelChoice, LineMasks, Portable};
 use crate::text::{Cursor, Span, is_identifier_byte};
 
-/// Deepest nesting of blocks that stand for computations: each level is read once more.
-const MAX_BLOCKS: u32 = 12;
+/// Deepest nesting of blocks that stand for computations, well beyond what strict modes (and XLA)
+/// read. Each level is read once more, so `Reader::block_budget` bounds depth times length.
+const MAX_BLOCKS: u32 = 256;
+
+/// Levels that may hold any amount of text.
+const FREE_BLOCKS: u32 = 12;
 
 impl Reader<'_> {
     /// Reads the whole text.
@@ -22,7 +26,8 @@ impl Reader<'_> {
             let at = (error.span().start as usize).max(cursor.position());
             self.collect(error)?;
             self.header.span = Span::new(0, at);
-            cursor.set_position(self.next_line(at));
+            let next = self.unclosed.resume.take().map(|(line, _)| line);
+            cursor.set_position(next.unwrap_or_else(|| self.next_line(at)));
         }
         self.read_computations(&mut cursor)
     }
@@ -63,6 +68,7 @@ impl Reader<'_> {
             UnclosedBracket | UnclosedComment | UnclosedString | UnexpectedEnd => self.text.len(),
             _ => (error.span().end as usize).max(self.reached),
         };
+        let reached = self.unclosed.resume.map_or(reached, |(_, reached)| reached);
         let enough = self.budget > 0;
         self.budget = self.budget.saturating_sub(reached.saturating_sub(at));
         enough
@@ -128,6 +134,7 @@ impl Reader<'_> {
             cursor.expect(b'=', "after a header attribute's name")?;
             let word = &self.text[key.range()];
             skip_to_value(cursor, word)?;
+            self.check_closed(cursor.position())?;
             let value = read_value(cursor, word)?;
             if value.is_empty() {
                 return Err(cursor.expected("a value", "after '='"));
@@ -324,6 +331,7 @@ impl Reader<'_> {
         computation: &mut Computation,
         open: usize,
     ) -> Result<usize> {
+        self.reserve_from(position);
         self.start_computation();
         let mut masks = std::mem::take(&mut self.masks);
         let end = match self.kernel {
@@ -436,6 +444,14 @@ impl Reader<'_> {
         if cursor.peek() == b'}' || cursor.is_at_end() {
             return Ok(cursor.position());
         }
+        if let Err(error) = self.check_closed(cursor.position()) {
+            // Read for its shapes, which the fast path has met too: every way of reading a text
+            // gives equal tables.
+            let read = self.instruction(cursor.position());
+            let reached = read.map_or(self.text.len(), |end| end);
+            self.unclosed.resume = self.unclosed.resume.map(|(line, at)| (line, at.max(reached)));
+            return Err(error);
+        }
         self.instruction(cursor.position())
     }
 
@@ -454,7 +470,8 @@ impl Reader<'_> {
             self.take_back(&mark);
             self.root = self.root.filter(|root| *root < self.next_row());
         }
-        Ok(if again { self.next_line(at) } else { self.text.len() })
+        let next = self.unclosed.resume.take().map(|(line, _)| line);
+        Ok(if again { next.unwrap_or_else(|| self.next_line(at)) } else { self.text.len() })
     }
 
     pub(super) fn start_computation(&mut self) {
@@ -492,6 +509,14 @@ impl Reader<'_> {
                 Span { start: body.start, end: body.start + 1 },
                 format!("computations nest deeper than {MAX_BLOCKS} levels"),
             ));
+        }
+        // The first levels of a large text are free, whatever was spent on others.
+        if depth >= FREE_BLOCKS {
+            self.block_budget = self.block_budget.checked_sub(body.len()).ok_or_else(|| {
+                let start = Span { start: body.start, end: body.start + 1 };
+                let message = "too much text in computations nested inside of others";
+                ParseError::new(ErrorKind::TooDeep, start, message)
+            })?;
         }
         self.depth = depth + 1;
         let edge = self.calls[call as usize];

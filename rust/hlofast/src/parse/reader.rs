@@ -4,6 +4,7 @@ use super::Options;
 use super::infer::Signatures;
 use super::names::{HashKeys, InstructionNames, Scope, equal};
 use super::shape::parse_shape;
+use super::unclosed::Unclosed;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{
     Call, CallRole, Columns, Computation, ComputationId, Flags, Header, Opcode, Row, ShapeId,
@@ -102,10 +103,14 @@ pub(super) struct Reader<'a> {
     pub has_late_calls: bool,
     /// Blocks around the computation being read.
     pub depth: u32,
+    /// Bytes that deeply nested blocks may still hold, each level counted.
+    pub block_budget: usize,
     /// Bytes that may still be read again after faults, so that collecting them stays linear.
     pub budget: usize,
     /// Operand slots that start below this offset cannot be dropped.
     pub undroppable: usize,
+    /// Whether brackets are followed before instructions are read, and what that found.
+    pub unclosed: Unclosed,
     /// What is known of the text's lines beforehand, and which of them is next.
     pub outline: Outline,
     pub outlined: usize,
@@ -178,6 +183,7 @@ impl<'a> Reader<'a> {
             general_until: if options.force_general { usize::MAX } else { 0 },
             has_late_calls: false,
             depth: 0,
+            block_budget: text.len().saturating_mul(16).saturating_add(1 << 24),
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
             outline: Outline::default(),
             outlined: 0,
@@ -185,6 +191,7 @@ impl<'a> Reader<'a> {
             outlined_shapes: Vec::new(),
             reached: 0,
             undroppable: 0,
+            unclosed: Unclosed::UNCHECKED,
             is_first_part: true,
             single_instruction: false,
             single_parameters: hashbrown::HashMap::default(),
@@ -192,7 +199,6 @@ impl<'a> Reader<'a> {
             block_level: 0,
         };
         reader.columns.operand_offsets.push(0);
-        reader.reserve(text.len());
         reader
     }
 
@@ -201,6 +207,7 @@ impl<'a> Reader<'a> {
         let mut reader = Self::new(&[], options);
         reader.text = &whole[..part.end];
         reader.whole = whole;
+        reader.block_budget = part.len().saturating_mul(16).saturating_add(1 << 24);
         reader.is_first_part = false;
         reader.reserve(part.len());
         reader
@@ -209,6 +216,14 @@ impl<'a> Reader<'a> {
     /// The offset of the arena's first byte.
     pub fn arena_base(&self) -> usize {
         self.whole.len()
+    }
+
+    /// Sizes the columns for the text from `position` on, where the first computation begins: text
+    /// that is no module takes no memory.
+    pub fn reserve_from(&mut self, position: usize) {
+        if self.columns.opcodes.capacity() == 0 {
+            self.reserve(self.text.len().saturating_sub(position));
+        }
     }
 
     /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is given

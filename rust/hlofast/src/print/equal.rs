@@ -1,9 +1,10 @@
 //! Whether two modules are the same program, written the same way or another.
 
+use super::implied::header_attributes;
 use super::names::is_valid_name;
 use super::order::row_order;
 use super::shape::{shape_classes, text_lengths};
-use super::value::{Spacing, write_literal, write_tokens, write_value, write_without_layouts};
+use super::value::{Spacing, write_literal, write_tokens, write_value};
 use super::{Seen, implicit_callers, is_metadata, shape_to_text, thread_of};
 use crate::ir::{Call, Computation, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use std::collections::HashMap;
@@ -42,8 +43,9 @@ impl std::error::Error for Difference {}
 
 /// Whether `a` and `b` are the same program: names, opcodes, shapes, operands, calls, attributes
 /// by key and value, roots, entry, header. Order matters for rows of scheduled modules only (not
-/// in fusions, which have no schedule), not for computations; spacing, comments and which rows are implicit do not matter. Names of
-/// implicit rows and names that XLA refuses may differ.
+/// in fusions, which have no schedule), not for computations; spacing, comments, which rows are
+/// implicit and whether the text says what is implied (default layouts, `replica_count=1`, the
+/// entry's layout) do not matter. Names of implicit rows and names that XLA refuses may differ.
 pub fn structurally_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     structurally_equal_with(a, b, &EqualityOptions::default())
 }
@@ -158,32 +160,15 @@ impl Comparison<'_> {
         if self.a.name() != self.b.name() {
             return different("module names", self.a.name(), self.b.name());
         }
-        let read = |module: &Module| {
-            let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-            let mut seen = Seen::default();
-            for (key, value) in &module.header().attributes {
-                let (key, value) = (module.bytes(*key), module.bytes(*value));
-                if !self.options.metadata && is_metadata(key) || !seen.is_new(key) {
-                    continue;
-                }
-                let mut text = tight(key, value);
-                if key == b"entry_computation_layout" && !self.options.layouts {
-                    text.clear();
-                    write_without_layouts(&mut text, value);
-                }
-                found.push((key.to_vec(), text));
-            }
-            found.sort();
-            found
-        };
+        let read = |module| header_attributes(module, self.options.layouts, self.options.metadata);
         let (a, b) = (read(self.a), read(self.b));
         same_number("header attributes", a.len(), b.len())?;
         for (x, y) in a.iter().zip(&b) {
             if x.0 != y.0 {
-                return different("header attributes", &x.0, &y.0);
+                return different("header attributes", x.0, y.0);
             }
             if x.1 != y.1 {
-                let what = format!("header attribute {}", String::from_utf8_lossy(&x.0));
+                let what = format!("header attribute {}", String::from_utf8_lossy(x.0));
                 return different(&what, &x.1, &y.1);
             }
         }

@@ -1,10 +1,11 @@
 //! A stable 128-bit fingerprint of what a module computes.
 //!
-//! The algorithm (version 2), the same on every machine and in every run:
+//! The algorithm (version 3), the same on every machine and in every run:
 //!
 //! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
 //!   both halves of the product; bytes are absorbed as their length and little-endian words.
-//! * A *shape* is the digest of an array's canonical text, or of its elements' digests.
+//! * A *shape* is the digest of an array's canonical text, a layout that is absent written as the
+//!   default one, or of its elements' digests.
 //! * An *instruction* is the digest of: opcode, result shape, payload (literal text, zeros with
 //!   a sign in one spelling, or parameter number), the instructions of its operands in order, the digests of the computations it calls
 //!   by role in order, and its attributes sorted by key, values without optional whitespace.
@@ -13,14 +14,17 @@
 //!   in text order where the module is scheduled (and `schedule` is asked for) and others than
 //!   fusions call it, else sorted by digest, so that the order of the text does not matter; then
 //!   its control edges, sorted.
-//! * A *module* is the digest of the entry computation and the header attributes sorted by key.
+//! * A *module* is the digest of the entry computation and the header attributes sorted by key,
+//!   without those that say what their absence implies; an absent layout of the entry is that of
+//!   its parameters and result.
 //!   Computations that nothing reachable calls do not count.
 //!
 //! Whether the text folds (`%x#0`, asynchronous sugar, nested operands) makes no difference.
 
-use super::names::is_valid_name;
+use super::implied::header_attributes;
+use super::names::Names;
 use super::order::row_order;
-use super::shape::write_shape;
+use super::shape::write_array_meaning;
 use super::value::{Spacing, write_literal, write_value, write_without_layouts};
 use super::{Seen, implicit_callers, is_metadata, thread_of};
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
@@ -55,13 +59,14 @@ impl Default for FingerprintOptions {
     }
 }
 
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// The fingerprint of `module`.
 pub fn fingerprint(module: &Module, options: &FingerprintOptions) -> [u8; 16] {
     let mut hasher = Hasher {
         module,
         options,
+        names: options.names.then(|| Names::new(module, false)),
         rows: vec![(0, 0); module.row_count()],
         computations: vec![(0, 0); module.computations().len()],
         shapes: Vec::with_capacity(module.shapes().len()),
@@ -132,6 +137,9 @@ impl Digest {
 struct Hasher<'a> {
     module: &'a Module,
     options: &'a FingerprintOptions,
+    /// The names that canonical text has, if names count: what the text only implies has them too,
+    /// and printing must not change the fingerprint.
+    names: Option<Names>,
     rows: Vec<Lanes>,
     computations: Vec<Lanes>,
     shapes: Vec<Lanes>,
@@ -155,7 +163,7 @@ impl<'a> Hasher<'a> {
             match table.get(id) {
                 ShapeView::Array(_) => {
                     self.buffer.clear();
-                    write_shape(&mut self.buffer, table, id, self.options.layouts, false);
+                    write_array_meaning(&mut self.buffer, table, id, self.options.layouts);
                     digest.bytes(&self.buffer);
                 }
                 ShapeView::Buffer(inner) => {
@@ -194,9 +202,8 @@ impl<'a> Hasher<'a> {
         let calls = module.calls(row);
         self.calls(calls, &mut digest);
         self.attributes(row, calls, &mut digest);
-        if self.options.names && !module.is_implicit(row) {
-            let name = module.instruction_name(row);
-            digest.bytes(if is_valid_name(name) { name } else { b"" });
+        if let Some(names) = &self.names {
+            digest.bytes(names.row(module, row));
         }
         digest.finish()
     }
@@ -293,8 +300,8 @@ impl<'a> Hasher<'a> {
         digest.lanes(of(Row(computation.root)));
         let thread = thread.get(1..thread.len().saturating_sub(1)).unwrap_or_default();
         digest.bytes(if thread == b"main" { b"" } else { thread });
-        if self.options.names && !computation.is_implicit && !computation.is_inline {
-            digest.bytes(module.bytes(computation.name));
+        if let Some(names) = &self.names {
+            digest.bytes(names.computation(module, id));
         }
         digest.word(all.len() as u64);
         all.into_iter().for_each(|lanes| digest.lanes(lanes));
@@ -320,23 +327,13 @@ impl<'a> Hasher<'a> {
         if self.options.names {
             digest.bytes(module.name());
         }
-        let mut attributes: Vec<(&[u8], &[u8])> = Vec::new();
-        let mut seen = Seen::default();
-        for (key, value) in &module.header().attributes {
-            let (key, value) = (module.bytes(*key), module.bytes(*value));
-            let is_left_out = !self.options.metadata && is_metadata(key)
-                || !self.options.schedule && key == b"is_scheduled"
+        for (key, value) in header_attributes(module, self.options.layouts, self.options.metadata) {
+            let is_left_out = !self.options.schedule && key == b"is_scheduled"
                 || !self.options.layouts && key == b"entry_computation_layout";
-            if !is_left_out && seen.is_new(key) {
-                attributes.push((key, value));
+            if !is_left_out {
+                digest.bytes(key);
+                digest.bytes(&value);
             }
-        }
-        attributes.sort_unstable();
-        for (key, value) in attributes {
-            digest.bytes(key);
-            self.buffer.clear();
-            write_value(&mut self.buffer, key, value, Spacing::Tight);
-            digest.bytes(&self.buffer);
         }
         let (first, second) = digest.finish();
         let mut bytes = [0; 16];

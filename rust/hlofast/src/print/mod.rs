@@ -7,6 +7,7 @@
 mod copy;
 mod equal;
 mod fingerprint;
+mod implied;
 mod instruction;
 mod names;
 mod order;

@@ -95,6 +95,31 @@ fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool
     }
 }
 
+/// Appends what array shape `id` means: an absent layout is the one that XLA's parser takes, from
+/// the last dimension to the first.
+pub(crate) fn write_array_meaning(
+    out: &mut Vec<u8>,
+    table: &ShapeTable,
+    id: ShapeId,
+    layouts: bool,
+) {
+    write_array(out, table, id, layouts);
+    if let Some(array) = table.array(id).filter(|array| layouts && array.layout.is_none()) {
+        write_default_layout(out, array.rank());
+    }
+}
+
+/// Appends the layout of an array of `rank` dimensions that has none in the text.
+pub(crate) fn write_default_layout(out: &mut Vec<u8>, rank: usize) {
+    for dimension in (0..rank).rev() {
+        out.push(if dimension + 1 == rank { b'{' } else { b',' });
+        number(out, format_args!("{dimension}"));
+    }
+    if rank > 0 {
+        out.push(b'}');
+    }
+}
+
 /// Appends array shape `id` with its layout, in memory space `space`.
 pub(crate) fn write_array_in(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, space: i64) {
     write_array(out, table, id, false);
@@ -194,7 +219,7 @@ pub(crate) fn text_lengths(table: &ShapeTable, layouts: bool) -> Vec<u64> {
     lengths
 }
 
-/// Numbers the shapes of two tables so that shapes that print the same have the same number.
+/// Numbers the shapes of two tables so that shapes that mean the same have the same number.
 pub(crate) fn shape_classes(
     a: &ShapeTable,
     b: &ShapeTable,
@@ -215,7 +240,7 @@ pub(crate) fn shape_classes(
             let key = match table.get(id) {
                 ShapeView::Array(_) => {
                     let mut text = Vec::new();
-                    write_array(&mut text, table, id, layouts);
+                    write_array_meaning(&mut text, table, id, layouts);
                     Key::Array(text)
                 }
                 ShapeView::Buffer(inner) => Key::Buffer(of(inner)),

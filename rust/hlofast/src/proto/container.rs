@@ -66,8 +66,13 @@ fn is_name(bytes: &[u8], length: u64) -> bool {
 pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     if is_module(bytes) {
         // Field 1 of an HloProto around a module is a message; that of a module is its name.
-        let inner = first(bytes, 1).filter(|inner| is_module(inner));
-        return match inner {
+        // A snapshot with a result and a platform has fields that a module has too.
+        let outer = first(bytes, 1);
+        let proto = outer.filter(|inner| !is_module(inner));
+        if let Some(module) = proto.and_then(|proto| first(proto, 1)).filter(|m| is_module(m)) {
+            return beside(module, proto.unwrap_or(bytes));
+        }
+        return match outer.filter(|inner| is_module(inner)) {
             Some(module) => beside(module, bytes),
             None => Ok(Found { module: bytes, assignment: None }),
         };

@@ -19,7 +19,7 @@ pub(super) struct Blocks {
 }
 
 /// The line at `at`, without its line break.
-pub(super) fn line(text: &[u8], at: usize) -> &[u8] {
+pub(crate) fn line(text: &[u8], at: usize) -> &[u8] {
     let rest = text.get(at..).unwrap_or_default();
     rest.get(..memchr(b'\n', rest).unwrap_or(rest.len())).unwrap_or_default()
 }
@@ -209,7 +209,7 @@ fn next_module(text: &[u8], start: usize) -> usize {
 }
 
 /// Whether `line` (trimmed) opens a computation.
-fn is_computation(line: &[u8]) -> bool {
+pub(crate) fn is_computation(line: &[u8]) -> bool {
     let (entry, rest) = match line.strip_prefix(b"ENTRY") {
         Some(rest) if matches!(rest.first(), None | Some(b' ' | b'\t' | b'%' | b'{')) => {
             (true, rest.trim_ascii_start())
@@ -239,7 +239,7 @@ fn is_computation(line: &[u8]) -> bool {
 
 /// Whether `line` defines an instruction: `name = shape ...`. Names without `%` need a shape, or
 /// any assignment of any language would do.
-pub(super) fn is_instruction(line: &[u8]) -> bool {
+pub(crate) fn is_instruction(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let line = match line.strip_prefix(b"ROOT") {
         Some(rest) if rest.first().is_some_and(u8::is_ascii_whitespace) => rest.trim_ascii_start(),
@@ -306,6 +306,8 @@ fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
         return Some(with_attributes(text, end, limit));
     }
     let mut strings = Strings { at: start, odd: false };
+    // Where brackets say that the body ends, once lines alone do not.
+    let mut balanced = None;
     let mut at = first_line;
     // The usual case needs no look at each line.
     let pattern: &[u8] = if indentation == 0 { b"\n}" } else { b"\n" };
@@ -321,11 +323,33 @@ fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
             && !is_inside_dictionary(text, brace + 1)
             && strings.are_closed(text, brace, limit)
         {
-            return Some(with_attributes(text, brace + 1, limit));
+            let is_end = !is_inside_instruction(text, brace + 1, limit) || {
+                let end = balanced.get_or_insert_with(|| balanced_end(text, start, limit));
+                end.is_none_or(|end| end <= brace + 1)
+            };
+            if is_end {
+                return Some(with_attributes(text, brace + 1, limit));
+            }
         }
     }
     // The brace is at the end of a line with other text.
     balanced_end(text, start, limit).map(|end| with_attributes(text, end, limit))
+}
+
+/// Whether what follows a closing brace belongs to the instruction that it stands in: the rest of a
+/// value, another attribute, another instruction, or the brace of the body. No computation ends
+/// before these, but damaged text may look so.
+fn is_inside_instruction(text: &[u8], after: usize, limit: usize) -> bool {
+    let near = text.get(..after.saturating_add(4096).min(limit)).unwrap_or_default();
+    let rest = line(near, after).trim_ascii();
+    if let Some(attribute) = rest.strip_prefix(b",") {
+        return !attribute.trim_ascii_start().starts_with(b"execution_thread");
+    }
+    if !rest.is_empty() {
+        return matches!(rest.first(), Some(b')' | b']' | b'}'));
+    }
+    let next = line(near, skip_blank(near, after)).trim_ascii();
+    matches!(next.first(), Some(b'}' | b',' | b')' | b']')) || is_instruction(next)
 }
 
 /// Whether a dictionary goes on after a closing brace: another key, or another brace. A

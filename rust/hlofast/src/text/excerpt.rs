@@ -39,7 +39,7 @@ pub struct ErrorPlace {
 impl ErrorPlace {
     /// Where `error` is in the file that `source` is part of.
     pub fn new(source: &Source, error: &ParseError) -> Self {
-        Self::with_index(source, &LineIndex::new(source.bytes()), error)
+        Self::with_index(source, &index_for(source.bytes(), error), error)
     }
 
     /// The same with an index at hand, for many errors in one text.
@@ -71,6 +71,19 @@ impl ErrorPlace {
     }
 }
 
+/// The lines up to those that `error` speaks of. Lines may be as short as two bytes: an index of a
+/// whole text can be larger than the text.
+fn index_for(text: &[u8], error: &ParseError) -> LineIndex {
+    if is_about_everything(error) {
+        return LineIndex::default();
+    }
+    let related = error.related().map_or(0, |related| related.end);
+    let end = (error.span().end.max(related) as usize).min(text.len());
+    let rest = text.get(end..).unwrap_or_default();
+    let line = memchr::memchr(b'\n', rest).map_or(text.len(), |skip| end + skip + 1);
+    LineIndex::new(text.get(..line).unwrap_or(text))
+}
+
 /// The whole message for people: place, message, excerpt, the related place and one line of help.
 /// With `color`, for a terminal.
 pub fn render(source: &Source, error: &ParseError, color: bool) -> String {
@@ -82,7 +95,7 @@ pub fn render(source: &Source, error: &ParseError, color: bool) -> String {
     let mut out = String::new();
     let text = source.bytes();
     let placeless = is_about_everything(error);
-    let index = if placeless { LineIndex::default() } else { LineIndex::new(text) };
+    let index = index_for(text, error);
     let span = within(text, error.span());
     let _ = write!(out, "{}{path}:", style.strong);
     if !placeless {

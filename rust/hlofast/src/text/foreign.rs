@@ -20,8 +20,8 @@ pub fn explain(bytes: &[u8]) -> ParseError {
 
 /// The error for input that cannot even be searched, or None.
 pub(super) fn unreadable(bytes: &[u8]) -> Option<ParseError> {
-    let utf16 = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
-    utf16.then(|| explain(bytes))
+    let marks: [&[u8]; 3] = [b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"];
+    marks.iter().any(|mark| bytes.starts_with(mark)).then(|| explain(bytes))
 }
 
 fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
@@ -30,6 +30,10 @@ fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     if bytes.is_empty() {
         return (NoModule, "the input is empty", "check that the dump was written to the end");
+    }
+    // The mark of UTF-32 begins with that of UTF-16.
+    if head.starts_with(b"\xff\xfe\0\0") || head.starts_with(b"\0\0\xfe\xff") {
+        return (NotHlo, "this is UTF-32 text", "save it as UTF-8");
     }
     if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
         return (
@@ -131,6 +135,8 @@ mod tests {
         check(b"PK\x03\x04\x14", NotHlo, "archive", "decompress");
         check(b"\x89\x01\x02\x03\0\0", NotHlo, "binary", "xla_dump");
         check(b"\xff\xfeH\0l\0o\0", NotHlo, "UTF-16", "UTF-8");
+        check(b"\xff\xfe\0\0H\0\0\0", NotHlo, "UTF-32", "UTF-8");
+        check(b"\0\0\xfe\xff\0\0\0H", NotHlo, "UTF-32", "UTF-8");
         check(b"", NoModule, "empty", "dump");
         check(b"\xef\xbb\xbf\r\n \n", NoModule, "blank", "dump");
         check(b"<!DOCTYPE html>\n<html><body>404</body>", NoModule, "HTML", "save");

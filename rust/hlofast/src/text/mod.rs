@@ -14,6 +14,7 @@ mod prefix;
 mod source;
 mod span;
 
+pub(crate) use block::{is_computation, is_instruction, line};
 pub use cursor::{Cursor, is_identifier_byte, is_identifier_start};
 pub use decompress::{Compression, DEFAULT_MAX_BYTES, decompress, decompress_head};
 pub use excerpt::{ErrorPlace, render};

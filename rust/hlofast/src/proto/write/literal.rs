@@ -42,6 +42,10 @@ fn cut(span: Span) -> ParseError {
         .with_help("dump with --xla_dump_large_constants=true")
 }
 
+/// Elements up to which a constant is filled with zeros: memory must not be proportional to a
+/// number in the text without bound.
+const MOST_FILLED: u64 = 1 << 20;
+
 /// None if all of it is elided.
 fn leaf_value(
     literal: &Literal<'_>,
@@ -50,7 +54,7 @@ fn leaf_value(
     table: &ShapeTable,
 ) -> Result<Option<LiteralData>> {
     let array = table.array(leaf.shape);
-    let data = literal.decode(index, table)?;
+    let mut data = literal.decode(index, table)?;
     let elements = array.and_then(|array| array.elements());
     if array.is_none_or(|array| array.element_type.kind() == ElementKind::Opaque) {
         let message = "a literal of a shape that has no values";
@@ -61,7 +65,13 @@ fn leaf_value(
         (Extent::Elided, 0) if elements == Some(0) => Ok(Some(data)),
         (Extent::Elided, 0) => Ok(None),
         (Extent::Elided, _) => Err(cut(leaf.span)),
-        (Extent::FirstOnly, 1) if elements == Some(1) => Ok(Some(data)),
+        // XLA's parser sets the first element and leaves the others zero.
+        (Extent::FirstOnly, 1) if elements.is_some_and(|count| count <= MOST_FILLED) => {
+            let count = elements.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
+            data.bytes.resize(data.bytes.len().saturating_mul(count), 0);
+            data.count = count;
+            Ok(Some(data))
+        }
         (Extent::FirstOnly | Extent::Full, _) => {
             let message = "a literal with fewer values than its shape has elements";
             Err(ParseError::new(ErrorKind::InvalidLiteral, leaf.span, message))
