@@ -12,7 +12,8 @@ import pytest
 
 import hlofast
 from conftest import Seeds
-from hlofast.cli import main, output
+from hlofast import _text as output
+from hlofast.cli import main
 from hlofast.cli.cost import KEYS
 from test_cli import TWO_MODULES, document, hlofast_command
 from test_cost import DUMPS

@@ -41,7 +41,7 @@ def test_at_once() -> None:
         f' metadata={{op_name="jit(f)/jvp(M)/psum" source_file="m.py" source_line=7}}'
     )
     assert figures(row) == ["all-reduce", "model", 4, 4096, 4096, 2 * 3 * 4096 // 4]
-    assert (row["name"], row["channel_id"], row["done"]) == ("a", 3, -1)
+    assert (row["name"], row["channel_id"], row["done"]) == ("a", 3, None)
     assert (row["multiplicity"], row["trip_count"], row["is_lower_bound"]) == (1, 1, 0)
     assert (row["phase"], row["source_file"], row["source_line"]) == ("forward", "m.py", 7)
     assert (row["moved"], row["tensor"], row["tensors"]) == ("weight", "p", 1)
@@ -70,7 +70,7 @@ def test_kinds() -> None:
         "s": ["reduce-scatter", "model", 4, 4096, 1024, 3072],
         "t": ["all-to-all", "model", 4, 4096, 4096, 3072],
         "b": ["collective-broadcast", "model", 4, 4096, 4096, 3072],
-        "c": ["collective-permute", "model", -1, 4096, 4096, 4096],
+        "c": ["collective-permute", "model", None, 4096, 4096, 4096],
     }
     shifts = {row["name"]: row["shift"] for row in found}
     assert shifts["c"] == "model +1"
@@ -109,7 +109,7 @@ def test_native_start_and_done() -> None:
     assert {name: figures(row) for name, row in rows.items()} == {
         "start": ["all-reduce", "data", 2, 16384, 16384, 16384],
         "gs": ["all-gather", "data", 2, 16384, 32768, 16384],
-        "cs": ["collective-permute", "data", -1, 16384, 16384, 16384],
+        "cs": ["collective-permute", "data", None, 16384, 16384, 16384],
     }
     assert found.module[rows["start"]["done"]].name == "done"
     assert rows["start"]["instructions_between"] == 1
@@ -231,7 +231,7 @@ def test_send_and_receive_are_one() -> None:
     pairs = ', frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1},{1,2},{2,3},{4,5},{5,6},{6,7}}"}'
     found = module(TRANSFERS.replace("ATTRIBUTES", pairs)).collectives(MESH)
     (row,) = found
-    assert figures(row) == ["send-recv", "model", -1, 1024, 1024, 1024]
+    assert figures(row) == ["send-recv", "model", None, 1024, 1024, 1024]
     assert row["shift"] == "model +1 without wraparound"
     assert found.module[row["done"]].name == "rd"
     assert sorted(found.module[member].name for member in found.members["member"]) == ["r", "s"]
@@ -256,7 +256,7 @@ def test_transfer_between_slices_is_what_it_stands_for() -> None:
     assert figures(row) == ["all-reduce", "slice", 4, 1024, 1024, 1536]
     assert row["network"] == "between slices"
     (row,) = module(text).collectives(MESH)
-    assert figures(row) == ["all-reduce", "", -1, 1024, 1024, -1]
+    assert figures(row) == ["all-reduce", None, None, 1024, 1024, None]
 
 
 LOOP = """
@@ -294,7 +294,7 @@ def test_loops_and_iterations_taken_out_of_them() -> None:
     assert rows["g"]["total_wire_bytes"] == 79 * rows["g"]["wire_bytes"] == 79 * 6144
     assert rows["first"]["multiplicity"] == 1
     assert found.module[rows["first"]["peeled_from"]].name == "g"
-    assert rows["g"]["peeled_from"] == -1
+    assert rows["g"]["peeled_from"] is None
     (group,) = found.by("axes")
     assert (group["collectives"], group["multiplicity"]) == (2, 80)
     assert group["total_payload"] == 80 * 4096
@@ -338,7 +338,7 @@ def test_unknown_trip_count_counts_once_and_is_said() -> None:
     limit = 'custom-call(), custom_call_target="limit"'
     found = module(LOOP_ENTRY, LOOP.format(groups=MODEL, limit=limit)).collectives(MESH)
     rows = {row["name"]: row for row in found}
-    assert (rows["g"]["multiplicity"], rows["g"]["trip_count"]) == (1, -1)
+    assert (rows["g"]["multiplicity"], rows["g"]["trip_count"]) == (1, None)
     assert (rows["g"]["is_lower_bound"], rows["first"]["is_lower_bound"]) == (1, 0)
 
 
@@ -353,9 +353,9 @@ def test_everyone_of_a_number_that_only_the_mesh_knows() -> None:
     assert without.mesh is None
     assert without.mesh_source is None
     (row,) = without
-    assert figures(row) == ["all-reduce", "", -1, 4096, 4096, -1]
+    assert figures(row) == ["all-reduce", None, None, 4096, 4096, None]
     (group,) = without.by("kind")
-    assert (group["total_payload"], group["total_wire_bytes"]) == (4096, -1)
+    assert (group["total_payload"], group["total_wire_bytes"]) == (4096, None)
     (row,) = module(EVERYONE, header="").collectives(MESH)
     assert figures(row) == ["all-reduce", "data×model", 8, 4096, 4096, 7168]
 
@@ -418,7 +418,8 @@ def test_totals_by_any_column() -> None:
         assert sum(grouped["collectives"]) == 5
         assert sum(grouped["total_payload"]) == sum(found["total_payload"])
         assert sum(grouped["total_wire_bytes"]) == sum(found["total_wire_bytes"])
-    assert found.by("kind", totals=["payload_in"]).columns == ("kind", "collectives", "payload_in")
+    columns = ("kind", "collectives", "payload_in", "unknown")
+    assert found.by("kind", totals=["payload_in"]).columns == columns
     with pytest.raises(KeyError):
         found.by("colour")
     with pytest.raises(TypeError):

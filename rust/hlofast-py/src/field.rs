@@ -1,5 +1,6 @@
 //! `Field`: what a column is, and its values with None for what is unknown.
 
+use crate::classes::restorer;
 use crate::column::Column;
 use crate::text_column::TextColumn;
 use hlofast::table::{self, Kind};
@@ -168,8 +169,7 @@ impl Field {
             &*own.label,
             (own.is_nullable, own.is_signed, own.adds_up),
         );
-        let make = py.import("hlofast._core")?.getattr("_restore_field")?;
-        (make, properties).into_pyobject(py)
+        (restorer(py, "_restore_field")?, properties).into_pyobject(py)
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
