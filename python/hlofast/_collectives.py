@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlofast import _core, _text
+from hlofast import _core
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._result import Fact, Note, Result, Section
@@ -57,10 +57,14 @@ _SHOWN = (
     "name",
     "kind",
     "axes",
+    "shift",
+    "network",
     "moved",
     "tensor",
     "payload",
     "multiplicity",
+    "is_lower_bound",
+    "peeled_from",
     "total_wire_bytes",
     "phase",
     "source",
@@ -70,6 +74,14 @@ _ALPA = (
     Field("count", "instructions", "Instructions that count."),
     Field("count", "without_scalars", "The same without all-reduces of f32 and f16 scalars."),
 )
+
+
+_CHANNELS = Field(
+    "text",
+    "grad_sync_channel_ids",
+    "The channels of gradient synchronisation in Alpa's form, . for none.",
+)
+_INSTRUCTION = Field("instruction", "instruction", "What sends to the host or receives from it.")
 
 
 class Collectives(Result, Table):
@@ -84,7 +96,10 @@ class Collectives(Result, Table):
 
     VERB = "collectives"
     FACTS = (
-        Field("text", "mesh", "The mesh whose axes are named, and where it comes from."),
+        Field("text", "mesh", "The mesh whose axes are named."),
+        Field("text", "mesh_source", "Where the mesh comes from.", label="mesh from"),
+        Field("count", "hosts", "Hosts that the mesh lies on."),
+        Field("count", "slices", "Slices that the mesh lies on."),
         Field("count", "collectives", "Collectives, each once however it is written."),
         Field("count", "executions", "Executions of all collectives in one step.", label="calls"),
         Field("bytes", "payload", "Payload of all executions, as far as it is known."),
@@ -122,7 +137,7 @@ class Collectives(Result, Table):
         is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
         modelled = "bound" if is_bound else "modelled"
         values: list[tuple[str, Any, str]] = [
-            ("mesh", self._mesh_text(), "exact"),
+            *self._about_mesh(),
             ("collectives", len(set(self.values("instruction"))), "exact"),
             (
                 "executions",
@@ -132,24 +147,21 @@ class Collectives(Result, Table):
             ("payload", sum(size or 0 for size in payload), "bound" if is_bound else "exact"),
             ("wire_bytes", sum(size or 0 for size in wire), modelled),
         ]
-        if self.host_transfers:
-            values.append(("host_transfers", len(self.host_transfers), "exact"))
+        values.append(("host_transfers", len(self.host_transfers) or None, "exact"))
         return tuple(
             Fact(known[name], value, how) for name, value, how in values if value is not None
         )
 
-    def _mesh_text(self) -> str | None:
+    def _about_mesh(self) -> list[tuple[str, Any, str]]:
         mesh = self.mesh
         if mesh is None:
-            return None
-        blocks = [
-            _text.counted(count, what)
-            for what, count in (("slice", mesh.slices), ("host", mesh.hosts))
-            if count is not None
+            return []
+        return [
+            ("mesh", str(mesh), "exact"),
+            ("mesh_source", MESH_SOURCES[self.mesh_source or "given"], "exact"),
+            ("hosts", mesh.hosts, "exact"),
+            ("slices", mesh.slices, "exact"),
         ]
-        on = f" on {', '.join(blocks)}" if blocks else ""
-        names = ", names invented" if mesh.invented_names else ""
-        return f"{mesh}{on} ({MESH_SOURCES[self.mesh_source or 'given']}{names})"
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -166,10 +178,14 @@ class Collectives(Result, Table):
         if by is None:
             ordered = with_source(self).sort_by("total_wire_bytes", descending=True)
             sections.append(Section("collectives", "Collectives", ordered, _SHOWN))
+        if self.host_transfers:
+            rows = (_INSTRUCTION, list(self.host_transfers))
+            sections.append(Section("host_transfers", "Between device and host", Table.of([rows])))
         if pieces:
             shown = ("instruction", "array", "payload_in", "moved", "tensor", "source")
-            sections.append(Section("pieces", "Arrays in them", self.pieces, shown))
-        if self.mismatches:
+            title = "Arrays moved, of one execution"
+            sections.append(Section("pieces", title, self.pieces, shown))
+        if len(self.mismatches):
             sections.append(Section("mismatches", "Along no axes of the mesh", self.mismatches))
         if alpa:
             sections += self._alpa()
@@ -180,6 +196,8 @@ class Collectives(Result, Table):
         shown = {own.name: own for own in self.sections(pieces=True, alpa=True)}
         costs = self._costs or Table.of((field, []) for field in self._cost_fields)
         shown.setdefault("mismatches", Section("mismatches", "Mismatches", self.mismatches))
+        hosts = Table.of([(_INSTRUCTION, list(self.host_transfers))])
+        shown.setdefault("host_transfers", Section("host_transfers", "Host transfers", hosts))
         shown.setdefault("alpa_costs", Section("alpa_costs", "Alpa's costs", costs))
         return tuple(shown.values())
 
@@ -200,7 +218,11 @@ class Collectives(Result, Table):
         counters, plain = self.alpa_counters(), self.alpa_counters(ignore_scalars=True)
         columns = (list(counters), list(counters.values()), list(plain.values()))
         table = Table.of(zip(_ALPA, columns, strict=True))
-        sections = [Section("alpa_counters", "Alpa's counters", table)]
+        channels = Table.of([(_CHANNELS, [self.grad_sync_channel_ids])])
+        sections = [
+            Section("alpa_counters", "Alpa's counters", table),
+            Section("alpa_gradients", "Alpa's gradient channels", channels),
+        ]
         if self._costs is not None:
             sections.append(Section("alpa_costs", "Alpa's costs", self._costs))
         return sections

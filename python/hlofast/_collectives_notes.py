@@ -40,17 +40,17 @@ def notes(collectives: Collectives) -> Iterator[Note]:
 def _about_mesh(collectives: Collectives) -> Iterator[Note]:
     mesh = collectives.mesh
     if mesh is None:
-        yield Note("no-mesh", "the text names no mesh; --mesh NAME=SIZE,... gives one")
+        yield Note("no-mesh", "the text names no mesh, so axes are unknown: give one such as data=2,model=4")
         return
     if not collectives.has_network:
         yield Note(
             "one-level",
-            "the mesh does not say how its devices lie on hosts or slices (--hosts, --slices), so "
-            "every axis counts as one level of the network",
+            "the mesh does not say on how many hosts or slices its devices lie, so every axis counts "
+            "as one level of the network",
         )
     if mesh.invented_names:
         yield Note(
-            "invented-names", "the text does not name the mesh axes; --mesh NAME=SIZE,... does"
+            "invented-names", "the text does not name the mesh axes: give a mesh such as data=2,model=4"
         )
     mismatches = collectives.mismatches
     if len(mismatches):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from hlofast._core import Field, Module
     from hlofast._result import Note, Result, Section
+    from hlofast.table import Table
 
 GIBIBYTE = 1 << 30
 GAP = "  "
@@ -206,6 +207,17 @@ def cell(field: Field, value: Any, module: Module | None = None) -> str:
     return _cell(_table_cell(field, value, module))
 
 
+def says_something(table: Table, name: str) -> bool:
+    """Whether people need a column: not if all of it is unknown, or a flag that is never set."""
+    field = table.field(name)
+    if not field.nullable and field.kind != "flag" and name != "unknown":
+        return True
+    values = table.values(name)
+    if field.kind == "flag" or name == "unknown":
+        return any(values)
+    return any(value is not None for value in values)
+
+
 def heading_of(field: Field) -> str:
     """The heading of a column: its label, and its unit unless that says it already."""
     unit, text = field.unit, field.label
@@ -308,7 +320,7 @@ class Printer:
                 for start, text in lines:
                     self.paragraph(f"  {start}: ", text)
             return
-        fields = [table.field(name) for name in section.columns]
+        fields = [table.field(name) for name in section.columns if says_something(table, name)]
         shown = table if limit is None else table.top(limit)
         columns = [
             [_table_cell(field, value, module) for value in shown.values(field.name)]
