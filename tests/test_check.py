@@ -170,7 +170,10 @@ class TestPlantedMistakes:
         check = checked("slices_v5e_64", slices=1)
         codes = {code for code, _ in grave(check)}
         assert codes == {"collective-axes", "device-count"}
-        assert "for one slice of several give slices=4" in check.found("collective-axes")[0].message
+        assert (
+            "for one slice of several, the mesh lies on 4 slices"
+            in check.found("collective-axes")[0].message
+        )
 
     @pytest.mark.parametrize(("sizes", "severity"), [((2, 4), None), ((4, 4), "error")])
     def test_devices_that_only_groups_tell(

@@ -311,7 +311,10 @@ class TestMeshesOfAnotherSize:
         assert (small.returncode, small.stderr, small.stdout) == (2, text, "")
         large = hlofast_command(*verb, SCANNED, "--mesh", "data=16,model=4", cwd=tmp_path)
         assert large.returncode == 2
-        assert "if the program is for one slice of several, the mesh lies on 8 slices\n" in large.stderr
+        assert (
+            "if the program is for one slice of several, the mesh lies on 8 slices\n"
+            in large.stderr
+        )
 
     def test_a_program_of_one_slice_fits(self) -> None:
         done = hlofast_command("time", "--device", "tpu-v5e", SCANNED, "--slices", "8", *LARGE)

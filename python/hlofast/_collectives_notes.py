@@ -40,7 +40,10 @@ def notes(collectives: Collectives) -> Iterator[Note]:
 def _about_mesh(collectives: Collectives) -> Iterator[Note]:
     mesh = collectives.mesh
     if mesh is None:
-        yield Note("no-mesh", "the text names no mesh, so axes are unknown: give one such as data=2,model=4")
+        yield Note(
+            "no-mesh",
+            "the text names no mesh, so axes are unknown: give one such as data=2,model=4",
+        )
         return
     if not collectives.has_network:
         yield Note(
@@ -50,7 +53,8 @@ def _about_mesh(collectives: Collectives) -> Iterator[Note]:
         )
     if mesh.invented_names:
         yield Note(
-            "invented-names", "the text does not name the mesh axes: give a mesh such as data=2,model=4"
+            "invented-names",
+            "the text does not name the mesh axes: give a mesh such as data=2,model=4",
         )
     mismatches = collectives.mismatches
     if len(mismatches):
