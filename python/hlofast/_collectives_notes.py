@@ -48,8 +48,8 @@ def _about_mesh(collectives: Collectives) -> Iterator[Note]:
     if not collectives.has_network:
         yield Note(
             "one-level",
-            "the mesh does not say on how many hosts or slices its devices lie, so every axis counts "
-            "as one level of the network",
+            "the mesh does not say on how many hosts or slices its devices lie, so every axis "
+            "counts as one level of the network",
         )
     if mesh.invented_names:
         yield Note(
