@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hlofast
 from hlofast._result import Result, schema
+from hlofast._scan.query import Answer
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
@@ -25,6 +26,8 @@ def module() -> hlofast.Module:
 
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
+    "query": lambda: Answer("", [], [], is_cut=False),
+    "scan": lambda: hlofast.scan([]),
 }
 """A result of each verb."""
 

@@ -332,12 +332,14 @@ class Printer:
         if not rows:
             return
         more = "" if total == len(rows) else f" (first {len(rows)} of {total:,})"
-        self.stream.write("\n")
+        if title:
+            self.stream.write("\n")
         self.columns(title + more, columns, rows)
 
     def columns(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A title, and rows below the names of their columns; numbers to the right."""
-        self.heading(title)
+        if title:
+            self.heading(title)
         columns = [printable(column) for column in columns]
         numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]

@@ -35,9 +35,11 @@ def add_usual(parser: argparse.ArgumentParser) -> None:
 class Shower:
     """Shows results one by one; JSON comes as one document at the end."""
 
-    def __init__(self, kind: type[Result], arguments: argparse.Namespace) -> None:
+    def __init__(
+        self, kind: type[Result], arguments: argparse.Namespace, limit: int | None = 10
+    ) -> None:
         self._kind = kind
-        self._limit: int | None = getattr(arguments, "top", 10) or None
+        self._limit: int | None = getattr(arguments, "top", limit) or None
         self._printer = None if arguments.json else _text.Printer()
         self._documents: list[dict[str, Any]] = []
 
