@@ -12,6 +12,7 @@ from pathlib import Path
 import hlofast
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
+from hlofast.cli.guide import Guide
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
@@ -26,6 +27,7 @@ def module() -> hlofast.Module:
 
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
+    "guide": lambda: Guide(()),
     "query": lambda: Answer("", [], [], is_cut=False),
     "scan": lambda: hlofast.scan([]),
 }

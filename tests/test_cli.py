@@ -129,11 +129,23 @@ class TestProgram:
         assert "Traceback" not in done.stderr
 
     def test_every_verb_has_a_valid_schema(self) -> None:
-        for verb in VERBS:
+        for verb in [name for name in VERBS if name != "schema"]:
             text = importlib.resources.files("hlofast") / "schemas" / f"{verb}.json"
             schema = json.loads(text.read_text())
             jsonschema.Draft202012Validator.check_schema(schema)
             assert schema["properties"]["schema"] == {"const": f"hlofast.{verb}"}
+
+    def test_schemas_are_printed(self) -> None:
+        names = hlofast_command("schema").stdout.split()
+        assert set(names) == set(VERBS) - {"schema"}
+        schemas = importlib.resources.files("hlofast") / "schemas"
+        for name in names:
+            done = hlofast_command("schema", name)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout == (schemas / f"{name}.json").read_text()
+        done = hlofast_command("schema", "kost")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"hlofast: no schema 'kost'; one of {', '.join(names)}\n"
 
     @pytest.mark.parametrize(
         "arguments", [("--help",), ("summary",), ("cost",), ("matmuls",), ("show",), ("fmt",)]
@@ -175,6 +187,7 @@ class TestProgram:
             "memory": [step, "--by", "source"],
             "report": [step, "-o", f"{out}.html", "--no-charts", *device],
             "scan": [dumps],
+            "schema": ["scan"],
             "show": [step, "tuple.67"],
             "time": [step, "--by", "source", *device],
             "top": [step, *device],

@@ -13,7 +13,8 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, output
+from hlofast import _text as output
+from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS
 from test_cli import COMMAND, document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -49,6 +50,7 @@ def calls(step: Path, folder: Path) -> dict[str, list[str | Path]]:
         "query": [DUMPS, "select count(*) from modules"],
         "report": [step, "-o", folder / "page.html", "--no-charts"],
         "scan": [DUMPS],
+        "schema": ["scan"],
         "show": [step, "tuple.67"],
         "time": [step, *device],
         "trace": [step, *device, "-o", folder / "trace.json"],
