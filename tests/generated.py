@@ -25,6 +25,7 @@ def module() -> hlofast.Module:
 
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
+    "memory": lambda: module().memory(),
 }
 """A result of each verb."""
 
