@@ -30,6 +30,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "guide": lambda: Guide(()),
     "query": lambda: Answer("", [], [], is_cut=False),
     "scan": lambda: hlofast.scan([]),
+    "memory": lambda: module().memory(),
 }
 """A result of each verb."""
 

@@ -269,7 +269,7 @@ def _live_peak(module: Module) -> _Peak:
             memory = module.memory()
     except ValueError:
         return None, []
-    return memory.live_peak, memory.contradictions
+    return memory.live_peak, list(map(str, memory.contradictions))
 
 
 def _implied(module: Module) -> tuple[int, int]:

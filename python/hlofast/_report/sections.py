@@ -102,7 +102,9 @@ def _memory(found: Analyses) -> Section:
         ),
     ]
     chart = charts.memory(memory, found.values)
-    return Section("memory", title, facts=facts, charts=[chart], sheets=sheets, notes=memory.notes)
+    return Section(
+        "memory", title, facts=facts, charts=[chart], sheets=sheets, notes=map(str, memory.notes)
+    )
 
 
 def live_values(found: Analyses) -> Sheet | None:
