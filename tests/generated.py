@@ -25,6 +25,9 @@ def module() -> hlofast.Module:
 
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
+    "cost": lambda: module().cost(),
+    "lint": lambda: module().lint(),
+    "matmuls": lambda: module().matmuls(),
 }
 """A result of each verb."""
 
