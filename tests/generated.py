@@ -31,6 +31,9 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "query": lambda: Answer("", [], [], is_cut=False),
     "scan": lambda: hlofast.scan([]),
     "memory": lambda: module().memory(),
+    "cost": lambda: module().cost(),
+    "lint": lambda: module().lint(),
+    "matmuls": lambda: module().matmuls(),
 }
 """A result of each verb."""
 

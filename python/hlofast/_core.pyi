@@ -17,8 +17,8 @@ from hlofast._cost_data import PlanData as PlanData
 from hlofast._cost_data import RematData as RematData
 from hlofast._cost_data import StagesData as StagesData
 from hlofast._cost_data import _cost as _cost
-from hlofast._cost_data import _lint_codes as _lint_codes
 from hlofast._cost_data import _lint_options as _lint_options
+from hlofast._cost_data import _lint_rules as _lint_rules
 from hlofast._diff_data import DiffData as DiffData
 from hlofast._diff_data import _diff as _diff
 from hlofast._memory_data import MemoryData as MemoryData

@@ -166,7 +166,7 @@ class Diff:
         known["collectives"] = (len(_distinct(sent[0])), len(_distinct(sent[1])))
         for name, column in (("payload", "total_payload"), ("wire_bytes", "total_wire_bytes")):
             known[name] = (_sum(sent[0], column), _sum(sent[1], column))
-        bound = any(cost._misses_flops() for cost in costs)
+        bound = any(cost.misses_flops for cost in costs)
         exact = ("instructions", "computations", "collectives")
         rows = []
         for name, (before, after) in known.items():

@@ -307,6 +307,9 @@ class Printer:
                 self.heading(head)
                 for start, text in lines:
                     self.paragraph(f"  {start}: ", text)
+            if limit is not None and (more := len(section.paragraphs) - limit) > 0:
+                self.line()
+                self.line(f"and {more:,} more")
             return
         fields = [table.field(name) for name in section.columns]
         shown = table if limit is None else table.top(limit)
@@ -316,14 +319,6 @@ class Printer:
         ]
         rows = list(zip(*columns, strict=True))
         self.table(section.title, [heading_of(field) for field in fields], rows, len(table))
-
-    def unknown_products(self, products: Sequence[dict[str, Any]]) -> None:
-        """Name the matrix products whose size is not known, which no sum holds."""
-        if products:
-            self.line()
-            shown = names([row["name"] for row in products])
-            text = f"{counted(len(products), 'product')} whose size is not known: {shown}"
-            self.paragraph("unknown: ", text)
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], total: int

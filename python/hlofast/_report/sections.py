@@ -17,7 +17,6 @@ from hlofast._report.data import (
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
-from hlofast.cli import cost as say_cost
 from hlofast.cli import remat as say_remat
 from hlofast.cli import time as say_time
 
@@ -218,7 +217,7 @@ def _scopes(found: Analyses) -> Section:
         facts=facts,
         charts=[scopes(cost, "flops"), scopes(cost, "bytes_accessed")],
         sheets=sheets,
-        notes=[note["text"] for note in say_cost._notes(cost)],
+        notes=[note.text for note in cost.notes],
     )
 
 
@@ -315,11 +314,7 @@ def _matmuls(found: Analyses) -> Section:
             f"{output.quantity(flops, 'FLOP')}, {output.share(flops, found.cost.flops)} of all",
         ),
     ]
-    rows = found.cost._data.unknown_products().tolist()
-    unknown = ""
-    if rows:
-        names = output.names([found.module[row].name for row in rows[:20]], len(rows))
-        unknown = f"{output.counted(len(rows), 'product')} whose size is not known: {names}."
+    unknown = "".join(f"{note}." for note in table.notes if note.code == "unknown-products")
     sheets = [_sheet("matmuls", "Matrix products", table, columns, sort="flops")]
     return Section("matmuls", "Matrix products", facts=facts, sheets=sheets, unknown=unknown)
 

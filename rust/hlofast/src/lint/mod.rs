@@ -72,6 +72,11 @@ const RULES: [Rule; Code::ALL.len()] = [
     widened_weights_kept::RULE,
 ];
 
+/// Every code and what it finds, in the order of the rules.
+pub fn rules() -> impl Iterator<Item = (Code, &'static str)> {
+    RULES.into_iter().map(|rule| (rule.code, rule.what))
+}
+
 /// The findings in `module`, those with most at stake first. With a `mesh` they name its axes;
 /// without one those of the mesh that the text speaks of.
 pub fn lint(
