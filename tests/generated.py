@@ -25,6 +25,9 @@ def module() -> hlofast.Module:
 
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
+    "show": lambda: module().show("e"),
+    "stages": lambda: module().stages(),
+    "summary": lambda: module().summary(),
 }
 """A result of each verb."""
 

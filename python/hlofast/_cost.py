@@ -551,9 +551,7 @@ class Cost:
 
     def _devices(self) -> int:
         """How many devices share the FLOPs of this module."""
-        summary = self.module.summary(shapes=1)
-        is_whole = summary["status"] in ("unoptimised", "annotated")
-        return max(int(summary["num_partitions"]), 1) if is_whole else 1
+        return max(self.module.num_partitions, 1) if self.module.summary().is_whole else 1
 
     def _misses_flops(self) -> bool:
         """Whether something that is executed has FLOPs that are not known."""

@@ -183,15 +183,16 @@ def _utilization(cost: Cost, arguments: argparse.Namespace) -> dict[str, Any] | 
 
 def _notes(cost: Cost) -> list[dict[str, Any]]:
     """What to keep in mind about the figures: kind, figures by name, words."""
-    summary = cost.module.summary(shapes=1)
-    status, partitions = summary["status"], summary["num_partitions"]
+    summary, partitions = cost.module.summary(), cost.module.num_partitions
+    status = summary.status
     notes: list[dict[str, Any]] = []
 
     def note(kind: str, text: str, **figures: int | None) -> None:
         notes.append({"kind": kind, "text": text, "figures": figures})
 
-    if status in ("unoptimised", "annotated", "partitioned"):
-        ports = (summary["entry"]["parameter_bytes"], summary["entry"]["output_bytes"])
+    if summary.is_unfused:
+        values = summary.values
+        ports = (values["parameter_bytes"], values["output_bytes"])
         least = None if None in ports else sum(ports)
         note(
             "unfused",
@@ -200,7 +201,7 @@ def _notes(cost: Cost) -> list[dict[str, Any]]:
             f"{output.size(least)}",
             lower_bound_bytes=least,
         )
-    if partitions > 1 and status in ("unoptimised", "annotated"):
+    if partitions > 1 and summary.is_whole:
         note(
             "global",
             f"not partitioned yet: figures are of all {partitions:,} devices together, and there "

@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings = found.module.lint(mesh, rules=rules, **options)
         failed |= wanted & set(findings.counts())
         document = found.describe() | {
-            "status": found.module.summary(shapes=0)["status"],
+            "status": found.module.summary().status,
             "options": findings.options,
             "counts": findings.counts(),
             "findings": [_describe(finding) for finding in findings],
