@@ -34,6 +34,9 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "cost": lambda: module().cost(),
     "lint": lambda: module().lint(),
     "matmuls": lambda: module().matmuls(),
+    "show": lambda: module().show("e"),
+    "stages": lambda: module().stages(),
+    "summary": lambda: module().summary(),
 }
 """A result of each verb."""
 

@@ -88,7 +88,7 @@ def test_figures_of_every_dump(path: Path) -> None:
         phases = {row["phase"]: row for row in module.cost().by("phase")}
         own = phases.get("recompute", {"flops": 0, "instructions": 0})
         assert sum(row["flops"] for row in inside) == own["flops"]
-        counts = module.summary(shapes=1)["counts"]
+        counts = module.summary().values
         totals = {row["measure"]: row["before"] for row in module.diff(module).totals()}
         for name in ("instructions", "computations"):
             assert totals[name] == counts[name]

@@ -81,7 +81,7 @@ def test_modules_say_what_the_module_says(tree: Tree, found: hlofast.Scan) -> No
         collectives = module.collectives()
         assert row["flops"] == cost.flops
         assert row["live_peak"] == memory.live_peak
-        assert row["instructions"] == module.summary()["counts"]["instructions"]
+        assert row["instructions"] == module.summary().values["instructions"]
         assert row["fingerprint"] == module.fingerprint()
         assert row["collectives"] == len(set(collectives["instruction"].tolist()))
         wire = collectives.values("total_wire_bytes")

@@ -73,7 +73,9 @@ if TYPE_CHECKING:
     from hlofast._report import Report, report
     from hlofast._report.charts import Plot
     from hlofast._scan import Scan, open_dataset, scan
+    from hlofast._show import Shown
     from hlofast._stages import Stages
+    from hlofast._summary import Summary
     from hlofast._time import Time
     from hlofast._trace import Trace
     from hlofast._utilization import Utilization
@@ -126,10 +128,12 @@ __all__ = [
     "Scan",
     "Shape",
     "Sharding",
+    "Shown",
     "SliceDimension",
     "SourceLocation",
     "StackFrame",
     "Stages",
+    "Summary",
     "Table",
     "TextColumn",
     "Time",
@@ -182,7 +186,9 @@ _NAMES_BY_MODULE = {
     "_report": "Report report",
     "_report.charts": "Plot",
     "_scan": "Scan open_dataset scan",
+    "_show": "Shown",
     "_stages": "Stages",
+    "_summary": "Summary",
     "_time": "Time",
     "_utilization": "Utilization",
     "_trace": "Trace",

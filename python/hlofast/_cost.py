@@ -438,9 +438,7 @@ class Cost(Result):
 
     def _devices(self) -> int:
         """How many devices share the FLOPs of this module."""
-        summary = self.module.summary(shapes=1)
-        is_whole = summary["status"] in ("unoptimised", "annotated")
-        return max(int(summary["num_partitions"]), 1) if is_whole else 1
+        return max(self.module.num_partitions, 1) if self.module.summary().is_whole else 1
 
     @property
     def misses_flops(self) -> bool:

@@ -279,7 +279,7 @@ def _implied(module: Module) -> tuple[int, int]:
 
 
 def _opcodes(module: Module) -> dict[_Key, list[int | None]]:
-    rows = module.summary(shapes=1)["opcodes"]
+    rows = module.summary().opcodes
     return {(row["opcode"],): [row["instructions"]] for row in rows}
 
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from hlofast._remat import Remat
     from hlofast._report import Report
     from hlofast._report.charts import Plot
+    from hlofast._show import Shown
     from hlofast._stages import Stages
+    from hlofast._summary import Summary
     from hlofast._time import Time
     from hlofast._trace import Trace
     from hlofast.config import EffectiveConfig
@@ -76,6 +78,25 @@ class Module(_core.Module):
         from hlofast.table import Table
 
         return Table(_core._instruction_columns(self))
+
+    def summary(self) -> Summary:
+        """What the module is: status, backend, signature with bytes, donation, counts.
+
+        See `hlofast.Summary`.
+        """
+        from hlofast._summary import Summary
+
+        return Summary(self)
+
+    def show(self, name: str) -> Shown:
+        """An instruction or a computation in context: what it is, what it reads, who reads it.
+
+        Of several instructions of one name `COMPUTATION/NAME` is one; a `ValueError` says which
+        there are, a `KeyError` that there is none. See `hlofast.Shown`.
+        """
+        from hlofast._show import show
+
+        return show(self, name)
 
     def cost(
         self,

@@ -271,6 +271,17 @@ def with_columns(table: Table, columns: Iterable[tuple[Field, Iterable[Any]]]) -
     return Table([*table._described(), *further])
 
 
+_SHARE = Field("ratio", "share", "Its part of the sum of all rows.", nullable=True)
+
+
+def with_share(table: Table, name: str) -> Table:
+    """`table` with a column `share`: the part of each value of column `name` in their sum."""
+    values = table.values(name)
+    whole = sum(value or 0 for value in values)
+    shares = [None if value is None or not whole else value / whole for value in values]
+    return Table([*table._described(), (_SHARE, column_of(_SHARE, shares))])
+
+
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:
     """A column of `field` without NumPy, None standing for what is unknown.
 

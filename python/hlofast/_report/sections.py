@@ -403,12 +403,12 @@ def _remat(found: Analyses) -> Section:
 
 def _parameters(found: Analyses) -> Section:
     """What goes in: sizes, shardings, donation."""
-    entry = found.summary["entry"]
     mesh = found.collectives.mesh
     rows = []
     replicated = 0
+    values = found.summary.values
     inputs = {one.parameter_number: one for one in found.module.entry.parameters}
-    for port in entry["parameters"]:
+    for port in found.summary.parameters:
         one = inputs.get(port["number"])
         sharding = None if one is None else one.sharding
         spec = ""
@@ -431,9 +431,9 @@ def _parameters(found: Analyses) -> Section:
     facts = [
         (
             "parameters",
-            f"{output.counted(len(rows), 'value')}, {output.size(entry['parameter_bytes'])}",
+            f"{output.counted(len(rows), 'value')}, {output.size(values['parameter_bytes'])}",
         ),
-        ("results", output.size(entry["output_bytes"])),
+        ("results", output.size(values["output_bytes"])),
         ("replicated", output.size(replicated) if replicated else ""),
     ]
     columns = (
