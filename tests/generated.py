@@ -11,6 +11,8 @@ from pathlib import Path
 
 import hlofast
 from hlofast._result import Result, schema
+from hlofast._scan.query import Answer
+from hlofast.cli.guide import Guide
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
@@ -25,6 +27,16 @@ def module() -> hlofast.Module:
 
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
+    "guide": lambda: Guide(()),
+    "query": lambda: Answer("", [], [], is_cut=False),
+    "scan": lambda: hlofast.scan([]),
+    "memory": lambda: module().memory(),
+    "cost": lambda: module().cost(),
+    "lint": lambda: module().lint(),
+    "matmuls": lambda: module().matmuls(),
+    "show": lambda: module().show("e"),
+    "stages": lambda: module().stages(),
+    "summary": lambda: module().summary(),
 }
 """A result of each verb."""
 

@@ -288,7 +288,7 @@ ENTRY e {
 """
     flops = 2 * 64 * 32 * 16 // 8
     module = hlofast.loads(hlo)
-    assert module.summary()["status"] == "annotated"
+    assert module.summary().status == "annotated"
     check = hlofast.check(hlofast.Declaration.loads(text.replace("{flops}", str(flops))), module)
     rows = {row["code"]: row for row in check.comparisons}
     assert rows["parameter-sharding"]["severity"] == "agrees"

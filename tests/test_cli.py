@@ -80,6 +80,11 @@ def document(*arguments: str | Path, **options: Any) -> Any:
     return printed
 
 
+def values_of(found: Any) -> dict[str, Any]:
+    """The values of a result's facts by name."""
+    return {name: fact["value"] for name, fact in found["facts"].items()}
+
+
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     path = tmp_path / "page.txt"
@@ -120,7 +125,7 @@ class TestProgram:
             ("--nonsense",),
             ("summary",),
             ("show", "x"),
-            ("summary", "x", "--limit", "-1"),
+            ("summary", "x", "--top", "-1"),
         ],
     )
     def test_wrong_usage_is_exit_code_2(self, arguments: tuple[str, ...]) -> None:
@@ -129,11 +134,23 @@ class TestProgram:
         assert "Traceback" not in done.stderr
 
     def test_every_verb_has_a_valid_schema(self) -> None:
-        for verb in VERBS:
+        for verb in [name for name in VERBS if name != "schema"]:
             text = importlib.resources.files("hlofast") / "schemas" / f"{verb}.json"
             schema = json.loads(text.read_text())
             jsonschema.Draft202012Validator.check_schema(schema)
             assert schema["properties"]["schema"] == {"const": f"hlofast.{verb}"}
+
+    def test_schemas_are_printed(self) -> None:
+        names = hlofast_command("schema").stdout.split()
+        assert set(names) == set(VERBS) - {"schema"}
+        schemas = importlib.resources.files("hlofast") / "schemas"
+        for name in names:
+            done = hlofast_command("schema", name)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout == (schemas / f"{name}.json").read_text()
+        done = hlofast_command("schema", "kost")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"hlofast: no schema 'kost'; one of {', '.join(names)}\n"
 
     @pytest.mark.parametrize(
         "arguments", [("--help",), ("summary",), ("cost",), ("matmuls",), ("show",), ("fmt",)]
@@ -175,6 +192,7 @@ class TestProgram:
             "memory": [step, "--by", "source"],
             "report": [step, "-o", f"{out}.html", "--no-charts", *device],
             "scan": [dumps],
+            "schema": ["scan"],
             "show": [step, "tuple.67"],
             "time": [step, "--by", "source", *device],
             "top": [step, *device],
@@ -197,7 +215,7 @@ class TestProgram:
     def test_closed_pipe_ends_quietly(self, train_step: Path) -> None:
         read, write = os.pipe()
         os.close(read)
-        command = [*COMMAND, "summary", "--limit", "0", str(train_step)]
+        command = [*COMMAND, "summary", "--top", "0", str(train_step)]
         done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
         os.close(write)
         assert (done.returncode, done.stderr) == (0, b"")
@@ -249,7 +267,7 @@ class TestFiles:
 
     def test_standard_input(self, page: Path) -> None:
         with page.open() as file:
-            modules = document("summary", "-", stdin=file)["modules"]
+            modules = document("summary", "-", stdin=file)["results"]
         assert [(m["path"], m["name"]) for m in modules] == [
             ("<stdin>", "first"),
             ("<stdin>", "second"),
@@ -259,16 +277,16 @@ class TestFiles:
         packed = tmp_path / "page.txt.gz"
         packed.write_bytes(gzip.compress(page.read_bytes()))
         plain, unpacked = document("summary", page), document("summary", packed)
-        for module in unpacked["modules"]:
+        for module in unpacked["results"]:
             module["path"] = str(page)
         assert unpacked == plain
 
     def test_several_modules_and_their_lines(self, page: Path) -> None:
-        modules = document("summary", page)["modules"]
+        modules = document("summary", page)["results"]
         assert [(m["name"], m["line"]) for m in modules] == [("first", 3), ("second", 12)]
 
     def test_module_selects_by_name(self, page: Path) -> None:
-        (module,) = document("summary", page, "--module", "second")["modules"]
+        (module,) = document("summary", page, "--module", "second")["results"]
         assert module["name"] == "second"
         done = hlofast_command("summary", page, "--module", "third")
         assert done.returncode == 2
@@ -277,11 +295,11 @@ class TestFiles:
 
 class TestSummary:
     def test_document_is_the_python_summary(self, train_step: Path) -> None:
-        (module,) = document("summary", train_step)["modules"]
+        (module,) = document("summary", train_step)["results"]
         (found,) = hlofast.find_modules(train_step.read_bytes())
-        summary = found.module.summary()
+        summary = found.module.summary().to_dict()
         assert {key: module[key] for key in summary} == summary
-        assert set(module) - set(summary) <= {"path", "line", "label", "name"}
+        assert set(module) - set(summary) == {"path", "line", "label"}
 
     def test_tables_for_people(self, train_step: Path) -> None:
         module = hlofast.load(train_step)
@@ -291,39 +309,49 @@ class TestSummary:
         assert "\x1b" not in done.stdout
         for title in ("Parameters by size", "Opcodes", "Fusions", "Computations by size"):
             assert f"\n{title}" in done.stdout
-        shown = len(hlofast_command("summary", train_step, "--limit", "0").stdout)
+        shown = len(hlofast_command("summary", train_step, "--top", "0").stdout)
         assert shown > len(done.stdout)
 
 
 class TestShow:
     def test_instruction(self, page: Path) -> None:
-        (found,) = document("show", page, "%x", "--module", "second")["found"]
-        assert (found["opcode"], found["shape"], found["bytes"]) == ("parameter", "f32[4]", 16)
-        assert [user["name"] for user in found["users"]] == ["y"]
+        (found,) = document("show", page, "%x", "--module", "second")["results"]
+        facts = values_of(found)
+        assert (facts["opcode"], facts["shape"], facts["bytes"]) == ("parameter", "f32[4]", 16)
+        assert facts["kind"] == "instruction"
+        assert (found["name"], facts["module"]) == ("x", "second")
+        assert [user["instruction"] for user in found["tables"]["users"]] == ["y"]
 
     def test_operands_source_and_line(self, page: Path) -> None:
-        (found,) = document("show", page, "main/y", "--module", "second")["found"]
-        assert [operand["name"] for operand in found["operands"]] == ["x"]
-        assert (found["op_name"], found["source_file"], found["source_line"]) == (
+        (found,) = document("show", page, "main/y", "--module", "second")["results"]
+        facts = values_of(found)
+        assert [own["instruction"] for own in found["tables"]["operands"]] == ["x"]
+        assert (facts["op_name"], facts["source_file"], facts["source_line"]) == (
             "jit(f)/exp",
             "f.py",
             7,
         )
-        line = TWO_MODULES.splitlines()[found["text_line"] - 1]
-        assert line.strip() == found["text"].strip()
+        line = TWO_MODULES.splitlines()[facts["text_line"] - 1]
+        (row,) = found["tables"]["text"]
+        assert (row["line"], row["text"].strip()) == (facts["text_line"], line.strip())
         assert line.startswith("  y = ")
 
     def test_operand_used_twice_stands_twice(self, page: Path) -> None:
-        (found,) = document("show", page, "r")["found"]
-        assert [operand["name"] for operand in found["operands"]] == ["y", "y"]
-        assert found["is_root"]
+        (found,) = document("show", page, "r")["results"]
+        assert [own["instruction"] for own in found["tables"]["operands"]] == ["y", "y"]
+        assert values_of(found)["is_root"]
 
     def test_computation(self, page: Path) -> None:
-        (found,) = document("show", page, "half")["found"]
-        assert (found["kind"], found["role"], found["instructions"]) == ("computation", "unused", 2)
-        assert [parameter["name"] for parameter in found["parameters"]] == ["a"]
-        assert found["root"]["name"] == "y"
-        assert found["text"] in TWO_MODULES
+        (found,) = document("show", page, "half")["results"]
+        facts, tables = values_of(found), found["tables"]
+        assert (facts["kind"], facts["role"], facts["instructions"]) == ("computation", "unused", 2)
+        assert [own["instruction"] for own in tables["parameters"]] == ["a"]
+        assert facts["root"] == "y"
+        assert "\n".join(row["text"] for row in tables["text"]) in TWO_MODULES
+        lines = TWO_MODULES.splitlines()
+        assert [lines[row["line"] - 1] for row in tables["text"]] == [
+            row["text"] for row in tables["text"]
+        ]
 
     def test_ambiguous_name_says_where(self, page: Path) -> None:
         done = hlofast_command("show", page, "y", "--module", "second")
@@ -340,9 +368,30 @@ class TestShow:
         done = hlofast_command("show", page, "main/y", "--module", "second")
         assert done.returncode == 0
         assert "exponential" in done.stdout
-        assert "f.py:7" in done.stdout
+        assert "f.py" in done.stdout
         whole = hlofast_command("show", page, "half")
         assert "ROOT y = f32[] negate(a)" in whole.stdout
+
+    def test_the_python_result(self, page: Path) -> None:
+        second = hlofast.find_modules(TWO_MODULES)[1].module
+        assert second is not None
+        shown = second.show("main/y")
+        printed = hlofast_command("show", page, "main/y", "--module", "second").stdout.splitlines()
+        assert [printed[0], *printed[2:]] == [*str(shown).splitlines(), ""]
+        html = second.show("x")._repr_html_()
+        assert "16 B" in html
+        with pytest.raises(KeyError, match="nowhere"):
+            second.show("nowhere")
+        with pytest.raises(ValueError, match="2 instructions are called 'y': half/y, main/y"):
+            second.show("y")
+
+    def test_html_escapes_names(self) -> None:
+        text = TWO_MODULES.replace("jit(f)/exp", "<b>")
+        second = hlofast.find_modules(text)[1].module
+        assert second is not None
+        html = second.show("main/y")._repr_html_()
+        assert "&lt;b&gt;" in html
+        assert "<b>" not in html
 
 
 class TestFmt:
@@ -358,7 +407,7 @@ class TestFmt:
         assert done.returncode == 0
         before, after = hlofast.load(train_step), hlofast.loads(done.stdout)
         # Asynchronous sugar is written out, so that what was implied is in the text.
-        assert after.summary()["counts"]["implicit_instructions"] == 0
+        assert after.summary().values["implicit_instructions"] == 0
         assert sorted(after.opcodes()) == sorted(before.opcodes())
         assert after.fingerprint() == before.fingerprint()
 
@@ -442,7 +491,7 @@ def test_text_that_ends_before_its_entry_is_told(train_step: Path, tmp_path: Pat
     done = hlofast_command("diff", folder, folder)
     assert (done.returncode, fault.message in done.stderr) == (3, True)
     (row,) = hlofast.fingerprints(folder)
-    assert (row["fingerprint"], row["error"] != "") == ("", True)
+    assert (row["fingerprint"], row["error"] is not None) == (None, True)
     done = hlofast_command("history", folder, "cut")
     assert (done.returncode, fault.message in done.stderr) == (3, True)
 

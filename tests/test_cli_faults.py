@@ -50,6 +50,7 @@ def calls(step: Path, folder: Path) -> dict[str, list[str | Path]]:
         "query": [DUMPS, "select count(*) from modules"],
         "report": [step, "-o", folder / "page.html", "--no-charts"],
         "scan": [DUMPS],
+        "schema": ["scan"],
         "show": [step, "tuple.67"],
         "time": [step, *device],
         "trace": [step, *device, "-o", folder / "trace.json"],

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hlofast
 from conftest import FIXTURES
+from hlofast._scan.query import Query
 from test_cli import document, hlofast_command, without_reader
 
 pytest.importorskip("duckdb")
@@ -29,19 +31,26 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def asked(*arguments: str | Path) -> Any:
+    """The tables of an answer, as JSON has it."""
+    (result,) = document("query", *arguments)["results"]
+    return result["tables"]
+
+
 def test_rows_are_printed(dataset: Path) -> None:
     done = hlofast_command("query", dataset, MODULES, "--limit", "2")
     assert done.returncode == 0 and done.stderr == ""
     lines = done.stdout.splitlines()
-    assert lines[0] == "First 2 rows; --limit 0 for all"
+    assert lines[0] == "First 2 rows"
+    assert lines[5] == "note: there are more rows: --limit 0 gives all"
     assert lines[1].split() == ["stage", "flops", "step", "is_scheduled"]
     flops = hlofast.open_dataset(dataset).query(MODULES)["flops"].tolist()
     assert f"{flops[0]:,}" in lines[2]
-    assert len(lines) == 4
+    assert lines[4] == "" and lines[6:] == [""]
 
 
 def test_the_document_keeps_to_its_schema(dataset: Path) -> None:
-    printed = document("query", dataset, MODULES)
+    printed = asked(dataset, MODULES)
     assert [column["type"] for column in printed["columns"]] == [
         "VARCHAR",
         "BIGINT",
@@ -51,15 +60,29 @@ def test_the_document_keeps_to_its_schema(dataset: Path) -> None:
     table = hlofast.open_dataset(dataset).query(MODULES)
     assert [row["flops"] for row in printed["rows"]] == table["flops"].tolist()
     assert None in [row["step"] for row in printed["rows"]]
-    assert not printed["is_cut"]
-    cut = document("query", dataset, MODULES, "--limit", "1")
-    assert cut["is_cut"] and cut["rows"] == printed["rows"][:1]
+    assert not document("query", dataset, MODULES)["results"][0]["notes"]
+    (cut,) = document("query", dataset, MODULES, "--limit", "1")["results"]
+    assert cut["name"] == MODULES and cut["tables"]["rows"] == printed["rows"][:1]
+    assert [(note["code"], note["figures"]) for note in cut["notes"]] == [("cut", {"rows": 1})]
+
+
+def test_lists_and_structures_stay_what_they_are(dataset: Path) -> None:
+    rows = asked(dataset, "SELECT [1, 2] AS l, {'a': true} AS s, NULL AS n")["rows"]
+    assert rows == [{"l": [1, 2], "s": {"a": True}, "n": None}]
+
+
+def test_an_answer_says_what_the_command_prints(dataset: Path) -> None:
+    with Query(hlofast.open_dataset(dataset), MODULES) as query:
+        answer = query.answer()
+    assert str(answer) == hlofast_command("query", dataset, MODULES).stdout.rstrip("\n")
+    with Query(hlofast.open_dataset(dataset), "SELECT '<b>' AS x") as query:
+        assert "&lt;b&gt;" in query.answer()._repr_html_()
 
 
 def test_rows_as_files(dataset: Path, tmp_path: Path) -> None:
     import pyarrow.parquet
 
-    expected = document("query", dataset, MODULES)["rows"]
+    expected = asked(dataset, MODULES)["rows"]
     names = [f"rows.{form}" for form in ("csv", "jsonl", "parquet")]
     for name in names:
         done = hlofast_command("query", dataset, MODULES, "-o", tmp_path / name)
@@ -116,8 +139,8 @@ def test_what_is_not_installed_is_named(tmp_path: Path, absent: tuple[str, ...])
 
 
 def test_dumps_are_scanned_first(dataset: Path) -> None:
-    printed = document("query", DUMPS, MODULES)
-    assert printed["rows"] == document("query", dataset, MODULES)["rows"]
+    printed = asked(DUMPS, MODULES)
+    assert printed["rows"] == asked(dataset, MODULES)["rows"]
 
 
 def test_a_query_that_fails_leaves_no_file(dataset: Path, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import hlofast
 from dump_tree import Tree, grow, mixed_texts
 from hlofast.cli import main
 from test_cli import document, hlofast_command, without_reader
@@ -18,31 +20,66 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     return grow(tmp_path_factory.mktemp("cli") / "dump", texts, hosts=1, odd=False)
 
 
+def scanned(*arguments: str | Path) -> Any:
+    """The result of a scan, as JSON has it."""
+    (result,) = document("scan", *arguments)["results"]
+    return result
+
+
+def counts(printed: Any) -> dict[str, int]:
+    """Files by what became of them."""
+    names = ("read", "failed", "skipped", "unchanged")
+    return {name: printed["facts"][name]["value"] for name in names}
+
+
 def test_programs_are_printed(tree: Tree) -> None:
     done = hlofast_command("scan", tree.root)
     assert done.returncode == 0
     name = mixed_texts(1)[0].name
     assert f"host-0/xla_dump/module_0000.jit_{name}" in done.stdout
-    assert done.stdout.startswith(f"{len(tree.expected)} files: ")
+    assert done.stdout.startswith(f"{len(tree.expected)} files\n")
     assert done.stderr == ""
 
 
 def test_the_document_keeps_to_its_schema(tree: Tree, tmp_path: Path) -> None:
-    printed = document("scan", tree.root)
-    assert printed["path"] is None
-    assert sum(printed["counts"].values()) == len(tree.expected)
-    assert all(program["flops"] is not None for program in printed["programs"] if program["after"])
-    written = document("scan", tree.root, "-o", tmp_path / "out", "--format", "csv")
-    assert written["path"] == str(tmp_path / "out")
-    assert written["counts"] == printed["counts"]
+    printed = scanned(tree.root)
+    assert "dataset" not in printed["facts"]
+    assert sum(counts(printed).values()) == len(tree.expected)
+    programs = printed["tables"]["programs"]
+    assert all(program["flops"] is not None for program in programs if program["after"])
+    written = scanned(tree.root, "-o", tmp_path / "out", "--format", "csv")
+    assert written["facts"]["dataset"]["value"] == str(tmp_path / "out")
+    assert counts(written) == counts(printed)
+
+
+def test_a_scan_says_what_the_command_prints(tree: Tree) -> None:
+    found = hlofast.scan(tree.root, tables=["modules"])
+    assert str(found) == hlofast_command("scan", tree.root).stdout.rstrip("\n")
+    page = found._repr_html_()
+    assert "live peak B</th>" in page and "FLOP</th>" in page
+    assert json.loads(found.to_json())["results"][0]["tables"] == scanned(tree.root)["tables"]
+
+
+def test_hostile_names_are_escaped_in_html(tmp_path: Path) -> None:
+    (tmp_path / "module_0001.<b>.after_optimizations.txt").write_text("HloModule f\n\nENTRY e {")
+    page = hlofast.scan(tmp_path)._repr_html_()
+    assert "&lt;b&gt;" in page and "<b>" not in page
+
+
+def test_what_is_to_be_kept_in_mind_is_noted(tree: Tree, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    hlofast.scan(tree.root, out, format="csv", tables=["modules"])
+    again = scanned(tree.root, "-o", out, "--format", "csv", "--tables", "modules,lint")
+    assert [note["code"] for note in again["notes"]] == ["started-over"]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "module_0001.f.after_optimizations.txt").write_text("HloModule f\n\nENTRY e {\n  x")
     done = hlofast_command("scan", tmp_path)
     assert done.returncode == 3
-    assert "module_0001.f.after_optimizations.txt, line 4" in done.stdout
-    assert document("scan", tmp_path)["failures"][0]["line"] == 4
+    not_read = done.stdout.partition("Not read")[2].splitlines()[2].split()
+    assert not_read[0].endswith("module_0001.f.after_optimizations.txt") and not_read[1] == "4"
+    assert scanned(tmp_path)["tables"]["failures"][0]["line"] == 4
 
 
 def test_what_failed_before_is_said_again(tmp_path: Path) -> None:
@@ -59,20 +96,22 @@ def test_what_failed_before_is_said_again(tmp_path: Path) -> None:
     assert first.returncode == 3
     again = hlofast_command("scan", dumps, "-o", out)
     assert again.returncode == 3
-    assert again.stdout.startswith("3 files: 3 unchanged (2 of them failed before)\n")
+    facts = [line.split() for line in again.stdout.splitlines()[1:7]]
+    assert facts[-2:] == [["unchanged", "3"], ["failed", "before", "2"]]
     assert again.stdout.partition("Not read")[2] == first.stdout.partition("Not read")[2] != ""
     broken.write_text("HloModule f\n\nENTRY e {\n  ROOT")
-    printed = document("scan", dumps, "-o", out)
-    assert printed["counts"] == {"read": 0, "failed": 1, "skipped": 0, "unchanged": 2}
-    assert printed["failed_before"] == 1
-    assert [Path(row["path"]).name[:11] for row in printed["failures"]] == [
+    printed = scanned(dumps, "-o", out)
+    assert counts(printed) == {"read": 0, "failed": 1, "skipped": 0, "unchanged": 2}
+    assert printed["facts"]["failed_before"]["value"] == 1
+    assert [Path(row["path"]).name[:11] for row in printed["tables"]["failures"]] == [
         "module_0002",
         "module_0001",
     ]
     for path in dumps.glob("module_000[12]*"):
         path.unlink()
     done = hlofast_command("scan", dumps, "-o", out)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 file: 1 unchanged")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 file")
+    assert "unchanged  1\n" in done.stdout and "failed before" not in done.stdout
 
 
 @pytest.mark.parametrize(

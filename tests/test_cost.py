@@ -35,7 +35,7 @@ class TestDumps:
         for depth in (0, 1, 3, 1000) if key == "scope" else (3,):
             groups = cost.by(key, depth=depth)
             assert groups.columns[:2] == (key, "instructions")
-            assert sum(groups["instructions"]) == dump.summary()["counts"]["instructions"]
+            assert sum(groups["instructions"]) == dump.summary().values["instructions"]
             assert sum(groups["flops"].tolist()) == cost.flops
             assert sum(groups["transcendentals"].tolist()) == cost.transcendentals
             assert sum(groups["bytes_accessed"].tolist()) == cost.bytes_accessed

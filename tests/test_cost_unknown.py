@@ -254,7 +254,7 @@ class TestUtilization:
     def test_one_device_and_its_program(self, train_step: Path) -> None:
         assert count(self.BODY.format("")).mfu(1.0, 1.0).matmul_mfu == DOT
         module = hlofast.load(train_step)
-        assert module.summary()["num_partitions"] == 8
+        assert module.summary().values["num_partitions"] == 8
         used = module.cost().mfu(1.0, 1.0)
         assert used.num_devices == 1
         assert used.matmul_mfu < used.matmul_hfu == sum(module.matmuls()["flops"])

@@ -99,7 +99,7 @@ def test_figures_of_every_dump(path: Path) -> None:
         phases = {row["phase"]: row for row in module.cost().by("phase")}
         own = phases.get("recompute", {"flops": 0, "instructions": 0})
         assert sum(row["flops"] for row in inside) == own["flops"]
-        counts = module.summary(shapes=1)["counts"]
+        counts = module.summary().values
         totals = {row["measure"]: row["before"] for row in module.diff(module).totals()}
         for name in ("instructions", "computations"):
             assert totals[name] == counts[name]
@@ -218,5 +218,4 @@ def test_the_next_peak_names_the_value(guide: Path) -> None:
     value = f"{row['name']}{row['index']}"
     assert value.endswith("}")
     shown = hlofast_command("memory", guide / "too_large.txt").stdout
-    (line,) = [line for line in shown.splitlines() if line.startswith("next peak")]
-    assert line.endswith(f" without {value}")
+    assert ["largest", value] in [line.split() for line in shown.splitlines()]

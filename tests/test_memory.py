@@ -10,6 +10,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES, Seeds
+from shown import check_one_source, codes, figures
 from test_cli import document, hlofast_command
 
 LIVE_RANGES = FIXTURES / "live_ranges"
@@ -29,6 +30,10 @@ ENTRY e {
 
 def unpacked(program: str, file: str) -> str:
     return gzip.decompress((LIVE_RANGES / program / f"{file}.txt.gz").read_bytes()).decode()
+
+
+def texts(memory: hlofast.Memory) -> list[str]:
+    return list(map(str, memory.notes))
 
 
 @pytest.fixture
@@ -145,18 +150,21 @@ def test_account_of_a_tpu_program() -> None:
 
 def test_what_is_doubtful_is_said() -> None:
     unscheduled = hlofast.loads(CHAIN.replace(", is_scheduled=true", ""))
-    assert any("does not say that it is scheduled" in note for note in unscheduled.memory().notes)
+    told = texts(unscheduled.memory())
+    assert any("does not say that it is scheduled" in note for note in told)
     listed = unscheduled.memory(schedule="list")
-    assert any("frees most memory" in note for note in listed.notes)
+    assert any("frees most memory" in note for note in texts(listed))
     aliased = CHAIN.replace("true", "true, input_output_alias={ {}: (0, {}, may-alias) }", 1)
     with pytest.warns(UserWarning, match="input_output_alias"):
         memory = hlofast.loads(aliased).memory()
     assert memory.live_peak == 1004
     unknown = hlofast.loads(CHAIN.replace("f32[50] slice", "f32[?] slice"))
-    assert any("unknown size count as nothing: d" in note for note in unknown.memory().notes)
+    assert any("1 result of unknown size, taken as 0 B: d" in n for n in texts(unknown.memory()))
+    facts = {fact.name: fact for fact in unknown.memory().facts}
+    assert facts["live_peak"].provenance == "bound"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert hlofast.loads(CHAIN).memory().notes == ["fragmentation is not modelled"]
+        assert texts(hlofast.loads(CHAIN).memory()) == ["fragmentation is not modelled"]
 
 
 def test_sizes_beyond_64_bits_are_an_error() -> None:
@@ -207,37 +215,73 @@ def test_file_of_another_module() -> None:
 
 class TestCommand:
     def test_document(self, chain: Path) -> None:
-        (found,) = document("memory", chain)["modules"]
+        (found,) = document("memory", chain)["results"]
         memory = hlofast.load(chain).memory()
-        assert found["live_peak"] == memory.live_peak
-        assert found["at"] == "d"
-        assert found["xla"] == memory.xla
-        assert [row["name"] for row in found["live"]] == memory.live["name"].tolist()
-        assert found["without_largest"]["live_peak"] == 604
-        assert sum(group["bytes"] for group in found["groups"]) == found["live_peak"]
-        assert found["allocated"] is None
+        values, tables = figures(found), found["tables"]
+        assert values["live_peak"] == memory.live_peak
+        assert (values["at"], values["steps"]) == ("d", 6)
+        assert values["xla_peak"] == memory.xla_peak
+        assert {row["part"]: row["bytes"] for row in tables["xla"]} == {
+            name.removesuffix("_size_in_bytes"): size
+            for name, size in memory.xla.items()
+            if name.endswith("_size_in_bytes")
+        }
+        spaces = {row["part"]: row["memory_space"] for row in tables["xla"]}
+        assert spaces["heap"] == memory.xla["heap_memory_space"]
+        assert [row["name"] for row in tables["live"]] == memory.live["name"].tolist()
+        assert (values["largest"], values["largest_bytes"]) == ("p", 400)
+        assert (values["next_peak"], values["next_peak_at"]) == (604, "d")
+        assert sum(group["bytes"] for group in tables["groups"]) == values["live_peak"]
+        assert "allocated" not in values
+        rules = ("rule", "sizes", "backend", "memory_space", "constants", "schedule")
+        counted = ["in_place", "device", "cpu", "0", "last_use", "text"]
+        assert [values[name] for name in rules] == counted
+
+    def test_one_source(self, chain: Path) -> None:
+        done = hlofast_command("memory", chain)
+        check_one_source(hlofast.load(chain).memory(), done.stdout)
+        dump = FIXTURES / "train_step.after_optimizations.txt"
+        check_one_source(hlofast.load(dump).memory(), hlofast_command("memory", dump).stdout)
+
+    def test_hostile_names_in_notebooks(self) -> None:
+        text = CHAIN.replace("params['w']", "<script>alert(1)</script>")
+        html = hlofast.loads(text).memory()._repr_html_()
+        assert "&lt;script&gt;" in html
+        assert "<script" not in html
+        assert "1,004 B" in html
+
+    def test_an_empty_module_has_facts(self) -> None:
+        memory = hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }").memory()
+        assert json.loads(memory.to_json())["results"][0]["facts"]["live_peak"]["value"] == 4
 
     def test_for_people(self, chain: Path) -> None:
         printed = hlofast_command("memory", chain, "--by", "scope", "--top", "2").stdout
-        assert "1,004 B at d, of 6 steps" in printed
-        assert "rule in_place, device sizes (cpu), memory space 0" in printed
+        shown = [line.split() for line in printed.splitlines()]
+        assert ["live", "peak", "1,004", "B"] in shown
+        assert ["at", "d"] in shown
+        assert ["steps", "6"] in shown
+        assert ["rule", "in_place"] in shown
+        assert ["memory", "space", "0"] in shown
         assert "(first 2 of 4)" in printed
         assert "note: fragmentation is not modelled" in printed
 
     def test_at_an_instruction(self, chain: Path) -> None:
-        (found,) = document("memory", chain, "--at", "a")["modules"]
-        assert found["live_at"] == "a"
-        assert [row["name"] for row in found["live"]] == ["p", "a", "c"]
+        (found,) = document("memory", chain, "--at", "a")["results"]
+        assert [row["name"] for row in found["tables"]["live"]] == ["p", "a", "c"]
+        assert "\nAlive at a\n" in hlofast_command("memory", chain, "--at", "a").stdout
         done = hlofast_command("memory", chain, "--at", "nothing")
         assert done.returncode == 2
         assert "nothing" in done.stderr
 
     def test_options(self, chain: Path) -> None:
         options = ["--rule", "values", "--constants", "program", "--space", "all"]
-        (found,) = document("memory", chain, *options)["modules"]
+        (found,) = document("memory", chain, *options)["results"]
         # XLA's file takes what ended a step before as alive when it looks for the peak.
-        assert (found["live_peak"], found["at"], found["memory_space"]) == (1004, "d", None)
-        assert any("1,204 B, is alive at b" in note for note in found["notes"])
+        values = figures(found)
+        assert (values["live_peak"], values["at"], values["memory_space"]) == (1004, "d", "all")
+        assert (values["rule"], values["constants"]) == ("values", "program")
+        assert any("1,204 B, is alive at b" in note["text"] for note in found["notes"])
+        assert "higher-step" in codes(found)
         assert hlofast_command("memory", chain, "--space", "moon").returncode == 2
 
     def test_buffer_assignment_beside_the_module(self, tmp_path: Path) -> None:
@@ -245,8 +289,11 @@ class TestCommand:
         path.write_text(unpacked("momentum_step", "after_optimizations"))
         beside = tmp_path / "module.cpu_after_optimizations-buffer-assignment.txt"
         beside.write_text(unpacked("momentum_step", "buffer-assignment"))
-        (found,) = document("memory", path)["modules"]
-        assert found["allocated"]["total_bytes"] >= found["live_peak"]
+        (found,) = document("memory", path)["results"]
+        values = figures(found)
+        assert values["allocated"] >= values["live_peak"]
+        assert values["fragmentation"] == values["allocated"] - values["xla_peak"]
+        assert values["allocation_file"] == str(beside)
         assert "allocated" in hlofast_command("memory", path).stdout
         beside.write_text(unpacked("spectra", "buffer-assignment"))
         done = hlofast_command("memory", path)
@@ -267,10 +314,10 @@ def test_a_text_that_may_be_of_two_devices_says_so() -> None:
     module = hlofast.load(FIXTURES / "train_step.after_optimizations.txt")
     less = module.memory().xla_peak - module.memory(device="v6e").xla_peak
     assert less == 480
-    (note,) = (note for note in module.memory().notes if "v6e" in note)
+    (note,) = (note for note in texts(module.memory()) if "v6e" in note)
     assert f"{less:,} B less" in note
     for device in ("v5e", "v6e"):
-        assert not any("v6e" in note for note in module.memory(device=device).notes)
+        assert not any("v6e" in note for note in texts(module.memory(device=device)))
 
 
 def test_devices_go_by_all_their_names() -> None:
@@ -286,7 +333,8 @@ def test_devices_go_by_all_their_names() -> None:
     ("device", "reason"),
     [
         ("tpu-v9", "unknown device 'tpu-v9'; known are: tpu-v4"),
-        ("h100", "--device h100 is no TPU"),
+        # Verbs take one context: what it refuses, every verb refuses in the same words.
+        ("h100", "(h100) is a gpu, the module is for tpu"),
     ],
 )
 def test_what_is_no_tpu_is_refused_on_the_command_line(device: str, reason: str) -> None:

@@ -85,13 +85,13 @@ def test_figures_are_those_of_the_canonical_module(mixed: Path) -> None:
     programs = {row["program"]: row for row in found.programs}
     row = programs["real/tpu/module_0000.jit_train_step"]
     module = hlofast.load(row["canonical"])
-    assert (row["line"], row["label"], row["stage"]) == (1, "", "after")
+    assert (row["line"], row["label"], row["stage"]) == (1, None, "after")
     assert row["flops"] == module.cost().flops
     assert row["fingerprint"] == module.fingerprint()
     bad = programs["host-a/module_0003.bad"]
-    assert (bad["flops"], bad["status"], bad["line"]) == (-1, "", -1)
+    assert (bad["flops"], bad["status"], bad["line"]) == (None, None, None)
     without = hlofast.scan(mixed, tables=["lint"]).programs
-    assert set(without["flops"].tolist()) == {-1} and without.columns == found.programs.columns
+    assert set(without.values("flops")) == {None} and without.columns == found.programs.columns
 
 
 def test_programs_that_only_a_log_has(mixed: Path) -> None:
@@ -161,8 +161,8 @@ def test_memory_files_are_linked_and_read() -> None:
             assert module[column] == file.total_bytes > 0
     others = [row for path, row in modules.items() if path not in {r["module_path"] for r in files}]
     for column in ("allocated_bytes", "live_range_peak", "usage_report_bytes"):
-        assert {row[column] for row in others} == {-1}
-    assert {row["module_path"] for row in found.files if row["kind"] != "memory"} == {""}
+        assert {row[column] for row in others} == {None}
+    assert {row["module_path"] for row in found.files if row["kind"] != "memory"} == {None}
 
 
 def test_a_memory_file_that_changes_is_read_again(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_memory_file_that_changes_is_read_again(tmp_path: Path) -> None:
     report.unlink()
     again = hlofast.scan(root, tmp_path / "out", format="jsonl")
     assert again.counts["read"] == 1
-    assert set(again["modules"]["usage_report_bytes"].tolist()) == {-1}
+    assert set(again["modules"].values("usage_report_bytes")) == {None}
 
 
 @pytest.fixture
@@ -214,10 +214,9 @@ def test_differing_hosts_are_printed(hosts: Path, tmp_path: Path) -> None:
     done = hlofast_command("scan", hosts)
     section = done.stdout.split("Compiled otherwise by other hosts\n")[1].splitlines()
     assert [line.split()[0] for line in section[1:3]] == ["jit_step", "jit_step"]
-    assert section[2].endswith("host-2              host-0, host-1")
-    for printed in (
-        document("scan", hosts)["differing_hosts"],
-        document("scan", hosts, "-o", tmp_path / "out", "--format", "csv")["differing_hosts"],
-    ):
-        assert [row["hosts"] for row in printed] == [["host-0", "host-1"], ["host-2"]]
-        assert [row["other_hosts"] for row in printed] == [["host-2"], ["host-0", "host-1"]]
+    assert section[2].endswith("host-2          host-0, host-1")
+    for options in ((), ("-o", tmp_path / "out", "--format", "csv")):
+        (printed,) = document("scan", hosts, *options)["results"]
+        rows = printed["tables"]["differing_hosts"]
+        assert [row["hosts"] for row in rows] == ["host-0, host-1", "host-2"]
+        assert [row["other_hosts"] for row in rows] == ["host-2", "host-0, host-1"]

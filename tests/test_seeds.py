@@ -39,7 +39,7 @@ def issue_page(seeds: Seeds) -> hlofast.Module:
 
 
 def opcodes(module: hlofast.Module) -> dict[str, int]:
-    return {row["opcode"]: row["instructions"] for row in module.summary()["opcodes"]}
+    return {row["opcode"]: row["instructions"] for row in module.summary().opcodes}
 
 
 def counted(text: str) -> dict[str, int]:
@@ -77,7 +77,7 @@ SIZES = {
 
 @pytest.mark.parametrize("number", SIZES)
 def test_counts(seeds: Seeds, number: str) -> None:
-    counts = read(seeds.path(number)).summary()["counts"]
+    counts = read(seeds.path(number)).summary().values
     assert SIZES[number].items() <= counts.items()
 
 
@@ -91,7 +91,7 @@ STATUS = {
 @pytest.mark.parametrize("number", STATUS)
 def test_status_and_backend(seeds: Seeds, number: str) -> None:
     summary = read(seeds.path(number)).summary()
-    assert (summary["status"], summary["backend"]) == STATUS[number]
+    assert (summary.status, summary.backend) == STATUS[number]
 
 
 SIGNATURES = {
@@ -104,13 +104,13 @@ SIGNATURES = {
 @pytest.mark.parametrize("number", SIGNATURES)
 def test_signature_and_donation(seeds: Seeds, number: str) -> None:
     summary = read(seeds.path(number)).summary()
-    entry = summary["entry"]
+    values = summary.values
     assert SIGNATURES[number] == (
-        len(entry["parameters"]),
-        entry["parameter_bytes"],
-        len(entry["outputs"]),
-        entry["output_bytes"],
-        summary["donation"]["aliases"],
+        len(summary.parameters),
+        values["parameter_bytes"],
+        len(summary.outputs),
+        values["output_bytes"],
+        values["aliases"],
     )
 
 
@@ -146,16 +146,16 @@ class TestAlpaStage:
 
     def test_state_and_inputs(self, alpa_stage: hlofast.Module) -> None:
         summary = alpa_stage.summary()
-        sizes = [p["bytes"] for p in summary["entry"]["parameters"]]
-        assert sum(sizes[:20]) == summary["donation"]["aliased_bytes"] == 3_097_550_864
+        sizes = summary.parameters.values("bytes")
+        assert sum(sizes[:20]) == summary.values["aliased_bytes"] == 3_097_550_864
         assert sum(sizes[20:]) == 196_615_680
-        assert [p["donated"] for p in summary["entry"]["parameters"]] == [True] * 20 + [False] * 5
-        outputs = [p["bytes"] for p in summary["entry"]["outputs"]]
+        assert summary.parameters.values("donated") == [True] * 20 + [False] * 5
+        outputs = summary.outputs.values("bytes")
         parts = [outputs[:20], outputs[20:42], outputs[42:49], outputs[49:]]
         assert [sum(part) for part in parts] == [3_097_550_864, 1_944_137_744, 639_115_264, 4]
 
     def test_custom_calls(self, alpa_stage: hlofast.Module) -> None:
-        assert alpa_stage.summary()["custom_calls"] == [
+        assert alpa_stage.summary().custom_calls.to_pylist() == [
             {"target": "pipeline_marker", "instructions": 6},
             {"target": "__builtin$CrossMeshAllReduce", "instructions": 2},
         ]
@@ -239,14 +239,15 @@ class TestAlpaStep:
 
     def test_fusions_and_custom_calls(self, alpa_step: hlofast.Module) -> None:
         summary = alpa_step.summary()
-        assert summary["fusions"] == [
+        assert summary.fusions.to_pylist() == [
             {"kind": "kLoop", "instructions": 178},
             {"kind": "kInput", "instructions": 104},
         ]
-        assert summary["custom_calls"] == [{"target": "__cublas$gemm", "instructions": 151}]
+        calls = summary.custom_calls.to_pylist()
+        assert calls == [{"target": "__cublas$gemm", "instructions": 151}]
 
     def test_parameters_are_weights_and_two_moments(self, alpa_step: hlofast.Module) -> None:
-        parameters = alpa_step.summary()["entry"]["parameters"]
+        parameters = alpa_step.summary().parameters.to_pylist()
         sizes = [port["bytes"] for port in parameters]
         state = [sum(sizes[start : start + 77]) for start in (1, 79, 156)]
         assert state == [64_690_176] * 3
@@ -372,4 +373,5 @@ class TestIssuePage:
 def test_documents_summarise_to_json(seeds: Seeds) -> None:
     for number in SIZES:
         summary = read(seeds.path(number)).summary()
-        assert json.loads(json.dumps(summary)) == summary
+        (found,) = json.loads(summary.to_json())["results"]
+        assert found == summary.to_dict()

@@ -39,7 +39,7 @@ class TestMarkers:
             "markers"
         ]
         assert set(stage.markers["calls"]) == {2}
-        assert set(stage.markers["agrees"]) == {1}
+        assert set(stage.markers["agrees"]) == {"yes"}
         opcodes = {stage.module[row].opcode for row in stage.markers["instruction"].tolist()}
         places = {stage.module[row].opcode for row in stage.markers["place"].tolist()}
         assert (opcodes, places) == ({"custom-call"}, {"call"})
@@ -50,28 +50,28 @@ class TestMarkers:
         wrong = hlo_writer.quoted(struct.pack(f"<{len(sizes)}q", *sizes[:-1], 5))
         assert TEXT.count(packed) == 1
         rows = hlofast.loads(TEXT.replace(packed, wrong)).stages().markers
-        assert rows["agrees"].tolist() == [0, 1, 1, 1, 1, 1]
+        assert rows.values("agrees") == ["no", *["yes"] * 5]
 
     def test_a_configuration_that_holds_no_sizes(self) -> None:
         sizes = FACTS["markers"]["layer_1$start"]
         packed = hlo_writer.quoted(struct.pack(f"<{len(sizes)}q", *sizes))
         found = hlofast.loads(TEXT.replace(packed, '"seven b"')).stages()
         assert found.marker_sizes["layer_1$start"] is None
-        assert found.markers["agrees"].tolist() == [-1, 1, 1, 1, 1, 1]
+        assert found.markers.values("agrees") == [None, *["yes"] * 5]
 
     def test_markers_of_the_entry_itself(self) -> None:
         module = hlofast.loads(plain_stage())
         stages = module.stages()
         assert stages.markers["calls"].tolist() == [0, 0, 0, 0]
-        assert stages.sections["section"].tolist() == ["a", "a_backward"]
+        assert stages.parts["section"].tolist() == ["a", "a_backward"]
         assert [row["name"] for row in stages.stash] == ["kept", "x"]
         assert stages.stash["kind"].tolist() == ["activation", "input"]
-        assert stages.stash["forward_index"].tolist() == [1, -1]
+        assert stages.stash.values("forward_index") == [1, None]
 
 
 class TestSections:
     def test_products_and_flops(self, stage: hlofast.Stages) -> None:
-        sections = stage.sections
+        sections = stage.parts
         assert tuple(sections["section"]) == NAMES
         assert sections["phase"].tolist() == ["forward", "backward", "optimizer"]
         assert sections["products"].tolist() == [3, 6, 0]
@@ -80,14 +80,14 @@ class TestSections:
         assert sum(sections["flops"].tolist()) == stage.module.cost().flops
 
     def test_bytes_are_those_of_the_markers(self, stage: hlofast.Stages) -> None:
-        for row in stage.sections:
+        for row in stage.parts:
             assert row["bytes_in"] == sum(FACTS["markers"][f"{row['section']}$start"])
             assert row["bytes_out"] == sum(FACTS["markers"][f"{row['section']}$end"])
 
     def test_products_in_loops_count_as_often_as_they_run(self) -> None:
         stages = hlofast.loads(plain_stage(loop=True)).stages()
-        assert stages.sections["products"].tolist() == [5, 0]
-        assert stages.sections["product_flops"].tolist() == [5 * 2 * 8 * 8 * 8, 0]
+        assert stages.parts["products"].tolist() == [5, 0]
+        assert stages.parts["product_flops"].tolist() == [5 * 2 * 8 * 8 * 8, 0]
 
 
 class TestStash:
@@ -204,7 +204,7 @@ class TestCrossMesh:
         more = hlofast.loads(TEXT.replace('"SUM;0$1$"', '"SUM;0$2$11$"')).stages().cross_mesh
         assert more["meshes"].tolist() == ["0,1", "0,2,11"]
         odd = hlofast.loads(TEXT.replace('"SUM;0$1$"', '"SUM"')).stages().cross_mesh
-        assert (odd["operation"].tolist(), odd["meshes"].tolist()) == (["AND", ""], ["0,1", ""])
+        assert (odd["operation"].tolist(), odd["meshes"].tolist()) == (["AND", None], ["0,1", None])
 
 
 class TestMemory:
@@ -217,7 +217,7 @@ class TestMemory:
         assert memory.working_peak is not None
         inputs = FACTS["parameter_bytes"] - FACTS["donated_bytes"]
         assert memory.working_peak > memory.stash
-        peaks = dict(zip(stage.sections["section"], stage.sections["peak"].tolist(), strict=True))
+        peaks = dict(zip(stage.parts["section"], stage.parts["peak"].tolist(), strict=True))
         assert memory.working_peak + memory.state == max(
             peaks["layer_1"], peaks["layer_1_backward"]
         )
@@ -257,7 +257,7 @@ class TestMemory:
 
 def test_a_module_without_markers() -> None:
     stages = hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }").stages()
-    assert len(stages.markers) == len(stages.sections) == len(stages.stash) == 0
+    assert len(stages.markers) == len(stages.parts) == len(stages.stash) == 0
     assert (stages.boundary, stages.memory, stages.micro_batches) == (None, None, None)
     assert "none" in repr(stages)
 
@@ -270,35 +270,74 @@ def test_pickled_stages_are_the_same(stage: hlofast.Stages) -> None:
 
 class TestProgram:
     def test_document_is_the_python_object(self, stage: hlofast.Stages) -> None:
-        (found,) = document("stages", STAGE, "--hbm", "1MiB", "--most-moved", "0.75")["modules"]
-        assert found["boundary"]["ratio"] == 5.0
-        assert [one["sizes"] for one in found["markers"]] == list(FACTS["markers"].values())
-        assert [one["name"] for one in found["stash"]] == stage.stash["name"].tolist()
-        assert found["memory"]["available"] == 2**20
-        assert found["cross_mesh"][0]["meshes"] == [0, 1]
-        assert found["micro_batches"] == 1
+        (found,) = document("stages", STAGE, "--hbm", "1MiB", "--most-moved", "0.75")["results"]
+        tables = found["tables"]
+        values = {name: fact["value"] for name, fact in found["facts"].items()}
+        assert (values["ratio"], values["available"], values["micro_batches"]) == (5.0, 2**20, 1)
+        assert found["facts"]["available"]["provenance"] == "configuration"
+        assert found["facts"]["working_peak"]["provenance"] == "modelled"
+        memory, boundary = stage.memory, stage.module.stages(most_moved=0.75).boundary
+        assert memory is not None and boundary is not None and boundary.cut is not None
+        assert (values["state"], values["stash"]) == (memory.state, memory.stash)
+        assert values["moved_flops"] == boundary.cut.moved_flops
+        assert values["cut_after"] == boundary.cut.after.name
+        assert [row["name"] for row in tables["received"]] == boundary.received.values("name")
+        assert [row["name"] for row in tables["cut"]] == boundary.cut.values.values("name")
+        assert [
+            [int(size.replace(",", "")) for size in row["sizes"].split(", ")]
+            for row in tables["markers"]
+        ] == list(FACTS["markers"].values())
+        assert {row["name"] for row in tables["stash"]} == set(stage.stash.values("name"))
+        assert sum(row["share"] for row in tables["stash"]) == pytest.approx(1)
+        assert tables["cross_mesh"][0]["meshes"] == "0,1"
+        assert [row["section"] for row in tables["sections"]] == list(NAMES)
+
+    def test_the_command_prints_the_result(self) -> None:
+        stages = hlofast.load(STAGE).stages(hbm="1MiB")
+        printed = hlofast_command("stages", STAGE, "--hbm", "1MiB").stdout.splitlines()
+        # The widest label decides how far values are from labels.
+        assert [printed[0], *printed[2:]] == [*str(stages).splitlines(), ""]
+
+    def test_html_escapes_names(self) -> None:
+        html = hlofast.loads(TEXT.replace("/app/loss.py", "<b>.py")).stages()._repr_html_()
+        assert "&lt;b&gt;.py" in html
+        assert "<b>" not in html
+        assert " B</td>" in html
+
+    def test_not_even_one_micro_batch(self, stage: hlofast.Stages) -> None:
+        (fact,) = [own for own in stage.module.stages(hbm=1).facts if own.name == "most_successors"]
+        assert (fact.value, fact.provenance) == (-1, "modelled")
+        codes = [note.code for note in stage.module.stages(hbm=1).notes]
+        assert "none-fits" in codes
+        assert "none-fits" not in [note.code for note in stage.notes]
 
     def test_for_people(self) -> None:
         done = hlofast_command("stages", STAGE, "--hbm", "1MiB", "--most-moved", "0.75")
         assert done.returncode == 0
         for shown in (
-            "5.0000 times fewer bytes",
-            "weight copy of",
+            "times fewer bytes   5\n",
+            "weight_copy",
             "layer_1$start",
-            "AND        0, 1",
+            "AND        0,1",
             "successors",
             "micro-batches",
         ):
             assert shown in done.stdout
 
     def test_no_markers(self, train_step: Path) -> None:
-        (found,) = document("stages", train_step)["modules"]
-        assert found["markers"] == []
-        assert [note["kind"] for note in found["notes"]] == ["no-markers"]
+        (found,) = document("stages", train_step)["results"]
+        assert found["tables"]["markers"] == []
+        assert found["facts"] == {}
+        assert [note["code"] for note in found["notes"]] == ["no-markers"]
 
     @pytest.mark.parametrize(
         "arguments",
-        [("--hbm", "much"), ("--device", "abacus"), ("--devices", "0"), ("--most-moved", "2")],
+        [
+            ("--hbm", "much"),
+            ("--device", "abacus"),
+            ("--stage-devices", "0"),
+            ("--most-moved", "2"),
+        ],
     )
     def test_wrong_usage(self, arguments: tuple[str, str]) -> None:
         assert hlofast_command("stages", STAGE, *arguments).returncode == 2
@@ -335,14 +374,16 @@ class TestSeed001:
         assert sums == expected
 
     def test_sections(self, stages: hlofast.Stages) -> None:
-        assert stages.sections["products"].tolist() == [3, 6, 0]
+        assert stages.parts["products"].tolist() == [3, 6, 0]
         flops = [1_132_797_624_320, 2_265_595_248_640, 0]
-        assert stages.sections["product_flops"].tolist() == flops
-        assert stages.sections["bytes_in"].tolist() == [639_122_948, 2_098_805_260, 3_540_058_132]
-        assert stages.sections["bytes_out"].tolist() == [1_944_137_744, 639_115_264, 3_097_550_868]
+        assert stages.parts["product_flops"].tolist() == flops
+        assert stages.parts["bytes_in"].tolist() == [639_122_948, 2_098_805_260, 3_540_058_132]
+        assert stages.parts["bytes_out"].tolist() == [1_944_137_744, 639_115_264, 3_097_550_868]
 
     def test_stash(self, stages: hlofast.Stages) -> None:
-        made = {row["forward_index"]: row for row in stages.stash if row["forward_index"] >= 0}
+        made = {
+            row["forward_index"]: row for row in stages.stash if row["forward_index"] is not None
+        }
         assert {
             index: row["name"] for index, row in made.items() if row["kind"] == "weight_copy"
         } == {8: "convert.222", 10: "reshape.217", 16: "convert.196", 18: "convert.193"}

@@ -1,37 +1,36 @@
 """`module.summary()`: status, backend, signature, counts."""
 
+import json
+import pickle
 from pathlib import Path
 
 import pytest
 
 import hlofast
+from test_cli import document, hlofast_command
 
 
 def test_counts_add_up(train_step: Path) -> None:
     module = hlofast.load(train_step)
     summary = module.summary()
-    counts = summary["counts"]
-    assert sum(row["instructions"] for row in summary["opcodes"]) == counts["instructions"]
-    assert (
-        sum(row["entry_instructions"] for row in summary["opcodes"])
-        == (counts["entry_instructions"])
-    )
-    by_opcode = {row["opcode"]: row["instructions"] for row in summary["opcodes"]}
-    assert sum(row["instructions"] for row in summary["fusions"]) == by_opcode["fusion"]
-    assert sum(row["instructions"] for row in summary["custom_calls"]) == (by_opcode["custom-call"])
-    entry = summary["entry"]
-    assert sum(port["bytes"] for port in entry["parameters"]) == entry["parameter_bytes"]
-    assert sum(port["bytes"] for port in entry["outputs"]) == entry["output_bytes"]
+    counts = summary.values
+    opcodes = summary.opcodes
+    assert sum(opcodes["instructions"]) == counts["instructions"]
+    assert sum(opcodes["entry_instructions"]) == counts["entry_instructions"]
+    by_opcode = {row["opcode"]: row["instructions"] for row in opcodes}
+    assert sum(summary.fusions["instructions"]) == by_opcode["fusion"]
+    assert sum(summary.custom_calls["instructions"]) == by_opcode["custom-call"]
+    assert sum(summary.parameters["bytes"]) == counts["parameter_bytes"]
+    assert sum(summary.outputs["bytes"]) == counts["output_bytes"]
 
 
 def test_example_dump(train_step: Path) -> None:
     summary = hlofast.load(train_step).summary()
-    assert (summary["status"], summary["backend"]) == ("scheduled", "tpu")
-    entry = summary["entry"]
+    assert (summary.status, summary.backend) == ("scheduled", "tpu")
     # Six weights and moments, updated in place; then the batch.
-    assert [port["donated"] for port in entry["parameters"]] == [True] * 6 + [False] * 2
-    assert [port["aliased_parameter"] for port in entry["outputs"][:6]] == list(range(6))
-    assert summary["donation"]["aliases"] == 6
+    assert summary.parameters.values("donated") == [True] * 6 + [False] * 2
+    assert summary.outputs.values("aliased_parameter")[:6] == list(range(6))
+    assert summary.values["aliases"] == 6
 
 
 HEADER = "HloModule m\n"
@@ -67,13 +66,15 @@ STATUS = {
 @pytest.mark.parametrize("case", STATUS)
 def test_status(case: str) -> None:
     summary = hlofast.loads(STATUS[case]).summary()
-    assert summary["status"] == case.partition(",")[0]
-    assert summary["status_reason"]
+    assert summary.status == case.partition(",")[0]
+    assert summary.values["status_reason"]
+    assert summary.is_whole == (summary.status in ("unoptimised", "annotated"))
+    assert summary.is_unfused == (summary.status not in ("optimised", "scheduled"))
 
 
 def test_sharding_in_a_string_is_not_a_sharding() -> None:
     text = entry('negate(x), metadata={op_name="f, sharding={devices=[2]0,1}"}')
-    assert hlofast.loads(HEADER + text).summary()["status"] == "unoptimised"
+    assert hlofast.loads(HEADER + text).summary().status == "unoptimised"
 
 
 BACKEND = {
@@ -87,18 +88,20 @@ BACKEND = {
 @pytest.mark.parametrize("backend", BACKEND)
 def test_backend(backend: str) -> None:
     summary = hlofast.loads(HEADER + entry(BACKEND[backend])).summary()
-    assert summary["backend"] == backend
-    assert summary["backend_reason"]
+    assert summary.backend == backend
+    assert summary.values["backend_reason"]
 
 
 def test_tiled_layouts_are_tpu() -> None:
     text = HEADER + entry("negate(x)").replace("f32[8]", "f32[8]{0:T(256)}")
-    assert hlofast.loads(text).summary()["backend"] == "tpu"
+    assert hlofast.loads(text).summary().backend == "tpu"
 
 
 def test_no_evidence_is_no_backend() -> None:
     summary = hlofast.loads(HEADER + entry("negate(x)")).summary()
-    assert (summary["backend"], summary["backend_reason"]) == (None, None)
+    assert (summary.backend, summary.values["backend_reason"]) == (None, None)
+    (backend,) = [fact for fact in summary.facts if fact.name.startswith("backend")]
+    assert (backend.value, backend.provenance) == (None, "unknown")
 
 
 def test_donation_of_parts() -> None:
@@ -113,15 +116,11 @@ ENTRY main {
 }
 """
     summary = hlofast.loads(text).summary()
-    assert summary["donation"] == {
-        "aliases": 2,
-        "must_alias": 1,
-        "aliased_bytes": 8 + 32,
-        "buffer_donors": 1,
-    }
-    assert [port["donated"] for port in summary["entry"]["parameters"]] == [True, True]
-    assert [port["aliased_parameter"] for port in summary["entry"]["outputs"]] == [1, 0]
-    assert [port["instruction"] for port in summary["entry"]["outputs"]] == ["q", "a"]
+    donation = {"aliases": 2, "must_alias": 1, "aliased_bytes": 8 + 32, "buffer_donors": 1}
+    assert {name: summary.values[name] for name in donation} == donation
+    assert summary.parameters.values("donated") == [True, True]
+    assert summary.outputs.values("aliased_parameter") == [1, 0]
+    assert summary.outputs.values("instruction") == ["q", "a"]
 
 
 def test_roles_of_computations() -> None:
@@ -164,7 +163,7 @@ ENTRY main {
   ROOT sum = f32[] reduce(v, f), dimensions={0}, to_apply=add
 }
 """
-    roles = {c["name"]: c["role"] for c in hlofast.loads(text).summary()["computations"]}
+    roles = {c["name"]: c["role"] for c in hlofast.loads(text).summary().computations}
     assert roles == {
         "add": "applied",
         "cond": "condition",
@@ -176,23 +175,53 @@ ENTRY main {
 
 def test_implicit_rows_are_not_counted() -> None:
     text = HEADER + entry("negate(x)").replace("negate(x)", "abs(f32[8] negate(x))")
-    counts = hlofast.loads(text).summary()["counts"]
+    counts = hlofast.loads(text).summary().values
     assert (counts["instructions"], counts["implicit_instructions"]) == (2, 1)
 
 
 def test_unknown_opcodes_are_counted_by_their_word() -> None:
     summary = hlofast.loads(HEADER + entry("frobnicate(x)")).summary()
-    assert {"opcode": "frobnicate", "instructions": 1, "entry_instructions": 1} in summary[
-        "opcodes"
-    ]
+    row = {"opcode": "frobnicate", "instructions": 1, "entry_instructions": 1}
+    assert row in summary.opcodes.to_pylist()
 
 
-def test_shapes_limit() -> None:
+def test_all_shapes_the_largest_first() -> None:
     module = hlofast.loads(
         HEADER
         + "ENTRY main {\n"
         + "".join(f"  p{n} = f32[{n + 1}] parameter({n})\n" for n in range(30))
         + "  ROOT t = (f32[30]) tuple(p29)\n}\n"
     )
-    assert [row["bytes"] for row in module.summary(shapes=3)["shapes"]] == [120, 116, 112]
-    assert len(module.summary(shapes=100)["shapes"]) == 30
+    assert module.summary().shapes.values("bytes") == [4 * (n + 1) for n in range(30)][::-1]
+
+
+def test_the_command_prints_the_result(train_step: Path) -> None:
+    (one,) = hlofast.find_modules(train_step.read_bytes())
+    assert one.module is not None
+    summary = one.module.summary()
+    printed = hlofast_command("summary", train_step).stdout.splitlines()
+    assert printed[1].split() == ["file", str(train_step)]
+    assert [printed[0], *printed[2:]] == [*str(summary).splitlines(), ""]
+    (found,) = document("summary", train_step)["results"]
+    own = json.loads(summary.to_json())["results"][0]
+    assert {name: found[name] for name in own} == own
+    assert found["facts"]["parameter_bytes"] == {
+        "value": 9_044_480,
+        "unit": "B",
+        "provenance": "exact",
+    }
+
+
+def test_html_escapes_names() -> None:
+    text = HEADER + entry('negate(x), metadata={op_name="q"}').replace(
+        "parameter(0)", 'parameter(0), metadata={op_name="<b>"}'
+    )
+    html = hlofast.loads(text).summary()._repr_html_()
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
+    assert "32 B" in html
+
+
+def test_pickled_summaries_are_the_same(train_step: Path) -> None:
+    summary = hlofast.load(train_step).summary()
+    assert str(pickle.loads(pickle.dumps(summary))) == str(summary)

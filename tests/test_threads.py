@@ -28,7 +28,7 @@ def facts(module: hlofast.Module) -> list[object]:
         for i in module
     ]
     header = [(key, repr(value)) for key, value in module.header.items()]
-    more = [module.op_names, module.source_files, module.summary(), module.fingerprint()]
+    more = [module.op_names, module.source_files, str(module.summary()), module.fingerprint()]
     return [columns, instructions, header, more, module.table().to_pylist(), module.to_text()]
 
 

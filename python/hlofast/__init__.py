@@ -59,21 +59,26 @@ if TYPE_CHECKING:
     )
     from hlofast._collectives import Collectives
     from hlofast._context import Context
-    from hlofast._cost import Cost, Utilization, register_custom_call, unregister_custom_call
+    from hlofast._cost import Cost
+    from hlofast._custom_calls import register_custom_call, unregister_custom_call
     from hlofast._diff import Diff, diff
     from hlofast._graph import Graph
     from hlofast._history import History, history
     from hlofast._jax import from_jax
     from hlofast._lint import Finding, Findings
+    from hlofast._matmuls import Matmuls
     from hlofast._memory import Memory
     from hlofast._programs import fingerprints
     from hlofast._remat import Remat
     from hlofast._report import Report, report
     from hlofast._report.charts import Plot
     from hlofast._scan import Scan, open_dataset, scan
+    from hlofast._show import Shown
     from hlofast._stages import Stages
+    from hlofast._summary import Summary
     from hlofast._time import Time
     from hlofast._trace import Trace
+    from hlofast._utilization import Utilization
     from hlofast.table import Table
 
     __version__: str
@@ -107,6 +112,7 @@ __all__ = [
     "InstructionSequence",
     "Layout",
     "Literal",
+    "Matmuls",
     "Memory",
     "Mesh",
     "Metadata",
@@ -122,10 +128,12 @@ __all__ = [
     "Scan",
     "Shape",
     "Sharding",
+    "Shown",
     "SliceDimension",
     "SourceLocation",
     "StackFrame",
     "Stages",
+    "Summary",
     "Table",
     "TextColumn",
     "Time",
@@ -164,20 +172,25 @@ _NAMES_BY_MODULE = {
     "Prediction check",
     "_collectives": "Collectives",
     "_context": "Context",
-    "_cost": "Cost Utilization register_custom_call unregister_custom_call",
+    "_cost": "Cost",
+    "_custom_calls": "register_custom_call unregister_custom_call",
     "_diff": "Diff diff",
     "_graph": "Graph",
     "_history": "History history",
     "_jax": "from_jax",
     "_lint": "Finding Findings",
+    "_matmuls": "Matmuls",
     "_memory": "Memory",
     "_programs": "fingerprints",
     "_remat": "Remat",
     "_report": "Report report",
     "_report.charts": "Plot",
     "_scan": "Scan open_dataset scan",
+    "_show": "Shown",
     "_stages": "Stages",
+    "_summary": "Summary",
     "_time": "Time",
+    "_utilization": "Utilization",
     "_trace": "Trace",
     "table": "Table",
 }

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 def notes(collectives: Collectives) -> Iterator[Note]:
     """The notes, in order."""
-    summary = collectives.module.summary(shapes=1)
+    module = collectives.module
     host = [collectives.module[row].name for row in collectives.host_transfers]
-    if summary["status"] in ("unoptimised", "annotated"):
+    if (summary := module.summary()).is_whole:
         yield Note(
             "global",
-            f"the module is {summary['status']}: the partitioner, which inserts most collectives, "
+            f"the module is {summary.status}: the partitioner, which inserts most collectives, "
             "has not run yet",
         )
     if len(collectives):
@@ -29,7 +29,7 @@ def notes(collectives: Collectives) -> Iterator[Note]:
         transfers = _text.counted(len(host), "transfer")
         text = f"{transfers} between device and host not listed: {_text.names(host)}"
         yield Note("host-transfers", text, transfers=len(host))
-    if not summary["is_scheduled"] and any(row is not None for row in collectives.values("done")):
+    if not module.is_scheduled and any(row is not None for row in collectives.values("done")):
         yield Note(
             "unscheduled",
             "the module is not scheduled: the order of the text need not be the order of "

@@ -377,7 +377,7 @@ def backend_misfit(module: Module, device: Device) -> str | None:
 
     A program for CPUs stands for that of any device: it is what one compiles without the others.
     """
-    compiled = module.summary(shapes=0)["backend"]
+    compiled = module.summary().backend
     if compiled in (None, "cpu") or device.backend in ("other", compiled):
         return None
     return f"{device.label} ({device.name}) is a {device.backend}, the module is for {compiled}"

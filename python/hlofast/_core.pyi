@@ -17,8 +17,8 @@ from hlofast._cost_data import PlanData as PlanData
 from hlofast._cost_data import RematData as RematData
 from hlofast._cost_data import StagesData as StagesData
 from hlofast._cost_data import _cost as _cost
-from hlofast._cost_data import _lint_codes as _lint_codes
 from hlofast._cost_data import _lint_options as _lint_options
+from hlofast._cost_data import _lint_rules as _lint_rules
 from hlofast._diff_data import DiffData as DiffData
 from hlofast._diff_data import _diff as _diff
 from hlofast._memory_data import MemoryData as MemoryData
@@ -268,10 +268,8 @@ class Module:
         """For each instruction the names of its operands."""
     def post_order(self) -> ComputationSequence:
         """The computations, callees before callers, otherwise in text order."""
-    def summary(self, *, shapes: int = 10) -> dict[str, Any]:
-        """What the module is: status, backend, signature with bytes, donation, counts; `shapes` is
-        how many of the largest shapes to list.
-        """
+    def _summary(self, *, shapes: int = 10) -> dict[str, Any]:
+        """What `hlofast.Summary` is made of; `shapes` is how many of the largest shapes to list."""
     def mesh(self) -> Mesh | None:
         """The mesh that the text speaks of: its source, and whether the names of the axes are in
         the text, are in the result. None if nothing in it names several devices.

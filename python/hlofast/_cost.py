@@ -3,105 +3,30 @@
 from __future__ import annotations
 
 from _collections_abc import Iterable, Mapping
-from operator import index
 from os import PathLike
 
 from hlofast import _core
+from hlofast._core import Field
+from hlofast._cost_facts import FACTS
+from hlofast._custom_calls import stated
+from hlofast._result import Result
+from hlofast._utilization import Utilization
 from hlofast.errors import ContextError
 from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line counts costs; importing typing would slow its start.
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, overload
+    from typing import Any
 
     import numpy
     import numpy.typing
 
-    from hlofast._core import Instruction
+    from hlofast._custom_calls import CustomCallFunction
+    from hlofast._matmuls import Matmuls
     from hlofast._module import Module
+    from hlofast._result import Fact, Note, Section
 
-    CustomCallFunction = Callable[[Instruction], Mapping[str, int | None] | None]
     Rules = Iterable[tuple[str, str]] | str | PathLike[str]
-
-_STATED = ("flops", "transcendentals", "bytes_read", "bytes_written")
-_registered: dict[str, CustomCallFunction] = {}
-
-
-if TYPE_CHECKING:
-
-    @overload
-    def register_custom_call(target: str, function: CustomCallFunction) -> CustomCallFunction: ...
-    @overload
-    def register_custom_call(
-        target: str, function: None = None
-    ) -> Callable[[CustomCallFunction], CustomCallFunction]: ...
-
-
-def register_custom_call(
-    target: str, function: CustomCallFunction | None = None
-) -> CustomCallFunction | Callable[[CustomCallFunction], CustomCallFunction]:
-    """Lets `function` say what custom calls to `target` cost, in every `Module.cost` from now on.
-
-    `function` gets the `Instruction` and returns a mapping with any of `flops`,
-    `transcendentals`, `bytes_read` and `bytes_written` (integers, per execution), or None to
-    leave the call to what hlofast knows. It also works as a decorator:
-    `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled.
-
-    Without `flops` the call stays of unknown cost and in `Cost.unpriced`. Without
-    `transcendentals` it has none. Bytes are stated both or not at all; without them operands and
-    results count. `Module.cost` raises a `ValueError` for other figures and for figures below 0
-    or beyond 64 bits, a `TypeError` for what is no integer; both name the instruction.
-    """
-    if function is None:
-
-        def register(function: CustomCallFunction) -> CustomCallFunction:
-            return register_custom_call(target, function)
-
-        return register
-    _registered[target] = function
-    return function
-
-
-def unregister_custom_call(target: str) -> None:
-    """Forgets the function for `target`; a `KeyError` if there is none."""
-    del _registered[target]
-
-
-def _stated(
-    module: Module, functions: Mapping[str, CustomCallFunction]
-) -> list[tuple[int, int | None, int | None, int | None, int | None]]:
-    stated: list[tuple[int, int | None, int | None, int | None, int | None]] = []
-    if not functions:
-        return stated
-    for row in module.where(opcode="custom-call").tolist():
-        instruction = module[row]
-        function = functions.get(instruction.attributes.get("custom_call_target"))
-        figures = None if function is None else function(instruction)
-        if figures is None:
-            continue
-        unknown = set(figures) - set(_STATED)
-        if unknown:
-            raise ValueError(f"{instruction.name}: no such figure: {', '.join(sorted(unknown))}")
-        values = [_figure(instruction, name, figures.get(name)) for name in _STATED]
-        if (values[2] is None) != (values[3] is None):
-            raise ValueError(f"{instruction.name}: bytes_read and bytes_written go together")
-        stated.append((row, *values))
-    return stated
-
-
-def _figure(instruction: Instruction, name: str, value: int | None) -> int | None:
-    """What a function states, checked."""
-    if value is None:
-        return None
-    try:
-        number = index(value)
-    except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"{instruction.name}: {name} is {value!r}, a {kind}, no integer") from None
-    if not 0 <= number < 2**63:
-        raise ValueError(f"{instruction.name}: {name} is {number}")
-    return number
 
 
 def read_rules(rules: Rules) -> list[tuple[str, str]]:
@@ -130,89 +55,16 @@ def read_rules(rules: Rules) -> list[tuple[str, str]]:
     return read
 
 
-class Utilization:
-    """Fractions of a device's peak, from `Cost.mfu`.
-
-    MFU counts the operations of the model, HFU also those that are recomputed; neither counts
-    the additions of collectives.
-    """
-
-    __slots__ = (
-        "hfu",
-        "is_lower_bound",
-        "matmul_hfu",
-        "matmul_mfu",
-        "mfu",
-        "num_devices",
-        "peak_flops",
-        "step_seconds",
-    )
-
-    matmul_mfu: float
-    """Matrix products and convolutions without recomputation."""
-    matmul_hfu: float
-    """Matrix products and convolutions."""
-    mfu: float
-    """All operations without recomputation."""
-    hfu: float
-    """All operations."""
-    step_seconds: float
-    """The time it was computed for, in seconds."""
-    peak_flops: float
-    """The peak it was computed for, in FLOP per second."""
-    num_devices: int
-    """Devices the FLOPs were divided among: `num_partitions` of a module that is not partitioned
-    yet, 1 for the program of one device."""
-    is_lower_bound: bool
-    """Whether FLOPs are missing: something executed is inside a loop of unknown trip count (which
-    counts once) or has a cost that is not known (which counts as 0)."""
-
-    def __init__(
-        self,
-        *,
-        matmul_mfu: float,
-        matmul_hfu: float,
-        mfu: float,
-        hfu: float,
-        step_seconds: float,
-        peak_flops: float,
-        num_devices: int = 1,
-        is_lower_bound: bool = False,
-    ) -> None:
-        self.matmul_mfu = matmul_mfu
-        self.matmul_hfu = matmul_hfu
-        self.mfu = mfu
-        self.hfu = hfu
-        self.step_seconds = step_seconds
-        self.peak_flops = peak_flops
-        self.num_devices = num_devices
-        self.is_lower_bound = is_lower_bound
-
-    def as_dict(self) -> dict[str, float]:
-        """The fields by name; `num_devices` is an int, `is_lower_bound` a bool."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Utilization) and self.as_dict() == other.as_dict()
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.as_dict().values()))
-
-    def __repr__(self) -> str:
-        figures = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
-        return f"Utilization({figures})"
-
-
 _COLUMNS = (
-    _core.Field("flops", "flops", "FLOPs of one execution.", label="FLOP"),
-    _core.Field("count", "transcendentals", "Transcendental functions of one execution."),
-    _core.Field("bytes", "bytes_accessed", "Bytes that one execution reads and writes."),
-    _core.Field("bytes", "bytes_read", "Bytes that one execution reads from HBM."),
-    _core.Field("bytes", "bytes_written", "Bytes that one execution writes to HBM."),
-    _core.Field("count", "multiplicity", "Executions in one step.", label="calls", nullable=True),
-    _core.Field("word", "provenance", "How the FLOPs are known."),
-    _core.Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
-    _core.Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
+    Field("flops", "flops", "FLOPs of one execution.", label="FLOP"),
+    Field("count", "transcendentals", "Transcendental functions of one execution."),
+    Field("bytes", "bytes_accessed", "Bytes that one execution reads and writes."),
+    Field("bytes", "bytes_read", "Bytes that one execution reads from HBM."),
+    Field("bytes", "bytes_written", "Bytes that one execution writes to HBM."),
+    Field("count", "multiplicity", "Executions in one step.", label="calls", nullable=True),
+    Field("word", "provenance", "How the FLOPs are known."),
+    Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
+    Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
 )
 
 
@@ -266,7 +118,7 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
         return f"<CostColumns: {', '.join(self._names)}>"
 
 
-class Cost:
+class Cost(Result):
     """The cost of a module: `Module.cost()`.
 
     As executed (the default): loops count as often as they run, library calls and kernels as far
@@ -274,17 +126,32 @@ class Cost:
     says, where an instruction contains what it calls and a loop counts once.
     """
 
-    __slots__ = ("_columns", "_data", "_matmuls", "_scopes", "_totals", "module", "xla")
+    __slots__ = (
+        "_columns",
+        "_data",
+        "_matmuls",
+        "_peak_flops",
+        "_scopes",
+        "_totals",
+        "module",
+        "xla",
+    )
 
-    def __init__(self, module: Module, data: _core.CostData, xla: bool) -> None:
+    VERB = "cost"
+    FACTS = FACTS
+
+    def __init__(
+        self, module: Module, data: _core.CostData, xla: bool, peak_flops: float | None = None
+    ) -> None:
         self.module = module
         """The module."""
         self.xla = xla
         """Whether it was counted as XLA does."""
+        self._peak_flops = peak_flops
         self._data = data
         self._totals = data.totals()
         self._columns: CostColumns | None = None
-        self._matmuls: Table | None = None
+        self._matmuls: Matmuls | None = None
         self._scopes: tuple[str, ...] | None = None
 
     @property
@@ -322,6 +189,21 @@ class Cost:
     def bytes_written(self) -> int | None:
         """Bytes written to memory space 0 (HBM); None in XLA's way of counting."""
         return None if self.xla else self._totals[3]
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long a step took, as the context says."""
+        from hlofast._context import told_in
+
+        told = told_in(self.module)
+        return None if told is None else told.step_seconds
+
+    @property
+    def peak_flops(self) -> float | None:
+        """FLOP per second of a device: as given, or of the context's device for 16-bit floats."""
+        if self._peak_flops is None and (device := self.module.context.device) is not None:
+            return device.per_jax_device("flops.bf16")
+        return self._peak_flops
 
     @property
     def columns(self) -> CostColumns:
@@ -457,14 +339,19 @@ class Cost:
         """
         return Table(self._data.explain())
 
-    def matmuls(self) -> Table:
+    def matmuls(self) -> Matmuls:
         """`Module.matmuls()` with the phases and multiplicities of this count.
 
-        `is_lower_bound` (uint8) is 1 where an execution may stand for more: inside loops of
-        unknown trip count, which count once, and beyond 64 bits. `unknown_products` are missing.
+        `is_lower_bound` holds where an execution may stand for more: inside loops of unknown trip
+        count, which count once, and beyond 64 bits. `unknown_products` are missing.
         """
         if self._matmuls is None:
-            self._matmuls = Table(self._data.matmuls())
+            from hlofast._matmuls import Matmuls
+
+            rows = zip(self.loops.values("name"), self.loops.values("trip_count"), strict=True)
+            endless = [name for name, trips in rows if trips is None]
+            unknown = self._data.unknown_products().tolist()
+            self._matmuls = Matmuls(self.module, self._data.matmuls(), unknown, endless)
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:
@@ -502,8 +389,8 @@ class Cost:
     ) -> Utilization:
         """Model FLOPs utilization of a device that runs this module in `step_seconds`.
 
-        `peak_flops` is what the device could do, in FLOP per second. What is not given is that of
-        the context: its step, and the peak of its device for 16-bit floats.
+        `peak_flops` is what the device could do, in FLOP per second. Without it `Cost.peak_flops`
+        is meant, and without `step_seconds` that of the context.
 
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
         but from the operations in the program instead of a formula; HFU counts recomputation too.
@@ -515,9 +402,9 @@ class Cost:
         loops count once.
         """
         if step_seconds is None:
-            step_seconds = self.module.context.step_seconds
-        if peak_flops is None and (device := self.module.context.device) is not None:
-            peak_flops = device.per_jax_device("flops.bf16")
+            step_seconds = self.step_seconds
+        if peak_flops is None:
+            peak_flops = self.peak_flops
         if step_seconds is None or peak_flops is None:
             raise ContextError("mfu needs the seconds of a step and a device or its peak")
         if not step_seconds > 0 or not peak_flops > 0:
@@ -546,26 +433,37 @@ class Cost:
             step_seconds=step_seconds,
             peak_flops=peak_flops,
             num_devices=devices,
-            is_lower_bound=self._misses_flops(),
+            is_lower_bound=self.misses_flops,
         )
 
     def _devices(self) -> int:
         """How many devices share the FLOPs of this module."""
-        summary = self.module.summary(shapes=1)
-        is_whole = summary["status"] in ("unoptimised", "annotated")
-        return max(int(summary["num_partitions"]), 1) if is_whole else 1
+        return max(self.module.num_partitions, 1) if self.module.summary().is_whole else 1
 
-    def _misses_flops(self) -> bool:
-        """Whether something that is executed has FLOPs that are not known."""
+    @property
+    def misses_flops(self) -> bool:
+        """Whether something that is executed has FLOPs that are not known.
+
+        It is inside a loop of unknown trip count, which counts once, or its cost is not known and
+        counts as 0.
+        """
         if self.flops_by_provenance["unknown_trip_count"]:
             return True
-        if any(row["executions"] for row in self.unpriced):
+        if any(self.unpriced.values("executions")) or self.misses_bytes:
+            return True
+        times = self._data.column("multiplicity")
+        return any(times[row] for row in self._data.unknown_products().tolist())
+
+    @property
+    def misses_bytes(self) -> bool:
+        """Whether something that is executed moves bytes that are not known."""
+        loops = zip(self.loops.values("trip_count"), self.loops.values("multiplicity"), strict=True)
+        if any(trips is None and runs != 0 for trips, runs in loops):
             return True
         if None in self.computations.values("multiplicity"):
             return True
         times = self._data.column("multiplicity")
-        rows = (*self._data.unknown_rows().tolist(), *self._data.unknown_products().tolist())
-        return any(times[row] for row in rows)
+        return any(times[row] for row in self._data.unknown_rows().tolist())
 
     def table(self) -> Table:
         """The instruction table of the module with the columns of this count."""
@@ -584,10 +482,36 @@ class Cost:
             f"{self.transcendentals:,} transcendentals, {self.bytes_accessed:,} bytes>"
         )
 
-    def _repr_html_(self) -> str:
-        from html import escape
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Totals, and how much of a device's peak a step of known length uses."""
+        from hlofast._cost_facts import facts
 
-        return f"<p>{escape(repr(self)[1:-1])}</p>{self.by('phase')._repr_html_()}"
+        return facts(self)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the figures."""
+        from hlofast._cost_facts import notes
+
+        return tuple(notes(self))
+
+    def sections(
+        self, by: str = "phase", *, depth: int = 3, explain: bool = False
+    ) -> tuple[Section, ...]:
+        """Totals by `by` (scopes to `depth`), loops, branches and what is not known.
+
+        With `explain` also XLA's totals, and where and why they differ.
+        """
+        from hlofast._cost_sections import sections
+
+        return tuple(sections(self, by, depth, explain))
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables, also those without rows."""
+        from hlofast._cost_sections import sections
+
+        return tuple(sections(self, "phase", 3, True, all_of_them=True))
 
 
 def cost(
@@ -597,17 +521,19 @@ def cost(
     float32: bool,
     custom_calls: Mapping[str, CustomCallFunction] | None,
     rules: Rules | None,
+    peak_flops: float | None = None,
 ) -> Cost:
     """`Module.cost`."""
     if float32 and not xla:
         raise ValueError("float32 goes with xla=True")
-    stated = [] if xla else _stated(module, {**_registered, **(custom_calls or {})})
+    if peak_flops is not None and not 0 < peak_flops < float("inf"):
+        raise ValueError(f"peak_flops is {peak_flops}")
     data = _core._cost(
         module,
         xla=xla,
         backend=backend,
         float32=float32,
-        custom_calls=stated,
+        custom_calls=None if xla else stated(module, custom_calls),
         rules=None if rules is None else read_rules(rules),
     )
-    return Cost(module, data, xla)
+    return Cost(module, data, xla, peak_flops)

@@ -110,11 +110,11 @@ class CollectivesData:
     def grad_sync_channel_ids(self) -> str:
         """The channels of gradient synchronisation, in Alpa's form."""
 
-def _lint_codes() -> list[str]:
-    """The names of all findings."""
-
 def _lint_options() -> dict[str, float]:
     """From where on something is a finding, by name."""
+
+def _lint_rules() -> list[tuple[str, str]]:
+    """The names of all findings, and what each is."""
 
 @final
 class RematData:

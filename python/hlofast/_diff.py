@@ -166,7 +166,7 @@ class Diff:
         known["collectives"] = (len(_distinct(sent[0])), len(_distinct(sent[1])))
         for name, column in (("payload", "total_payload"), ("wire_bytes", "total_wire_bytes")):
             known[name] = (_sum(sent[0], column), _sum(sent[1], column))
-        bound = any(cost._misses_flops() for cost in costs)
+        bound = any(cost.misses_flops for cost in costs)
         exact = ("instructions", "computations", "collectives")
         rows = []
         for name, (before, after) in known.items():
@@ -269,7 +269,7 @@ def _live_peak(module: Module) -> _Peak:
             memory = module.memory()
     except ValueError:
         return None, []
-    return memory.live_peak, memory.contradictions
+    return memory.live_peak, list(map(str, memory.contradictions))
 
 
 def _implied(module: Module) -> tuple[int, int]:
@@ -279,7 +279,7 @@ def _implied(module: Module) -> tuple[int, int]:
 
 
 def _opcodes(module: Module) -> dict[_Key, list[int | None]]:
-    rows = module.summary(shapes=1)["opcodes"]
+    rows = module.summary().opcodes
     return {(row["opcode"],): [row["instructions"]] for row in rows}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from hlofast import _core
+from hlofast import _core, _text
+from hlofast._core import Field
 from hlofast._cost import read_rules
-from hlofast.table import Table
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line lists findings; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -15,10 +17,29 @@ if TYPE_CHECKING:
     from hlofast._cost import Rules
     from hlofast._module import Module
 
-CODES = tuple(_core._lint_codes())
+RULES = dict(_core._lint_rules())
+"""The names of all findings, and what each is."""
+CODES = tuple(RULES)
 """The names of all findings."""
 OPTIONS = _core._lint_options()
 """From where on something is a finding."""
+
+
+_CODES = (
+    Field("word", "code", "The rule."),
+    Field("count", "findings", "Findings of it.", adds_up=True),
+    Field("text", "what", "What it finds."),
+)
+_FINDING = Field("index", "finding", "The number of the finding, from 0, in their order.")
+_EVIDENCE = (
+    _FINDING,
+    Field("instruction", "instruction", "An instruction that proves it, the subjects first."),
+)
+_FIGURES = (
+    _FINDING,
+    Field("word", "figure", "What the number is."),
+    Field("count", "value", "The number behind the message."),
+)
 
 
 class Finding:
@@ -81,6 +102,14 @@ class Finding:
         self.provenance: str = found["provenance"]
         """How what is at stake is known: exact, from_backend_config, modelled or unknown."""
 
+    @property
+    def at_stake(self) -> str:
+        """What is at stake in a step, in words."""
+        least = "at least " if self.is_lower_bound else ""
+        if self.bytes is not None:
+            return f"{least}{_text.size(self.bytes)} {self.bytes_are}"
+        return "unknown" if self.flops is None else least + _text.quantity(self.flops, "FLOP")
+
     def to_dict(self) -> dict[str, Any]:
         """All fields by name."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -97,7 +126,7 @@ class Finding:
         return f"<Finding {self.code}: {self.message}>"
 
 
-class Findings:
+class Findings(Result):
     """The findings of a module, those with most at stake first: `Module.lint()`.
 
     A byte counts as much in that order as `order_flops_per_byte` FLOPs. Other options of
@@ -108,8 +137,36 @@ class Findings:
     asynchronous collective at least, for each byte it sends, if it is overlapped.
     """
 
+    VERB = "lint"
+    FACTS = (
+        Field("word", "status", "How far the compiler has come."),
+        Field("count", "findings", "Findings."),
+        Field(
+            "number",
+            "min_share",
+            "Least share at stake: of the payload or wire bytes of all collectives, or of the "
+            "FLOPs of all matrix products.",
+        ),
+        Field(
+            "number",
+            "min_replicated_share",
+            "Least share of the bytes of all parameters that sharding replicated ones saves.",
+        ),
+        Field(
+            "number",
+            "overlap_flops_per_byte",
+            "FLOPs between start and end, for each byte sent, that count as overlap.",
+        ),
+        Field(
+            "number",
+            "order_flops_per_byte",
+            "How many FLOPs a byte counts in the order of the findings.",
+        ),
+    )
     CODES = CODES
     """The names of all findings."""
+    RULES = RULES
+    """The names of all findings, and what each is."""
 
     __slots__ = ("_findings", "_rules", "_table", "mesh", "module", "options")
 
@@ -144,6 +201,45 @@ class Findings:
             counts[finding.code] = counts.get(finding.code, 0) + 1
         return counts
 
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """How many findings there are, and from where on something is one."""
+        values = {"status": self._status, "findings": len(self), **self.options}
+        return tuple(
+            Fact(own, values[own.name], "assumed" if own.name in self.options else "exact")
+            for own in self.FACTS
+        )
+
+    @property
+    def _status(self) -> str:
+        return str(self.module.summary(shapes=0)["status"])
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the findings."""
+        if self._status not in ("unoptimised", "annotated", "partitioned"):
+            return ()
+        text = f"the module is {self._status}: compilers may yet change some of what is found"
+        return (Note("unfinished", text),)
+
+    def sections(self) -> tuple[Section, ...]:
+        """How many findings of each code, the findings in words, and what proves them."""
+        counts = [(code, own, RULES[code]) for code, own in self.counts().items()]
+        evidence = [(number, row) for number, own in enumerate(self) for row in own.instructions]
+        figures = [
+            (number, name, value)
+            for number, own in enumerate(self)
+            for name, value in own.figures.items()
+        ]
+        paragraphs = [(f"{own.code}: {own.at_stake}", _words(own)) for own in self]
+        return (
+            Section("codes", "By code", of_rows(_CODES, counts)),
+            Section("findings", "Findings", self._table, paragraphs=paragraphs),
+            # The words name them.
+            Section("evidence", "What proves them", of_rows(_EVIDENCE, evidence), paragraphs=()),
+            Section("figures", "Figures in them", of_rows(_FIGURES, figures), paragraphs=()),
+        )
+
     def table(self) -> Table:
         """One row per finding; `Table.fields` says what the columns are."""
         return self._table
@@ -163,6 +259,20 @@ class Findings:
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {code}" for code, count in self.counts().items())
         return f"<Findings: {counts or 'none'}>"
+
+
+def _words(finding: Finding) -> list[tuple[str, str]]:
+    """A finding in words: what was found, the remedy, what shows it, where."""
+    source = None
+    if finding.source_file is not None:
+        source = f"{finding.source_file}:{finding.source_line}"
+    where = (", ".join(finding.phases), source, finding.provenance)
+    return [
+        ("found", finding.message),
+        ("change", finding.remedy),
+        ("shown by", _text.names(finding.names)),
+        ("where", "; ".join(part for part in where if part)),
+    ]
 
 
 def lint(

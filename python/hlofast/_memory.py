@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Field
-from hlofast.table import Table, column_of, with_source
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, column_of, of_rows, with_source
 
 TYPE_CHECKING = False  # The command line analyses memory; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -32,6 +33,35 @@ ORDERS = {
 _STEP = Field("index", "step", "The step of the schedule.")
 _INSTRUCTION = Field("instruction", "instruction", "The row number of what runs in it.")
 _BYTES = Field("bytes", "bytes", "Bytes alive while it runs.")
+_VALUES = Field("count", "values", "How many values.", adds_up=True)
+_SHARE = Field("ratio", "share", "The part of all bytes alive there.", nullable=True)
+_VALUE = Field("text", "value", "The instruction, and which part of its result it is.")
+_FROM = Field(
+    "text",
+    "origin",
+    "The source line, otherwise the name that the framework gave.",
+    label="from",
+    nullable=True,
+)
+_ACCOUNT = (
+    Field("word", "part", "What takes memory, as `CompiledMemoryStats` names it."),
+    Field("index", "memory_space", "The memory space: 0 is HBM, 5 that of the host."),
+    Field("bytes", "bytes", "How much it takes."),
+)
+_GROUPED = ("values", "bytes", "share")
+_SHOWN = (
+    "value",
+    "bytes",
+    "share",
+    "class",
+    "first_step",
+    "last_step",
+    "phase",
+    "shape",
+    "origin",
+)
+_PARTS = "argument output alias constant heap host_argument host_output host_alias".split()
+"""What `Memory.xla` accounts for, without `_size_in_bytes`."""
 _SMALL_TABLES = ("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7")
 
 
@@ -53,7 +83,7 @@ def space_number(space: int | str | None) -> int | None:
 
 
 def table_bytes(device: str | Device | None) -> int | None:
-    """What a TPU rounds the pointer tables of tuples to; None without a device.
+    """What a TPU rounds the pointer tables of tuples to; None without one.
 
     An `UnknownDeviceError` for a name that no device has.
     """
@@ -61,7 +91,10 @@ def table_bytes(device: str | Device | None) -> int | None:
         return None
     from hlofast import devices
 
-    return 32 if devices.get(device).name in _SMALL_TABLES else 512
+    found = devices.get(device)
+    if found.backend != "tpu":
+        return None
+    return 32 if found.name in _SMALL_TABLES else 512
 
 
 def memory(
@@ -88,17 +121,55 @@ def memory(
     if result.contradictions:
         import warnings
 
-        warnings.warn("; ".join(result.contradictions), stacklevel=3)
+        warnings.warn("; ".join(map(str, result.contradictions)), stacklevel=3)
     return result
 
 
-class Memory:
+class Memory(Result):
     """What is alive when a module runs, from `Module.memory`.
 
     Steps are instructions in the order in which they run: the entry computation's, with those of
     loops, branches and calls once, in front of what calls them (as in XLA's `HloLiveRange`).
     Fragmentation is not modelled: an allocator may need more.
     """
+
+    VERB = "memory"
+    FACTS = (
+        Field("bytes", "live_peak", "The most bytes alive at once.", label="live peak"),
+        Field("name", "at", "The instruction that runs at the peak.", label="at"),
+        Field("count", "steps", "Steps of the schedule."),
+        Field(
+            "bytes",
+            "xla_peak",
+            "The peak as `compiled.memory_analysis()` of a TPU program counts it.",
+            label="XLA peak",
+        ),
+        Field(
+            "bytes", "allocated", "What XLA's allocator took, as its file says.", label="allocated"
+        ),
+        Field(
+            "bytes",
+            "fragmentation",
+            "What the allocator took beyond the XLA peak.",
+            signed=True,
+        ),
+        Field("path", "allocation_file", "The file that says so.", label="allocated in"),
+        Field("text", "largest", "The largest value alive at the peak.", label="largest"),
+        Field("bytes", "largest_bytes", "Bytes of the largest value.", label="largest bytes"),
+        Field(
+            "bytes",
+            "next_peak",
+            "The peak if the buffer of the largest value went.",
+            label="next peak",
+        ),
+        Field("name", "next_peak_at", "The instruction that runs there.", label="next peak at"),
+        Field("word", "rule", "By which rule values share memory."),
+        Field("word", "sizes", "Which sizes count: device (tiles, padding) or logical."),
+        Field("word", "backend", "The backend whose sizes of shapes are meant."),
+        Field("text", "memory_space", "The memory space, by its number.", label="memory space"),
+        Field("word", "constants", "How long constants stay: last_use or program."),
+        Field("word", "schedule", "The order: text, post_order or list.", label="order"),
+    )
 
     def __init__(
         self,
@@ -111,7 +182,8 @@ class Memory:
         schedule: str | None,
         device: str | Device | None,
     ) -> None:
-        self._module = module
+        self.module = module
+        """The module."""
         self._data = data
         self.rule = rule
         self.sizes = sizes
@@ -119,9 +191,126 @@ class Memory:
         self.space = space
         self.schedule: str = "text" if schedule is None else schedule
         self.device = device
-        self._is_chosen = schedule is not None
         self._live: Table | None = None
         self._xla: dict[str, int] | None = None
+        self._allocated: MemoryFile | None = None
+
+    @property
+    def allocated(self) -> MemoryFile | None:
+        """What XLA's allocator took; None where nothing says so.
+
+        A protobuf says it; what `file` reads can be put here.
+        """
+        content = self.module.buffer_assignment if self._allocated is None else None
+        if content is not None:
+            try:
+                self._allocated = self.file(content)
+            except ValueError:
+                return None
+        return self._allocated
+
+    @allocated.setter
+    def allocated(self, file: MemoryFile | None) -> None:
+        self._allocated = file
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The peaks, what makes them, and by which rules they are counted."""
+        known = {field.name: field for field in self.FACTS}
+        is_bound = bool(self._data.doubts()["unknown_sizes"])
+        at, largest, allocated = self.at, self.without_largest(), self.allocated
+        peak = self._account().get("peak_memory_in_bytes")
+        values: list[tuple[str, Any, str]] = [
+            ("live_peak", self.live_peak, "bound" if is_bound else "modelled"),
+            ("at", None if at is None else at.name, "modelled"),
+            ("steps", len(self._data.sequence()), "exact"),
+            ("xla_peak", peak, "modelled"),
+        ]
+        if allocated is not None and allocated.total_bytes is not None:
+            more = None if peak is None else allocated.total_bytes - peak
+            values += [("allocated", allocated.total_bytes, "exact")]
+            values += [("fragmentation", more, "modelled")]
+            if allocated.path is not None:
+                values.append(("allocation_file", allocated.path, "exact"))
+        if largest:
+            row, name = largest["at"], self.module[largest["instruction"]].name
+            values += [
+                ("largest", _value(name, largest["index"]), "modelled"),
+                ("largest_bytes", largest["bytes"], "modelled"),
+                ("next_peak", largest["live_peak"], "bound" if is_bound else "modelled"),
+                ("next_peak_at", None if row is None else self.module[row].name, "modelled"),
+            ]
+        rules = {
+            "rule": self.rule,
+            "sizes": self.sizes,
+            "backend": self.backend,
+            "memory_space": "all" if self.space is None else str(self.space),
+            "constants": "program" if self.rule == "xla" else self.constants,
+            "schedule": self.schedule,
+        }
+        values += [(name, text, "configuration") for name, text in rules.items()]
+        return tuple(Fact(known[name], value, how) for name, value, how in values)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the figures rest on and leave out."""
+        from hlofast._memory_notes import notes
+
+        return tuple(notes(self))
+
+    def sections(
+        self, by: str = "class", at: Instruction | str | int | None = None
+    ) -> tuple[Section, ...]:
+        """Sums at the peak by `by` (of `KEYS`), the values alive there or at `at`, XLA's account.
+
+        A `KeyError` or a `ValueError` for an instruction that is not there or takes no step.
+        """
+        return (self._groups(by), self._alive(at), self._accounted())
+
+    def _groups(self, by: str) -> Section:
+        grouped = self.by(by)
+        title = by.replace("_", " ")
+        key = Field("text", "key", "The value that the row is about.", label=title, nullable=True)
+        sizes = grouped.values("bytes")
+        columns = [(key, grouped.values(by)), (_VALUES, grouped.values("rows"))]
+        columns += [(grouped.field(name), grouped.values(name)) for name in ("bytes", "byte_steps")]
+        table = Table.of([*columns, (_SHARE, _shares(sizes, self.live_peak))])
+        return Section("groups", f"At the peak, by {title}", table, ("key", *_GROUPED))
+
+    def _alive(self, at: Instruction | str | int | None) -> Section:
+        own = self.live if at is None else self.live_at(at)
+        alive = with_source(own)
+        texts = zip(*(alive.values(one) for one in ("source", "op_name", "scope")), strict=True)
+        pairs = zip(own.values("name"), own.values("index"), strict=True)
+        sizes = own.values("bytes")
+        added = [
+            (_VALUE, [_value(name, index) for name, index in pairs]),
+            (_FROM, [source or name or scope for source, name, scope in texts]),
+            (_SHARE, _shares(sizes, sum(sizes))),
+        ]
+        columns = [(field, column_of(field, values)) for field, values in added]
+        table = Table([*own._described(), *columns])
+        where = self.at if at is None else self._instruction(at)
+        title = "Alive at the peak" if where is None else f"Alive at {where.name}"
+        return Section("live", title, table, _SHOWN)
+
+    def _accounted(self) -> Section:
+        account = self._account()
+        spaces = {"heap": account.get("heap_memory_space", 0)}
+        spaces |= {part: SPACES["host"] for part in _PARTS if part.startswith("host")}
+        rows = [
+            (part, spaces.get(part, 0), account[f"{part}_size_in_bytes"])
+            for part in _PARTS
+            if f"{part}_size_in_bytes" in account
+        ]
+        return Section("xla", "XLA's account", of_rows(_ACCOUNT, rows))
+
+    def _account(self) -> dict[str, int]:
+        """`xla`, empty where XLA could not count."""
+        try:
+            return self.xla
+        except (ValueError, OverflowError):
+            return {}
 
     @property
     def live_peak(self) -> int:
@@ -148,7 +337,7 @@ class Memory:
         Also `constant_size_in_bytes`, `heap_size_in_bytes` and `heap_memory_space`.
         """
         if self._xla is None:
-            self._xla = _core._xla_memory(self._module, table_bytes=table_bytes(self.device))
+            self._xla = _core._xla_memory(self.module, table_bytes=table_bytes(self.device))
         return dict(self._xla)
 
     @property
@@ -160,7 +349,7 @@ class Memory:
     def at(self) -> Instruction | None:
         """The instruction that runs at the peak; None for a module without instructions."""
         row = self._data.peak_row
-        return None if row is None else self._module[row]
+        return None if row is None else self.module[row]
 
     @property
     def live(self) -> Table:
@@ -172,23 +361,18 @@ class Memory:
     def live_at(self, instruction: Instruction | str | int) -> Table:
         """The values alive while `instruction` (or its name or row) runs, largest first.
 
-        Columns: instruction (row of what makes the value), name, index (which part of its result),
-        opcode, shape, bytes, memory_space, first_step, last_step, byte_steps (bytes times steps),
-        buffer (values of one buffer share memory), class (parameter, optimizer_state, gradient,
-        residual, gathered_weight, temporary, output, constant, unknown), phase, scope, op_name,
-        source_file, source_line. A `ValueError` if the instruction takes no step, as inside a
-        fusion.
+        `fields` of the table says what the columns are. A `ValueError` if the instruction takes no
+        step, as inside a fusion.
         """
-        row = (
-            instruction.row
-            if isinstance(instruction, _core.Instruction)
-            else self._module[instruction].row
-        )
+        row = self._instruction(instruction).row
         step = self._data.step_of(row)
         if step is None:
-            name = self._module[row].name
+            name = self.module[row].name
             raise ValueError(f"{name} takes no step of its own: it is part of a fusion or dead")
         return Table(self._data.live(step))
+
+    def _instruction(self, one: Instruction | str | int) -> Instruction:
+        return one if isinstance(one, _core.Instruction) else self.module[one]
 
     def values(self) -> Table:
         """Every value, by step; columns as of `live_at`."""
@@ -246,90 +430,35 @@ class Memory:
             "at": row,
         }
 
-    def file(self, content: bytes | str) -> MemoryFile:
+    def file(self, content: bytes | str, path: str | None = None) -> MemoryFile:
         """XLA's own account, joined to this module, from the content of one of its files.
 
-        `*-live-range.txt`, `*-buffer-assignment.txt` or `*-memory-usage-report.txt`. A
-        `ValueError` says which line cannot be read, or does not fit this module.
+        `*-live-range.txt`, `*-buffer-assignment.txt` or `*-memory-usage-report.txt`; `path` is what
+        facts call it. A `ValueError` says which line cannot be read, or does not fit this module.
         """
         data = content.encode() if isinstance(content, str) else content
-        return MemoryFile(*_core._memory_file(self._module, data))
+        return MemoryFile(*_core._memory_file(self.module, data), path)
 
     @property
-    def contradictions(self) -> list[str]:
+    def contradictions(self) -> tuple[Note, ...]:
         """What in the module contradicts itself, so that figures are doubtful."""
-        doubts = self._data.doubts()
-        found = []
-        if doubts["contradictory_aliases"]:
-            found.append(
-                f"{doubts['contradictory_aliases']} entries of input_output_alias name what is not "
-                "there or has another size; they are left out"
-            )
-        if doubts["has_unreadable_aliases"]:
-            found.append("input_output_alias cannot be read; nothing counts as donated")
-        if doubts["mismatched"]:
-            found.append(
-                f"{doubts['mismatched']} parts of results do not fit where they come from; they "
-                "count as new values"
-            )
-        if doubts["disordered"]:
-            found.append(
-                f"{doubts['disordered']} instructions stand before one of their operands: this is "
-                "no order in which the module can run"
-            )
-        if doubts["lacks_layouts"]:
-            found.append("some arrays have no layout; their padding is not counted")
-        return found
+        from hlofast._memory_notes import contradictions
 
-    @property
-    def notes(self) -> list[str]:
-        """What the figures rest on and leave out."""
-        doubts = self._data.doubts()
-        notes = list(self.contradictions)
-        if doubts["is_unscheduled"]:
-            order = ORDERS[self.schedule]
-            notes.append(f"the module does not say that it is scheduled; steps follow {order}")
-        elif self.schedule != "text":
-            notes.append(f"not the module's own schedule: {ORDERS[self.schedule]}")
-        unknown = doubts["unknown_sizes"]
-        if unknown:
-            shown = ", ".join(self._module[row].name for row in unknown[:5])
-            notes.append(f"{len(unknown)} results of unknown size count as nothing: {shown}")
-        repeated = doubts["repeated_calls"]
-        if repeated:
-            notes.append(
-                f"{len(repeated)} calls of computations that run elsewhere too: their inner values "
-                "count at the first call only"
-            )
-        highest, row = self._data.highest
-        if highest > self.live_peak and row is not None:
-            notes.append(
-                f"XLA's file puts the peak here, weighing values in its own way; most, "
-                f"{highest:,} B, is alive at {self._module[row].name}"
-            )
-        less = self._less_on_v6e()
-        if less:
-            notes.append(
-                f"the text does not tell TPU v5e from v6e, whose XLA peak is {less:,} B less"
-            )
-        notes.append("fragmentation is not modelled")
-        return notes
-
-    def _less_on_v6e(self) -> int:
-        """By how much the table of the result's tuple is smaller on v6e, if this could be one."""
-        is_told = self.device is not None or self.backend != "tpu"
-        if is_told or self.schedule != "text" or "megacore" in self._module.text:
-            return 0
-        root = self._module.entry.root
-        if root is None or not root.shape.is_tuple:
-            return 0
-        table = 4 * len(root.shape.elements)
-        return -table // 32 * 32 - -table // 512 * 512
+        return tuple(contradictions(self))
 
     def __repr__(self) -> str:
         at = self.at
         where = "" if at is None else f" at {at.name}"
         return f"<Memory {self.live_peak:,} B{where}, rule {self.rule}, sizes {self.sizes}>"
+
+
+def _value(name: str, index: str) -> str:
+    """A value as people call it: `while.85{9}`."""
+    return name if index == "{}" else f"{name}{index}"
+
+
+def _shares(sizes: list[int], whole: int) -> list[float | None]:
+    return [size / whole if whole else None for size in sizes]
 
 
 class MemoryFile:
@@ -350,6 +479,8 @@ class MemoryFile:
     """The step that a live-range file calls the peak."""
     peak_bytes: int | None
     """Bytes of the values it lists there."""
+    path: str | None
+    """Where it was read, as far as that was said."""
 
     def __init__(
         self,
@@ -358,12 +489,14 @@ class MemoryFile:
         total_bytes: int | None,
         peak_step: int | None,
         peak_bytes: int | None,
+        path: str | None = None,
     ) -> None:
         self.kind = kind
         self.table = Table(columns)
         self.total_bytes = total_bytes
         self.peak_step = peak_step
         self.peak_bytes = peak_bytes
+        self.path = path
 
     def __repr__(self) -> str:
         return f"<MemoryFile {self.kind}, {len(self.table)} rows>"

@@ -20,16 +20,20 @@ if TYPE_CHECKING:
     from hlofast._collectives import Collectives
     from hlofast._context import Context, MeshLike, Told
     from hlofast._core import Computation, FoundModule, Instruction
-    from hlofast._cost import Cost, CustomCallFunction, Rules
+    from hlofast._cost import Cost, Rules
+    from hlofast._custom_calls import CustomCallFunction
     from hlofast._diff import Diff
     from hlofast._graph import Graph
     from hlofast._lint import Findings
+    from hlofast._matmuls import Matmuls
     from hlofast._measurements import Measurements
     from hlofast._memory import Memory
     from hlofast._remat import Remat
     from hlofast._report import Report
     from hlofast._report.charts import Plot
+    from hlofast._show import Shown
     from hlofast._stages import Stages
+    from hlofast._summary import Summary
     from hlofast._time import Time
     from hlofast._trace import Trace
     from hlofast.config import EffectiveConfig
@@ -75,6 +79,25 @@ class Module(_core.Module):
 
         return Table(_core._instruction_columns(self))
 
+    def summary(self) -> Summary:
+        """What the module is: status, backend, signature with bytes, donation, counts.
+
+        See `hlofast.Summary`.
+        """
+        from hlofast._summary import Summary
+
+        return Summary(self)
+
+    def show(self, name: str) -> Shown:
+        """An instruction or a computation in context: what it is, what it reads, who reads it.
+
+        Of several instructions of one name `COMPUTATION/NAME` is one; a `ValueError` says which
+        there are, a `KeyError` that there is none. See `hlofast.Shown`.
+        """
+        from hlofast._show import show
+
+        return show(self, name)
+
     def cost(
         self,
         *,
@@ -83,6 +106,7 @@ class Module(_core.Module):
         float32: bool = False,
         custom_calls: Mapping[str, CustomCallFunction] | None = None,
         rules: Rules | None = None,
+        peak_flops: float | None = None,
     ) -> Cost:
         """What the module costs: FLOPs, transcendentals and bytes, of every instruction and in all.
 
@@ -90,21 +114,23 @@ class Module(_core.Module):
         whose sizes of shapes are meant, the module's own by default; `float32` adds up in XLA's
         order in 32-bit floats. `custom_calls` maps targets to functions that say what calls cost
         (see `hlofast.register_custom_call`), `rules` are pairs of pattern and phase, or a TOML file
-        of them.
+        of them. `peak_flops` is what a device could do, in FLOP per second; without it that of the
+        context's device for 16-bit floats is meant. If the context knows how long a step took, the
+        facts say how much of the peak it uses.
         """
         from hlofast._context import rules_for
         from hlofast._cost import cost
 
         rules = rules_for(self, rules)
-        return cost(self, xla, backend, float32, custom_calls, rules)
+        return cost(self, xla, backend, float32, custom_calls, rules, peak_flops)
 
-    def matmuls(self, *, rules: Rules | None = None) -> Table:
+    def matmuls(self, *, rules: Rules | None = None) -> Matmuls:
         """The matrix products and convolutions, one row per instruction and phase.
 
         These are dots, TPU convolutions that are dots, GEMM calls of libraries and real
         convolutions. `flops` is that of all executions, `flops_once` of one; `rules` as for `cost`.
-        Where `is_lower_bound` is 1, a loop of unknown trip count counts once. Products of unknown
-        size are not here, but in `Cost.unknown_products`.
+        Where `is_lower_bound` holds, a loop of unknown trip count counts once. Products of unknown
+        size are not here, but in `Matmuls.unknown`.
         """
         return self.cost(rules=rules).matmuls()
 

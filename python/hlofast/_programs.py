@@ -150,7 +150,7 @@ _DIFFERING = (
     Field("count", "programs", "Programs with this fingerprint."),
     Field("name", "program", "The first of them."),
     Field("count", "instructions", "Instructions of the text, each once."),
-    Field("flops", "flops", "Floating-point operations of all executions."),
+    Field("flops", "flops", "Floating-point operations of all executions.", label="FLOP"),
 )
 
 

@@ -234,6 +234,9 @@ def value_schema(field: Field) -> dict[str, Any]:
     return {"type": [kind, "null"] if null else kind, "description": field.doc}
 
 
+_ANY_ROW = {"type": "object"}
+
+
 def _object(properties: dict[str, Any], required: Iterable[str] | None = None) -> dict[str, Any]:
     return {
         "type": "object",
@@ -259,7 +262,9 @@ def schema(sample: Result) -> dict[str, Any]:
         ) | {"description": field.doc}
     tables = {}
     for section in sample.every_section():
-        row = _object({field.name: value_schema(field) for field in section.table.fields})
+        fields = section.table.fields
+        # A table without columns stands for one whose columns are only known when it is made.
+        row = _object({own.name: value_schema(own) for own in fields}) if fields else _ANY_ROW
         tables[section.name] = {"type": "array", "description": section.title, "items": row}
     note = _object(
         {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from hlofast import _text
 from hlofast._context import read_bytes
-from hlofast.table import Table
+from hlofast._core import Field
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, column_of, with_share, with_source
 
 TYPE_CHECKING = False  # The command line lists stages; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -13,6 +16,14 @@ if TYPE_CHECKING:
     from hlofast._core import Instruction
     from hlofast._module import Module
     from hlofast.devices import Device
+
+_MARKER = Field("name", "marker", "Its name: the section, and whether it starts or ends there.")
+_SIZES = Field(
+    "text", "sizes", "Bytes of each array as its configuration says.", label="sizes it says",
+    nullable=True,
+)  # fmt: skip
+_VALUES = ("instruction", "name", "shape", "bytes", "op_name", "source_file", "source_line")
+_SENT = ("name", "shape", "bytes", "source")
 
 
 class Cut:
@@ -122,14 +133,44 @@ class StageMemory:
         return f"<StageMemory state {self.state:,} B, stash {self.stash:,} B>"
 
 
-class Stages:
+class Stages(Result):
     """What Alpa's pipeline markers cut a module into: `Module.stages()`.
 
-    Numbers in tables are int64, -1 where they are not known, texts empty where there are none.
     Bytes are of unpadded arrays. A module without markers has no sections, and most is empty.
     """
 
     __slots__ = ("_arguments", "_data", "_tables", "memory", "module")
+
+    VERB = "stages"
+    FACTS = (
+        Field("count", "micro_batches", "Micro-batches of a step.", label="micro-batches"),
+        Field("bytes", "state", "Parameters that the update reads: weights, masters, moments."),
+        Field("bytes", "stash", "What stays from forward to backward for each micro-batch."),
+        Field("bytes", "weight_copies", "Of the stash, copies of weights.", label="weight copies"),
+        Field("bytes", "working_peak", "The most alive with one micro-batch, without the state.",
+              label="working peak"),
+        Field("bytes", "available", "Memory of the devices that share the stage."),
+        Field("count", "most_successors", "How many stages may follow; -1 if not even one "
+              "micro-batch fits.", label="successors", signed=True),
+        Field("name", "boundary", "The section whose boundary is looked at."),
+        Field("bytes", "received_bytes", "What it receives for each micro-batch.",
+              label="received"),
+        Field("bytes", "input_bytes", "Its inputs that are no activations: tokens, labels, masks.",
+              label="inputs"),
+        Field("flops", "forward_flops", "FLOPs of what depends on what is received, forward.",
+              label="forward FLOP"),
+        Field("name", "cut_after", "The last instruction before the cheapest cut nearby.",
+              label="cheapest cut after"),
+        Field("bytes", "cut_bytes", "What is sent with the cheapest cut.", label="sent there"),
+        Field("number", "ratio", "How many times fewer bytes the cheapest cut sends.",
+              label="times fewer bytes"),
+        Field("flops", "moved_flops", "FLOPs that the cheapest cut moves to the stage before.",
+              label="moves"),
+        Field("ratio", "moved_share", "Their part of the forward FLOPs.",
+              label="of forward FLOPs"),
+        Field("count", "moved_instructions", "Instructions that it moves.",
+              label="moved instructions"),
+    )  # fmt: skip
 
     def __init__(self, module: Module, available: int | None, most_moved: float | None) -> None:
         self.module = module
@@ -142,14 +183,99 @@ class Stages:
         """What the stage holds; None without sections, and for sizes that are not known."""
 
     @property
-    def markers(self) -> Table:
-        """The markers, in the order of the entry computation.
+    def facts(self) -> tuple[Fact, ...]:
+        """Micro-batches, memory, the boundary; nothing without markers."""
+        if not len(self.markers):
+            return ()
+        found: list[tuple[str, Any, str]] = [("micro_batches", self.micro_batches, "exact")]
+        memory, boundary = self.memory, self.boundary
+        if memory is not None:
+            found += [
+                ("state", memory.state, "exact"),
+                ("stash", memory.stash, "exact"),
+                ("weight_copies", memory.weight_copies, "exact"),
+                ("working_peak", memory.working_peak, "modelled"),
+            ]
+            if memory.available is not None:
+                found.append(("available", memory.available, "configuration"))
+                found.append(("most_successors", memory.most_successors, "modelled"))
+        if boundary is not None:
+            found += _of_boundary(boundary)
+        fields = {field.name: field for field in self.FACTS}
+        return tuple(Fact(fields[name], value, how) for name, value, how in found)
 
-        Columns: `instruction` (the custom call), `name`, `place` (the entry's row that is or calls
-        it), `place_name`, `calls` (how many lie between), `section`, `mark` (`start`, `end`),
-        `arrays`, `bytes` (of the arrays it hands on), `agrees` (whether the sizes in its
-        `backend_config` are those of the arrays: 1 or 0, -1 if it holds no sizes).
-        """
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind."""
+        if not len(self.markers):
+            text = "there is no pipeline marker, so nothing is known of stages"
+            return (Note("no-markers", text),)
+        notes = []
+        summary = self.module.summary()
+        if summary.is_whole:
+            text = (
+                f"the module is {summary.status}: bytes and FLOPs are those of all devices of the "
+                "stage together"
+            )
+            notes.append(Note("global", text))
+        odd = [row["name"] for row in self.markers if row["agrees"] != "yes"]
+        if odd:
+            text = f"sizes that markers say are not those of their arrays: {_text.names(odd)}"
+            notes.append(Note("sizes", text, markers=len(odd)))
+        if self.micro_batches is None:
+            divisors = sorted(set(self.divisions.values("divisor")))
+            found = ", ".join(f"{divisor:g}" for divisor in divisors)
+            said = f"by different literals: {found}" if found else "by no literal"
+            text = f"what the update gets is divided {said}"
+            notes.append(Note("micro-batches", text, literals=len(divisors)))
+        if self.boundary is not None and self.boundary.is_partial:
+            text = "the search for a cheaper cut stopped early; there may be a cheaper one"
+            notes.append(Note("partial", text))
+        if self.memory is not None:
+            if self.memory.most_successors == -1:
+                text = "not even one micro-batch fits into the memory that is available"
+                notes.append(Note("none-fits", text))
+            text = (
+                "the working peak is modelled: the order of the text, results in the memory of "
+                "operands that end with them, nothing fused"
+            )
+            notes.append(Note("peak", text))
+        return tuple(notes)
+
+    def sections(self) -> tuple[Section, ...]:
+        """Sections, what the first receives, what stays, markers, reductions, divisions."""
+        named = [f"{row['section']}${row['mark']}" for row in self.markers]
+        sizes = [
+            None if said is None else ", ".join(f"{size:,}" for size in said)
+            for said in self._data.marker_sizes()
+        ]
+        of_markers = [(_MARKER, column_of(_MARKER, named)), (_SIZES, column_of(_SIZES, sizes))]
+        markers = Table([*self.markers._described(), *of_markers])
+        boundary = self.boundary
+        nothing = Table.of((self.stash.field(name), []) for name in _VALUES)
+        cut = None if boundary is None else boundary.cut
+        received = nothing if boundary is None else boundary.received
+        inputs = nothing if boundary is None else boundary.inputs
+        values = nothing if cut is None else cut.values
+        stash = with_share(with_source(self.stash.sort_by("bytes", descending=True)), "bytes")
+        kept = "forward_index kind weight_name widened_from shape bytes share name source"
+        cross = ("operation", "meshes", "shape", "bytes", "section", "place")
+        return (
+            Section("sections", "Sections", self.parts),
+            Section("received", "Received per micro-batch", with_source(received), _SENT),
+            Section("inputs", "Other inputs", with_source(inputs), _SENT),
+            Section("cut", "Sent with the cheapest cut", with_source(values), _SENT),
+            Section("stash", "Kept from forward to backward, per micro-batch", stash, kept.split()),
+            Section("markers", "Markers", markers,
+                    ("marker", "place", "calls", "arrays", "bytes", "sizes", "agrees")),
+            Section("cross_mesh", "Reductions over meshes", self.cross_mesh, cross),
+            Section("divisions", "Divisions of the update", with_source(self.divisions),
+                    ("name", "constant_name", "divisor", "source")),
+        )  # fmt: skip
+
+    @property
+    def markers(self) -> Table:
+        """The markers, in the order of the entry computation; `fields` says what is what."""
         return self._table("markers")
 
     @property
@@ -166,48 +292,23 @@ class Stages:
         return found
 
     @property
-    def sections(self) -> Table:
-        """The sections between markers.
-
-        Columns: `section` (its name), `phase` (`forward`, `backward`, `optimizer`), `start`, `end`
-        (rows of the entry; -1 if it has no end), `instructions` (of the entry), `products` (matrix
-        products and convolutions executed), `product_flops`, `flops`, `bytes_in`, `bytes_out` (of
-        the arrays that its markers hand on), `peak` (the most bytes alive in it, as of
-        `Module.memory()`).
-        """
+    def parts(self) -> Table:
+        """The sections between markers: their instructions, products, FLOPs, bytes and peaks."""
         return self._table("sections")
 
     @property
     def stash(self) -> Table:
-        """What the backward sections read, and who made it.
-
-        Columns: `index` (which array of the backward section's first marker), `forward_index` (of
-        the forward section's last one; -1 if it is handed on directly), `section`, `kind`
-        (`weight_copy`, `gathered_weight`, `gathered_activation`, `activation` as in
-        `Remat.residuals`; `input`: a parameter of the micro-batch; `constant`; `state`: a
-        parameter that is held in any case), `shape`, `bytes`, `instruction` (the row that makes
-        it), `name`, `opcode`, `weight`, `weight_name` (of a copy, the parameter), `widened_from`
-        (its element type, of copies in a wider one), `op_name`, `source_file`, `source_line`.
-        """
+        """What the backward sections read, and who made it."""
         return self._table("stash")
 
     @property
     def cross_mesh(self) -> Table:
-        """Reductions over the meshes of the pipeline, which XLA's tools do not count.
-
-        Columns: `instruction`, `name`, `place` (the entry's row that is or calls it),
-        `place_name`, `section`, `operation` (`SUM`, `AND`, `OR`), `meshes` (their numbers, joined
-        by commas), `shape`, `bytes`.
-        """
+        """Reductions over the meshes of the pipeline, which XLA's tools do not count."""
         return self._table("cross_mesh")
 
     @property
     def divisions(self) -> Table:
-        """Where the update divides what was added up over micro-batches by a literal.
-
-        Columns: `instruction`, `name`, `constant`, `constant_name`, `divisor` (float64),
-        `op_name`, `source_file`, `source_line`.
-        """
+        """Where the update divides what was added up over micro-batches by a literal."""
         return self._table("divisions")
 
     @property
@@ -244,8 +345,31 @@ class Stages:
         return Stages, (self.module, *self._arguments)
 
     def __repr__(self) -> str:
-        names = ", ".join(row["section"] for row in self.sections)
+        names = ", ".join(row["section"] for row in self.parts)
         return f"<Stages of {self.module.name}: {names or 'none'}>"
+
+
+def _of_boundary(boundary: Boundary) -> list[tuple[str, Any, str]]:
+    """Names, values and provenance of the facts about a boundary."""
+    facts: list[tuple[str, Any, str]] = [
+        ("boundary", boundary.section, "exact"),
+        ("received_bytes", boundary.received_bytes, "exact"),
+        ("input_bytes", boundary.input_bytes, "exact"),
+        ("forward_flops", boundary.flops, "exact"),
+    ]
+    if boundary.ratio is not None:
+        facts.append(("ratio", boundary.ratio, "bound" if boundary.is_partial else "exact"))
+    cut = boundary.cut
+    if cut is not None:
+        share = cut.moved_flops / boundary.flops if boundary.flops else None
+        facts += [
+            ("cut_after", cut.after.name, "exact"),
+            ("cut_bytes", cut.bytes, "exact"),
+            ("moved_flops", cut.moved_flops, "exact"),
+            ("moved_share", share, "exact"),
+            ("moved_instructions", cut.moved_instructions, "exact"),
+        ]
+    return facts
 
 
 def stages(

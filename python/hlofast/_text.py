@@ -319,6 +319,9 @@ class Printer:
                 self.heading(head)
                 for start, text in lines:
                     self.paragraph(f"  {start}: ", text)
+            if limit is not None and (more := len(section.paragraphs) - limit) > 0:
+                self.line()
+                self.line(f"and {more:,} more")
             return
         fields = [table.field(name) for name in section.columns if says_something(table, name)]
         shown = table if limit is None else table.top(limit)
@@ -329,14 +332,6 @@ class Printer:
         rows = list(zip(*columns, strict=True))
         self.table(section.title, [heading_of(field) for field in fields], rows, len(table))
 
-    def unknown_products(self, products: Sequence[dict[str, Any]]) -> None:
-        """Name the matrix products whose size is not known, which no sum holds."""
-        if products:
-            self.line()
-            shown = names([row["name"] for row in products])
-            text = f"{counted(len(products), 'product')} whose size is not known: {shown}"
-            self.paragraph("unknown: ", text)
-
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], total: int
     ) -> None:
@@ -344,12 +339,14 @@ class Printer:
         if not rows:
             return
         more = "" if total == len(rows) else f" (first {len(rows)} of {total:,})"
-        self.stream.write("\n")
+        if title:
+            self.stream.write("\n")
         self.columns(title + more, columns, rows)
 
     def columns(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A title, and rows below the names of their columns; numbers to the right."""
-        self.heading(title)
+        if title:
+            self.heading(title)
         columns = [printable(column) for column in columns]
         numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
-    from hlofast._cost import Utilization
     from hlofast._measurements import Measurements
     from hlofast._module import Module
+    from hlofast._utilization import Utilization
 
 BOUNDS = ("none", "compute", "memory", "communication", "launch", "unknown")
 """What may limit an instruction, by the codes of the column `bound`."""

@@ -262,7 +262,24 @@ def with_source(table: Table) -> Table:
     """`table` with a column `source`: file and line, unknown without a file."""
     places = zip(table.values("source_file"), table.values("source_line"), strict=True)
     texts = [file if file is None or line is None else f"{file}:{line}" for file, line in places]
-    return Table([*table._described(), (_SOURCE, column_of(_SOURCE, texts))])
+    return with_columns(table, [(_SOURCE, texts)])
+
+
+def with_columns(table: Table, columns: Iterable[tuple[Field, Iterable[Any]]]) -> Table:
+    """`table` with further columns behind its own."""
+    further = ((field, column_of(field, values)) for field, values in columns)
+    return Table([*table._described(), *further])
+
+
+_SHARE = Field("ratio", "share", "Its part of the sum of all rows.", nullable=True)
+
+
+def with_share(table: Table, name: str) -> Table:
+    """`table` with a column `share`: the part of each value of column `name` in their sum."""
+    values = table.values(name)
+    whole = sum(value or 0 for value in values)
+    shares = [None if value is None or not whole else value / whole for value in values]
+    return Table([*table._described(), (_SHARE, column_of(_SHARE, shares))])
 
 
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:

@@ -47,8 +47,7 @@ class Program:
     def __init__(self, declaration: Declaration, module: Module) -> None:
         self.declaration = declaration
         self.module = module
-        self.summary: dict[str, Any] = module.summary(shapes=0)
-        self.is_partitioned = self.summary["status"] not in ("unoptimised", "annotated")
+        self.is_partitioned = not module.summary().is_whole
         """Whether shapes are those of one device."""
 
     @cached_property

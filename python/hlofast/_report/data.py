@@ -7,7 +7,6 @@ from os import PathLike
 
 from hlofast import _text as output
 from hlofast.cli import collectives as say_collectives
-from hlofast.cli import summary as say_summary
 from hlofast.cli import time as say_time
 
 TYPE_CHECKING = False
@@ -134,7 +133,7 @@ class Analyses:
         config: Declaration | EffectiveConfig | str | PathLike[str] | None,
     ) -> None:
         self.module = module
-        self.summary: dict[str, Any] = module.summary(shapes=1)
+        self.summary = module.summary()
         self.cost = module.cost()
         self.collectives = module.collectives(mesh)
         self.time: Time | None = None
@@ -183,18 +182,21 @@ class Analyses:
 def contents(found: Analyses, path: str | None) -> Contents:
     """The page about a module."""
     module, summary = found.module, found.summary
-    counts = summary["counts"]
+    values = summary.values
     mesh = found.collectives.mesh
-    devices = say_summary.devices(summary)
+    devices = _devices(values)
     facts = [
         ("file", path or module.path or "not from a file"),
-        ("status", f"{summary['status']} ({summary['status_reason']})"),
-        ("backend", say_summary.backend(summary)),
+        ("status", f"{summary.status} ({values['status_reason']})"),
+        (
+            "backend",
+            f"{summary.backend} ({values['backend_reason']})" if summary.backend else "unknown",
+        ),
         (
             "size",
-            f"{output.counted(counts['instructions'], 'instruction')} in "
-            f"{output.counted(counts['computations'], 'computation')}"
-            f"{say_summary.implicit(counts['implicit_instructions'])}",
+            f"{output.counted(values['instructions'], 'instruction')} in "
+            f"{output.counted(values['computations'], 'computation')}"
+            f"{_implied(values['implicit_instructions'])}",
         ),
         *([("devices", devices)] if devices else ()),
         ("device", UNKNOWN_DEVICE if found.time is None else _device(found.time)),
@@ -208,6 +210,18 @@ def contents(found: Analyses, path: str | None) -> Contents:
     statements = [*_findings(found), *sections.advice(found)]
     parts = sections.of_module(found)
     return Contents(module.name, "module", facts, _verdict(found), statements, parts, found)
+
+
+def _devices(values: dict[str, Any]) -> str:
+    """Empty where both are 1, which is also what headers without these attributes mean."""
+    partitions, replicas = values["num_partitions"], values["replica_count"]
+    if partitions == replicas == 1:
+        return ""
+    return f"{output.counted(partitions, 'partition')}, {output.counted(replicas, 'replica')}"
+
+
+def _implied(count: int) -> str:
+    return f"; the text implies {count:,} more" if count else ""
 
 
 def _mesh(found: Analyses, mesh: Mesh) -> str:
@@ -247,7 +261,7 @@ def _verdict(found: Analyses) -> list[Figure]:
     flops = int(found.cost.flops)
     known = found.cost.flops_by_provenance
     note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
-    if found.summary["status"] in ("unoptimised", "annotated"):
+    if found.summary.is_whole:
         note = f"{output.share(known.get('exact', 0), flops)} exact; of all devices together"
     figures.append(Figure("flops", "FLOPs", flops, short(flops, "FLOP"), note))
     moved = (found.cost.bytes_read or 0) + (found.cost.bytes_written or 0)

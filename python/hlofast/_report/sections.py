@@ -17,7 +17,6 @@ from hlofast._report.data import (
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
-from hlofast.cli import cost as say_cost
 from hlofast.cli import remat as say_remat
 from hlofast.cli import time as say_time
 
@@ -102,7 +101,9 @@ def _memory(found: Analyses) -> Section:
         ),
     ]
     chart = charts.memory(memory, found.values)
-    return Section("memory", title, facts=facts, charts=[chart], sheets=sheets, notes=memory.notes)
+    return Section(
+        "memory", title, facts=facts, charts=[chart], sheets=sheets, notes=map(str, memory.notes)
+    )
 
 
 def live_values(found: Analyses) -> Sheet | None:
@@ -216,7 +217,7 @@ def _scopes(found: Analyses) -> Section:
         facts=facts,
         charts=[scopes(cost, "flops"), scopes(cost, "bytes_accessed")],
         sheets=sheets,
-        notes=[note["text"] for note in say_cost._notes(cost)],
+        notes=[note.text for note in cost.notes],
     )
 
 
@@ -313,11 +314,7 @@ def _matmuls(found: Analyses) -> Section:
             f"{output.quantity(flops, 'FLOP')}, {output.share(flops, found.cost.flops)} of all",
         ),
     ]
-    rows = found.cost._data.unknown_products().tolist()
-    unknown = ""
-    if rows:
-        names = output.names([found.module[row].name for row in rows[:20]], len(rows))
-        unknown = f"{output.counted(len(rows), 'product')} whose size is not known: {names}."
+    unknown = "".join(f"{note}." for note in table.notes if note.code == "unknown-products")
     sheets = [_sheet("matmuls", "Matrix products", table, columns, sort="flops")]
     return Section("matmuls", "Matrix products", facts=facts, sheets=sheets, unknown=unknown)
 
@@ -406,12 +403,12 @@ def _remat(found: Analyses) -> Section:
 
 def _parameters(found: Analyses) -> Section:
     """What goes in: sizes, shardings, donation."""
-    entry = found.summary["entry"]
     mesh = found.collectives.mesh
     rows = []
     replicated = 0
+    values = found.summary.values
     inputs = {one.parameter_number: one for one in found.module.entry.parameters}
-    for port in entry["parameters"]:
+    for port in found.summary.parameters:
         one = inputs.get(port["number"])
         sharding = None if one is None else one.sharding
         spec = ""
@@ -434,9 +431,9 @@ def _parameters(found: Analyses) -> Section:
     facts = [
         (
             "parameters",
-            f"{output.counted(len(rows), 'value')}, {output.size(entry['parameter_bytes'])}",
+            f"{output.counted(len(rows), 'value')}, {output.size(values['parameter_bytes'])}",
         ),
-        ("results", output.size(entry["output_bytes"])),
+        ("results", output.size(values["output_bytes"])),
         ("replicated", output.size(replicated) if replicated else ""),
     ]
     columns = (

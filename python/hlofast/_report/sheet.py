@@ -1,91 +1,73 @@
-"""`Sheet`: a table of a page, with what its columns mean."""
+"""`Sheet`: columns of a table as a page shows them."""
 
 from __future__ import annotations
 
-from array import array
-
+from hlofast._core import Field, TextColumn
 from hlofast._report.pack import Block, Words
+from hlofast.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from hlofast._core import Column
-
-KINDS = ("text", "code", "integer", "bytes", "flops", "seconds", "share", "float", "row")
-"""How a column is shown: `code` is text of the program, `row` an instruction by its number,
-shown by its name."""
-_LARGEST = 2**63 - 1
-
-
-class Field:
-    """A column: its key, what stands above it, how it is shown, its values."""
-
-    __slots__ = ("key", "kind", "label", "unknown", "values")
-
-    def __init__(
-        self,
-        key: str,
-        label: str,
-        kind: str,
-        values: Words | Column | array[Any] | Sequence[Any],
-        unknown: int | None = -1,
-    ) -> None:
-        if kind not in KINDS:
-            raise ValueError(f"no kind {kind!r}; one of {', '.join(KINDS)}")
-        self.key = key
-        self.label = label
-        self.kind = kind
-        self.unknown = unknown
-        """The number that stands for what is not known; None if there is no such."""
-        self.values: Any
-        if kind in ("text", "code"):
-            # Columns of these kinds hold texts, which the union of all kinds cannot say.
-            self.values = values if isinstance(values, Words) else Words.of(values)  # type: ignore[arg-type]
-        elif isinstance(values, list | tuple):
-            is_real = kind in ("seconds", "share", "float")
-            missing: Any = float("nan") if is_real else self.unknown
-            known = [missing if value is None else value for value in values]
-            if not is_real:
-                known = [min(max(value, -_LARGEST - 1), _LARGEST) for value in known]
-            self.values = array("d" if is_real else "q", known)
-        else:
-            self.values = values
-
-    def __len__(self) -> int:
-        return len(self.values)
+_KINDS = {
+    "instruction": "row",
+    "bytes": "bytes",
+    "flops": "flops",
+    "seconds": "seconds",
+    "ratio": "share",
+    "text": "text",
+    "word": "text",
+    "axes": "text",
+    "flag": "text",
+}
+"""How the kinds of fields are shown: row is an instruction by its number, shown by its name. Other \
+texts are code, other numbers integers or floats."""
 
 
 class Sheet:
-    """Named columns with a caption."""
+    """Columns of a table, with a caption."""
 
-    __slots__ = ("caption", "fields", "key", "note", "sort")
+    __slots__ = ("caption", "fields", "key", "note", "sort", "table")
 
     def __init__(
         self,
         key: str,
         caption: str,
-        fields: Iterable[Field],
+        table: Table,
+        columns: Iterable[str] | None = None,
         *,
         note: str = "",
         sort: str | None = None,
     ) -> None:
         self.key = key
         self.caption = caption
-        self.fields = tuple(fields)
+        self.table = table
+        """All columns."""
+        self.fields = tuple(map(table.field, table.columns if columns is None else columns))
+        """What the columns are that are shown."""
         self.note = note
         """How the figures are to be taken."""
         self.sort = sort
         """The column that the rows are shown by at first, largest first; None for their order."""
 
     def __len__(self) -> int:
-        return len(self.fields[0]) if self.fields else 0
+        return len(self.table)
 
-    def values(self, key: str) -> list[Any]:
-        """Column `key`."""
-        (found,) = (field for field in self.fields if field.key == key)
-        return list(found.values.tolist())
+    def kind(self, field: Field) -> str:
+        """How a column is shown: text, code, integer, bytes, flops, seconds, share, float, row."""
+        known = _KINDS.get(field.kind)
+        if known is not None:
+            return known
+        column = self.table._columns[field.name]
+        if isinstance(column, TextColumn):
+            return "code"
+        return "float" if column.dtype == "float64" else "integer"
+
+    def values(self, name: str) -> list[Any]:
+        """Column `name`, None for what is unknown."""
+        return self.table.values(name)
 
     def packed(self, block: Block) -> dict[str, Any]:
         """The sheet as a page has it, its columns in `block`."""
@@ -95,28 +77,41 @@ class Sheet:
             "note": self.note,
             "rows": len(self),
             "sort": self.sort,
-            "columns": [_packed(field, block) for field in self.fields],
+            "columns": [self._packed(field, block) for field in self.fields],
         }
 
-
-def _packed(field: Field, block: Block) -> dict[str, Any]:
-    packed: dict[str, Any] = {"key": field.key, "label": field.label, "kind": field.kind}
-    if isinstance(field.values, Words):
-        return packed | block.words(field.values)
-    if field.unknown is not None:
-        packed["unknown"] = field.unknown
-    return packed | {"data": block.place(field.values)}
+    def _packed(self, field: Field, block: Block) -> dict[str, Any]:
+        kind = self.kind(field)
+        packed: dict[str, Any] = {
+            "key": field.name,
+            "label": field.label,
+            "kind": kind,
+        }
+        if kind in ("text", "code"):
+            values = self.values(field.name)
+            if field.kind == "flag":
+                values = ["" if value is None else "yes" if value else "no" for value in values]
+            return packed | block.words(Words.of(values))
+        if field.unknown is not None:
+            packed["unknown"] = field.unknown
+        column: Any = self.table._columns[field.name]
+        return packed | {"data": block.place(column)}
 
 
 def sheet_of(
     key: str,
     caption: str,
     rows: Sequence[Mapping[str, Any]],
-    columns: Iterable[tuple[str, str, str]],
+    columns: Iterable[Field | tuple[str, str, str]],
     **options: Any,
 ) -> Sheet:
-    """A sheet of rows: `columns` are (key, label, kind)."""
-    fields = [
-        Field(name, label, kind, [row[name] for row in rows]) for name, label, kind in columns
-    ]
-    return Sheet(key, caption, fields, **options)
+    """A sheet of rows; columns that no table has are their name, heading and kind."""
+    fields = [one if isinstance(one, Field) else field_of(*one) for one in columns]
+    table = Table.of((field, [row[field.name] for row in rows]) for field in fields)
+    return Sheet(key, caption, table, **options)
+
+
+def field_of(name: str, label: str, kind: str) -> Field:
+    """What a column is that only pages have."""
+    is_signed = kind == "number"
+    return Field(kind, name, f"{label.capitalize()}.", label=label, nullable=True, signed=is_signed)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
-from hlofast import _core
+from hlofast import _core, _text
+from hlofast._core import Field
 from hlofast._extras import library
+from hlofast._result import Fact, Note, Result, Section
 from hlofast._scan import formats
+from hlofast._scan.found import Tables
 from hlofast._scan.progress import Progress
 from hlofast.errors import WorkerError
-from hlofast.table import Table
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,13 +48,33 @@ _REQUESTS = 8
 _SETTLED = 2.0
 
 
-class Scan:
+_SHOWN = ("program", "host", "files", "status", "flops", "wire_bytes", "live_peak", "device")
+_FAILURES = ("path", "line", "column", "reason")
+
+
+class Scan(Result):
     """What a scan found: in memory, or where it was written.
 
     `scan["modules"]` is a `Table`; `to_arrow`, `to_pandas` and `to_polars` give one table to those
-    libraries, `to_duckdb` all of them to a connection. In tables what is unknown is -1, NaN or
-    empty as everywhere in hlofast; elsewhere it is null.
+    libraries, `to_duckdb` all of them to a connection. What is unknown is None, a null or masked,
+    as in every table.
     """
+
+    VERB = "scan"
+    FACTS = (
+        Field("path", "dataset", "Where the tables are written; unknown if they are in memory."),
+        Field("count", "read", "Files that were read in this scan.", adds_up=True),
+        Field("count", "failed", "Files that could not be read in this scan.", adds_up=True),
+        Field("count", "skipped", "Files that hold nothing to read.", adds_up=True),
+        Field("count", "unchanged", "Files whose rows the dataset already has.", adds_up=True),
+        Field(
+            "count",
+            "failed_before",
+            "Unchanged files that could not be read in an earlier scan.",
+            label="failed before",
+            adds_up=True,
+        ),
+    )
 
     def __init__(
         self,
@@ -79,26 +102,15 @@ class Scan:
 
     @property
     def files(self) -> Table:
-        """Every file, what it is and what became of it.
-
-        Columns: path, program, status (read, failed or skipped), reason, line and column (where
-        reading failed), kind, stage, step, pipeline, after_pass, before_pass, timestamp
-        (microseconds since 1970), module_id, module_path (the module that a memory file is about),
-        module_name, changelist, host, bytes, text_bytes (decompressed), modules, digest (XXH3 of
-        the bytes, 128 bits).
-        """
+        """Every file, what it is and what became of it; `fields` says what the columns are."""
         return self["files"]
 
     @property
     def programs(self) -> Table:
         """The compilations that the files belong to, each with the figures of its last stage.
 
-        Columns: program, module_name, module_id, host, timestamp, changelist, files, bytes,
-        module_files, memory_files, canonical (the file that stands for it), before, after, partner
-        (the program with the other half of a compilation). Of the canonical module: line and label
-        (where in a log, and what that calls it), stage, status, instructions, fingerprint, flops,
-        bytes_read, bytes_written, collectives, wire_bytes, live_peak, xla_peak, device,
-        step_seconds; unknown where it could not be read, and without the table `modules`.
+        `fields` says what the columns are. The figures are those of the canonical module; they are
+        unknown where that could not be read, and without the table `modules`.
         """
         return self["programs"]
 
@@ -123,20 +135,67 @@ class Scan:
         """What some hosts compiled and others did not: a row per module name and fingerprint.
 
         Only hosts are compared that compiled a module of that name to that stage; a host is what
-        `programs` says it is. Columns: module_name, stage, fingerprint, hosts (those that have it,
-        comma-separated), other_hosts (those that have not), programs (how many), program (the first
-        of them), instructions, flops. Without rows if all hosts compiled the same.
+        `programs` says it is. Without rows if all hosts compiled the same.
         """
         from hlofast._programs import differing_hosts
 
         return differing_hosts(self.programs)
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """The tables that have rows."""
-        if self._folder is None:
-            return ("programs", *self._parts)
-        return self._stored().tables
+    def tables(self) -> Tables:
+        """The tables that have rows, by name; each is made when it is first asked for."""
+        names = self._stored().tables if self._folder is not None else ("programs", *self._parts)
+        return Tables(self, names)
+
+    @property
+    def title(self) -> str:
+        """How many files were found."""
+        return _text.counted(sum(self.counts.values()), "file")
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The dataset, and files by what became of them."""
+        before = {"dataset": self.path, "failed_before": len(self.failed_before)}
+        values: dict[str, Any] = before | self.counts
+        is_shown = {"dataset": self.path is not None, "failed_before": bool(self.failed_before)}
+        return tuple(
+            Fact(field, values[field.name])
+            for field in self.FACTS
+            if is_shown.get(field.name, True)
+        )
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the tables."""
+        notes = []
+        if self.is_started_over:
+            text = "the dataset was made anew, because its rows were made with other options"
+            notes.append(Note("started-over", text))
+        for target in self.unknown_targets:
+            text = f"a dump names the device {target!r}, which is not known: no times for it"
+            notes.append(Note("unknown-target", text))
+        return tuple(notes)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The programs, what hosts compiled differently, what could not be read."""
+        programs = self.programs
+        shown = [name for name in _SHOWN if name in programs]
+        fields = [field for field in _core._scan_fields("files") if field.name in _FAILURES]
+        fields.sort(key=lambda field: _FAILURES.index(field.name))
+        failed = [
+            [row[name] for name in _FAILURES] for row in (*self.failures, *self.failed_before)
+        ]
+        columns = ("module_name", "fingerprint", "flops", "hosts", "other_hosts")
+        return (
+            Section("programs", "Programs", programs, shown),
+            Section(
+                "differing_hosts",
+                "Compiled otherwise by other hosts",
+                self.differing_hosts(),
+                columns,
+            ),
+            Section("failures", "Not read", of_rows(fields, failed), ("path", "line", "reason")),
+        )
 
     def _stored(self) -> Stored:
         from hlofast._scan.stored import Stored
@@ -198,9 +257,9 @@ class Scan:
         """What a SELECT over the tables gives, by duckdb; needs `hlofast[duckdb]`.
 
         All tables that were asked for are there under their names, with rows or without; nothing
-        else can be read, and nothing written. In the result null is -1, NaN or empty, as in other
-        tables; integers beyond 64 bits stand as the largest number there is, and what is neither
-        number nor text as text. A `ValueError` for what duckdb cannot answer, with its reason.
+        else can be read, and nothing written. Null is None in the result; integers beyond 64 bits
+        stand as the largest number there is, and what is neither number nor text as text. A
+        `ValueError` for what duckdb cannot answer, with its reason.
         """
         from hlofast._scan.query import Query
 

@@ -10,18 +10,19 @@ import warnings
 from importlib import import_module
 from io import TextIOWrapper
 
-from hlofast import _scan
+from hlofast import _scan, _text
 from hlofast._core import Field
 from hlofast._extras import library
 from hlofast._files import replacing
+from hlofast._result import Note, Result, Section, rows_of
 from hlofast._scan import formats
 from hlofast._scan.folder import MANIFEST
 from hlofast._scan.stored import ReadFolder
-from hlofast.table import Table, column_of
+from hlofast.table import Table, column_of, of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any, BinaryIO, TextIO
 
     from hlofast._core import Column, TextColumn
@@ -165,11 +166,12 @@ class Query:
 
     def table(self) -> Table:
         """All rows."""
-        rows = list(self.rows())
-        return Table(
-            _column(name, kind, [row[number] for row in rows])
-            for number, (name, kind) in enumerate(self.columns)
-        )
+        return _table(self.columns, list(self.rows()))
+
+    def answer(self, limit: int | None = None) -> Answer:
+        """The rows, at most `limit`, as a result."""
+        rows = list(self.rows(None if limit is None else limit + 1))
+        return Answer(self.sql, self.columns, rows[:limit], is_cut=len(rows) > len(rows[:limit]))
 
     def write(self, form: str, path: str | None, limit: int | None = None) -> None:
         """All rows, at most `limit`, as `form` (parquet, jsonl, csv) into a file.
@@ -225,6 +227,72 @@ class Query:
                 writer.write_batch(part)
                 if left == 0:
                     break
+
+
+_COLUMNS = (
+    Field("name", "name", "What the query calls the column."),
+    Field("word", "type", "Its type in DuckDB."),
+)
+
+
+class Answer(Result):
+    """The rows that a query gives, or the first of them."""
+
+    __slots__ = ("_rows", "columns", "is_cut", "sql")
+
+    VERB = "query"
+
+    def __init__(
+        self, sql: str, columns: list[tuple[str, str]], rows: list[list[Any]], *, is_cut: bool
+    ) -> None:
+        self.sql = sql
+        """The query."""
+        self.columns = columns
+        """Names and DuckDB's types."""
+        self.is_cut = is_cut
+        """Whether there are more rows."""
+        self._rows = rows
+
+    @property
+    def title(self) -> str:
+        """How many rows there are."""
+        count = _text.counted(len(self._rows), "row")
+        return f"First {count}" if self.is_cut else count
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Whether rows are left out."""
+        if not self.is_cut:
+            return ()
+        return (Note("cut", "there are more rows: --limit 0 gives all", rows=len(self._rows)),)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The rows."""
+        return (Section("rows", "", _table(self.columns, self._rows)),)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """The rows, and what their columns are."""
+        return (Section("columns", "Columns", of_rows(_COLUMNS, self.columns)), *self.sections())
+
+    def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:
+        """As JSON has it: the query, its columns and rows, with lists and structures in them."""
+        names = [name for name, _ in self.columns]
+        return {
+            "name": self.sql,
+            "facts": {},
+            "tables": {
+                "columns": rows_of(of_rows(_COLUMNS, self.columns), None),
+                "rows": [dict(zip(names, row, strict=True)) for row in self._rows],
+            },
+            "notes": [note.to_dict() for note in self.notes],
+        }
+
+
+def _table(columns: list[tuple[str, str]], rows: list[list[Any]]) -> Table:
+    return Table(
+        _column(name, kind, [row[number] for row in rows])
+        for number, (name, kind) in enumerate(columns)
+    )
 
 
 def _csv_cell(value: Any) -> Any:
@@ -287,20 +355,26 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+_CODES = {"UINTEGER": "I", "DOUBLE": "d", "FLOAT": "d"}
+"""Types of duckdb as those of `array`; integers of others are 64 bits wide."""
+
+
 def _column(name: str, kind: str, values: list[Any]) -> tuple[Field, Column | TextColumn]:
     """A column of an answer, by duckdb's type and by what is in it."""
     doc = f"What the query calls {name}, a {kind} of duckdb."
     known = [value for value in values if value is not None]
     has_nulls = len(known) < len(values)
     if kind == "BOOLEAN" and not has_nulls:
-        flags = Field("flag", name, doc)
+        flags = Field("flag", name, doc, label=name)
         return flags, column_of(flags, values)
     if all(isinstance(value, bool | int | float) for value in known) and (
         known or kind != "VARCHAR"
     ):
-        numbers = Field("number", name, doc, nullable=has_nulls, signed=True)
-        return numbers, column_of(numbers, values, "d" if kind in {"DOUBLE", "FLOAT"} else "")
-    texts = Field("text", name, doc, nullable=has_nulls)
+        numbers = Field("number", name, doc, label=name, nullable=has_nulls, signed=True)
+        # The number that stands for null needs 64 bits.
+        code = "" if kind == "UINTEGER" and has_nulls else _CODES.get(kind, "")
+        return numbers, column_of(numbers, values, code)
+    texts = Field("text", name, doc, label=name, nullable=has_nulls)
     return texts, column_of(texts, [None if value is None else str(value) for value in values])
 
 

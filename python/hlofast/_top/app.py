@@ -13,12 +13,12 @@ from textual.widgets import DataTable, Footer, Input, OptionList, Sparkline, Sta
 from textual.widgets.option_list import Option
 
 from hlofast import _text as output
+from hlofast._show import Shown
 from hlofast._top.view import MOST, View, sheets
-from hlofast.cli.show import _instruction as described
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ClassVar
+    from typing import ClassVar
 
     from textual.binding import BindingType
 
@@ -215,7 +215,7 @@ class Details(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The widgets."""
-        yield Static(_facts(described(self.instruction)), id="facts")
+        yield Static(_facts(Shown(self.module, self.instruction)), id="facts")
         yield DataTable(cursor_type="row", zebra_stripes=True)
         yield Footer()
 
@@ -268,19 +268,15 @@ def _verdict(contents: Contents) -> Text:
     return text
 
 
-def _facts(facts: dict[str, Any]) -> Text:
-    text = Text(output.printable(facts["instruction"]), style="bold")
-    source = facts["source_file"]
-    for label, value in (
-        ("opcode", facts["opcode"]),
-        ("computation", facts["computation"]),
-        ("shape", facts["shape"]),
-        ("bytes", output.size(facts["bytes"])),
-        ("calls", ", ".join(facts["called_computations"])),
-        ("op_name", facts["op_name"]),
-        ("source", f"{source}:{facts['source_line']}" if source else ""),
-        *((key, value) for key, value in facts["attributes"].items() if key != "metadata"),
-    ):
+def _facts(shown: Shown) -> Text:
+    text = Text(output.printable(shown.title), style="bold")
+    facts = [
+        (fact.field.label, output.figure(fact.field, fact.value))
+        for fact in shown.facts
+        if fact.name not in ("kind", "module")
+    ]
+    rows = shown.tables["attributes"]
+    for label, value in (*facts, *((row["key"], row["value"]) for row in rows)):
         if value:
             text.append(f"\n{output.printable(label)} ", style="not bold dim")
             text.append(output.label(output.printable(str(value))), style="not bold")

@@ -47,6 +47,7 @@ VERBS = {
     "scan": "everything in dump directories: programs, or a dataset of all modules",
     "query": "SQL over the tables of a scan: a dataset, or dumps",
     "fmt": "print modules as canonical HLO text",
+    "schema": "the JSON Schema of what a verb prints with --json",
     "guide": "the user guide: questions answered from a dump to a decision, with dumps to try",
 }
 

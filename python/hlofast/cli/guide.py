@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 
 from hlofast import _text as output
-from hlofast.cli import DONE, UNREADABLE, USAGE, inputs
+from hlofast._core import Field
+from hlofast._result import Fact, Result, Section
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, results
+from hlofast.table import of_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
+    from collections.abc import Iterable
 
 EXAMPLES = """\
 examples:
@@ -19,13 +22,12 @@ examples:
   hlofast guide --all | less       all of it
   hlofast guide -o guide           all of it, the pictures and the dumps, into the folder `guide`
   hlofast guide -o guide.html      all of it and the pictures, as one page for a browser
-  hlofast guide --json | jq -r '.pages[].commands[]'
+  hlofast guide --json | jq -r '.results[].tables.commands[].command'
 
 Commands behind a `$` can be typed in the folder that -o writes. The pages are Markdown, for any
 editor or viewer; where the output is no terminal they are printed as they are. The page for a
 browser needs markdown-it-py (pip install 'hlofast[guide]').
 """
-VERSION = 1
 PAGES = ("start", "mfu", "memory", "axes", "remat", "compiler", "protobuf")
 """Names of the pages, in the order of reading."""
 ARCHIVE = "examples.tar.xz"
@@ -46,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="write pages, pictures and dumps into a folder, or a page that ends in .html",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    results.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,8 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
             return UNREADABLE
     pages = [Page(each) for each in PAGES if name is None or each == name]
     if arguments.json:
-        document = {"pages": [page.describe() for page in pages], "files": written}
-        output.print_json("guide", VERSION, document)
+        shower = results.Shower(Guide, arguments)
+        shower.show(Guide(pages, written))
+        shower.end([])
         return DONE
     printer = output.Printer()
     if written is not None:
@@ -102,11 +105,11 @@ class Page:
         """The page's heading."""
         return self.text.partition("\n")[0].lstrip("# ")
 
-    def describe(self) -> dict[str, Any]:
-        """The page in JSON."""
+    @property
+    def commands(self) -> list[str]:
+        """The commands whose output it shows."""
         lines = self.text.splitlines()
-        commands = [line.removeprefix(_PROMPT) for line in lines if line.startswith(_PROMPT)]
-        return {"name": self.name, "title": self.title, "text": self.text, "commands": commands}
+        return [line.removeprefix(_PROMPT) for line in lines if line.startswith(_PROMPT)]
 
     def show(self, printer: output.Printer, *, is_first: bool) -> None:
         """Print the page; a terminal gets headings and commands in bold instead of their marks."""
@@ -121,6 +124,50 @@ class Page:
             if line.startswith(("#", _PROMPT)):
                 line = printer.styled(line.lstrip("# "), "1")
             printer.stream.write(line + "\n")
+
+
+_NAME = Field("name", "page", "The name of the page.")
+_PAGE = (
+    _NAME,
+    Field("text", "title", "The question that it answers, or what it is about."),
+    Field("text", "text", "The page in Markdown."),
+)
+_COMMAND = (_NAME, Field("text", "command", "A command whose output the page shows."))
+_FILE = (Field("path", "file", "A file that -o wrote, or had written before."),)
+
+
+class Guide(Result):
+    """Pages of the guide, and the files that were written."""
+
+    __slots__ = ("files", "pages")
+
+    VERB = "guide"
+    FACTS = (Field("count", "files", "Files that -o wrote, or had written before."),)
+
+    def __init__(self, pages: Iterable[Page], files: list[str] | None = None) -> None:
+        self.pages = tuple(pages)
+        self.files = files
+
+    @property
+    def title(self) -> str:
+        """What it is."""
+        return "the user guide"
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """How many files were written."""
+        return () if self.files is None else (Fact(self.FACTS[0], len(self.files)),)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The pages, the commands in them, the files."""
+        pages = [(page.name, page.title, page.text) for page in self.pages]
+        commands = [(page.name, command) for page in self.pages for command in page.commands]
+        files = [(name,) for name in self.files or ()]
+        return (
+            Section("pages", "Pages", of_rows(_PAGE, pages), ("page", "title")),
+            Section("commands", "Commands", of_rows(_COMMAND, commands)),
+            Section("files", "Files", of_rows(_FILE, files)),
+        )
 
 
 class _TakenError(Exception):

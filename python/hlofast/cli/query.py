@@ -7,13 +7,11 @@ import sys
 
 from hlofast import _scan
 from hlofast import _text as output
-from hlofast.cli import UNREADABLE, USAGE, inputs
+from hlofast.cli import UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
-
     from hlofast._scan.query import Query
 
 EXAMPLES = f"""\
@@ -28,7 +26,6 @@ Tables are {", ".join(("programs", *_scan._TABLES))}; instructions
 only if the scan was asked for them. SQL is DuckDB's; a query can read nothing but these tables and
 write nothing. What is not known is null.
 """
-VERSION = 1
 _SHOWN = 100
 _FORMATS = _scan.formats.FORMATS
 
@@ -50,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"rows at most, 0 for all (default: all; {_SHOWN} in a table for people)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    results.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -128,46 +125,15 @@ def _warn(found: _scan.Scan) -> None:
         inputs.complain(f"{found.path}: {what} left out, as parts are gone or cut; scan again")
 
 
-def _give(answer: Query, arguments: argparse.Namespace) -> None:
+def _give(query: Query, arguments: argparse.Namespace) -> None:
     limit = arguments.limit or None
     if arguments.format:
-        answer.write(arguments.format, arguments.out, limit)
-    elif arguments.json:
-        _print_json(answer, arguments, limit)
-    else:
-        _print(answer, _SHOWN if arguments.limit is None else limit)
+        query.write(arguments.format, arguments.out, limit)
+        return
+    from hlofast._scan.query import Answer
 
-
-def _print_json(answer: Query, arguments: argparse.Namespace, limit: int | None) -> None:
-    rows, is_cut = _taken(answer, limit)
-    names = [name for name, _ in answer.columns]
-    document: dict[str, Any] = {
-        "path": arguments.path,
-        "sql": answer.sql,
-        "columns": [{"name": name, "type": kind} for name, kind in answer.columns],
-        "rows": [dict(zip(names, row, strict=True)) for row in rows],
-        "is_cut": is_cut,
-    }
-    output.print_json("query", VERSION, document)
-
-
-def _taken(answer: Query, limit: int | None) -> tuple[list[list[Any]], bool]:
-    """The rows, and whether there are more."""
-    rows = list(answer.rows(None if limit is None else limit + 1))
-    return (rows, False) if limit is None else (rows[:limit], len(rows) > limit)
-
-
-def _print(answer: Query, limit: int | None) -> None:
-    rows, is_cut = _taken(answer, limit)
-    printer = output.Printer()
-    shown = [[_cell(value) for value in row] for row in rows]
-    count = output.counted(len(rows), "row")
-    title = f"First {count}; --limit 0 for all" if is_cut else count
-    printer.columns(title, [name for name, _ in answer.columns], shown)
-
-
-def _cell(value: Any) -> object:
-    """A value as tables for people have it."""
-    if isinstance(value, float):
-        return output.Figure(f"{value:.6g}")
-    return value if value is None or isinstance(value, int) else str(value)
+    if not arguments.json and arguments.limit is None:
+        limit = _SHOWN
+    shower = results.Shower(Answer, arguments, limit=None)
+    shower.show(query.answer(limit))
+    shower.end([])

@@ -32,12 +32,18 @@ def add_usual(parser: argparse.ArgumentParser) -> None:
     inputs.add_context(parser)
 
 
+class UnusableError(Exception):
+    """Arguments that make no sense for a module; the message says why."""
+
+
 class Shower:
     """Shows results one by one; JSON comes as one document at the end."""
 
-    def __init__(self, kind: type[Result], arguments: argparse.Namespace) -> None:
+    def __init__(
+        self, kind: type[Result], arguments: argparse.Namespace, limit: int | None = 10
+    ) -> None:
         self._kind = kind
-        self._limit: int | None = getattr(arguments, "top", 10) or None
+        self._limit: int | None = getattr(arguments, "top", limit) or None
         self._printer = None if arguments.json else _text.Printer()
         self._documents: list[dict[str, Any]] = []
 
@@ -80,15 +86,28 @@ def run_modules(
 ) -> int:
     """Show what `analyse` finds in every module that the arguments select; the exit code.
 
-    Modules have the context that the arguments of `inputs.add_context` describe.
+    Modules have the context that the arguments of `inputs.add_context` describe. One that
+    cannot be analysed, which is an `UnusableError`, a `ValueError` or an `OverflowError` of `analyse`,
+    is told and left out.
     """
-    from hlofast.cli import inputs
+    from hlofast.cli import USAGE, inputs
+    from hlofast.errors import ContextError
 
     reader = inputs.Reader(arguments)
     reader.context = inputs.read_context(arguments)
     shower = Shower(kind, arguments)
+    code = 0
     for found in reader:
-        result, sections = analyse(found)
-        shower.show(result, sections, found)
+        try:
+            result, sections = analyse(found)
+        except ContextError:
+            raise  # Ends the command line.
+        except UnusableError as error:
+            inputs.complain(str(error))
+            code = USAGE
+        except (ValueError, OverflowError) as error:
+            reader.failed(found.path, error)
+        else:
+            shower.show(result, sections, found)
     shower.end(reader.errors)
-    return reader.exit_code()
+    return reader.exit_code() or code

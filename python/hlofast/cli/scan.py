@@ -6,7 +6,7 @@ import sys
 
 from hlofast import _scan
 from hlofast import _text as output
-from hlofast.cli import UNREADABLE, USAGE, inputs
+from hlofast.cli import UNREADABLE, USAGE, inputs, results
 from hlofast.errors import WorkerError
 
 TYPE_CHECKING = False
@@ -32,10 +32,6 @@ where it was if the same command is given again; files that are new or changed a
 bytes. Nothing that cannot be read stops the rest: it is a row of the table `files`, with its
 reason, and the exit code is 3, also where the file is unchanged since and not read again.
 """
-VERSION = 1
-_HOSTS = ("hosts", "other_hosts")
-_DIGITS = 12
-"""Of a fingerprint in a table for people."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="scan again and again, with so many seconds in between (default 5)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    results.add_json(parser)
     output.add_top(parser)
 
 
@@ -132,11 +128,9 @@ def run(arguments: argparse.Namespace) -> int:
     code = UNREADABLE if found.counts["failed"] or found.failed_before else 0
     if to_stdout:
         return code
-    document = _document(found)
-    if arguments.json:
-        output.print_json("scan", VERSION, document)
-    else:
-        _print(output.Printer(), document, arguments.top or None)
+    shower = results.Shower(_scan.Scan, arguments)
+    shower.show(found)
+    shower.end([])
     return code
 
 
@@ -219,74 +213,6 @@ def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
         time.sleep(arguments.watch)
 
 
-def _document(found: Scan) -> dict[str, Any]:
-    programs = []
-    for row in found.programs:
-        known = {name: _known(value) for name, value in row.items()}
-        programs.append(known)
-    return {
-        "path": found.path,
-        "counts": found.counts,
-        "programs": programs,
-        "differing_hosts": [_differing(row) for row in found.differing_hosts()],
-        "failures": [
-            {name: _known(row[name]) for name in ("path", "reason", "line", "column")}
-            for row in (*found.failures, *found.failed_before)
-        ],
-        "failed_before": len(found.failed_before),
-        "unknown_targets": found.unknown_targets,
-        "is_started_over": found.is_started_over,
-    }
-
-
-def _differing(row: dict[str, Any]) -> dict[str, Any]:
-    known = {name: _known(value) for name, value in row.items()}
-    lists = {name: [host for host in row[name].split(", ") if host] for name in _HOSTS}
-    return known | lists
-
-
-def _known(value: Any) -> Any:
-    """None for what a table has for something unknown."""
-    return None if value in ("", -1) else output.finite(value)
-
-
-def _counts(counts: dict[str, int], failed_before: int = 0) -> str:
+def _counts(counts: dict[str, int]) -> str:
     words = [f"{count:,} {name}" for name, count in counts.items() if count]
-    if failed_before:
-        # The unchanged ones come last.
-        words[-1] += f" ({failed_before:,} of them failed before)"
     return f"{output.counted(sum(counts.values()), 'file')}: {', '.join(words) or 'none'}"
-
-
-def _print(printer: output.Printer, document: dict[str, Any], limit: int | None) -> None:
-    programs = document["programs"]
-    printer.heading(_counts(document["counts"], document["failed_before"]))
-    if document["path"] is not None:
-        printer.facts([("dataset", document["path"])])
-    if document["is_started_over"]:
-        printer.paragraph("note: ", "made anew, as earlier rows were made with other options")
-    columns = ["program", "host", "files", "status", "FLOP", "wire B", "live peak B", "device"]
-    fields = ("program", "host", "files", "status", "flops", "wire_bytes", "live_peak", "device")
-    rows = [[row[field] for field in fields] for row in programs[:limit]]
-    printer.table("Programs", columns, rows, len(programs))
-    differing = document["differing_hosts"]
-    shown = [
-        [
-            row["module_name"],
-            row["fingerprint"][:_DIGITS],
-            row["flops"],
-            output.label(", ".join(row["hosts"])),
-            output.label(", ".join(row["other_hosts"])),
-        ]
-        for row in differing[:limit]
-    ]
-    columns = ["module", "fingerprint", "FLOP", "hosts that have it", "and that have not"]
-    printer.table("Compiled otherwise by other hosts", columns, shown, len(differing))
-    failures = document["failures"]
-    shown = [
-        [f"{row['path']}{f', line {line}' if (line := row['line']) else ''}", row["reason"]]
-        for row in failures[:limit]
-    ]
-    printer.table("Not read", ["file", "reason"], shown, len(failures))
-    for target in document["unknown_targets"]:
-        printer.paragraph("note: ", f"no device {target!r}, which a dump names: no times for it")

@@ -206,13 +206,12 @@ def notes(time: Time, has_levels: bool) -> list[dict[str, Any]]:
     from hlofast._time import NO_AXES
 
     collectives = time.collectives
-    summary = time.module.summary(shapes=1)
     if not time.module.is_scheduled:
         note("unscheduled", "the module is not scheduled: its instructions ran in text order")
-    if summary["status"] in ("unoptimised", "annotated", "partitioned"):
+    if (summary := time.module.summary()).is_unfused:
         note(
             "unfused",
-            f"the module is {summary['status']}: instructions are not fused yet and move several "
+            f"the module is {summary.status}: instructions are not fused yet and move several "
             f"times the bytes that run",
         )
     if len(collectives) and time.mesh is None:

@@ -72,7 +72,7 @@ mod _core {
     #[pymodule_export]
     use crate::instruction::Instruction;
     #[pymodule_export]
-    use crate::lint::{_lint_codes, _lint_options};
+    use crate::lint::{_lint_options, _lint_rules};
     #[pymodule_export]
     use crate::literal::Literal;
     #[pymodule_export]

@@ -2,15 +2,15 @@
 
 use crate::held::Stage;
 use crate::table_builder::to_list;
-use hlofast::lint::{Code, Finding, Options};
+use hlofast::lint::{Finding, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// The names of all findings.
+/// The names of all findings, and what each is.
 #[pyfunction]
-pub fn _lint_codes() -> Vec<&'static str> {
-    Code::ALL.iter().map(|code| code.as_str()).collect()
+pub fn _lint_rules() -> Vec<(&'static str, &'static str)> {
+    hlofast::lint::rules().map(|(code, what)| (code.as_str(), what)).collect()
 }
 
 /// From where on something is a finding, by name.

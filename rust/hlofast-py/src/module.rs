@@ -241,10 +241,9 @@ impl Module {
         ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
     }
 
-    /// What the module is: status, backend, signature with bytes, donation, counts; `shapes` is
-    /// how many of the largest shapes to list.
+    /// What `hlofast.Summary` is made of; `shapes` is how many of the largest shapes to list.
     #[pyo3(signature = (*, shapes=10))]
-    fn summary<'py>(&self, py: Python<'py>, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
+    fn _summary<'py>(&self, py: Python<'py>, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
         crate::summary::summary(py, &self.held, shapes)
     }
 

@@ -13,6 +13,7 @@ use crate::comms::CollectiveKind;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::FullRematerialisation,
+    what: "arrays gathered only to be cut again",
     measure: Measure::Payload,
     find,
     message,

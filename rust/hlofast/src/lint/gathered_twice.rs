@@ -17,6 +17,7 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::GatheredTwice,
+    what: "a gather of what the devices hold already",
     measure: Measure::Payload,
     find,
     message,

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::LoopInvariantCollective,
+    what: "collectives in a loop that give the same in every iteration",
     measure: Measure::Payload,
     find,
     message,

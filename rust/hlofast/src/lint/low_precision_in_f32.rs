@@ -13,6 +13,7 @@ use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: Code::LowPrecisionInF32,
+    what: "matrix products of 32-bit copies of 16-bit parameters",
     measure: Measure::None,
     find,
     message,

@@ -14,6 +14,7 @@ use crate::comms::CollectiveKind;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::MissedReduceScatter,
+    what: "an all-reduce of whose result each device uses only its own part",
     measure: Measure::Wire,
     find,
     message,

@@ -75,6 +75,11 @@ const RULES: [Rule; Code::ALL.len()] = [
 /// The mesh of a program, worked out where a rule asks for it.
 pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 
+/// Every code and what it finds, in the order of the rules.
+pub fn rules() -> impl Iterator<Item = (Code, &'static str)> {
+    RULES.into_iter().map(|rule| (rule.code, rule.what))
+}
+
 /// The findings in `module`, those with most at stake first. They name the axes of `mesh`.
 pub fn lint<'a>(
     module: &'a Module,

@@ -6,6 +6,7 @@ use super::site::{Rule, Site};
 
 pub(super) const RULE: Rule = Rule {
     code: Code::NotOverlapped,
+    what: "asynchronous collectives with nothing scheduled between start and end",
     measure: Measure::Payload,
     find,
     message,

@@ -12,6 +12,7 @@ use crate::ir::{Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: Code::OneHotMatmul,
+    what: "matrix products with a one-hot matrix, where a gather would do",
     measure: Measure::None,
     find,
     message,

@@ -9,6 +9,7 @@ use crate::flow::Phase;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::RecomputedCollectives,
+    what: "collectives that recomputation for the backward pass repeats",
     measure: Measure::Payload,
     find,
     message,

@@ -14,6 +14,7 @@ use crate::ir::{CallRole, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: Code::ReducedTwice,
+    what: "arrays that are all-reduced apart and then added, such as gradients of tied embeddings",
     measure: Measure::Payload,
     find,
     message,

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: Code::ReplicatedParameter,
+    what: "large parameters that several devices hold the same of, while others are sharded",
     measure: Measure::Memory,
     find,
     message,

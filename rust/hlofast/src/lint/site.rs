@@ -11,6 +11,8 @@ use std::cmp::Reverse;
 /// A rule: what it looks for and what it says.
 pub(super) struct Rule {
     pub code: Code,
+    /// What it finds, in help texts and tables of rules.
+    pub what: &'static str,
     pub measure: Measure,
     /// Appends the places where it applies.
     pub find: fn(&Program<'_>, &mut Vec<Site>),

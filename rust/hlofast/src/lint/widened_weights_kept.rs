@@ -13,6 +13,7 @@ use crate::remat::{ResidualKind, residuals};
 
 pub(super) const RULE: Rule = Rule {
     code: Code::WidenedWeightsKept,
+    what: "copies of weights in a wider type, kept from forward to backward",
     measure: Measure::Memory,
     find,
     message,

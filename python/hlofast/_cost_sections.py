@@ -1,0 +1,158 @@
+"""The tables of a module's cost as people see them."""
+
+from __future__ import annotations
+
+from hlofast import _text
+from hlofast._core import Field
+from hlofast._matmuls import instructions_of
+from hlofast._result import Section
+from hlofast.table import Table, of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from hlofast._cost import Cost
+
+KEYS = ("phase", "scope", "source", "source_file", "opcode", "dtype", "computation")
+"""What totals can be by."""
+_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
+_FLOPS_SHARE = Field("ratio", "flops_share", "Its part of all FLOPs.", label="share", nullable=True)
+_BYTES_SHARE = Field("ratio", "bytes_share", "Its part of all bytes.", label="share", nullable=True)
+_NOT_EXACT = Field(
+    "ratio",
+    "not_exact",
+    "The part of its FLOPs that is modelled, stated or in loops of unknown trip count.",
+    nullable=True,
+)
+_EXECUTED_ONLY = (
+    Field("bytes", "bytes_read", "Bytes read from memory space 0.", nullable=True),
+    Field("bytes", "bytes_written", "Bytes written to memory space 0.", nullable=True),
+    Field("bytes", "other_bytes_read", "Bytes read from other spaces.", nullable=True),
+    Field("bytes", "other_bytes_written", "Bytes written to other spaces.", nullable=True),
+    Field("flops", "exact_flops", "FLOPs that are known exactly.", nullable=True),
+)
+"""Columns that XLA's way of counting does not have."""
+_SHOWN = (
+    "key",
+    "instructions",
+    "flops",
+    "flops_share",
+    "not_exact",
+    "transcendentals",
+    "bytes_accessed",
+    "bytes_share",
+)
+_PROVENANCE = (
+    Field("word", "provenance", "How the FLOPs are known.", label="known"),
+    Field("flops", "flops", "FLOPs that are known so.", label="FLOP", adds_up=True),
+    _FLOPS_SHARE,
+)
+_COMPARED = (
+    Field("word", "figure", "What is compared."),
+    Field("number", "executed", "As executed.", label="as executed"),
+    Field("number", "xla", "What XLA's HloCostAnalysis says.", label="XLA's", signed=True),
+    Field("ratio", "share", "XLA's part of what is executed.", label="XLA's share", nullable=True),
+)
+_LOOPS = ("name", "trip_count", "multiplicity", "provenance", "reason")
+_BRANCHES = ("name", "branch", "computation", "is_counted", "flops", "bytes_accessed")
+
+
+def sections(
+    cost: Cost, by: str, depth: int, explain: bool, *, all_of_them: bool = False
+) -> Iterator[Section]:
+    """The sections that have something to say, or all of them."""
+    counted_once = " (counted once)" if cost.xla else ""
+    yield _groups(cost, by, depth)
+    yield Section("loops", f"Loops{counted_once}", _loops(cost), _LOOPS)
+    branches = cost.branches
+    yield Section("branches", "Branches, one execution each", branches, _BRANCHES)
+    if not cost.xla:
+        yield Section("provenance", "How the FLOPs are known", _provenance(cost))
+        spaces = cost.memory_spaces
+        if len(spaces) > 1 or all_of_them:
+            yield Section("memory_spaces", "By memory space", spaces)
+        yield Section("unpriced", "Custom calls of unknown cost (0 FLOPs counted)", cost.unpriced)
+        for name, title, rows in (
+            ("unknown_products", "Products of unknown size", cost._data.unknown_products()),
+            ("unknown", "Instructions of unknown cost", cost._data.unknown_rows()),
+        ):
+            if len(rows) or all_of_them:
+                yield Section(name, title, instructions_of(cost.module, rows.tolist()))
+    if explain:
+        yield _compared(cost)
+        yield _explained(cost)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _groups(cost: Cost, by: str, depth: int) -> Section:
+    """Totals by a key, those with most FLOPs first, with their shares."""
+    grouped = cost.by(by, depth=depth)
+    flops, moved = grouped.values("flops"), grouped.values("bytes_accessed")
+    columns: list[tuple[Field, Sequence[Any]]] = []
+    title = by.replace("_", " ")
+    for name in (by, "instructions", "flops", "transcendentals", "bytes_accessed"):
+        field = _KEY.replace(label=title) if name == by else grouped.field(name)
+        columns.append((field, grouped.values(name)))
+    nothing = [None] * len(grouped)
+    for own in _EXECUTED_ONLY:
+        columns.append((own, nothing if cost.xla else grouped.values(own.name)))
+    exact = nothing if cost.xla else grouped.values("exact_flops")
+    rows = zip(flops, exact, strict=True)
+    not_exact = [None if own is None else _share(every - own, every) for every, own in rows]
+    columns += [
+        (_FLOPS_SHARE, [_share(own, cost.flops) for own in flops]),
+        (_BYTES_SHARE, [_share(own, cost.bytes_accessed) for own in moved]),
+        (_NOT_EXACT, not_exact),
+    ]
+    order = sorted(range(len(grouped)), key=lambda row: (-flops[row], -moved[row]))
+    shown = [name for name in _SHOWN if not (cost.xla and name == "not_exact")]
+    to = f" to depth {depth}" if by == "scope" else ""
+    return Section("groups", f"By {title}{to}", Table.of(columns).take(order), shown)
+
+
+def _loops(cost: Cost) -> Table:
+    """The loops: those of unknown trip count, then those with most iterations."""
+    loops = cost.loops
+    trips, starts = loops.values("trip_count"), loops.values("multiplicity")
+
+    def order(row: int) -> tuple[bool, int]:
+        return trips[row] is not None, -(trips[row] or 1) * (starts[row] or 1)
+
+    return loops.take(sorted(range(len(loops)), key=order))
+
+
+def _provenance(cost: Cost) -> Table:
+    """The FLOPs by how they are known."""
+    rows = [(how, flops) for how, flops in cost.flops_by_provenance.items() if flops]
+    return of_rows(_PROVENANCE, [(*row, _share(row[1], cost.flops)) for row in rows])
+
+
+def _compared(cost: Cost) -> Section:
+    """XLA's totals beside these."""
+    xla = cost.module.cost(xla=True, backend=cost.backend)
+    rows = [
+        (name, own, other, _share(other, own))
+        for name in ("flops", "transcendentals", "bytes_accessed")
+        for own, other in [(getattr(cost, name), getattr(xla, name))]
+    ]
+    return Section("xla", "XLA's HloCostAnalysis beside these figures", of_rows(_COMPARED, rows))
+
+
+def _explained(cost: Cost) -> Section:
+    """Where and why XLA's figures differ in this module."""
+    table = cost.explain()
+    paragraphs = [
+        (
+            f"{row['rule']}: {_text.counted(row['instructions'], 'instruction')}",
+            (("XLA", row["xla"]), ("here", row["executed"])),
+        )
+        for row in table
+        if row["instructions"]
+    ]
+    title = "Where they differ in this module"
+    return Section("explain", title, table, paragraphs=paragraphs)

@@ -1,0 +1,99 @@
+"""What users state that custom calls cost: `register_custom_call`."""
+
+from __future__ import annotations
+
+from _collections_abc import Mapping
+from operator import index
+
+TYPE_CHECKING = False  # The command line counts costs; importing typing would slow its start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import overload
+
+    from hlofast._core import Instruction
+    from hlofast._module import Module
+
+    CustomCallFunction = Callable[[Instruction], Mapping[str, int | None] | None]
+    Stated = list[tuple[int, int | None, int | None, int | None, int | None]]
+
+_STATED = ("flops", "transcendentals", "bytes_read", "bytes_written")
+_registered: dict[str, CustomCallFunction] = {}
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def register_custom_call(target: str, function: CustomCallFunction) -> CustomCallFunction: ...
+    @overload
+    def register_custom_call(
+        target: str, function: None = None
+    ) -> Callable[[CustomCallFunction], CustomCallFunction]: ...
+
+
+def register_custom_call(
+    target: str, function: CustomCallFunction | None = None
+) -> CustomCallFunction | Callable[[CustomCallFunction], CustomCallFunction]:
+    """Lets `function` say what custom calls to `target` cost, in every `Module.cost` from now on.
+
+    `function` gets the `Instruction` and returns a mapping with any of `flops`,
+    `transcendentals`, `bytes_read` and `bytes_written` (integers, per execution), or None to
+    leave the call to what hlofast knows. It also works as a decorator:
+    `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled.
+
+    Without `flops` the call stays of unknown cost and in `Cost.unpriced`. Without
+    `transcendentals` it has none. Bytes are stated both or not at all; without them operands and
+    results count. `Module.cost` raises a `ValueError` for other figures and for figures below 0
+    or beyond 64 bits, a `TypeError` for what is no integer; both name the instruction.
+    """
+    if function is None:
+
+        def register(function: CustomCallFunction) -> CustomCallFunction:
+            return register_custom_call(target, function)
+
+        return register
+    _registered[target] = function
+    return function
+
+
+def unregister_custom_call(target: str) -> None:
+    """Forgets the function for `target`; a `KeyError` if there is none."""
+    del _registered[target]
+
+
+def stated(module: Module, functions: Mapping[str, CustomCallFunction] | None) -> Stated | None:
+    """What custom calls cost by `functions`, and by registered ones for other targets.
+
+    None if there are no functions.
+    """
+    known = {**_registered, **(functions or {})}
+    if not known:
+        return None
+    rows: Stated = []
+    for row in module.where(opcode="custom-call").tolist():
+        instruction = module[row]
+        function = known.get(instruction.attributes.get("custom_call_target"))
+        figures = None if function is None else function(instruction)
+        if figures is None:
+            continue
+        unknown = set(figures) - set(_STATED)
+        if unknown:
+            raise ValueError(f"{instruction.name}: no such figure: {', '.join(sorted(unknown))}")
+        values = [_figure(instruction, name, figures.get(name)) for name in _STATED]
+        if (values[2] is None) != (values[3] is None):
+            raise ValueError(f"{instruction.name}: bytes_read and bytes_written go together")
+        rows.append((row, values[0], values[1], values[2], values[3]))
+    return rows
+
+
+def _figure(instruction: Instruction, name: str, value: int | None) -> int | None:
+    """What a function states, checked."""
+    if value is None:
+        return None
+    try:
+        number = index(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{instruction.name}: {name} is {value!r}, a {kind}, no integer") from None
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{instruction.name}: {name} is {number}")
+    return number

@@ -1,0 +1,210 @@
+"""`Matmuls`: the matrix products of a module, in rows and sums."""
+
+from __future__ import annotations
+
+from hlofast import _text
+from hlofast._core import Field
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, with_columns, with_source
+
+TYPE_CHECKING = False  # The command line lists products; importing typing would slow its start.
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from hlofast._core import Column, TextColumn
+    from hlofast._module import Module
+
+KEYS = {
+    "phase": "phase",
+    "scope": "scope",
+    "source": "source",
+    "source_file": "source_file",
+    "kind": "kind",
+    "dtype": "types",
+    "provenance": "provenance",
+}
+"""What totals can be by, and the name of its column."""
+_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
+_INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
+_SHARE = Field("ratio", "share", "Its part of the FLOPs of all products.", nullable=True)
+_TYPES = Field("text", "types", "Types of operands, result and, if another, of the sums.")
+_UNSIZED = (
+    Field("instruction", "instruction", "The row number of the product."),
+    Field("word", "opcode", "Its opcode."),
+    Field("shape", "shape", "The shape of its result."),
+)
+_FIRST = ("name", "kind", "batch", "m", "n", "k", "types", "multiplicity")
+_LAST = ("flops", "share", "provenance", "phase")
+
+
+class Matmuls(Result, Table):
+    """The matrix products and convolutions of a module: `Module.matmuls()`.
+
+    One row per product and phase in which it is executed; `fields` says what the columns are.
+    Products of unknown size are not among them, but in `unknown`.
+    """
+
+    __slots__ = ("_loops", "_unknown", "module")
+
+    VERB = "matmuls"
+    FACTS = (
+        Field("count", "matmuls", "Matrix products and convolutions, each instruction once."),
+        Field("flops", "flops", "FLOPs of all executions, as far as they are known.", label="FLOP"),
+    )
+
+    def __init__(
+        self,
+        module: Module,
+        columns: Iterable[tuple[Field, Column | TextColumn]],
+        unknown: list[int],
+        loops: list[str],
+    ) -> None:
+        super().__init__(columns)
+        self.module = module
+        """The module."""
+        self._unknown = unknown
+        self._loops = loops
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether there are products of unknown size or in loops of unknown trip count."""
+        return bool(self._unknown) or any(self.values("is_lower_bound"))
+
+    @property
+    def unknown(self) -> Table:
+        """Matrix products and convolutions of unknown size."""
+        return instructions_of(self.module, self._unknown)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """How many products there are, and the FLOPs of all."""
+        matmuls, flops = self.FACTS
+        known = {"modelled", "from_backend_config"} & set(self.values("provenance"))
+        how = "bound" if self.is_lower_bound else "exact"
+        if how == "exact" and known:
+            how = "modelled" if "modelled" in known else "configuration"
+        return (
+            Fact(matmuls, len(set(self.values("instruction")))),
+            Fact(flops, self._flops(), how),
+        )
+
+    def _flops(self) -> int:
+        return sum(own or 0 for own in self.values("flops"))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the figures."""
+        notes = []
+        rows = zip(self.values("instruction"), self.values("is_lower_bound"), strict=True)
+        if (inside := len({row for row, is_bound in rows if is_bound})) and self._loops:
+            text = (
+                f"{_text.counted(inside, 'product')} inside loops of unknown trip count, counted "
+                f"once: {_text.names(self._loops)}"
+            )
+            notes.append(Note("unknown-trip-count", text, products=inside, loops=len(self._loops)))
+        beyond = sum(runs is None for runs in self.values("multiplicity"))
+        if beyond:
+            rows_of = _text.counted(beyond, "product")
+            text = f"{rows_of} executed more often than 64 bits count; the FLOPs leave them out"
+            notes.append(Note("overflow", text, products=beyond))
+        return (*notes, *unknown_products(self.module, self._unknown))
+
+    def sections(self, by: str | None = None, depth: int | None = None) -> tuple[Section, ...]:
+        """The products, or with `by` (of `KEYS`) totals; scopes to `depth`, without it whole."""
+        own = self._groups(by, depth) if by is not None else self._products()
+        unknown = Section("unknown_products", "Products of unknown size", self.unknown)
+        return (own, unknown) if self._unknown else (own,)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables: products, totals, products of unknown size."""
+        unknown = Section("unknown_products", "Products of unknown size", self.unknown)
+        return (self._products(), self._groups("phase", None), unknown)
+
+    def _products(self) -> Section:
+        """The products, those with most FLOPs first, with their types, source and share."""
+        whole = self._flops()
+        shares = [None if own is None or not whole else own / whole for own in self.values("flops")]
+        table = with_columns(with_source(self), [(_TYPES, self._types()), (_SHARE, shares)])
+        bound = ("is_lower_bound",) if any(self.values("is_lower_bound")) else ()
+        place = "source" if any(own is not None for own in table.values("source")) else "scope"
+        shown = (*_FIRST, *bound, *_LAST, place)
+        title = "Matrix products by FLOPs"
+        return Section("matmuls", title, table.sort_by("flops", descending=True), shown)
+
+    def _types(self) -> list[str]:
+        names = ("lhs_dtype", "rhs_dtype", "output_dtype", "accumulation_dtype")
+        return [
+            f"{left} {right} -> {result}" + ("" if sums == result else f" ({sums})")
+            for left, right, result, sums in zip(*map(self.values, names), strict=True)
+        ]
+
+    def _keys(self, by: str, depth: int | None) -> list[Any]:
+        if by == "dtype":
+            return self._types()
+        keys = (with_source(self) if by == "source" else self).values(KEYS[by])
+        if by != "scope" or depth is None:
+            return keys
+        return [None if own is None else to_depth(own, depth) or None for own in keys]
+
+    def _groups(self, by: str, depth: int | None) -> Section:
+        """Totals by a key, those with most FLOPs first, with their share."""
+        title = by.replace("_", " ")
+        keyed = with_columns(self, [(_KEY.replace(label=title), self._keys(by, depth))])
+        grouped = keyed.by("key", totals=["flops"])
+        members: dict[object, set[int]] = {}
+        for key, row in zip(keyed.values("key"), self.values("instruction"), strict=True):
+            members.setdefault(key, set()).add(row)
+        whole = self._flops()
+        shares = [own / whole if own and whole else None for own in grouped.values("flops")]
+        table = Table.of(
+            [
+                (grouped.field("key"), grouped.values("key")),
+                (_INSTRUCTIONS, [len(rows) for rows in members.values()]),
+                *((grouped.field(name), grouped.values(name)) for name in ("flops", "unknown")),
+                (_SHARE, shares),
+            ]
+        ).sort_by("flops", descending=True)
+        to = f" to depth {depth}" if by == "scope" and depth is not None else ""
+        return Section(
+            "groups", f"By {title}{to}", table, ("key", "instructions", "flops", "share")
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (self.module, Table(self._described()), self._unknown, self._loops)
+
+
+def _restored(module: Module, table: Table, unknown: list[int], loops: list[str]) -> Matmuls:
+    return Matmuls(module, table._described(), unknown, loops)
+
+
+def to_depth(scope: str, depth: int) -> str:
+    """The first components of a scope; a slash inside brackets parts none, as in `Cost.by`."""
+    open_brackets = found = 0
+    for at, character in enumerate(scope):
+        if character in "([{":
+            open_brackets += 1
+        elif character in ")]}":
+            open_brackets = max(open_brackets - 1, 0)
+        elif character == "/" and not open_brackets:
+            found += 1
+            if found == depth:
+                return scope[:at]
+    return scope if depth else ""
+
+
+def instructions_of(module: Module, rows: list[int]) -> Table:
+    """The instructions in these rows, with opcode and shape."""
+    found = [module[row] for row in rows]
+    columns = (rows, [own.opcode for own in found], [str(own.shape) for own in found])
+    return Table.of(zip(_UNSIZED, columns, strict=True))
+
+
+def unknown_products(module: Module, rows: list[int]) -> tuple[Note, ...]:
+    """A note on products of unknown size, which no sum holds, if there are any."""
+    if not rows:
+        return ()
+    # Of more than are shown only the number is needed.
+    shown = _text.names([module[row].name for row in rows[: _text.SHOWN_NAMES]], len(rows))
+    text = f"{_text.counted(len(rows), 'product')} whose size is not known: {shown}"
+    return (Note("unknown-products", text, products=len(rows)),)

@@ -1,0 +1,209 @@
+"""`Shown`: one instruction or computation in context: what it is, what it reads, who reads it."""
+
+from __future__ import annotations
+
+from hlofast._core import Field
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import of_rows
+
+TYPE_CHECKING = False  # The command line shows it; importing typing would slow its start.
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from hlofast._core import Computation, Instruction
+    from hlofast._module import Module
+    from hlofast.table import Table
+
+_REFERENCE = (
+    Field("instruction", "instruction", "The instruction."),
+    Field("word", "opcode", "The opcode."),
+    Field("shape", "shape", "The shape of the result."),
+    Field("name", "computation", "The computation that the instruction is in."),
+)
+_SHOWN = ("instruction", "opcode", "shape")
+_ATTRIBUTES = (
+    Field("word", "key", "The attribute."),
+    Field("text", "value", "Its value as the text has it."),
+)
+_TEXT = (
+    Field("index", "line", "The line of the module's text.", nullable=True),
+    Field("text", "text", "What stands there."),
+)
+_ELSEWHERE = {"metadata", "calls", "to_apply", "body", "condition"}
+"""Attributes that facts and tables say."""
+
+
+class Shown(Result):
+    """What is shown of an instruction or a computation: `Module.show()`."""
+
+    __slots__ = ("_what", "module")
+
+    VERB = "show"
+    FACTS = (
+        Field("word", "kind", "Whether it is an instruction or a computation."),
+        Field("name", "module", "The module."),
+        Field("name", "computation", "The computation, or the one that the instruction is in."),
+        Field("word", "opcode", "The opcode."),
+        Field("shape", "shape", "The shape of the result."),
+        Field("bytes", "bytes", "Bytes of the result, unpadded."),
+        Field("flag", "is_root", "Whether it is the root of its computation.", label="root"),
+        Field("flag", "is_implicit", "Whether the text implies it only.", label="implied"),
+        Field("text", "called_computations", "The computations that it calls.", label="calls"),
+        Field("scope", "op_name", "The framework's name of the operation."),
+        Field("path", "source_file", "The source file that it comes from."),
+        Field("index", "source_line", "The line in the source file."),
+        Field("word", "role", "What the computation is called for."),
+        Field("count", "instructions", "Instructions of the computation."),
+        Field("name", "root", "The root of the computation."),
+        Field("index", "text_line", "The line of the module's text.", label="line"),
+    )
+
+    def __init__(self, module: Module, what: Instruction | Computation) -> None:
+        self.module = module
+        """The module."""
+        self._what = what
+
+    @property
+    def title(self) -> str:
+        """The name of the instruction or computation."""
+        return self._what.name
+
+    @property
+    def instruction(self) -> Instruction | None:
+        """The instruction; None of a computation."""
+        from hlofast._core import Instruction
+
+        return self._what if isinstance(self._what, Instruction) else None
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What it is and where it stands."""
+        one = self.instruction
+        values = _of_computation(self.module, self._what) if one is None else _of_instruction(one)  # type: ignore[arg-type]
+        values["module"] = self.module.name
+        return tuple(
+            Fact(field, values[field.name])
+            for field in self.FACTS
+            if values.get(field.name) is not None or (field.name == "bytes" and one is not None)
+        )
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """That the text implies it only."""
+        one = self.instruction
+        if one is None or not one.is_implicit:
+            return ()
+        return (Note("implied", "the text implies the instruction and does not write it"),)
+
+    def sections(self) -> tuple[Section, ...]:
+        """Operands, users, attributes; of a computation parameters, callers; the text."""
+        chosen = ["operands", "users", "attributes", "text"]
+        if self.instruction is None:
+            chosen = ["parameters", "callers", "text"]
+        return tuple(own for own in self.every_section() if own.name in chosen)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """The tables of both kinds."""
+        what: Any = self._what
+        one = self.instruction
+        no: tuple[Instruction, ...] = ()
+        attributes = {} if one is None else one.attributes.texts()
+        first = what.text_line
+        lines = [
+            (None if first is None else first + at, line)
+            for at, line in enumerate((what.text or "").splitlines())
+        ]
+        parameters = _references(no if one else what.parameters)
+        callers = _references(no if one else what.callers)
+        in_what = ("instruction", "opcode", "computation")
+        return (
+            Section("operands", "Operands", _references(one.operands if one else no), _SHOWN),
+            Section("users", "Users", _references(one.users if one else no), _SHOWN),
+            Section("attributes", "Attributes", of_rows(_ATTRIBUTES, [
+                (key, value) for key, value in attributes.items() if key not in _ELSEWHERE
+            ])),
+            Section("parameters", "Parameters", parameters, _SHOWN),
+            Section("callers", "Callers", callers, in_what),
+            Section("text", "Text", of_rows(_TEXT, lines)),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        kind = "computation" if self.instruction is None else "instruction"
+        return f"<Shown {kind} {self.title} of {self.module.name}>"
+
+
+def _of_instruction(one: Instruction) -> dict[str, Any]:
+    metadata, source = one.metadata, one.source
+    return {
+        "kind": "instruction",
+        "computation": one.computation.name,
+        "opcode": one.opcode,
+        "shape": str(one.shape),
+        "bytes": one.shape.bytes,
+        "is_root": one.is_root,
+        "is_implicit": one.is_implicit,
+        "called_computations": ", ".join(c.name for c in one.called_computations) or None,
+        "op_name": (metadata and metadata.op_name) or None,
+        "source_file": (source and source.file) or None,
+        "source_line": source.line if source else None,
+        "text_line": one.text_line,
+    }
+
+
+def _of_computation(module: Module, one: Computation) -> dict[str, Any]:
+    usage = [row for row in module.summary().computations if row["name"] == one.name]
+    return {
+        "kind": "computation",
+        "computation": one.name,
+        "role": usage[0]["role"] if usage else None,
+        "instructions": usage[0]["instructions"] if usage else None,
+        "root": one.root.name if one.root else None,
+        "text_line": one.text_line,
+    }
+
+
+def _references(instructions: Iterable[Instruction]) -> Table:
+    return of_rows(
+        _REFERENCE,
+        [(one.row, one.opcode, str(one.shape), one.computation.name) for one in instructions],
+    )
+
+
+def matches(module: Module, name: str) -> list[Shown]:
+    """What `name` may be: a computation, then instructions, `COMPUTATION/NAME` one of those."""
+    place, _, plain = name.rpartition("/")
+    plain, place = plain.removeprefix("%"), place.removeprefix("%")
+    found: list[Shown] = []
+    if not place and plain in module.computations:
+        found.append(Shown(module, module.computations[plain]))
+    for computation in module.computations:
+        if plain in computation.instructions and place in ("", computation.name):
+            found.append(Shown(module, computation.instructions[plain]))
+    return found
+
+
+def is_ambiguous(found: list[Shown]) -> bool:
+    """Whether several instructions have the name; a computation beside one does not count."""
+    return len(found) > 1 and all(one.instruction is not None for one in found)
+
+
+def places(found: list[Shown]) -> str:
+    """`COMPUTATION/NAME` of the first instructions."""
+    listed = ", ".join(
+        f"{one.instruction.computation.name}/{one.title}"
+        for one in found[:10]
+        if one.instruction is not None
+    )
+    return listed + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+
+
+def show(module: Module, name: str) -> Shown:
+    """`Module.show`."""
+    found = matches(module, name)
+    if not found:
+        raise KeyError(name)
+    if len(found) > 1 and found[0].instruction is not None:
+        text = f"{len(found)} instructions are called {name!r}: {places(found)}"
+        raise ValueError(text)
+    return found[0]

@@ -1,0 +1,224 @@
+"""`Summary`: how far the compiler has come, what goes in and out, what a module is made of."""
+
+from __future__ import annotations
+
+from hlofast._core import Field
+from hlofast._result import Fact, Result, Section
+from hlofast.table import Table, of_rows
+
+TYPE_CHECKING = False  # The command line summarises; importing typing would slow its start.
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hlofast._module import Module
+
+WHOLE = ("unoptimised", "annotated")
+"""Stages at which shapes are those of all devices together."""
+UNFUSED = (*WHOLE, "partitioned")
+"""Stages before fusion."""
+_ALL = 1 << 31
+
+_INSTRUCTIONS = Field("count", "instructions", "Instructions of the text.", adds_up=True)
+_SHAPE = Field("shape", "shape", "The shape and its layout.")
+_BYTES = Field("bytes", "bytes", "Bytes of one array, unpadded.", nullable=True)
+_NUMBER = Field("index", "number", "Its position.")
+_IN_ENTRY = Field(
+    "count", "entry_instructions", "Those of the entry.", label="in entry", adds_up=True
+)
+_FIELDS: dict[str, tuple[Field, ...]] = {
+    "parameters": (
+        _NUMBER,
+        Field("name", "instruction", "The instruction's name.", label="name", nullable=True),
+        _SHAPE,
+        _BYTES.replace(adds_up=True),
+        Field("flag", "donated", "Whether a result may take its memory."),
+        Field("scope", "op_name", "What the framework calls it.", label="argument", nullable=True),
+    ),
+    "outputs": (
+        _NUMBER,
+        Field(
+            "name", "instruction", "The instruction that computes it.", label="computed by",
+            nullable=True,
+        ),
+        _SHAPE,
+        _BYTES.replace(adds_up=True),
+        Field(
+            "index", "aliased_parameter", "The parameter whose memory it takes.",
+            label="in place of parameter", nullable=True,
+        ),
+    ),
+    "opcodes": (Field("word", "opcode", "The opcode."), _INSTRUCTIONS, _IN_ENTRY),
+    "shapes": (
+        _SHAPE,
+        _BYTES,
+        _INSTRUCTIONS,
+        Field("name", "instruction", "The first instruction of this shape.", label="first"),
+    ),
+    "fusions": (Field("word", "kind", "The kind of fusion."), _INSTRUCTIONS),
+    "custom_calls": (Field("name", "target", "The target of the custom call."), _INSTRUCTIONS),
+    "computations": (
+        Field("name", "name", "The computation.", label="computation"),
+        _INSTRUCTIONS,
+        Field("word", "role", "What it is called for."),
+        Field("count", "callers", "Instructions that call it."),
+    ),
+}  # fmt: skip
+_TITLES = {
+    "parameters": ("Parameters by size", "bytes"),
+    "outputs": ("Results by size", "bytes"),
+    "opcodes": ("Opcodes", ""),
+    "shapes": ("Largest shapes outside fusions", ""),
+    "fusions": ("Fusions", ""),
+    "custom_calls": ("Custom calls", ""),
+    "computations": ("Computations by size", "instructions"),
+}
+"""The heading of each table, and the column that orders it."""
+
+
+class Summary(Result):
+    """What a module is: `Module.summary()`.
+
+    The status is what the passes left behind: `unoptimised` (as the framework wrote it),
+    `annotated` (with shardings), `partitioned` (one device's program), `optimised` (with fusions or
+    library calls), `scheduled` (text order is the order of execution). Sizes are unpadded, and
+    counts leave out instructions that the text only implies.
+    """
+
+    __slots__ = ("_found", "_tables", "module")
+
+    VERB = "summary"
+    FACTS = (
+        Field("word", "status", "How far the compiler has come."),
+        Field("text", "status_reason", "What shows the status.", label="seen from"),
+        Field("word", "backend", "Whose compiler it was."),
+        Field("text", "backend_reason", "What shows the backend.", label="seen from"),
+        Field("flag", "is_scheduled", "Whether text order is the order of execution.",
+              label="scheduled"),
+        Field("count", "num_partitions", "Devices that share the program.", label="partitions"),
+        Field("count", "replica_count", "Replicas that run it.", label="replicas"),
+        Field("bytes", "text_bytes", "Bytes of the text.", label="text"),
+        Field("count", "computations", "Computations, implied ones too."),
+        Field("count", "instructions", "Instructions that the text writes."),
+        Field("count", "implicit_instructions", "Instructions that the text only implies.",
+              label="implied"),
+        Field("count", "distinct_shapes", "Distinct shapes.", label="shapes"),
+        Field("name", "entry", "The entry computation."),
+        Field("count", "entry_instructions", "Instructions of the entry.", label="in the entry"),
+        Field("bytes", "parameter_bytes", "Bytes of all parameters.", label="parameters"),
+        Field("bytes", "output_bytes", "Bytes of all results.", label="results"),
+        Field("count", "aliases", "Results that take the memory of a parameter."),
+        Field("count", "must_alias", "Aliases that the compiler must keep.", label="must alias"),
+        Field("bytes", "aliased_bytes", "Bytes that aliases cover.", label="aliased"),
+        Field("count", "buffer_donors", "Parameters donated without an alias.",
+              label="buffer donors"),
+    )  # fmt: skip
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        """The module."""
+        self._found: dict[str, Any] = module._summary(shapes=0)
+        self._tables: dict[str, Table] = {}
+
+    @property
+    def status(self) -> str:
+        """How far the compiler has come."""
+        return str(self._found["status"])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether shapes are those of all devices together: the partitioner has not run."""
+        return self.status in WHOLE
+
+    @property
+    def is_unfused(self) -> bool:
+        """Whether nothing is fused yet."""
+        return self.status in UNFUSED
+
+    @property
+    def backend(self) -> str | None:
+        """Whose compiler it was; None without evidence."""
+        backend: str | None = self._found["backend"]
+        return backend
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The value of each of `FACTS` by name; None for what is unknown."""
+        found = self._found
+        entry, donation = found["entry"], found["donation"]
+        values = {**found, **found["counts"], **donation, "entry": entry["name"]}
+        values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
+        # A table has the same name.
+        values["computations"] = found["counts"]["computations"]
+        return {field.name: values[field.name] for field in self.FACTS}
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Status, backend, counts, bytes that go in and out, donation."""
+        values = self.values
+        return tuple(
+            Fact(field, values[field.name])
+            for field in self.FACTS
+            if values[field.name] is not None or not field.name.endswith("_reason")
+        )
+
+    def sections(self) -> tuple[Section, ...]:
+        """Parameters, results, opcodes, shapes, fusions, custom calls, computations."""
+        return tuple(self._section(name) for name in _TITLES)
+
+    def _section(self, name: str) -> Section:
+        title, order = _TITLES[name]
+        table = self._table(name)
+        return Section(name, title, table.sort_by(order, descending=True) if order else table)
+
+    @property
+    def parameters(self) -> Table:
+        """What goes into the entry computation."""
+        return self._table("parameters")
+
+    @property
+    def outputs(self) -> Table:
+        """What comes out of the entry computation."""
+        return self._table("outputs")
+
+    @property
+    def opcodes(self) -> Table:
+        """How many instructions there are of each opcode."""
+        return self._table("opcodes")
+
+    @property
+    def shapes(self) -> Table:
+        """The shapes outside fusions, the largest first."""
+        return self._table("shapes")
+
+    @property
+    def fusions(self) -> Table:
+        """How many fusions there are of each kind."""
+        return self._table("fusions")
+
+    @property
+    def custom_calls(self) -> Table:
+        """How many custom calls there are of each target."""
+        return self._table("custom_calls")
+
+    @property
+    def computations(self) -> Table:
+        """The computations that the text writes, and what they are called for."""
+        return self._table("computations")
+
+    def _table(self, name: str) -> Table:
+        if name not in self._tables:
+            found = self.module._summary(shapes=_ALL) if name == "shapes" else self._found
+            rows = found["entry"].get(name) or found.get(name) or []
+            fields = _FIELDS[name]
+            self._tables[name] = of_rows(fields, [[row[f.name] for f in fields] for row in rows])
+        return self._tables[name]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Summary, (self.module,)
+
+    def __repr__(self) -> str:
+        values = self.values
+        return (
+            f"<Summary of {self.module.name}: {self.status}, {values['instructions']:,} "
+            f"instructions in {values['computations']:,} computations>"
+        )
