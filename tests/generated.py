@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hlofast
+from hlofast._comparison import Comparison, HostComparison
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
 from hlofast.cli.guide import Guide
@@ -37,30 +38,41 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "show": lambda: module().show("e"),
     "stages": lambda: module().stages(),
     "summary": lambda: module().summary(),
+    "diff": lambda: module().diff(module()),
 }
 """A result of each verb."""
+OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
+    "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
+}
+"""Results of other kinds that a verb shows too."""
 
 
 def generated() -> dict[Path, str]:
     """The generated files and their texts."""
-    samples = {verb: make() for verb, make in sorted(SAMPLES.items())}
+    kinds = {verb: results(verb) for verb in sorted(SAMPLES)}
     files = {
-        SCHEMAS / f"{verb}.json": json.dumps(schema(sample), indent=1) + "\n"
-        for verb, sample in samples.items()
+        SCHEMAS / f"{verb}.json": json.dumps(schema(*shown), indent=1) + "\n"
+        for verb, shown in kinds.items()
     }
-    return files | {TABLES: "\n".join(reference(samples))}
+    return files | {TABLES: "\n".join(reference(kinds))}
 
 
-def reference(samples: dict[str, Result]) -> list[str]:
+def results(verb: str) -> tuple[Result, ...]:
+    """A result of each kind that the verb shows."""
+    return (SAMPLES[verb](), *(OTHERS[verb]() if verb in OTHERS else ()))
+
+
+def reference(kinds: dict[str, tuple[Result, ...]]) -> list[str]:
     """The reference of facts and tables, by verb."""
     lines = ["# Facts and tables", "", "Generated from the fields; see `tests/generated.py`.", ""]
-    for verb, sample in samples.items():
+    for verb, samples in kinds.items():
         lines += [f"## {verb}", ""]
-        if sample.FACTS:
-            lines += ["| fact | kind | what it is |", "|---|---|---|"]
-            lines += [f"| `{own.name}` | {own.kind} | {own.doc} |" for own in sample.FACTS]
-            lines.append("")
-        for section in sample.every_section():
+        for sample in samples:
+            if sample.FACTS:
+                lines += ["| fact | kind | what it is |", "|---|---|---|"]
+                lines += [f"| `{own.name}` | {own.kind} | {own.doc} |" for own in sample.FACTS]
+                lines.append("")
+        for section in (own for sample in samples for own in sample.every_section()):
             lines += [f"### {verb}: {section.name}", ""]
             lines += ["| column | kind | may be unknown | adds up | what it is |"]
             lines += ["|---|---|---|---|---|"]

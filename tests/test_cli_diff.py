@@ -28,25 +28,72 @@ def planted(folder: Path, what: str) -> Path:
     return path
 
 
+def pairs(*arguments: str | Path) -> list[Any]:
+    """The modules that were compared, in pairs; what is said of all of them stands last."""
+    *found, whole = document("diff", *arguments)["results"]
+    assert set(whole["tables"]) == {"programs", "unmatched"}
+    return found
+
+
+def unmatched(printed: Any) -> list[tuple[str, str]]:
+    """Side and name of the modules without a partner."""
+    rows = printed["results"][-1]["tables"]["unmatched"]
+    return [(row["side"], row["program"]) for row in rows]
+
+
 def only(*arguments: str | Path) -> Any:
-    (pair,) = document("diff", *arguments)["pairs"]
+    (pair,) = pairs(*arguments)
     return pair
+
+
+def values(pair: Any) -> dict[str, Any]:
+    """The facts of a pair."""
+    return {name: fact["value"] for name, fact in pair["facts"].items()}
+
+
+def counts(pair: Any) -> dict[str, int]:
+    """How many causes there are by kind and aspect, as `Diff.counts` says it."""
+    return {
+        f"{row['kind']} {row['aspect'] or ''}".rstrip(): row["changes"]
+        for row in pair["tables"]["counts"]
+    }
 
 
 def test_document_is_the_python_object(program: Path, tmp_path: Path) -> None:
     other = planted(tmp_path, "removed collective")
     pair = only(program, other)
     diff = hlofast.load(program).diff(hlofast.load(other))
-    assert pair["counts"] == diff.counts() == {"vanished": 1}
-    assert not pair["is_empty"]
-    assert pair["compares_layouts"]
-    assert [row["is_consequence"] for row in pair["changes"]] == [
-        bool(row["is_consequence"]) for row in diff.changes
-    ]
-    totals = {row["measure"]: row["change"] for row in pair["totals"]}
+    tables = pair["tables"]
+    assert counts(pair) == diff.counts() == {"vanished": 1}
+    assert values(pair) == {
+        "before": str(program),
+        "after": str(other),
+        "differences": 1,
+        "consequences": len(diff.changes) - 1,
+        "compares_layouts": True,
+        "same_schedule": None,
+    }
+    shown = [row["name"] for row in (*tables["changes"], *tables["consequences"])]
+    names = [row["name_after"] or row["name_before"] for row in diff.changes]
+    assert sorted(shown) == sorted(names)
+    assert [row["is_consequence"] for row in tables["changes"]] == [False]
+    totals = {row["measure"]: row["change"] for row in tables["totals"]}
     assert totals == {row["measure"]: row["change"] for row in diff.totals()}
-    (collective,) = pair["collectives_by_axes"]
+    (collective,) = tables["collectives_by_axes"]
     assert (collective["executions_before"], collective["executions_after"]) == (1, 0)
+    done = hlofast_command("diff", program, other)
+    assert done.stdout == f"{diff}\n\n"
+
+
+def test_a_notebook_shows_it() -> None:
+    before, after = (
+        hlofast.loads(text, path="<i>.txt")
+        for text in (PROGRAM, PROGRAM.replace("{{0,1},{2,3}}", "{{0,2},{1,3}}"))
+    )
+    html = before.diff(after)._repr_html_()
+    assert "<i>" not in html
+    assert "&lt;i&gt;.txt" in html
+    assert ">wire bytes before B</th>" in html
 
 
 def test_contradictions_of_either_side_are_notes(program: Path, tmp_path: Path) -> None:
@@ -56,13 +103,13 @@ def test_contradictions_of_either_side_are_notes(program: Path, tmp_path: Path) 
     assert aliases in PROGRAM
     doubtful.write_text(PROGRAM.replace(aliases, "{ {}: (7, {}, may-alias) }"))
     note = "1 entries of input_output_alias name what is not there"
-    assert not any(note in text for text in only(program, program)["notes"])
+    assert not any(note in own["text"] for own in only(program, program)["notes"])
     for paths, side in (
         ((doubtful, program), "before"),
         ((program, doubtful), "after"),
         ((doubtful, doubtful), "both"),
     ):
-        notes = [text for text in only(*paths)["notes"] if note in text]
+        notes = [own["text"] for own in only(*paths)["notes"] if note in own["text"]]
         assert [text.partition(":")[0] for text in notes] == [side]
     done = hlofast_command("diff", program, doubtful)
     assert (done.returncode, done.stderr) == (1, "")
@@ -76,7 +123,7 @@ def test_exit_codes(program: Path, tmp_path: Path) -> None:
     assert hlofast_command("diff", program, planted(tmp_path, "swapped operands")).returncode == 1
     assert hlofast_command("diff", program, tmp_path / "missing.txt").returncode == 3
     assert hlofast_command("diff", program).returncode == 2
-    assert hlofast_command("diff", "--hosts", "2", program, same).returncode == 2
+    assert hlofast_command("diff", "--hosts", "none", program, same).returncode == 2
     assert hlofast_command("diff", "--module", "no such", program, same).returncode == 2
     layout = planted(tmp_path, "changed layout")
     assert hlofast_command("diff", program, layout).returncode == 1
@@ -92,7 +139,7 @@ def test_for_people(program: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     for shown in (
         "step → renamed",
-        "1 changed replica_groups",
+        "changed  replica_groups        1",
         "replica_groups",
         "{{0,1},{2,3}}",
         "{{0,2},{1,3}}",
@@ -108,19 +155,18 @@ def test_for_people(program: Path, tmp_path: Path) -> None:
 def test_consequences_are_shown_on_demand(program: Path, tmp_path: Path) -> None:
     other = planted(tmp_path, "changed dimension")
     short = hlofast_command("diff", program, other).stdout
-    assert "2 changes" in short
-    assert "Changes (" not in short
+    assert "that follow       2" in short
+    assert "Changes that follow" not in short
     shown = hlofast_command("diff", "--all", program, other).stdout
+    assert "Changes that follow" in shown
     assert shown.count("dimensions  ") == short.count("dimensions  ") + 2
 
 
 def test_trip_counts_are_always_shown(program: Path, tmp_path: Path) -> None:
     shown = hlofast_command("diff", program, planted(tmp_path, "changed trip count")).stdout
     lines = [line.split() for line in shown.splitlines()]
-    assert [line[0] for line in lines if line[:1] in (["constant"], ["trip_count"])] == [
-        "constant",
-        "trip_count",
-    ]
+    changes = lines[lines.index(["Changes"]) : lines.index(["Totals"])]
+    assert [line[1] for line in changes if line[:1] == ["changed"]] == ["constant", "trip_count"]
 
 
 def test_the_order_counts_on_demand(train_step: Path, tmp_path: Path) -> None:
@@ -140,11 +186,16 @@ def test_several_modules_are_paired_by_name(tmp_path: Path) -> None:
         f"HloModule {second.replace('exponential', 'sine')}\nHloModule {first}\nHloModule third\n\nENTRY e {{\n  ROOT p = f32[] parameter(0)\n}}\n"
     )
     printed = document("diff", page, other)
-    pairs = {pair["before"]["name"]: pair for pair in printed["pairs"]}
-    assert pairs["first"]["is_empty"]
-    assert pairs["second"]["counts"] == {"changed opcode": 1}
-    assert [module["name"] for module in printed["only_after"]] == ["third"]
-    assert printed["only_before"] == []
+    found = {pair["name"]: pair for pair in printed["results"][:-1]}
+    assert values(found["first"])["differences"] == 0
+    assert found["first"]["tables"]["totals"]
+    assert counts(found["second"]) == {"changed opcode": 1}
+    assert unmatched(printed) == [("after", "third")]
+    (program,) = printed["results"][-1]["tables"]["programs"]
+    lines = program["line_before"], program["line_after"]
+    assert lines == tuple(
+        path.read_text().split("HloModule second")[0].count("\n") + 1 for path in (page, other)
+    )
     assert hlofast_command("diff", "--module", "first", page, other).returncode == 0
 
 
@@ -173,11 +224,11 @@ def test_what_cannot_be_read_stands_in_the_document(program: Path, tmp_path: Pat
     broken.write_text(PROGRAM[:900])
     printed = document("diff", program, broken)
     assert [error["path"] for error in printed["errors"]] == [str(broken)]
-    assert [module["name"] for module in printed["only_before"]] == ["step"]
+    assert unmatched(printed) == [("before", "step")]
     done = hlofast_command("diff", program, broken)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-    assert "only before" not in done.stdout
+    assert "one side" not in done.stdout
     # Nor is anything said of what a file lacks that is not there.
     done = hlofast_command("diff", program, tmp_path / "none.txt")
     assert (done.returncode, done.stdout) == (3, "")

@@ -323,8 +323,8 @@ def test_consequences_are_marked() -> None:
 def test_values_of_both_sides_are_told() -> None:
     diff = hlofast.loads(PROGRAM).diff(hlofast.loads(changed(REPLACED["dropped donation"][0])))
     (cause,) = diff.causes
-    assert (cause["before"], cause["after"]) == ("{1}: (1, {}, may-alias)", "")
-    assert (cause["instruction_before"], cause["instruction_after"]) == (-1, -1)
+    assert (cause["before"], cause["after"]) == ("{1}: (1, {}, may-alias)", None)
+    assert cause["instruction_before"] is cause["instruction_after"] is None
     diff = hlofast.loads(PROGRAM).diff(hlofast.loads(changed(REPLACED["other replica groups"][0])))
     (cause,) = diff.causes
     assert (cause["before"], cause["after"]) == ("{{0,1},{2,3}}", "{{0,2},{1,3}}")

@@ -9,6 +9,7 @@ import pytest
 import hlofast
 from renamed import renamed
 from test_cli import document, hlofast_command
+from test_cli_diff import counts, unmatched
 from test_diff import PROGRAM, REPLACED, changed
 
 pytestmark = pytest.mark.once
@@ -59,15 +60,21 @@ def test_hosts_on_the_command_line(hosts: Path) -> None:
     assert done.returncode == 1
     assert "host0, host1, host3" in done.stdout
     assert "jit_eval" not in done.stdout
-    (found,) = document("diff", hosts)["hosts"]
-    assert found["program"] == "jit_step"
-    assert [variant["hosts"] for variant in found["variants"]] == [
-        ["host0", "host1", "host3"],
-        ["host2"],
-    ]
+    (found,) = document("diff", hosts)["results"]
+    assert {name: fact["value"] for name, fact in found["facts"].items()} == {
+        "hosts": 4,
+        "programs": 2,
+        "differ": 1,
+    }
+    variants = found["tables"]["variants"]
+    assert {row["program"] for row in variants} == {"jit_step"}
+    assert [row["names"] for row in variants] == ["host0, host1, host3", "host2"]
+    files = found["tables"]["files"]
+    assert [row["host"] for row in files] == ["host0", "host1", "host3", "host2"]
+    assert all(hlofast.load(row["file"]).fingerprint() == row["fingerprint"] for row in files)
     (hosts / "host2" / STEP).write_text(PROGRAM)
     assert hlofast_command("diff", hosts).returncode == 0
-    assert document("diff", hosts)["hosts"] == []
+    assert document("diff", hosts)["results"][0]["tables"]["variants"] == []
 
 
 def test_a_file_that_cannot_be_read_is_named(hosts: Path) -> None:
@@ -75,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_named(hosts: Path) -> None:
     broken.write_text("HloModule jit_eval\n\nENTRY e {")
     row = next(row for row in hlofast.fingerprints(hosts) if row["file"] == str(broken))
     assert row["error"]
-    assert (row["fingerprint"], row["is_common"], row["hosts"]) == ("", 0, 0)
+    assert (row["fingerprint"], row["is_common"], row["hosts"]) == (None, False, 0)
     done = hlofast_command("diff", hosts)
     assert done.returncode == 3
     assert str(broken) in done.stderr
@@ -91,10 +98,14 @@ def test_directories_program_by_program(tmp_path: Path) -> None:
     for path in list(tuesday.glob("module_0007*")):
         path.rename(tuesday / path.name.replace("0007", "0012"))
     printed = document("diff", monday, tuesday)
-    pairs = {pair["before"]["label"]: pair for pair in printed["pairs"]}
+    *found, whole = printed["results"]
+    pairs = {pair["label"]: pair for pair in found}
     # The last stage stands for a program; names of files say which program it is.
-    assert pairs["module_0009.jit_eval"]["is_empty"]
-    assert pairs["module_0007.jit_step"]["counts"] == {"vanished": 1}
+    assert pairs["module_0009.jit_eval"]["facts"]["differences"]["value"] == 0
+    assert counts(pairs["module_0012.jit_step"]) == {"vanished": 1}
+    (row,) = whole["tables"]["programs"]
+    assert row["label_before"] == "module_0007.jit_step"
+    assert row["label_after"] == "module_0012.jit_step"
     done = hlofast_command("diff", monday, tuesday)
     assert done.returncode == 1
     assert "jit_step" in done.stdout
@@ -116,9 +127,11 @@ def test_programs_of_one_name_are_paired_by_what_they_are(tmp_path: Path) -> Non
             name = EVAL.replace("0009", f"{number + 1:04}")
             (tmp_path / side / name).write_text(texts[which])
     printed = document("diff", tmp_path / "a", tmp_path / "b")
-    assert [pair["is_empty"] for pair in printed["pairs"]] == [True] * 3
+    differences = [pair["facts"]["differences"]["value"] for pair in printed["results"][:-1]]
+    assert differences == [0] * 3
     (tmp_path / "b" / EVAL.replace("0009", "0002")).unlink()
     printed = document("diff", tmp_path / "a", tmp_path / "b")
-    assert [pair["is_empty"] for pair in printed["pairs"]] == [True] * 2
-    assert [module["name"] for module in printed["only_before"]] == ["jit_eval"]
+    differences = [pair["facts"]["differences"]["value"] for pair in printed["results"][:-1]]
+    assert differences == [0] * 2
+    assert unmatched(printed) == [("before", "jit_eval")]
     assert hlofast_command("diff", tmp_path / "a", tmp_path / "b").returncode == 1

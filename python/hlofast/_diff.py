@@ -6,11 +6,12 @@ from hlofast import _core
 from hlofast._context import mesh_for, rules_for, told_in
 from hlofast._core import Field
 from hlofast._cost import read_rules
-from hlofast.table import Table
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, of_rows, with_source
 
 TYPE_CHECKING = False  # The command line compares modules; importing typing would slow its start.
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from hlofast._context import MeshLike
@@ -28,14 +29,26 @@ _TOTALS = (
     Field("count", "before", "The figure of the first module.", nullable=True),
     Field("count", "after", "The figure of the second module.", nullable=True),
     Field("count", "change", "The second less the first.", nullable=True, signed=True),
-    Field("flag", "is_lower_bound", "Whether FLOPs are missing in either module."),
-    Field("word", "provenance", "How the figures are known."),
+    Field(
+        "ratio", "share", "The change as a part of the first figure.", nullable=True, signed=True
+    ),
+    Field(
+        "flag", "is_lower_bound", "Whether FLOPs are missing in either module.", label="at least"
+    ),
+    Field("word", "provenance", "How the figures are known.", label="known"),
 )
+_COUNTS = (
+    Field("word", "kind", "What happened: vanished, appeared, moved or changed."),
+    Field("text", "aspect", "What changed about the instruction.", nullable=True),
+    Field("count", "changes", "Causes of that kind.", adds_up=True),
+)
+_NAME = Field("name", "name", "The name, in the second module if it stands there.", nullable=True)
+_CHANGES = ("kind", "aspect", "name", "opcode", "before", "after", "op_name", "source")
 _OPCODE = Field("word", "opcode", "The opcode.")
 _INSTRUCTIONS = Field("count", "instructions", "Instructions of that opcode.")
 
 
-class Diff:
+class Diff(Result):
     """What differs between two modules: `Module.diff(other)` or `hlofast.diff(before, after)`.
 
     Instructions are matched by what they compute and what is computed from them; their names,
@@ -56,6 +69,23 @@ class Diff:
         "after",
         "before",
         "mesh",
+    )
+
+    VERB = "diff"
+    FACTS = (
+        Field("path", "before", "The file of the first module."),
+        Field("path", "after", "The file of the second module."),
+        Field("count", "differences", "Changes that follow from no other change."),
+        Field("count", "consequences", "Changes that follow from others.", label="that follow"),
+        Field(
+            "flag", "compares_layouts", "Whether layouts are compared.", label="layouts compared"
+        ),
+        Field(
+            "flag",
+            "same_schedule",
+            "Whether instructions stand in the same order, if both modules are scheduled.",
+            label="same order",
+        ),
     )
 
     def __init__(
@@ -88,18 +118,14 @@ class Diff:
     def changes(self) -> Table:
         """All differences: of the modules themselves, then what vanished, appeared, moved, changed.
 
-        Columns: `kind` (vanished, appeared, changed, or moved into or out of a called computation,
-        as when instructions are fused), `aspect` (of what changed: opcode, element_type,
-        dimensions, layout, memory_space, structure (of tuples), operands, constant,
-        parameter_number, trip_count, root, schedule, or the name of an attribute, also of the
-        header; empty for the others), `opcode`, `before` and `after` (what either module has:
-        values of attributes, shapes of what vanished or appeared, computations of what moved; cut
-        where they are long), `is_consequence` (uint8: 1 where another difference brought it about:
-        the shape of a result whose operand changed in the same way, an operand that came or went,
-        what a computation holds that came or went with its caller, the trip count of a loop),
-        `name_before`, `computation_before`, `instruction_before` (row number; -1 where the first
-        module has none), `name_after`, `computation_after`, `instruction_after`, `op_name`,
-        `source_file`, `source_line` (of the second module, where it has the instruction).
+        `fields` says what the columns are. `kind` is vanished, appeared, changed, or moved (into or
+        out of a called computation, as when instructions are fused). `aspect` says what changed:
+        opcode, element_type, dimensions, layout, memory_space, structure (of tuples), operands,
+        constant, parameter_number, trip_count, root, schedule, or the name of an attribute, also of
+        the header. `before` and `after` are values of attributes, shapes of what vanished or
+        appeared, computations of what moved; long ones are cut. A consequence is, for example, the
+        shape of a result whose operand changed in the same way, an operand that came or went, what
+        a computation holds that came or went with its caller, the trip count of a loop.
         """
         if self._changes is None:
             self._changes = Table(self._data.changes(False))
@@ -114,7 +140,7 @@ class Diff:
 
     @property
     def pairs(self) -> Table:
-        """Which instruction is which: columns `instruction_before`, `instruction_after` (rows)."""
+        """Which instruction is which, by row."""
         if self._pairs is None:
             self._pairs = Table(self._data.pairs())
         return self._pairs
@@ -146,10 +172,8 @@ class Diff:
     def totals(self) -> Table:
         """What both modules take in one run.
 
-        Columns: `measure` (instructions, computations, flops, transcendentals, bytes_accessed,
-        live_peak (bytes), collectives, payload and wire_bytes (of all executions)), `before`,
-        `after`, `change` (their difference; unknown where either is), `is_lower_bound` (where
-        FLOPs are missing in either module, see `Cost.mfu`), `provenance`: counts are exact, the
+        Measures: instructions, computations, flops, transcendentals, bytes_accessed, live_peak
+        (bytes), collectives, payload and wire_bytes (of all executions). Counts are exact, the
         others are modelled. Instructions and computations are those that the texts write, as in
         `Module.summary`; `notes` says how many more they imply where that differs.
         """
@@ -173,38 +197,109 @@ class Diff:
             change = after - before if before is not None and after is not None else None
             provenance = "exact" if name in exact else "unknown" if change is None else "modelled"
             is_bound = bound and name not in (*exact, "live_peak")
-            rows.append((name, before, after, change, is_bound, provenance))
-        return Table.of(zip(_TOTALS, zip(*rows, strict=True), strict=True))
+            share = change / before if before and change is not None else None
+            rows.append((name, before, after, change, share, is_bound, provenance))
+        return of_rows(_TOTALS, rows)
 
     @property
-    def notes(self) -> list[str]:
-        """What to keep in mind about `totals`, each beginning with before, after or both.
+    def title(self) -> str:
+        """The names of the modules."""
+        names = [module.name for module in (self.before, self.after)]
+        return names[0] if names[0] == names[1] else " → ".join(names)
 
-        What in either module contradicts itself, so that `live_peak` is doubtful (see
-        `Memory.contradictions`), and what one text writes and the other only implies, which counts
-        as instructions and computations of one of them alone.
-        """
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Where the modules come from, how many changes there are, what is compared."""
+        values = (
+            self.before.path,
+            self.after.path,
+            len(self.causes),
+            len(self.changes) - len(self.causes),
+            self.compares_layouts,
+            self.same_schedule,
+        )
+        return tuple(map(Fact, self.FACTS, values))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is not compared, and what makes figures doubtful."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[Note]:
+        if not self.compares_layouts:
+            yield Note("layouts", "layouts are not compared")
+        if self.same_schedule is False and not self._options[2]:
+            yield Note("schedule", "the order of instructions, which differs, is not compared")
         (_, before), (_, after) = self._both_peaks()
-        notes = [f"{'both' if text in after else 'before'}: {text}" for text in before]
-        notes += [f"after: {text}" for text in after if text not in before]
+        for text in before:
+            yield Note("contradiction", f"{'both' if text in after else 'before'}: {text}")
+        for text in after:
+            if text not in before:
+                yield Note("contradiction", f"after: {text}")
         implied = [_implied(module) for module in (self.before, self.after)]
-        if implied[0] != implied[1]:
-            for side, (instructions, computations) in zip(
-                ("before", "after"), implied, strict=True
-            ):
-                if instructions:
-                    notes.append(
-                        f"{side}: the text implies {instructions:,} more instructions and "
-                        f"{computations:,} more computations, which are compared but not counted"
-                    )
-        return notes
+        if implied[0] == implied[1]:
+            return
+        for side, (instructions, computations) in zip(("before", "after"), implied, strict=True):
+            if instructions:
+                yield Note(
+                    "implied",
+                    f"{side}: the text implies {instructions:,} more instructions and "
+                    f"{computations:,} more computations, which are compared but not counted",
+                    instructions=instructions,
+                    computations=computations,
+                )
+
+    def sections(self, *, consequences: bool = False) -> tuple[Section, ...]:
+        """What differs, if anything does, also what only follows with `consequences`."""
+        return () if self.is_empty else self._sections(consequences=consequences)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables, also of modules that are equal."""
+        return self._sections(consequences=True)
+
+    def _sections(self, *, consequences: bool) -> tuple[Section, ...]:
+        changes = self._named_changes()
+        follows = changes.values("is_consequence")
+        # A trip count follows from constants that say little by themselves.
+        told = [aspect == "trip_count" for aspect in changes.values("aspect")]
+        causes = [row for row, later in enumerate(follows) if not later or told[row]]
+        rest = [row for row, later in enumerate(follows) if later and not told[row]]
+        sections = [
+            Section("counts", "Differences", self._counts(), is_whole=True),
+            Section("changes", "Changes", changes.take(causes), _CHANGES),
+        ]
+        if consequences:
+            title = "Changes that follow"
+            sections.append(Section("consequences", title, changes.take(rest), _CHANGES))
+        by_axes, by_scope = _different(self.collectives()), _different(self.collectives("scope"))
+        return (
+            *sections,
+            Section("totals", "Totals", self.totals(), is_whole=True),
+            Section("collectives_by_axes", "Collectives by axes", by_axes),
+            Section("collectives_by_scope", "Collectives by scope", by_scope),
+            Section("opcodes", "Opcodes", _different(self.opcodes())),
+            Section("cost_by_scope", "Cost by scope", _different(self.by("scope"))),
+        )
+
+    def _counts(self) -> Table:
+        counts: dict[tuple[str, str | None], int] = {}
+        for place in zip(*(self.causes.values(own) for own in ("kind", "aspect")), strict=True):
+            counts[place] = counts.get(place, 0) + 1
+        return of_rows(_COUNTS, [(*place, count) for place, count in counts.items()])
+
+    def _named_changes(self) -> Table:
+        """All changes, of instructions their names."""
+        table = with_source(self.changes)
+        names = zip(table.values("name_after"), table.values("name_before"), strict=True)
+        found = Table.of([(_NAME, [after or before for after, before in names])])
+        columns = found._described() + table._described()
+        return Table(own for own in columns if own[0].kind != "instruction")
 
     def by(self, key: str, *, depth: int = 3) -> Table:
         """FLOPs and bytes of both modules by `key`, one of those of `Cost.by`.
 
-        Columns: `key`, then `flops`, `transcendentals` and `bytes_accessed`, each with `_before`
-        and `_after`; those that differ most in bytes first. What only one module has counts as 0
-        in the other.
+        Those that differ most in bytes stand first. What only one module has counts as 0 in the
+        other.
         """
         tables = [cost.by(key, depth=depth) for cost in self._both_costs()]
         before, after = (_rows_by(table, [key], _cost_columns(table)) for table in tables)
@@ -212,19 +307,15 @@ class Diff:
         return _side_by_side([tables[0].field(key)], fields, before, after)
 
     def opcodes(self) -> Table:
-        """Instructions by opcode: columns `opcode`, `instructions_before`, `instructions_after`.
-
-        Those that differ most stand first.
-        """
+        """Instructions of both modules by opcode; those that differ most stand first."""
         before, after = (_opcodes(module) for module in (self.before, self.after))
         return _side_by_side([_OPCODE], [_INSTRUCTIONS], before, after)
 
     def collectives(self, by: str = "axes") -> Table:
         """Collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
 
-        Columns: `kind`, `by`, then `executions`, `payload` and `wire_bytes` (of all executions),
-        each with `_before` and `_after`; those that differ most in wire bytes first. The axes are
-        those of `mesh`, otherwise of the mesh that each text speaks of.
+        Those that differ most in wire bytes stand first. The axes are those of `mesh`, otherwise of
+        the mesh that each text speaks of.
         """
         keys = ["kind"] if by == "kind" else ["kind", by]
         tables = [self._sent(module) for module in (self.before, self.after)]
@@ -233,7 +324,10 @@ class Diff:
         )
         fields = [tables[0].field(key) for key in keys]
         names = zip(_SENT, ("executions", "payload", "wire_bytes"), strict=True)
-        sums = [tables[0].field(own).replace(name=name, label=name) for own, name in names]
+        sums = [
+            tables[0].field(own).replace(name=name, label=name.replace("_", " "))
+            for own, name in names
+        ]
         return _side_by_side(fields, sums, before, after)
 
     def _sent(self, module: Module) -> Table:
@@ -312,6 +406,17 @@ def _rows_by(
             figures = [row[number], *(column[index] for column in values)]
             row[number] = None if None in figures else sum(figures)
     return rows
+
+
+def _different(table: Table) -> Table:
+    """The rows of sums in which the modules differ."""
+    names = [name for name in table.columns if name.endswith("_before")]
+    before = zip(*(table.values(name) for name in names), strict=True)
+    after = zip(
+        *(table.values(f"{name.removesuffix('_before')}_after") for name in names), strict=True
+    )
+    pairs = enumerate(zip(before, after, strict=True))
+    return table.take([row for row, (own, other) in pairs if own != other])
 
 
 def _side_by_side(

@@ -83,7 +83,7 @@ class Note:
 class Section:
     """A table of a result as people see it."""
 
-    __slots__ = ("columns", "name", "paragraphs", "table", "title")
+    __slots__ = ("columns", "is_whole", "name", "paragraphs", "table", "title")
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class Section:
         columns: Sequence[str] | None = None,
         *,
         paragraphs: Sequence[tuple[str, Sequence[tuple[str, str]]]] | None = None,
+        is_whole: bool = False,
     ) -> None:
         self.name = name
         """The name of the table, which JSON and `Result.tables` use."""
@@ -104,6 +105,8 @@ class Section:
         """The columns that people are shown, in order; JSON has all."""
         self.paragraphs = paragraphs
         """Where rows read better as text: of each row a heading, and labels with texts."""
+        self.is_whole = is_whole
+        """Whether people are shown all rows, whatever the limit."""
 
 
 class Result:
@@ -246,11 +249,14 @@ def _object(properties: dict[str, Any], required: Iterable[str] | None = None) -
     }
 
 
-def schema(sample: Result) -> dict[str, Any]:
-    """The JSON Schema of what `VERB --json` prints, from the fields of facts and tables."""
+def schema(sample: Result, *others: Result) -> dict[str, Any]:
+    """The JSON Schema of what `VERB --json` prints, from the fields of facts and tables.
+
+    `others` are results of other kinds that the verb shows too.
+    """
     texts = {"type": "string"}
     facts = {}
-    for field in sample.FACTS:
+    for field in (field for shown in (sample, *others) for field in shown.FACTS):
         of_value = value_schema(field)
         kind = of_value["type"]
         facts[field.name] = _object(
@@ -261,7 +267,7 @@ def schema(sample: Result) -> dict[str, Any]:
             }
         ) | {"description": field.doc}
     tables = {}
-    for section in sample.every_section():
+    for section in (own for shown in (sample, *others) for own in shown.every_section()):
         fields = section.table.fields
         # A table without columns stands for one whose columns are only known when it is made.
         row = _object({own.name: value_schema(own) for own in fields}) if fields else _ANY_ROW

@@ -98,12 +98,12 @@ def names(shown: Sequence[str], count: int | None = None) -> str:
     return text if count <= SHOWN_NAMES else f"{text} and {count - SHOWN_NAMES:,} more"
 
 
-def label(text: str) -> str:
+def label(text: str, room: int = LABEL) -> str:
     """`text` short enough for a table; the middle of long names and paths goes first."""
-    if len(text) <= LABEL:
+    if len(text) <= room:
         return text
-    head = LABEL // 3
-    return f"{text[:head]}…{text[head + 1 - LABEL :]}"
+    head = room // 3
+    return f"{text[:head]}…{text[head + 1 - room :]}"
 
 
 def printable(text: str) -> str:
@@ -195,9 +195,13 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
     if field.kind == "seconds":
         return Figure(seconds(value))
     if field.kind == "ratio":
-        return share(value, 1)
+        return Figure(f"{100 * value:+.1f} %") if field.signed else share(value, 1)
     if field.kind in ("scope", "path", "name", "shape"):
         return label(value)
+    if field.kind == "text":  # Sentences fit; long values of attributes do not.
+        return label(value, 2 * LABEL)
+    if field.signed and isinstance(value, int):
+        return Figure(f"{value:+,}")
     return Figure(f"{value:,.6g}") if isinstance(value, float) else value
 
 
@@ -301,6 +305,7 @@ class Printer:
     def section(self, section: Section, module: Module | None, limit: int | None) -> None:
         """A table of a result, or its rows as text."""
         table = section.table
+        limit = None if section.is_whole else limit
         if section.paragraphs is not None:
             for head, lines in section.paragraphs[:limit]:
                 self.line()

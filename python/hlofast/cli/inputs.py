@@ -279,11 +279,16 @@ class Reader(Failures):
                     self.failed(name, fault)
                 module = found.module
                 if self.context is not None:
-                    try:
-                        module = module.with_context(self.context)
-                    except hlofast.ContextError as error:
-                        raise hlofast.ContextError(f"{name}: {error}") from None
+                    module = told(module, self.context, name)
                 yield Found(module, name, found.line, found.label)
+
+
+def told(module: Module, context: Context, path: str) -> Module:
+    """The module with what is known of its run; a `ContextError` that names the file."""
+    try:
+        return module.with_context(context)
+    except hlofast.ContextError as error:
+        raise hlofast.ContextError(f"{path}: {error}") from None
 
 
 def only(reader: Reader) -> Found | None:
