@@ -11,9 +11,12 @@ from pathlib import Path
 
 import hlofast
 from hlofast._comparison import Comparison, HostComparison
+from hlofast._report.data import Analyses
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
+from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
+from hlofast.devices import get
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
@@ -29,6 +32,8 @@ def module() -> hlofast.Module:
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
     "guide": lambda: Guide(()),
+    "report": lambda: module().report(plots=False),
+    "top": lambda: Overview(Analyses(module(), get("tpu-v5p"), None, None)),
     "query": lambda: Answer("", [], [], is_cut=False),
     "scan": lambda: hlofast.scan([]),
     "memory": lambda: module().memory(),

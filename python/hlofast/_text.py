@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from hlofast._core import Field, Module
-    from hlofast._result import Note, Result, Section
+    from hlofast._result import Fact, Note, Result, Section
 
 GIBIBYTE = 1 << 30
 GAP = "  "
@@ -184,6 +184,12 @@ def figure(field: Field, value: Any) -> str:
     return _cell(value)
 
 
+def known_as(fact: Fact) -> str:
+    """The value of a fact, and whether it is a bound."""
+    text = figure(fact.field, fact.value)
+    return f"at least {text}" if fact.provenance == "bound" else text
+
+
 def _table_cell(field: Field, value: Any, module: Module | None) -> object:
     """A value in a table; numbers stand to the right."""
     if value is None:
@@ -293,10 +299,7 @@ class Printer:
         self.heading(result.title)
         facts = [("file", path)]
         for fact in result.facts:
-            text = figure(fact.field, fact.value)
-            if fact.provenance == "bound":
-                text = f"at least {text}"
-            facts.append((fact.field.label, text))
+            facts.append((fact.field.label, known_as(fact)))
         self.facts(facts)
         for section in sections:
             self.section(section, result._module, limit)

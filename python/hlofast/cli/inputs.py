@@ -328,15 +328,6 @@ def read(path: str, most: int | None = None) -> bytes:
         raise OSError(errno.ENOMEM, OUT_OF_MEMORY, path) from None
 
 
-def is_folder(path: str) -> bool:
-    """Whether an argument is a folder that there is."""
-    if "://" in path:
-        from hlofast import _remote
-
-        return _remote.is_folder(path)
-    return os.path.isdir(path)
-
-
 def complain(message: str) -> None:
     """Say on standard error what went wrong."""
     output.complain(message)
