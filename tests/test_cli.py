@@ -18,7 +18,8 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from hlofast.cli import VERBS, main, output
+from hlofast import _text as output
+from hlofast.cli import VERBS, main
 
 pytestmark = pytest.mark.once
 

@@ -1,0 +1,36 @@
+"""What tests ask of results and of the JSON documents that verbs print."""
+
+import json
+from typing import Any
+
+import jsonschema
+
+import generated
+from hlofast._result import Result
+
+
+def figures(result: dict[str, Any]) -> dict[str, Any]:
+    """The values of the facts of a result in a document, by name."""
+    return {name: fact["value"] for name, fact in result["facts"].items()}
+
+
+def codes(result: dict[str, Any]) -> set[str]:
+    """The codes of the notes of a result in a document."""
+    return {note["code"] for note in result["notes"]}
+
+
+def check_one_source(result: Result, printed: str) -> None:
+    """The command prints what the result says of itself; JSON keeps to the schema; HTML is safe."""
+    lines = [line for line in printed.rstrip().splitlines() if not line.startswith("file ")]
+    assert [line.split() for line in lines] == [line.split() for line in str(result).splitlines()]
+    schema = json.loads((generated.SCHEMAS / f"{result.VERB}.json").read_text())
+    whole = json.loads(result.to_json())
+    jsonschema.validate(whole, schema)
+    every = result.to_dict(result.every_section())
+    jsonschema.validate({**whole, "results": [every]}, schema)
+    assert {fact.name for fact in result.facts} <= {field.name for field in result.FACTS}
+    assert set(result.tables) == set(every["tables"])
+    html = result._repr_html_()
+    for fact in result.facts:
+        assert fact.field.label in html
+    assert "<script" not in html
