@@ -111,7 +111,7 @@ def read_context(arguments: argparse.Namespace) -> Context:
         text = getattr(arguments, name)
         if text is None or (name in ("hosts", "slices") and arguments.mesh is not None):
             continue
-        option = f"--{name.replace('_', '-')} {text}"
+        option = text if name == "rules" else f"--{name.replace('_', '-')} {text}"
         try:
             changes: dict[str, Any] = {name: text}
             if name == "mesh":
@@ -123,7 +123,10 @@ def read_context(arguments: argparse.Namespace) -> Context:
             place = error.filename or option
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
-            raise hlofast.ContextError(f"{option}: {error}") from None
+            said = str(error)
+            if not said.startswith(f"{option}:"):  # Readers of files name the file.
+                said = f"{option}: {said}"
+            raise hlofast.ContextError(said) from None
     if arguments.hbm is not None:
         note_small(arguments.hbm)
     return told
