@@ -26,6 +26,8 @@ def module() -> hlofast.Module:
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
     "memory": lambda: module().memory(),
+    "time": lambda: module().time("tpu-v5e"),
+    "trace": lambda: module().trace(device="tpu-v5e"),
 }
 """A result of each verb."""
 

@@ -8,7 +8,6 @@ from os import PathLike
 from hlofast import _text as output
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import summary as say_summary
-from hlofast.cli import time as say_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -298,7 +297,7 @@ def short(count: int, unit: str) -> str:
 
 def seconds(value: float) -> str:
     """A duration in short: `12.3 ms`."""
-    return say_time.seconds(value).replace(" us", " µs")
+    return output.seconds(value).replace(" us", " µs")
 
 
 def short_bytes(count: int) -> str:

@@ -19,7 +19,6 @@ from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import cost as say_cost
 from hlofast.cli import remat as say_remat
-from hlofast.cli import time as say_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _roofline(found: Analyses) -> Section:
             columns += "seconds | seconds | time, each by itself"
             table = time.by(key)
             sheets.append(_sheet(f"time-by-{key}", f"Time by {key}", table, columns))
-    notes = _time_notes(found)
+    notes = [] if time is None else map(str, time.notes)
     return Section(
         "roofline",
         "Time and roofline",
@@ -157,21 +156,6 @@ def _roofline(found: Analyses) -> Section:
 
 def _part(part: float, whole: float) -> str:
     return f"{seconds(part)} ({output.share(part, whole)})"
-
-
-def _time_notes(found: Analyses) -> list[str]:
-    if found.time is None:
-        return []
-    mesh = found.collectives.mesh
-    has_levels = mesh is not None and (mesh.hosts is not None or mesh.slices is not None)
-    notes = say_time.notes(found.time, has_levels)
-    texts = [note["text"] for note in notes]
-    if found.time.unknown:
-        texts.append(f"unknown and counted as 0 s: {', '.join(found.time.unknown)}")
-    if found.time.open_loops:
-        loops = output.names(found.time.open_loops)
-        texts.append(f"loops of unknown trip count, counted once: {loops}")
-    return texts
 
 
 def _scopes(found: Analyses) -> Section:

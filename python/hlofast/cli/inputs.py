@@ -123,7 +123,10 @@ def read_context(arguments: argparse.Namespace) -> Context:
             place = error.filename or option
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
-            raise hlofast.ContextError(f"{option}: {error}") from None
+            files = tuple(filter(None, (arguments.devices, arguments.rules)))
+            said = str(error)
+            text = said if said.startswith(files) else f"{option}: {said}"
+            raise hlofast.ContextError(text) from None
     if arguments.hbm is not None:
         note_small(arguments.hbm)
     return told
