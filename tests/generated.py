@@ -44,6 +44,8 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "stages": lambda: module().stages(),
     "summary": lambda: module().summary(),
     "diff": lambda: module().diff(module()),
+    "time": lambda: module().time("tpu-v5e"),
+    "trace": lambda: module().trace(device="tpu-v5e"),
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {

@@ -161,6 +161,8 @@ def source(row: dict[str, Any]) -> str:
 
 def seconds(value: float) -> str:
     """A time: in s, ms, us or ns, whichever reads best."""
+    if value != value:
+        return "unknown"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= factor:
             return f"{value / factor:.4g} {unit}"

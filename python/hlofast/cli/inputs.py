@@ -123,10 +123,10 @@ def read_context(arguments: argparse.Namespace) -> Context:
             place = error.filename or option
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
-            said = str(error)
-            if not said.startswith(f"{option}:"):  # Readers of files name the file.
-                said = f"{option}: {said}"
-            raise hlofast.ContextError(said) from None
+            # Readers of files name the file or the option themselves.
+            named = (*filter(None, (arguments.devices, arguments.rules)), f"{option}:")
+            text = str(error) if str(error).startswith(named) else f"{option}: {error}"
+            raise hlofast.ContextError(text) from None
     if arguments.hbm is not None:
         note_small(arguments.hbm)
     return told
