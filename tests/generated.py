@@ -16,6 +16,7 @@ from hlofast._result import Result, schema
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
 TABLES = TOP / "docs" / "reference" / "tables.md"
+DUMP = TOP / "tests" / "fixtures" / "dump_folders" / "cpu"
 SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
 
 
@@ -27,6 +28,7 @@ def module() -> hlofast.Module:
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
     "diff": lambda: module().diff(module()),
+    "history": lambda: hlofast.history(DUMP),
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
