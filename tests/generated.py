@@ -26,6 +26,7 @@ def module() -> hlofast.Module:
 
 
 SAMPLES: dict[str, Callable[[], Result]] = {
+    "check": lambda: hlofast.check(hlofast.Declaration(), module()),
     "collectives": lambda: module().collectives(),
     "diff": lambda: module().diff(module()),
     "history": lambda: hlofast.history(DUMP),
