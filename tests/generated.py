@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hlofast
 from hlofast._comparison import Comparison, HostComparison
+from hlofast._fmt import Formatted
 from hlofast._result import Result, schema
 
 TOP = Path(__file__).parents[1]
@@ -29,6 +30,8 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "check": lambda: hlofast.check(hlofast.Declaration(), module()),
     "collectives": lambda: module().collectives(),
     "diff": lambda: module().diff(module()),
+    "fmt": lambda: Formatted(module(), ""),
+    "graph": lambda: module().graph(),
     "history": lambda: hlofast.history(DUMP),
 }
 """A result of each verb."""
