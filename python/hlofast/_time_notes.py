@@ -22,7 +22,7 @@ def notes(time: Time) -> Iterator[Note]:
     if source != GIVEN and context.device == time.device:
         yield Note("found-device", f"nobody gave the device: {source} beside the dump names it")
     yield from _unknown(time)
-    status = time.module.summary(shapes=1)["status"]
+    status = time.module.summary().status
     if not time.module.is_scheduled:
         yield Note("unscheduled", "the module is not scheduled: its instructions ran in text order")
     if status in ("unoptimised", "annotated", "partitioned"):

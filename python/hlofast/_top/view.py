@@ -164,6 +164,9 @@ def _own(text: str) -> str:
     return text
 
 
+_TIME = field_of("total_seconds", "time", "seconds")
+
+
 def instructions(found: Analyses) -> Sheet:
     """Every instruction with what it costs, those that take longest or compute most first."""
     costs = found.cost.table()
@@ -171,13 +174,15 @@ def instructions(found: Analyses) -> Sheet:
     shown: list[tuple[Field, list[Any]]] = [
         (costs.field(name), costs.values(name)) for name in ("instruction", "opcode")
     ]
+    total: list[Any] = [None] * len(opcodes)
     if found.time is not None:
         total = found.time.table().values("total_seconds")
-        shown.append((field_of("total_seconds", "time", "seconds"), total))
+    shown.append((_TIME, total))
     times = costs.values("multiplicity")
     for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
         totals = [_times(*each) for each in zip(costs.values(key), times, strict=True)]
-        shown.append((costs.field(key).replace(label=label), totals))
+        doc = f"{label.capitalize()} of all executions, without what is inside of fusions."
+        shown.append((costs.field(key).replace(label=label, doc=doc, nullable=True), totals))
     fused = _fused(found, opcodes, costs.values("flops"), times)
     shown.append((field_of("fused_flops", "FLOPs fused", "flops"), fused))
     shown.append((costs.field("multiplicity"), times))
@@ -189,7 +194,9 @@ def instructions(found: Analyses) -> Sheet:
         "FLOPs and bytes of all executions. What a fusion computes counts at the instructions "
         "inside it, whose sum is in FLOPs fused, what it moves at the fusion"
     )
-    return Sheet("instructions", "Instructions", Table.of(shown), sort=sort, note=note)
+    table = Table.of(shown)
+    columns = [name for name in table.columns if name != _TIME.name or found.time is not None]
+    return Sheet("instructions", "Instructions", table, columns, sort=sort, note=note)
 
 
 def _times(each: int | None, times: int | None) -> int | None:
@@ -275,7 +282,7 @@ class Overview(Result):
         return tuple(self._section(sheet) for sheet in shown)
 
     def _section(self, sheet: Sheet) -> Section:
-        described = sheet.table._described_by_name()
-        table = Table(described[field.name] for field in sheet.fields)
         rows = View(sheet, self.found.module).rows()
-        return Section(sheet.key.replace("-", "_"), sheet.caption, table.take(rows))
+        columns = [field.name for field in sheet.fields]
+        name = sheet.key.replace("-", "_")
+        return Section(name, sheet.caption, sheet.table.take(rows), columns)
