@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._report.chart import Chart
     from hlofast._report.sheet import Sheet
+    from hlofast._result import Result
     from hlofast._time import Time
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
@@ -357,14 +358,14 @@ def short_bytes(count: int) -> str:
     return f"{count:,} B" if scale == 1 else f"{count / scale:,.2f} {unit}"
 
 
-def facts_of(result: Any) -> list[tuple[str, str]]:
+def facts_of(result: Result) -> list[tuple[str, str]]:
     """The facts of a result as text: what they are, their values."""
-    return [(fact.field.label, output.known_as(fact)) for fact in getattr(result, "facts", ())]
+    return [(fact.field.label, output.known_as(fact)) for fact in result.facts]
 
 
-def notes_of(result: Any) -> list[str]:
+def notes_of(result: Result) -> list[str]:
     """What is to be kept in mind about a result."""
-    return [str(note) for note in getattr(result, "notes", ())]
+    return [note.text for note in result.notes]
 
 
 def _findings(found: Analyses) -> list[Statement]:
