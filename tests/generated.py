@@ -11,13 +11,18 @@ from pathlib import Path
 
 import hlofast
 from hlofast._comparison import Comparison, HostComparison
+from hlofast._report.data import Analyses
+from hlofast._fmt import Formatted
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
+from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
+from hlofast.devices import get
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
 TABLES = TOP / "docs" / "reference" / "tables.md"
+DUMP = TOP / "tests" / "fixtures" / "dump_folders" / "cpu"
 SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
 
 
@@ -27,8 +32,11 @@ def module() -> hlofast.Module:
 
 
 SAMPLES: dict[str, Callable[[], Result]] = {
+    "check": lambda: hlofast.check(hlofast.Declaration(), module()),
     "collectives": lambda: module().collectives(),
     "guide": lambda: Guide(()),
+    "report": lambda: module().report(plots=False),
+    "top": lambda: Overview(Analyses(module(), get("tpu-v5p"), None, None)),
     "query": lambda: Answer("", [], [], is_cut=False),
     "scan": lambda: hlofast.scan([]),
     "memory": lambda: module().memory(),
@@ -39,6 +47,11 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "stages": lambda: module().stages(),
     "summary": lambda: module().summary(),
     "diff": lambda: module().diff(module()),
+    "time": lambda: module().time("tpu-v5e"),
+    "trace": lambda: module().trace(device="tpu-v5e"),
+    "fmt": lambda: Formatted(module(), ""),
+    "graph": lambda: module().graph(),
+    "history": lambda: hlofast.history(DUMP),
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {

@@ -488,11 +488,29 @@ class TestProgram:
         return path
 
     def test_document_is_the_python_object(self, declared: Path) -> None:
-        (found,) = document("check", declared, SMALL)["modules"]
+        (found,) = document("check", declared, SMALL)["results"]
         check = hlofast.check(declared, hlofast.load(SMALL))
-        assert found["counts"] == check.counts()
-        assert found["mesh"] == {"data": 2, "model": 4}
-        assert [one["message"] for one in found["comparisons"]] == [one.message for one in check]
+        values = {name: fact["value"] for name, fact in found["facts"].items()}
+        assert {name: values[name] for name in check.counts()} == check.counts()
+        assert (values["mesh"], values["ok"]) == ("data=2,model=4", True)
+        tables = found["tables"]
+        assert [one["message"] for one in tables["findings"]] == [
+            one.message for one in check.found()
+        ]
+        agreeing = [one.message for one in check if one.severity == "agrees"]
+        assert [one["message"] for one in tables["agreeing"]] == agreeing
+        done = hlofast_command("check", declared, SMALL)
+        lines = [line for line in done.stdout.splitlines() if not line.startswith("file ")]
+        assert "\n".join(lines) == f"{check}\n"
+
+    def test_a_notebook_shows_it(self) -> None:
+        html = hlofast.check(
+            hlofast.Declaration(), hlofast.load(SMALL), {"peak.max": "1KiB"}
+        )._repr_html_()
+        assert ">bytes at stake B</th>" in html
+        name = hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }")
+        declared = hlofast.Declaration.loads('[mesh]\naxes = { "<i>" = 2 }')
+        assert "<i>" not in hlofast.check(declared, name)._repr_html_()
 
     def test_what_cannot_be_read_stands_in_the_document(self, tmp_path: Path) -> None:
         bad = tmp_path / "bad.toml"
@@ -510,7 +528,8 @@ class TestProgram:
         assert noted.returncode == 1
         declared.write_text(check_programs.toml("decoder_cpu_2x4", layers=7))
         assert hlofast_command("check", declared, SMALL).returncode == 1
-        assert document("check", declared, SMALL)["failed"] is True
+        (found,) = document("check", declared, SMALL)["results"]
+        assert found["facts"]["ok"]["value"] is False
         declared.write_text("[mesh")
         broken = hlofast_command("check", declared, SMALL)
         assert (broken.returncode, "end of document" in broken.stderr) == (3, True)

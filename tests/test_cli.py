@@ -441,9 +441,12 @@ class TestFmt:
         assert hlofast_command("fmt", train_step, "-o", tmp_path).returncode == 3
 
     def test_document(self, page: Path) -> None:
-        modules = document("fmt", page)["modules"]
-        assert [module["name"] for module in modules] == ["first", "second"]
-        assert hlofast.loads(modules[0]["text"]).fingerprint() == modules[0]["fingerprint"]
+        found = document("fmt", page)["results"]
+        assert [result["name"] for result in found] == ["first", "second"]
+        values = {name: fact["value"] for name, fact in found[0]["facts"].items()}
+        module = hlofast.loads(values["text"])
+        assert module.fingerprint() == values["fingerprint"]
+        assert values["text"] == module.to_text(form="long")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -483,7 +486,7 @@ def test_text_that_ends_before_its_entry_is_told(train_step: Path, tmp_path: Pat
         assert done.returncode == 3
         assert done.stderr.startswith(f"hlofast: {cut}:{fault.line}:")
         found = json.loads(done.stdout)
-        assert len(found["modules"]) == 1
+        assert len(found.get("results", found.get("modules"))) == 1
         assert [error["message"] for error in found["errors"]] == [str(fault)]
     # Where nobody looks at one module it is none.
     (row,) = hlofast.scan(folder).files

@@ -248,9 +248,9 @@ class TestFiguresOfJson:
         printed = self.strictly(hlofast_command(verb, train_step, *device, *rest, "--json").stdout)
         assert document(verb, train_step, *device, *rest) == printed  # The schema allows it.
         if verb == "time":
-            (module,) = printed["modules"]
-            assert module["step"]["seconds"] is None
-            assert module["groups"][0]["seconds"] is None
+            (module,) = printed["results"]
+            assert module["facts"]["step_seconds"]["value"] is None
+            assert module["tables"]["groups"][0]["seconds"] is None
         else:
             figures = printed["figures"] if verb == "report" else printed["modules"][0]["figures"]
             assert None in [one["value"] for one in figures if one["key"] == "step"]

@@ -1,5 +1,6 @@
 """`hlofast lint`: findings for people, as JSON and as exit codes."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 
 import hlofast
 import lint_programs as programs
-from conftest import Seeds
+from conftest import CHECKOUT, FIXTURES, Seeds
 from lint_programs import ADD
+from shown import check_one_source, codes, figures
 from test_cli import TWO_MODULES, document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -30,23 +32,55 @@ def clean(tmp_path: Path) -> Path:
 
 
 def only(*arguments: str | Path) -> Any:
-    (module,) = document("lint", *arguments)["modules"]
+    (module,) = document("lint", *arguments)["results"]
     return module
+
+
+def counts(module: Any) -> dict[str, int]:
+    return {row["code"]: row["findings"] for row in module["tables"]["codes"]}
 
 
 def test_document_is_the_python_object(sliced: Path) -> None:
     module = only(sliced)
     findings = hlofast.load(sliced).lint()
-    assert module["status"] == "partitioned"
-    assert module["options"] == findings.options
-    assert module["counts"] == findings.counts() == {"missed-reduce-scatter": 1}
-    (printed,) = module["findings"]
+    assert figures(module) == {"status": "partitioned", "findings": 1, **findings.options}
+    assert counts(module) == findings.counts() == {"missed-reduce-scatter": 1}
+    tables = module["tables"]
+    (printed,) = tables["findings"]
     expected = findings[0].to_dict()
-    names = expected.pop("names")
-    assert [row["name"] for row in printed["instructions"]] == list(names)
-    rows = expected.pop("instructions")
-    assert [row["instruction"] for row in printed.pop("instructions")] == list(rows)
-    assert printed | {"phases": tuple(printed["phases"])} == expected
+    evidence = [(row["finding"], row["instruction"]) for row in tables["evidence"]]
+    assert evidence == [(0, name) for name in expected.pop("names")]
+    assert printed["instructions"] == len(expected.pop("instructions")) == 2
+    behind = {row["figure"]: row["value"] for row in tables["figures"]}
+    assert behind == expected.pop("figures")
+    assert printed["phase"] == "+".join(expected.pop("phases"))
+    assert {name: printed[name] for name in expected} == expected
+    assert codes(module) == {"unfinished"}
+
+
+def test_one_source(sliced: Path, train_step: Path) -> None:
+    for path in (sliced, train_step):
+        check_one_source(hlofast.load(path).lint(), hlofast_command("lint", path).stdout)
+
+
+def test_names_are_escaped_in_html() -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    body = programs.SLICED_REDUCTION.replace(
+        "to_apply=add", f'to_apply=add, metadata={{op_name="a" source_file="{hostile}"}}'
+    )
+    findings = programs.lint(body)
+    assert hostile in str(findings.table()["source_file"])
+    assert "<img" not in findings._repr_html_()
+
+
+def test_findings_beyond_the_top_are_counted() -> None:
+    path = FIXTURES / "dumps" / "cpu_train_step.after.txt.gz"
+    count = len(hlofast.load(path).lint())
+    assert count > 2
+    shown = hlofast_command("lint", path, "--top", "2").stdout
+    assert (shown.count("  found: "), f"\nand {count - 2} more\n" in shown) == (2, True)
+    shown = hlofast_command("lint", path, "--top", "0").stdout
+    assert (shown.count("  found: "), " more\n" in shown) == (count, False)
 
 
 def test_for_people(sliced: Path, clean: Path) -> None:
@@ -60,8 +94,10 @@ def test_for_people(sliced: Path, clean: Path) -> None:
         "min share 0.001",
         "partitioned: compilers may yet change",
     ):
-        assert shown in done.stdout
-    assert "none" in hlofast_command("lint", clean).stdout
+        assert shown in " ".join(done.stdout.split())
+    assert ["findings", "0"] in [
+        line.split() for line in hlofast_command("lint", clean).stdout.splitlines()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,10 +121,11 @@ def test_fail_on(sliced: Path, clean: Path, codes: str, expected: int) -> None:
     assert quiet.returncode == (2 if expected == 2 else 0)
 
 
-def test_failed_codes_in_json(sliced: Path) -> None:
-    printed = document("lint", sliced, "--fail-on", "any")
-    assert printed["failed"] == ["missed-reduce-scatter"]
-    assert document("lint", sliced)["failed"] == []
+def test_failed_codes_with_json(sliced: Path) -> None:
+    done = hlofast_command("lint", sliced, "--fail-on", "any", "--json")
+    assert done.returncode == 1
+    assert done.stderr == "hlofast: found: missed-reduce-scatter\n"
+    assert hlofast_command("lint", sliced, "--json").stderr == ""
 
 
 def test_what_cannot_be_read_comes_first(sliced: Path) -> None:
@@ -97,23 +134,30 @@ def test_what_cannot_be_read_comes_first(sliced: Path) -> None:
 
 
 def test_thresholds(sliced: Path) -> None:
-    assert only(sliced, "--min-share", "0.6")["findings"] == []
+    assert only(sliced, "--min-share", "0.6")["tables"]["findings"] == []
     assert hlofast_command("lint", sliced, "--min-share", "-1").returncode == 2
     assert hlofast_command("lint", sliced, "--min-share", "nan").returncode == 2
     assert hlofast_command("lint", sliced, "--mesh", "model").returncode == 2
 
 
-def test_codes_are_described(sliced: Path) -> None:
+def test_rules_are_described_alike_everywhere(sliced: Path) -> None:
+    """What a rule finds stands in its Rust file; help, results and README repeat it."""
     shown = hlofast_command("lint", "--help").stdout
-    for code in hlofast.Findings.CODES:
-        assert f"  {code} " in shown
+    readme = (CHECKOUT / "README.md").read_text()
+    assert tuple(hlofast.Findings.RULES) == hlofast.Findings.CODES
+    for code, what in hlofast.Findings.RULES.items():
+        assert re.search(rf"^  {code} +{re.escape(what)}$", shown, re.MULTILINE)
+    rows = [f"| `{code}` | {what} |" for code, what in hlofast.Findings.RULES.items()]
+    assert "\n".join(["| code | what is found |", "|---|---|", *rows, ""]) in readme
+    (row,) = only(sliced)["tables"]["codes"]
+    assert row["what"] == hlofast.Findings.RULES[row["code"]]
 
 
 def test_several_modules(tmp_path: Path) -> None:
     path = tmp_path / "page.txt"
     path.write_text(TWO_MODULES)
-    modules = document("lint", path)["modules"]
-    assert [module["findings"] for module in modules] == [[], []]
+    modules = document("lint", path)["results"]
+    assert [module["tables"]["findings"] for module in modules] == [[], []]
 
 
 def test_seeds(seeds: Seeds) -> None:
@@ -127,6 +171,6 @@ def test_seeds(seeds: Seeds) -> None:
         },
         "003": {"missed-reduce-scatter": 1},
     }
-    for number, counts in found.items():
-        assert only(seeds.path(number))["counts"] == counts
+    for number, expected in found.items():
+        assert counts(only(seeds.path(number))) == expected
     assert hlofast_command("lint", seeds.path("003"), "--fail-on", "any").returncode == 1

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import hlofast
+from conftest import FIXTURES
+from shown import check_one_source, codes, figures
 from test_cli import document, hlofast_command
 from test_time import OVERLAPPED
 
@@ -33,8 +36,10 @@ def test_words(overlapped: Path, toys: Path) -> None:
     options = ("--device", "toy", "--devices", toys, "--mesh", "x=4")
     done = hlofast_command("time", *options, overlapped)
     assert done.returncode == 0, done.stderr
-    assert "12 ms, bound by communication over x" in done.stdout
-    assert "exposed, x" in done.stdout
+    shown = [line.split() for line in done.stdout.splitlines()]
+    assert ["step", "12", "ms"] in shown
+    assert ["bound", "by", "communication", "over", "x"] in shown
+    assert ["exposed", "x"] in [line[:2] for line in shown]
     assert "MFU" in done.stdout
     assert "all-gather" in done.stdout
     assert "all devices are one network level" in done.stdout
@@ -42,15 +47,56 @@ def test_words(overlapped: Path, toys: Path) -> None:
 
 def test_json(overlapped: Path, toys: Path) -> None:
     printed = document("time", "--device", "toy", "--devices", toys, "--mesh", "x=4", overlapped)
-    (module,) = printed["modules"]
-    step = module["step"]
-    assert step["seconds"] == pytest.approx(12e-3)
-    own = step["compute_seconds"] + step["memory_seconds"] + step["other_seconds"]
-    assert own + sum(step["exposed_seconds"].values()) == pytest.approx(step["seconds"])
-    assert printed["device"]["figures"]["hbm_bandwidth"] == {"value": 1e9, "source": str(toys)}
-    (collective,) = module["collectives"]
+    (module,) = printed["results"]
+    values, tables = figures(module), module["tables"]
+    step = module["facts"]["step_seconds"]
+    assert (step["value"], step["provenance"]) == (pytest.approx(12e-3), "modelled")
+    assert {row["part"] for row in tables["parts"]} == {"compute", "memory", "other", "exposed"}
+    assert [row["axes"] for row in tables["parts"] if row["part"] == "exposed"] == ["x"]
+    assert sum(row["seconds"] for row in tables["parts"]) == pytest.approx(12e-3)
+    assert sum(row["share"] for row in tables["parts"]) == pytest.approx(1)
+    assert (values["device"], values["mesh"], values["mesh_source"]) == ("toy", "x=4", "given")
+    assert (values["estimates"], values["collective_model"]) == ("model", "topology")
+    assert (values["peak_flops"], values["num_devices"]) == (1e9, 1)
+    known = {row["figure"]: row for row in tables["figures"]}
+    bandwidth = known["hbm_bandwidth"]
+    assert (bandwidth["value"], bandwidth["source"]) == (1e9, str(toys))
+    (collective,) = tables["collectives"]
     assert collective["wire_bytes"] == 12000
     assert collective["bytes_per_second"] == pytest.approx(1e6)
+    assert "one-level" in codes(module)
+
+
+def test_one_source(overlapped: Path) -> None:
+    dump = FIXTURES / "train_step.after_optimizations.txt"
+    mesh = "data=2,model=4"
+    done = hlofast_command("time", "--device", "tpu-v5e", "--mesh", mesh, dump)
+    check_one_source(hlofast.load(dump).time("tpu-v5e", mesh=mesh), done.stdout)
+    done = hlofast_command("time", "--device", "trainium2", overlapped)
+    check_one_source(hlofast.load(overlapped).time("trainium2"), done.stdout)
+
+
+def test_hostile_names_in_notebooks() -> None:
+    mesh = hlofast.Mesh([("<script>", 4)])
+    html = hlofast.loads(OVERLAPPED).time("h100", mesh=mesh)._repr_html_()
+    assert "&lt;script&gt;" in html
+    assert "<script" not in html
+    assert " us</td>" in html
+
+
+def test_the_device_of_the_dump_folder(tmp_path: Path) -> None:
+    from test_context import TARGET, dump
+
+    path = dump(tmp_path, target_arguments=TARGET)
+    (module,) = document("time", path)["results"]
+    assert figures(module)["device"] == "tpu-v5e"
+    assert "found-device" in codes(module)
+    (module,) = document("time", path, "--device", "tpu-v5p")["results"]
+    assert figures(module)["device"] == "tpu-v5p"
+    assert "found-device" not in codes(module)
+    done = hlofast_command("trace", path, "-o", tmp_path / "step.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ["device", "tpu-v5e"] in [line.split() for line in done.stdout.splitlines()]
 
 
 def test_roofline_is_the_same_verb(overlapped: Path, toys: Path) -> None:
@@ -62,6 +108,7 @@ def test_a_device_is_asked_for(overlapped: Path) -> None:
     done = hlofast_command("time", overlapped)
     assert done.returncode == 2
     assert "which --device? known are: tpu-v4, tpu-v5e" in done.stderr
+    assert done.stderr.startswith(f"hlofast: {overlapped}: no device is given")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +118,8 @@ def test_a_device_is_asked_for(overlapped: Path) -> None:
         (("--device", "h100", "--mesh", "x=nine"), "nine"),
         (("--device", "h100", "--devices", "no-such-file.toml"), "no-such-file.toml"),
         (("--device", "h100", "--collectives", "no-such-file.csv"), "no-such-file.csv"),
-        (("--device", "h100", "--hosts", "2"), "go with --mesh"),
+        # Without --mesh the hosts are those of the mesh of the text.
+        (("--device", "h100", "--hosts", "3"), "4 devices cannot be spread evenly over 3 hosts"),
     ],
 )
 def test_what_makes_no_sense_is_exit_code_2(
@@ -88,15 +136,19 @@ def test_unknown_figures_are_said(overlapped: Path) -> None:
     assert done.returncode == 0
     assert "unknown: " in done.stdout
     assert "at least" in done.stdout
+    (module,) = document("time", "--device", "trainium2", overlapped)["results"]
+    assert module["facts"]["step_seconds"]["provenance"] == "bound"
+    assert module["tables"]["unknown"]
+    assert "unknown-figures" in codes(module)
 
 
 @pytest.mark.parametrize("device", ["tpu-v5e", "tpu-v7", "mi300x", "trainium2"])
 def test_documents_of_dumps_keep_to_the_schema(device: str) -> None:
-    # Programs for CPUs stand for those of any device.
-    backends = ("cpu", "tpu") if device.startswith("tpu") else ("cpu",)
-    paths = sorted(DUMPS.glob("*_train_step*.txt.gz"))
-    paths = [path for path in paths if path.name.startswith(backends)]
+    # A program for TPUs runs on no other device; one for CPUs stands for that of any device.
+    kind = "*" if device.startswith("tpu") else "cpu"
+    paths = sorted(DUMPS.glob(f"{kind}_train_step*.txt.gz"))
+    assert len(paths) >= 3
     printed = document("time", "--device", device, *paths)
-    assert len(printed["modules"]) == len(paths)
-    for module in printed["modules"]:
-        assert module["step"]["seconds"] > 0
+    assert len(printed["results"]) == len(paths)
+    for module in printed["results"]:
+        assert figures(module)["step_seconds"] > 0

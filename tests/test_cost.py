@@ -93,7 +93,8 @@ class TestDumps:
         assert table["flops"].tolist() == cost.columns.flops.tolist()
         words = [hlofast.phases[code] for code in cost.columns.phase]
         assert table["phase"].tolist() == words
-        assert table["scope"].tolist() == [cost.scopes[code] for code in cost.columns.scope]
+        scopes = [cost.scopes[code] or None for code in cost.columns.scope]
+        assert table["scope"].tolist() == scopes
 
     def test_explanation_counts_instructions_of_the_module(self, dump: hlofast.Module) -> None:
         explanation = dump.cost().explain().to_pylist()
@@ -281,7 +282,7 @@ class TestControlFlow:
             body,
         )
         (loop,) = cost.loops
-        assert (loop["trip_count"], loop["provenance"]) == (-1, "unknown")
+        assert (loop["trip_count"], loop["provenance"]) == (None, "unknown")
         assert loop["reason"]
         assert cost.flops == 9
 

@@ -14,6 +14,7 @@ from conftest import FIXTURES, Seeds
 from console import output_of
 from test_cli import document, hlofast_command
 from test_diff import DUMPS, modules_of
+from test_time import OVERLAPPED, toy
 
 pytestmark = pytest.mark.once
 
@@ -79,8 +80,7 @@ ENTRY e {
 @pytest.mark.parametrize("path", DUMPS, ids=lambda path: str(path.relative_to(FIXTURES)))
 def test_figures_of_every_dump(path: Path) -> None:
     for module in modules_of(path):
-        is_gpu = module.summary(shapes=0)["backend"] == "gpu"
-        time = module.time("h100" if is_gpu else "v5e")
+        time = module.time("h100" if module.summary()["backend"] == "gpu" else "v5e")
         parts = {
             "compute": time.compute_seconds,
             "memory": time.memory_seconds,
@@ -90,7 +90,7 @@ def test_figures_of_every_dump(path: Path) -> None:
         if time.step_seconds > 0:
             kind = time.bound.partition(" ")[0].rstrip(",")
             assert parts[kind] == max(parts.values())
-        rows = [row for row in time.collectives if row["unknown"] == ""]
+        rows = [row for row in time.collectives if row["unknown"] is None]
         names = {row["name"] for row in module.collectives()}
         assert {row["collective"] for row in rows} <= names
         remat = module.remat()
@@ -108,25 +108,27 @@ def test_figures_of_every_dump(path: Path) -> None:
 def test_groups_along_no_axes_of_the_mesh_are_said(train_step: Path, tmp_path: Path) -> None:
     module = hlofast.load(train_step)
     assert module.time("v5e", mesh=MESH).bound == "communication, longest over data"
-    mixed = hlofast.Mesh({"data": 2, "model": 4}, device_order=[0, 3, 5, 6, 1, 2, 4, 7])
-    assert "along no axes of the mesh" in module.time("v5e", mesh=mixed).bound
-    path = tmp_path / "odd.txt"
-    path.write_text(ODD_GROUPS)
-    done = hlofast_command("time", "--device", "v5e", "--mesh", "data=2,model=4", path)
-    text = " ".join(done.stdout.split())
-    assert "the devices of 1 collective differ along no axes of mesh data=2,model=4" in text
+    with pytest.raises(hlofast.ContextError, match="mesh data=2 has 2 devices"):
+        module.time("v5e", mesh="data=2")
+    uneven = OVERLAPPED.replace("{{0,1,2,3}}", "{{0,1,2},{3}}")
+    time = hlofast.loads(uneven).time(toy(), mesh="x=2,y=2")
+    assert time.bound == "communication along no axes of the mesh"
+    (note,) = [note for note in time.notes if note.code == "no-axes"]
+    assert "the devices of 1 collective differ along no axes of mesh x=2,y=2" in str(note)
+    assert note.figures == {"collectives": 1}
 
 
 def test_collectives_are_found_by_name_in_the_schedule(guide: Path) -> None:
-    (timed,) = document("time", "--device", "v5e", guide / "step.txt")["modules"]
-    rows = {row["collective"]: row for row in timed["collectives"]}
-    (sent,) = document("collectives", guide / "step.txt")["modules"]
-    inner = [row for row in sent["collectives"] if rows[row["name"]]["name"] != row["name"]]
+    (timed,) = document("time", "--device", "v5e", guide / "step.txt")["results"]
+    rows = {row["collective"]: row for row in timed["tables"]["collectives"]}
+    (sent,) = document("collectives", guide / "step.txt")["results"]
+    found = sent["tables"]["collectives"]
+    inner = [row for row in found if rows[row["name"]]["name"] != row["name"]]
     assert inner
     module = hlofast.load(guide / "step.txt")
     table = {row["name"]: row["scheduled_as"] for row in module.collectives()}
     for row in inner:
-        assert rows[row["name"]]["instruction"] == table[row["name"]]
+        assert rows[row["name"]]["instruction"] == module[table[row["name"]]].name
     shown = hlofast_command("time", "--device", "v5e", "--top", "0", guide / "step.txt").stdout
     assert "scheduled as" in shown
     assert inner[0]["name"] in shown

@@ -439,8 +439,8 @@ class TestCommand:
             graph = hlofast.load(train_step).graph()
             said = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
             form = "model-explorer" if path == json_path else "dot"
-            assert said["graph"] == [f"{path},", form]
-            assert said["of"] == ["computation", hlofast.load(train_step).entry.name]
+            assert said["file"] == [f"{path},", form]
+            assert said["computation"] == [hlofast.load(train_step).entry.name]
             assert said["nodes"] == [f"{len(graph):,}"]
             assert said["edges"] == [f"{len(graph.edges):,}"]
         jsonschema.validate(json.loads(json_path.read_text()), MODEL_EXPLORER)
@@ -450,11 +450,23 @@ class TestCommand:
 
     def test_json(self, train_step: Path) -> None:
         printed = document("graph", "--around", "all-gather.63", train_step)
-        (module,) = printed["modules"]
+        (found,) = printed["results"]
         graph = hlofast.load(train_step).graph(around="all-gather.63")
-        assert len(module["nodes"]) == len(graph)
-        assert len(module["edges"]) == len(graph.edges)
-        assert module["depth"] == 2
+        assert {name: fact["value"] for name, fact in found["facts"].items()} == {
+            "around": "all-gather.63",
+            "depth": 2,
+            "inside": "fusions",
+            "nodes": len(graph),
+            "edges": len(graph.edges),
+        }
+        tables = found["tables"]
+        assert [row["name"] for row in tables["nodes"]] == graph.nodes.values("name")
+        numbers = [row["node"] for row in tables["nodes"]]
+        assert numbers == graph.nodes.values("instruction")
+        ends = [(row["source"], row["target"]) for row in tables["edges"]]
+        assert ends == [(row["source"], row["target"]) for row in graph.edges]
+        assert str(graph).startswith("jit_train_step\naround  all-gather.63\n")
+        assert ">distance</th>" in graph._repr_html_()
 
     @pytest.mark.parametrize(
         ("options", "message"),

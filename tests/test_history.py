@@ -141,7 +141,22 @@ def test_what_cannot_be_read_is_a_row_with_its_reason(dump: Path, tmp_path: Path
     assert broken.name in done.stderr
     assert "Traceback" not in done.stderr
     printed = document("history", tmp_path)
-    assert [step["instructions"] is None for step in printed["steps"]].count(True) == 1
+    (result,) = printed["results"]
+    steps = result["tables"]["steps"]
+    assert [step["instructions"] is None for step in steps].count(True) == 1
+    assert [note["code"] for note in result["notes"]] == ["unreadable"]
+    assert [error["path"] for error in printed["errors"]] == [str(broken)]
+
+
+def test_a_notebook_shows_it(dump: Path, tmp_path: Path) -> None:
+    step = next(iter(sorted(dump.iterdir())))
+    folder = tmp_path / "<i>"
+    folder.mkdir()
+    shutil.copy(step, folder)
+    html = hlofast.history(tmp_path)._repr_html_()
+    assert "<i>" not in html
+    assert "&lt;i&gt;/module_0000" in html
+    assert ">live peak B</th>" in html
 
 
 def test_pickle(dump: Path) -> None:
@@ -150,12 +165,15 @@ def test_pickle(dump: Path) -> None:
 
 
 def test_document_is_the_table(dump: Path, history: hlofast.History) -> None:
-    printed = document("history", dump, "jit_train_step")
-    assert printed["module"] == "jit_train_step"
-    assert printed["key"] == NAME
-    assert [step["live_peak"] for step in printed["steps"]] == history["live_peak"].tolist()
-    assert printed["steps"][0]["step"] is None
-    assert printed["steps"][1]["pass"] == "pipeline-start"
+    (printed,) = document("history", dump, "jit_train_step")["results"]
+    facts = {name: fact["value"] for name, fact in printed["facts"].items()}
+    assert facts == {"module": "jit_train_step", "dumps": 66, "same": sum(history["is_same"])}
+    assert printed["name"] == NAME
+    assert printed["notes"] == []
+    steps = printed["tables"]["steps"]
+    assert steps == history.to_pylist()
+    assert steps[0]["step"] is None
+    assert steps[1]["pass"] == "pipeline-start"
 
 
 def test_for_people(dump: Path) -> None:
@@ -163,6 +181,7 @@ def test_for_people(dump: Path) -> None:
     assert done.returncode == 0, done.stderr
     for shown in (NAME, "66", "spmd-partitioning", "fusion", "live peak"):
         assert shown in done.stdout
+    assert done.stdout == f"{hlofast.history(dump)}\n\n"
     short = done.stdout.count("\n")
     assert hlofast_command("history", "--all", dump).stdout.count("\n") > short
     assert hlofast_command("history", dump, "jit_eval").returncode == 2

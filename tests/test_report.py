@@ -59,7 +59,7 @@ def test_the_verdict_is_that_of_the_analyses(report: Any, train_step: Path) -> N
     assert report.verdict["mfu"] == time.mfu
     assert report.verdict["exposed"] == sum(time.exposed.values())
     assert report.verdict["peak"] == module.memory(device="tpu-v5e").xla_peak
-    codes = [one["code"] for one in report.to_dict()["findings"]]
+    codes = report.tables["findings"].values("code")
     assert codes[: len(module.lint())] == [one.code for one in module.lint()]
 
 
@@ -165,7 +165,7 @@ def test_a_directory_ranks_programs_and_tells_hosts_and_passes(dumps: Path) -> N
     assert made.verdict["programs"] == 2
     assert made.verdict["differing"] == 1
     assert made.verdict["step"] is None
-    found = made.to_dict()["findings"]
+    found = made.tables["findings"].to_pylist()
     assert found[0]["code"] == "hosts-differ: jit_train_step"
     head, buffers = block(made.html, "sections")
     sheets = {one["key"]: one for part in head["sections"] for one in part["sheets"]}
@@ -189,11 +189,17 @@ class TestCommand:
     def test_says_the_verdict(self, train_step: Path, tmp_path: Path) -> None:
         path = tmp_path / "report.html"
         arguments = ("report", train_step, "-o", path, "--device", "tpu-v5e", "--no-charts")
-        found = document(*arguments)
+        (found,) = document(*arguments)["results"]
         module = hlofast.load(train_step)
-        figures = {one["key"]: one["value"] for one in found["figures"]}
-        assert figures == module.report(device="tpu-v5e", plots=False).verdict
-        assert found["bytes"] == path.stat().st_size
+        values = {name: fact["value"] for name, fact in found["facts"].items()}
+        made = module.report(device="tpu-v5e", plots=False)
+        assert made.verdict.items() <= values.items()
+        assert values["page"] == str(path)
+        assert values["page_bytes"] == path.stat().st_size
+        assert [row["code"] for row in found["tables"]["findings"]] == made.tables[
+            "findings"
+        ].values("code")
+        assert {note["code"] for note in found["notes"]} == made.verdict.keys()
         assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
         done = hlofast_command(*arguments)
         assert done.returncode == 0
@@ -220,9 +226,9 @@ class TestCommand:
 
     def test_a_directory(self, dumps: Path, tmp_path: Path) -> None:
         path = tmp_path / "report.html"
-        found = document("report", dumps, "-o", path, "--no-charts")
-        assert found["kind"] == "directory"
-        assert path.stat().st_size == found["bytes"]
+        (found,) = document("report", dumps, "-o", path, "--no-charts")["results"]
+        assert found["facts"]["kind"]["value"] == "directory"
+        assert path.stat().st_size == found["facts"]["page_bytes"]["value"]
         done = hlofast_command("report", dumps, "-o", path, "--module", "jit_train_step")
         assert done.returncode == 2
 

@@ -198,13 +198,12 @@ def test_plain_text_where_there_is_no_terminal(train_step: Path, module: hlofast
 
 
 def test_tables_as_json(train_step: Path, module: hlofast.Module) -> None:
-    (one,) = document("top", "--device", "tpu-v5e", train_step)["modules"]
-    figures = {figure["key"]: figure["value"] for figure in one["figures"]}
-    assert figures["step"] == module.time("tpu-v5e").step_seconds
-    table = one["tables"][0]
-    assert table["count"] == len(table["rows"]) == len(module)
-    at = [column["key"] for column in table["columns"]].index("flops")
-    assert sum(row[at] for row in table["rows"]) == module.cost().flops
+    (one,) = document("top", "--device", "tpu-v5e", train_step)["results"]
+    assert one["facts"]["step"]["value"] == module.time("tpu-v5e").step_seconds
+    rows = one["tables"]["instructions"]
+    assert len(rows) == len(module)
+    assert sum(row["flops"] for row in rows) == module.cost().flops
+    assert {"memory_peak", "collectives", "matmuls", "residuals"} <= one["tables"].keys()
 
 
 def test_inputs_that_are_none(tmp_path: Path) -> None:
@@ -269,12 +268,8 @@ class TestPlainText:
         return path
 
     def test_what_is_inside_fusions_stands_beside_them(self, dump: Path) -> None:
-        (found,) = document("top", "--json", dump)["modules"]
-        instructions = found["tables"][0]
-        names = [column["key"] for column in instructions["columns"]]
-        labels = [column["label"] for column in instructions["columns"]]
-        assert {"own FLOPs", "own bytes", "FLOPs fused"} <= set(labels)
-        rows = [dict(zip(names, row, strict=True)) for row in instructions["rows"]]
+        (found,) = document("top", "--json", dump)["results"]
+        rows = found["tables"]["instructions"]
         counted = {
             row["instruction"]: (row["flops"], row["fused_flops"])
             for row in rows
@@ -284,6 +279,8 @@ class TestPlainText:
         assert counted["c"] == (100, 0)
         assert counted["y"] == (100, 0)
         text = hlofast_command("top", dump).stdout
+        heads = text.partition("\nInstructions\n")[2].splitlines()[0]
+        assert all(label in heads for label in ("own FLOPs", "own bytes", "FLOPs fused"))
         assert "counts at the instructions inside it, whose sum is in FLOPs fused" in text
 
     def test_one_device_is_not_counted(self, dump: Path) -> None:

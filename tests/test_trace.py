@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import hlofast
 from hlofast.devices import UnknownDeviceError
+from shown import check_one_source, codes, figures
 from test_cli import document, hlofast_command
 from test_time import LOOP, OVERLAPPED, toy
 from trace_files import TraceFile, check_nesting, read, read_json, read_pftrace
@@ -233,7 +234,7 @@ def test_a_loop_of_unknown_trip_count_counts_once(tmp_path: Path) -> None:
     adds_up(trace, found)
     (loop,) = [arguments for *_, name, _, arguments in found.on("program") if name == "w"]
     assert loop["trip_count"] == "unknown, counted once"
-    assert trace.loops.row(0)["trip_count"] == -1
+    assert trace.loops.row(0)["trip_count"] is None
 
 
 def test_waiting_and_links(tmp_path: Path) -> None:
@@ -452,7 +453,9 @@ class TestCommand:
             "trace", "--device", "tpu-v5e", "--mesh", "data=2,model=4", train_step, "-o", path
         )
         assert done.returncode == 0, done.stderr
-        assert f"{path} (pftrace)" in done.stdout
+        shown = [line.split() for line in done.stdout.splitlines()]
+        assert ["written", str(path)] in shown
+        assert ["format", "pftrace"] in shown
         assert "links, data" in done.stdout
         assert "exposed, model" in done.stdout
         assert read(path).slices
@@ -461,13 +464,32 @@ class TestCommand:
         path = tmp_path / "step.json.gz"
         options = ("--device", "v5e", "--iterations", "1", "--min-duration", "1us")
         printed = document("trace", *options, train_step, "-o", path)
-        (module,) = printed["modules"]
-        assert (module["format"], module["is_compressed"]) == ("json", True)
+        (module,) = printed["results"]
+        values = figures(module)
+        assert (values["format"], values["is_compressed"]) == ("json", True)
+        assert values["written"] == str(path)
+        assert (values["device"], values["not_played"]) == ("tpu-v5e", 0)
+        memory = hlofast.load(train_step).memory()
+        assert values["live_peak"] == memory.live_peak
         found = read(path)
-        assert [row["track"] for row in module["tracks"]] == found.tracks
-        seconds = {row["track"]: row["seconds"] for row in module["tracks"]}
-        assert seconds["program"] == pytest.approx(module["step"]["seconds"])
-        assert {note["kind"] for note in module["notes"]} >= {"left-out", "compiler-scale"}
+        tracks = module["tables"]["tracks"]
+        assert [row["track"] for row in tracks] == found.tracks
+        seconds = {row["track"]: row["seconds"] for row in tracks}
+        assert seconds["program"] == pytest.approx(values["step_seconds"])
+        assert codes(module) >= {"left-out", "compiler-scale", "iterations"}
+        assert all(row["shown"] == 1 < row["trip_count"] for row in module["tables"]["loops"])
+
+    def test_one_source(self, train_step: Path, tmp_path: Path) -> None:
+        path = tmp_path / "step.json"
+        done = hlofast_command("trace", "--device", "tpu-v5e", train_step, "-o", path)
+        check_one_source(hlofast.load(train_step).trace(path, device="tpu-v5e"), done.stdout)
+
+    def test_hostile_names_in_notebooks(self) -> None:
+        mesh = hlofast.Mesh([("<script>", 4)])
+        html = hlofast.loads(OVERLAPPED).trace(device="h100", mesh=mesh)._repr_html_()
+        assert "&lt;script&gt;" in html
+        assert "<script" not in html
+        assert " us</td>" in html
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -502,7 +524,7 @@ class TestCommand:
         path = tmp_path / "broken.txt"
         path.write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[2] add(y, z)\n}\n")
         printed = document("trace", "--device", "h100", path, "-o", tmp_path / "x.json")
-        assert printed["modules"] == []
+        assert printed["results"] == []
         assert printed["errors"][0]["line"] == 4
         assert not (tmp_path / "x.json").exists()
 

@@ -140,10 +140,10 @@ def notes(cost: Cost) -> Iterator[Note]:
 
 
 def _about_module(cost: Cost) -> Iterator[Note]:
-    summary = cost.module.summary(shapes=1)
-    status, partitions = summary["status"], summary["num_partitions"]
+    values = cost.module.summary().values
+    status, partitions = values["status"], values["num_partitions"]
     if status in ("unoptimised", "annotated", "partitioned"):
-        ports = (summary["entry"]["parameter_bytes"], summary["entry"]["output_bytes"])
+        ports = (values["parameter_bytes"], values["output_bytes"])
         least = None if None in ports else sum(ports)
         yield Note(
             "unfused",

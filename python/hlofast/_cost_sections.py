@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast import _text
 from hlofast._core import Field
-from hlofast._matmuls import instructions_of
+from hlofast._matmuls import instructions_of, key_field
 from hlofast._result import Section
 from hlofast.table import Table, of_rows
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 KEYS = ("phase", "scope", "source", "source_file", "opcode", "dtype", "computation")
 """What totals can be by."""
-_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
 _FLOPS_SHARE = Field("ratio", "flops_share", "Its part of all FLOPs.", label="share", nullable=True)
 _BYTES_SHARE = Field("ratio", "bytes_share", "Its part of all bytes.", label="share", nullable=True)
 _NOT_EXACT = Field(
@@ -94,9 +93,8 @@ def _groups(cost: Cost, by: str, depth: int) -> Section:
     grouped = cost.by(by, depth=depth)
     flops, moved = grouped.values("flops"), grouped.values("bytes_accessed")
     columns: list[tuple[Field, Sequence[Any]]] = []
-    title = by.replace("_", " ")
     for name in (by, "instructions", "flops", "transcendentals", "bytes_accessed"):
-        field = _KEY.replace(label=title) if name == by else grouped.field(name)
+        field = key_field(by) if name == by else grouped.field(name)
         columns.append((field, grouped.values(name)))
     nothing = [None] * len(grouped)
     for own in _EXECUTED_ONLY:
@@ -112,7 +110,7 @@ def _groups(cost: Cost, by: str, depth: int) -> Section:
     order = sorted(range(len(grouped)), key=lambda row: (-flops[row], -moved[row]))
     shown = [name for name in _SHOWN if not (cost.xla and name == "not_exact")]
     to = f" to depth {depth}" if by == "scope" else ""
-    return Section("groups", f"By {title}{to}", Table.of(columns).take(order), shown)
+    return Section("groups", f"By {by.replace('_', ' ')}{to}", Table.of(columns).take(order), shown)
 
 
 def _loops(cost: Cost) -> Table:

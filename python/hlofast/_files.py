@@ -45,3 +45,12 @@ def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
         except BaseException:
             os.unlink(temporary)
             raise
+
+
+def is_folder(path: str) -> bool:
+    """Whether an argument is a folder that there is."""
+    if "://" in path:
+        from hlofast import _remote
+
+        return _remote.is_folder(path)
+    return os.path.isdir(path)

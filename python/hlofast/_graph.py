@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Field
+from hlofast._graph_formats import plain
+from hlofast._result import Fact, Result, Section
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line draws graphs; importing typing would slow its start.
@@ -20,6 +22,7 @@ MOST_NODES = {"dot": 5_000, "model-explorer": 50_000}
 """Nodes that the tools for a format still lay out, by our experience with them."""
 _DEEPEST = 64
 _LONGEST_SHAPE = 200
+_NODE = Field("index", "node", "The number of the node, which edges name.")
 _NODES = (
     Field("instruction", "instruction", "The row number of the instruction."),
     Field("name", "name", "The name of the instruction."),
@@ -45,7 +48,7 @@ _EDGES = (
 )
 
 
-class Graph:
+class Graph(Result):
     """Instructions and what they use: `Module.graph()`.
 
     Nodes are instructions. Edges are of the kinds `operand` (the target uses the source, as in the
@@ -54,7 +57,26 @@ class Graph:
     of what is called to the call).
     """
 
-    __slots__ = ("_edges", "_namespaces", "_nodes", "around", "computation", "inside", "module")
+    __slots__ = (
+        "_edges",
+        "_namespaces",
+        "_nodes",
+        "around",
+        "computation",
+        "depth",
+        "inside",
+        "module",
+    )
+
+    VERB = "graph"
+    FACTS = (
+        Field("name", "computation", "The computation that is shown."),
+        Field("name", "around", "The instruction whose neighbourhood is shown."),
+        Field("count", "depth", "How many operands and users away from it."),
+        Field("word", "inside", "Whose called computations are shown inside their callers."),
+        Field("count", "nodes", "Instructions that are shown."),
+        Field("count", "edges", "Uses and other connections between them."),
+    )
 
     def __init__(
         self,
@@ -63,6 +85,7 @@ class Graph:
         inside: str,
         computation: Computation | None,
         around: Instruction | None,
+        depth: int | None,
     ) -> None:
         self.module = module
         """The module."""
@@ -72,6 +95,8 @@ class Graph:
         """The computation that is shown; None for a neighbourhood."""
         self.around = around
         """The instruction whose neighbourhood is shown; None for a computation."""
+        self.depth = depth
+        """How many operands and users away from it; None for a computation."""
         self._nodes = nodes
         self._namespaces: dict[int, tuple[str, ...]] = {}
         self._edges = list(self._find_edges())
@@ -85,25 +110,19 @@ class Graph:
 
     @property
     def nodes(self) -> Table:
-        """One row per node, in the order of the text.
-
-        Columns: instruction (row), name, opcode, shape, sharding, computation, namespace (the
-        computation and the calls around it, joined by `/`), op_name, source (file and line),
-        distance (from `around`; 0 for a computation).
-        """
+        """One row per node, in the order of the text."""
         found = [self.module[row] for row in self._nodes]
-
         rows = [
             (
                 one.row,
                 plain(one.name),
                 plain(one.opcode_text),
                 plain(_shape(one)),
-                plain(_sharding(one)),
+                plain(_sharding(one)) or None,
                 plain(one.computation.name),
                 plain("/".join(self.namespace(one))),
-                plain(_op_name(one)),
-                plain(_source(one)),
+                plain(_op_name(one)) or None,
+                plain(_source(one)) or None,
                 distance,
             )
             for one, distance in zip(found, self._nodes.values(), strict=True)
@@ -112,12 +131,27 @@ class Graph:
 
     @property
     def edges(self) -> Table:
-        """One row per edge.
-
-        Columns: source and target (rows), operand (which operand of the target it is, None for
-        other kinds), kind (operand, control, argument or result).
-        """
+        """One row per edge."""
         return of_rows(_EDGES, self._edges)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What is shown, and how much that is."""
+        values = (
+            None if self.computation is None else plain(self.computation.name),
+            None if self.around is None else plain(self.around.name),
+            self.depth,
+            self.inside,
+            len(self._nodes),
+            len(self._edges),
+        )
+        facts = map(Fact, self.FACTS, values)
+        return tuple(fact for fact in facts if fact.value is not None)
+
+    def sections(self) -> tuple[Section, ...]:
+        """Nodes and edges; nodes have numbers, since names need not be unique."""
+        nodes, edges = (_numbered(table) for table in (self.nodes, self.edges))
+        return (Section("nodes", "Nodes", nodes), Section("edges", "Edges", edges))
 
     def namespace(self, instruction: Instruction) -> tuple[str, ...]:
         """The computation that holds `instruction`, or the calls inside which it is shown."""
@@ -236,9 +270,15 @@ class Graph:
         return f"<Graph of {self.name}: {len(self._nodes)} nodes, {len(self._edges)} edges>"
 
 
-def plain(text: str) -> str:
-    """Text that is valid UTF-8; other bytes become replacement characters."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _numbered(table: Table) -> Table:
+    """The table with numbers of nodes where it has rows of instructions."""
+    columns = []
+    for name in table.columns:
+        field = table.field(name)
+        if field.kind == "instruction":
+            field = _NODE if name == "instruction" else Field("index", name, field.doc)
+        columns.append((field, table.values(name)))
+    return Table.of(columns)
 
 
 def _library(name: str) -> Any:
@@ -380,9 +420,9 @@ def graph(
         around = place[around] if isinstance(around, (str, int)) else around
     if around is not None:
         start = around if isinstance(around, _core.Instruction) else module[around]
-        return Graph(module, _neighbourhood(start, depth, inside), inside, None, start)
+        return Graph(module, _neighbourhood(start, depth, inside), inside, None, start, depth)
     if computation is None:
         computation = module.entry
     elif isinstance(computation, str):
         computation = module.computations[computation]
-    return Graph(module, _contents(computation, inside), inside, computation, None)
+    return Graph(module, _contents(computation, inside), inside, computation, None, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hlofast._graph import plain
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -24,6 +22,11 @@ _COLOURS = {
 _COLLECTIVES = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all", "send", "recv")
 _COLLECTIVE = "#fadbd8"
 _STYLES = {"control": "dashed", "argument": "dotted", "result": "dotted"}
+
+
+def plain(text: str) -> str:
+    """Text that is valid UTF-8; other bytes become replacement characters."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _colour(opcode: str) -> str | None:

@@ -8,7 +8,9 @@ from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._module import Module, load
 from hlofast._programs import Program, programs, reason, whole
-from hlofast.table import Table, column_of
+from hlofast._result import Fact, Note, Result, Section
+from hlofast._text import counted
+from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -30,10 +32,28 @@ _FIGURES = (
         "Collectives, each once however it is written.",
         nullable=True,
     ),
-    Field("flops", "flops", "Floating-point operations of one run.", nullable=True),
-    Field("bytes", "bytes_accessed", "Bytes read and written in one run.", nullable=True),
-    Field("bytes", "live_peak", "Most bytes that values take at once.", nullable=True),
-    Field("bytes", "wire_bytes", "Bytes that each device sends in one run.", nullable=True),
+    Field("flops", "flops", "Floating-point operations of one run.", label="FLOP", nullable=True),
+    Field(
+        "bytes",
+        "bytes_accessed",
+        "Bytes read and written in one run.",
+        label="bytes accessed",
+        nullable=True,
+    ),
+    Field(
+        "bytes",
+        "live_peak",
+        "Most bytes that values take at once.",
+        label="live peak",
+        nullable=True,
+    ),
+    Field(
+        "bytes",
+        "wire_bytes",
+        "Bytes that each device sends in one run.",
+        label="wire bytes",
+        nullable=True,
+    ),
 )
 FIGURES = tuple(field.name for field in _FIGURES)
 """What is counted at every step."""
@@ -58,24 +78,31 @@ _FIELDS = (
     Field("flag", "is_same", "Whether there is no difference to the dump before."),
     Field("text", "error", "Why the dump could not be read.", nullable=True),
 )
+_SHOWN = (
+    *("step", "stage", "pipeline", "pass", "instructions", "fusions", "collectives"),
+    *("flops", "bytes_accessed", "live_peak", *KINDS),
+)
 
 
-class History(Table):
+class History(Result, Table):
     """What the passes of a compilation did to one module: `hlofast.history(folder, name)`.
 
     One row per dump, in the order of compilation: before optimisation, after passes, after all of
-    them. Columns: `step` (the pass's number; None for dumps that are not about a pass), `stage`
-    (before, pass, in-pass, partitioned, after, ...), `pipeline`, `pass` (the one that had just
-    run), `file`, then as the module is at that point `instructions`, `computations`, `fusions`,
-    `collectives`, `flops`, `bytes_accessed`, `live_peak` and `wire_bytes` (of one run), then
-    `vanished`, `appeared`, `moved` and `changed`: how many differences of that kind there are to
-    the dump before, consequences left out (see `hlofast.Diff`; order and layouts count as there),
-    `is_same` (whether there is none), and `error` (why a dump could not be read). What is not
-    known is None. A row tells what all passes since the last dump did: XLA writes one only where
-    a pass changed something, or for passes that were asked for.
+    them; `fields` says what the columns are. Stages are before, pass, in-pass, partitioned, after
+    and so on; figures are those of the module at that point. Differences are to the dump before,
+    consequences left out (see `hlofast.Diff`; order and layouts count as there). A row tells what
+    all passes since the last dump did: XLA writes one only where a pass changed something, or for
+    passes that were asked for.
     """
 
     __slots__ = ("_files", "_mesh", "_rules", "program")
+
+    VERB = "history"
+    FACTS = (
+        Field("name", "module", "The name of the module."),
+        Field("count", "dumps", "Dumps of the module."),
+        Field("count", "same", "Dumps without a difference to the one before.", label="same"),
+    )
 
     def __init__(
         self,
@@ -89,8 +116,41 @@ class History(Table):
         self._rules = rules
         self._files = list(program.steps())
         rows = list(_rows(self._files, mesh, rules))
-        columns = ((field, [row[field.name] for row in rows]) for field in _FIELDS)
-        super().__init__((field, column_of(field, values)) for field, values in columns)
+        table = Table.of((field, [row[field.name] for row in rows]) for field in _FIELDS)
+        super().__init__(table._described())
+
+    @property
+    def title(self) -> str:
+        """What tells the program apart within the folder."""
+        return self.program.key
+
+    @property
+    def _module(self) -> None:
+        """Every row is another module."""
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The module, and how many dumps there are."""
+        same = sum(self.values("is_same"))
+        return tuple(map(Fact, self.FACTS, (self.program.name, len(self), same)))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is missing."""
+        failed = sum(error is not None for error in self.values("error"))
+        if not failed:
+            return ()
+        text = f"{counted(failed, 'dump')} could not be read"
+        return (Note("unreadable", text, dumps=failed),)
+
+    def sections(self, *, everything: bool = False) -> tuple[Section, ...]:
+        """The passes that changed something, or all of them."""
+        rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
+        return (Section("steps", "Passes", self.take(rows), _SHOWN, is_whole=True),)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All passes."""
+        return self.sections(everything=True)
 
     def module(self, row: int) -> Module:
         """The module at row `row`; what `hlofast.load` raises if it cannot be read."""
@@ -171,7 +231,8 @@ def history(
     """What each pass did to one module, from the dumps of `--xla_dump_hlo_pass_re` in `folder`.
 
     `module` is its name, its number, or its key among several (`host1/module_0007.jit_step`); it
-    may be left out where the folder holds only one. A `ValueError` that lists the modules if there
+    may be left out where the folder holds only one. `mesh` and `rules` as for `Module.cost` and
+    `Module.collectives`. A `ValueError` that lists the modules if there
     is none of that name or several; an `OSError` if the folder cannot be read.
     """
     read = None if rules is None else read_rules(rules)

@@ -61,7 +61,9 @@ def result(shown: Result, sections: Iterable[Section]) -> str:
     )
     head = f"<table><caption>{escape(shown.title)}</caption>{facts}</table>"
     tables = "".join(
-        table(section.table, section.columns, section.title, shown._module) for section in sections
+        table(section.table, section.columns, section.title, shown._module)
+        for section in sections
+        if section.columns
     )
     notes = "".join(f"<p>note: {escape(note.text)}</p>" for note in shown.notes)
     return f'{_STYLE}<div class="hlofast">{head}{tables}{notes}</div>'

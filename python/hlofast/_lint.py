@@ -212,7 +212,7 @@ class Findings(Result):
 
     @property
     def _status(self) -> str:
-        return str(self.module.summary(shapes=0)["status"])
+        return self.module.summary().status
 
     @property
     def notes(self) -> tuple[Note, ...]:

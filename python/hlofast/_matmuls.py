@@ -25,7 +25,6 @@ KEYS = {
     "provenance": "provenance",
 }
 """What totals can be by, and the name of its column."""
-_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
 _INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
 _SHARE = Field("ratio", "share", "Its part of the FLOPs of all products.", nullable=True)
 _TYPES = Field("text", "types", "Types of operands, result and, if another, of the sums.")
@@ -36,6 +35,15 @@ _UNSIZED = (
 )
 _FIRST = ("name", "kind", "batch", "m", "n", "k", "types", "multiplicity")
 _LAST = ("flops", "share", "provenance", "phase")
+
+
+_KEY_KINDS = {"scope": "scope", "source": "path", "source_file": "path"}
+
+
+def key_field(by: str) -> Field:
+    """What the keys of totals by `by` are."""
+    kind, label = _KEY_KINDS.get(by, "text"), by.replace("_", " ")
+    return Field(kind, "key", "The value that the row is about.", label=label, nullable=True)
 
 
 class Matmuls(Result, Table):
@@ -149,8 +157,7 @@ class Matmuls(Result, Table):
 
     def _groups(self, by: str, depth: int | None) -> Section:
         """Totals by a key, those with most FLOPs first, with their share."""
-        title = by.replace("_", " ")
-        keyed = with_columns(self, [(_KEY.replace(label=title), self._keys(by, depth))])
+        keyed = with_columns(self, [(key_field(by), self._keys(by, depth))])
         grouped = keyed.by("key", totals=["flops"])
         members: dict[object, set[int]] = {}
         for key, row in zip(keyed.values("key"), self.values("instruction"), strict=True):
@@ -167,7 +174,10 @@ class Matmuls(Result, Table):
         ).sort_by("flops", descending=True)
         to = f" to depth {depth}" if by == "scope" and depth is not None else ""
         return Section(
-            "groups", f"By {title}{to}", table, ("key", "instructions", "flops", "share")
+            "groups",
+            f"By {by.replace('_', ' ')}{to}",
+            table,
+            ("key", "instructions", "flops", "share"),
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ Command line, pages, notebooks and JSON render these and add nothing.
 
 from __future__ import annotations
 
+from hlofast import _text
 from hlofast._core import Field
 
 TYPE_CHECKING = False  # Verbs print results; importing typing would slow their start.
@@ -30,6 +31,8 @@ class Fact:
     __slots__ = ("field", "provenance", "value")
 
     def __init__(self, field: Field, value: Any, provenance: str = "exact") -> None:
+        if isinstance(value, float) and value != value:
+            value = None  # NaN is no figure.
         self.field = field
         """What it is: name, kind, unit, label, documentation."""
         self.value = value
@@ -48,8 +51,9 @@ class Fact:
         return self.field.unit
 
     def to_dict(self) -> dict[str, Any]:
-        """Value, unit and provenance."""
-        return {"value": self.value, "unit": self.unit or None, "provenance": self.provenance}
+        """Value (None for infinity, which JSON has not), unit and provenance."""
+        value = _text.finite(self.value)
+        return {"value": value, "unit": self.unit or None, "provenance": self.provenance}
 
     def __repr__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
@@ -71,7 +75,7 @@ class Note:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name."""
-        return {"code": self.code, "text": self.text, "figures": self.figures}
+        return {"code": self.code, "text": self.text, "figures": _text.finite(self.figures)}
 
     def __str__(self) -> str:
         return self.text
@@ -102,7 +106,8 @@ class Section:
         self.table = table
         """All rows and columns."""
         self.columns = table.columns if columns is None else tuple(columns)
-        """The columns that people are shown, in order; JSON has all."""
+        """The columns that people are shown, in order; JSON has all. Without columns the table is
+        for JSON alone."""
         self.paragraphs = paragraphs
         """Where rows read better as text: of each row a heading, and labels with texts."""
         self.is_whole = is_whole

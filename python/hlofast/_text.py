@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from hlofast._core import Field, Module
-    from hlofast._result import Note, Result, Section
+    from hlofast._result import Fact, Note, Result, Section
     from hlofast.table import Table
 
 GIBIBYTE = 1 << 30
@@ -162,6 +162,8 @@ def source(row: dict[str, Any]) -> str:
 
 def seconds(value: float) -> str:
     """A time: in s, ms, us or ns, whichever reads best."""
+    if value != value:
+        return "unknown"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= factor:
             return f"{value / factor:.4g} {unit}"
@@ -183,6 +185,12 @@ def figure(field: Field, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     return _cell(value)
+
+
+def known_as(fact: Fact) -> str:
+    """The value of a fact, and whether it is a bound."""
+    text = figure(fact.field, fact.value)
+    return f"at least {text}" if fact.provenance == "bound" else text
 
 
 def _table_cell(field: Field, value: Any, module: Module | None) -> object:
@@ -305,10 +313,7 @@ class Printer:
         self.heading(result.title)
         facts = [("file", path)]
         for fact in result.facts:
-            text = figure(fact.field, fact.value)
-            if fact.provenance == "bound":
-                text = f"at least {text}"
-            facts.append((fact.field.label, text))
+            facts.append((fact.field.label, known_as(fact)))
         self.facts(facts)
         for section in sections:
             self.section(section, result._module, limit)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from hlofast import _core, devices
 from hlofast._core import Field
-from hlofast.table import Table, column_of
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, column_of, of_rows
 
 TYPE_CHECKING = False  # The command line times modules; importing typing would slow its start.
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     import numpy
@@ -58,10 +62,26 @@ _KEYS = {
 }
 NO_AXES = "no axis subset"
 """What stands for the axes of devices that do not differ along axes of the mesh only."""
-_MODELS = ("topology", "speed-of-light", "alpa")
+MODELS = ("topology", "speed-of-light", "alpa")
+"""Whose formulas collectives can follow."""
+MEASURED = "measurements"
+"""What stands for the model of collectives whose times were measured."""
+KEYS = tuple(_KEYS)
+"""What `Time.by` takes."""
+_SHARE = Field("ratio", "share", "The part of all seconds in the table.", nullable=True)
+_KEY = Field("text", "key", "The value that the row is about.", label="key", nullable=True)
+_PARTS = (
+    Field("word", "part", "Compute, memory, other, or exposed: waiting for collectives."),
+    Field("axes", "axes", "The mesh axes of the collectives waited for.", nullable=True),
+    Field("seconds", "seconds", "Seconds of the step that go to it.", nullable=True, adds_up=True),
+    _SHARE,
+)
+FIGURE = (Field("name", "figure", "The figure of the device, or what the text does not tell."),)
+_LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
+_UTILIZATION = ("mfu", "hfu", "matmul_mfu", "matmul_hfu", "peak_flops", "num_devices")
 
 
-class Time:
+class Time(Result):
     """The time of a module: `Module.time()`.
 
     The seconds of instructions are those of `estimates`: this package's model of the device, the
@@ -70,10 +90,72 @@ class Time:
     unit, links by axis of the mesh, copies beside both.
     """
 
-    __slots__ = ("_collectives", "_data", "_step", "_utilization", "device", "estimates", "module")
+    __slots__ = (
+        "_collectives",
+        "_data",
+        "_mesh",
+        "_step",
+        "_utilization",
+        "collective_model",
+        "device",
+        "estimates",
+        "module",
+    )
+
+    VERB = "time"
+    FACTS = (
+        Field("name", "device", "The chip that the module was timed for."),
+        Field("word", "estimates", "Whose seconds of instructions count."),
+        Field(
+            "word",
+            "collective_model",
+            "Whose seconds of collectives count: a model, or measurements.",
+            label="collectives",
+        ),
+        Field("text", "mesh", "The mesh whose axes are named."),
+        Field("word", "mesh_source", "Where the mesh comes from.", label="mesh from"),
+        Field("seconds", "step_seconds", "One run of the module, as scheduled.", label="step"),
+        Field("text", "bound", "What takes most of the step.", label="bound by"),
+        Field("ratio", "mfu", "Model FLOPs utilization of such a step.", label="MFU"),
+        Field("ratio", "hfu", "The same with what is computed again.", label="HFU"),
+        Field("ratio", "matmul_mfu", "MFU of matrix products alone.", label="matmul MFU"),
+        Field("ratio", "matmul_hfu", "HFU of matrix products alone.", label="matmul HFU"),
+        Field(
+            "number",
+            "peak_flops",
+            "Peak FLOP per second of one JAX device for 16-bit floats.",
+            label="peak FLOP/s",
+        ),
+        Field("count", "num_devices", "Devices that the FLOPs are divided by.", label="devices"),
+        Field(
+            "seconds",
+            "compiler_seconds",
+            "The compiler's estimates of the instructions that have one.",
+            label="compiler estimate",
+        ),
+        Field(
+            "seconds",
+            "compared_seconds",
+            "The seconds of the same instructions here.",
+            label="same instructions here",
+        ),
+        Field(
+            "count",
+            "compiler_instructions",
+            "How many instructions have an estimate of the compiler.",
+            label="instructions compared",
+        ),
+    )
 
     def __init__(
-        self, module: Module, device: devices.Device, estimates: str, data: _core.TimeData
+        self,
+        module: Module,
+        device: devices.Device,
+        estimates: str,
+        data: _core.TimeData,
+        *,
+        collective_model: str = "topology",
+        mesh: _core.Mesh | None = None,
     ) -> None:
         self.module = module
         """The module."""
@@ -81,10 +163,136 @@ class Time:
         """The chip that it was timed for."""
         self.estimates = estimates
         """Whose seconds of instructions count: model, roofline or compiler."""
+        self.collective_model = collective_model
+        """Whose seconds of collectives count: one of `MODELS`, or measurements."""
+        self._mesh = mesh
         self._data = data
         self._step = data.step()
         self._utilization: Utilization | None = None
         self._collectives: Table | None = None
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """On what the module runs, its step, how much of the device that uses."""
+        known = {field.name: field for field in self.FACTS}
+        values: list[tuple[str, Any, str]] = [
+            ("device", self.device.name, "configuration"),
+            ("estimates", self.estimates, "configuration"),
+            ("collective_model", self.collective_model, "configuration"),
+            ("mesh", self.mesh, "configuration" if self.mesh_source == "given" else "exact"),
+            ("mesh_source", self.mesh_source, "exact"),
+            ("step_seconds", self.step_seconds, "bound" if self.is_lower_bound else "modelled"),
+            ("bound", self.bound, "modelled"),
+        ]
+        used = self._used()
+        if used is not None:
+            is_bound = used.is_lower_bound and not self.is_lower_bound
+            how = "bound" if is_bound else "modelled"
+            figures = used.as_dict()
+            values += [
+                (name, figures[name], how if known[name].kind == "ratio" else "exact")
+                for name in _UTILIZATION
+            ]
+        values += self._compared()
+        return tuple(Fact(known[name], value, how) for name, value, how in values)
+
+    def _used(self) -> Utilization | None:
+        """`utilization`; None where a figure for it is missing or the step takes no time."""
+        needed = ("flops.bf16", "jax_devices")
+        is_known = all(self.device.value(name) is not None for name in needed)
+        return self.utilization if is_known and self.step_seconds > 0 else None
+
+    def _compared(self) -> list[tuple[str, Any, str]]:
+        """What the compiler expects beside what the model does, of instructions with both."""
+        rows = [
+            (theirs, own, times)
+            for theirs, own, times in zip(
+                self._values("compiler_seconds"),
+                self._values("seconds"),
+                self._times(),
+                strict=True,
+            )
+            if theirs is not None and own is not None and times
+        ]
+        if not rows:
+            return []
+        return [
+            ("compiler_seconds", sum(theirs * times for theirs, _, times in rows), "modelled"),
+            ("compared_seconds", sum(own * times for _, own, times in rows), "modelled"),
+            ("compiler_instructions", len(rows), "exact"),
+        ]
+
+    def _values(self, name: str) -> list[float | None]:
+        field = next(field for field in _SECONDS if field.name == name)
+        return field.values(self._data.column(name))
+
+    def _times(self) -> list[int | None]:
+        return _MULTIPLICITY.values(self._data.column("multiplicity"))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the figures."""
+        from hlofast._time_notes import notes
+
+        return tuple(notes(self))
+
+    def sections(self, by: str = "bound") -> tuple[Section, ...]:
+        """What the step goes to, sums by `by` (of `KEYS`), collectives; what is missing."""
+        hidden: tuple[str, ...] = ()
+        loops = [(row,) for row in self._data.open_loops()]
+        unknown = [(name,) for name in self.unknown]
+        figures = devices.table({self.device.name: self.device})
+        return (
+            self._parts(),
+            self._groups(by),
+            self._sent(),
+            Section("unknown", "Unknown figures", of_rows(FIGURE, unknown), hidden),
+            Section("open_loops", "Loops that count once", of_rows(_LOOP, loops), hidden),
+            Section("figures", "Figures of the device", figures, hidden),
+        )
+
+    def _parts(self) -> Section:
+        rows: list[tuple[str, str | None, float]] = [
+            ("compute", None, self.compute_seconds),
+            ("memory", None, self.memory_seconds),
+            ("other", None, self.other_seconds),
+            *(("exposed", axes, seconds) for axes, seconds in self._step[4]),
+        ]
+        rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
+        shares = _shares([seconds for *_, seconds in rows], self.step_seconds)
+        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, shares, strict=True)])
+        return Section("parts", "What the step goes to", table)
+
+    def _groups(self, by: str) -> Section:
+        grouped = self.by(by)
+        seconds = grouped.values("seconds")
+        table = Table.of(
+            [
+                (_KEY.replace(label=by), grouped.values(by)),
+                *((grouped.field(name), grouped.values(name)) for name in grouped.columns[1:]),
+                (_SHARE, _shares(seconds, sum(seconds))),
+            ]
+        )
+        return Section("groups", f"By {by}, each instruction by itself", table)
+
+    def _sent(self) -> Section:
+        """The collectives, those that take most time in the step first."""
+        found = self.collectives
+        each = zip(found.values("seconds"), found.values("multiplicity"), strict=True)
+        times = [0.0 if own is None else own * (1 if n is None else n) for own, n in each]
+        ordered = found.take(sorted(range(len(found)), key=lambda row: -times[row]))
+        shown = ["name", "kind", "axes", "payload", "group_size", "seconds", "alpha_seconds"]
+        shown += ["exposed_seconds", "multiplicity"]
+        if ordered.values("collective") != ordered.values("name"):
+            # Inside of fusions and calls, that of the schedule is another name.
+            name = ordered.field("name").replace(label="scheduled as")
+            ordered = Table(
+                {**ordered._described_by_name(), "name": (name, ordered._columns["name"])}.values()
+            )
+            shown.insert(1, "collective")
+        if any(ordered.values("unknown")):
+            shown.append("unknown")
+        return Section("collectives", "Collectives, one execution each", ordered, shown)
 
     @property
     def step_seconds(self) -> float:
@@ -144,14 +352,27 @@ class Time:
         return f"{most} {where}" if len(waits) == 1 else f"{most}, longest {where}"
 
     @property
+    def is_lower_bound(self) -> bool:
+        """Whether the step takes longer: figures are `unknown`, or `open_loops` count once."""
+        return bool(self.unknown or self.open_loops)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the mesh says how its devices lie on hosts or slices."""
+        mesh = self._mesh
+        return mesh is not None and (mesh.hosts is not None or mesh.slices is not None)
+
+    @property
     def mesh(self) -> str | None:
         """The mesh as text, `data=2,model=4`; None if none was given and none is known."""
         return self._data.mesh
 
     @property
-    def mesh_source(self) -> str:
-        """Where the mesh comes from: given, or the shardings it was derived from; else none."""
-        return self._data.mesh_source
+    def mesh_source(self) -> str | None:
+        """Where the mesh comes from: `given`, or `Mesh.source`; None without a mesh."""
+        if self._mesh is not None:
+            return self._mesh.source or "given"
+        return None if self.mesh is None else self._data.mesh_source
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -205,9 +426,8 @@ class Time:
         """
         columns = _core._instruction_columns(self.module)
         columns += [(field, self._data.column(field.name)) for field in _SECONDS]
-        times = _MULTIPLICITY.values(self._data.column("multiplicity"))
-        each = self._data.column("seconds").tolist()
-        totals = [None if n is None else s * n for s, n in zip(each, times, strict=True)]
+        pairs = zip(self._values("seconds"), self._times(), strict=True)
+        totals = [None if own is None or n is None else own * n for own, n in pairs]
         columns += [
             (_MULTIPLICITY, self._data.column("multiplicity")),
             (_TOTAL_SECONDS, column_of(_TOTAL_SECONDS, totals)),
@@ -226,13 +446,13 @@ class Time:
         """
         if key not in _KEYS:
             raise KeyError(key)
-        each = self._data.column("seconds").tolist()
-        times = self._data.column("multiplicity").tolist()
-        taking = [row for row, value in enumerate(each) if value > 0 and times[row] > 0]
-        sums: dict[str, tuple[int, float]] = {}
-        for row, label in zip(taking, self._labels(key, taking), strict=True):
+        pairs = zip(self._values("seconds"), self._times(), strict=True)
+        taking = {row: own * n for row, (own, n) in enumerate(pairs) if own and n}
+        sums: dict[str | None, tuple[int, float]] = {}
+        labels = self._labels(key, list(taking))
+        for spent, label in zip(taking.values(), labels, strict=True):
             count, seconds = sums.get(label, (0, 0.0))
-            sums[label] = count + 1, seconds + each[row] * times[row]
+            sums[label] = count + 1, seconds + spent
         rows = sorted(sums.items(), key=lambda item: -item[1][1])
         return Table.of(
             [
@@ -242,7 +462,7 @@ class Time:
             ]
         )
 
-    def _labels(self, key: str, rows: list[int]) -> list[str]:
+    def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
         """What each of `rows` is under `key`."""
         if key == "bound":
             bounds = self._data.column("bound").tolist()
@@ -251,32 +471,28 @@ class Time:
             cost = self.module.cost()
             codes = cost._data.column(key).tolist()
             words = _core.phases if key == "phase" else cost.scopes
-            return [words[codes[row]] for row in rows]
+            return [words[codes[row]] or None for row in rows]
         found = [self.module[row] for row in rows]
         if key == "opcode":
             return [instruction.opcode for instruction in found]
         if key == "computation":
             return [instruction.computation.name for instruction in found]
         places = [instruction.source for instruction in found]
-        return ["" if place is None else f"{place.file}:{place.line}" for place in places]
+        return [None if place is None else f"{place.file}:{place.line}" for place in places]
 
     @property
     def collectives(self) -> Table:
         """Every collective: what it sends, how long it takes and how much of that is waited for.
 
-        Columns: instruction and name (what is scheduled: the collective, or the fusion or call that
-        it is in), collective (the name of the collective itself, as in `Collectives`), kind, axes,
-        payload (bytes of the whole array), group_size, wire_bytes (that
-        each device sends), seconds (of one execution), alpha_seconds (of those, what does not
-        depend on the size), bytes_per_second (wire bytes over the rest), exposed_seconds (of one
-        execution), multiplicity, unknown (the figure that is missing, or empty).
+        What is scheduled may be a fusion or a call that the collective is in. `fields` says what
+        the columns are.
         """
         if self._collectives is None:
             self._collectives = Table(self._data.collectives())
         return self._collectives
 
     def __repr__(self) -> str:
-        least = "at least " if self.unknown or self.open_loops else ""
+        least = "at least " if self.is_lower_bound else ""
         return (
             f"<Time of {self.module.name} on {self.device.name}: {least}"
             f"{self.step_seconds:.6g} s, bound by {self.bound}>"
@@ -292,8 +508,8 @@ def time(
 ) -> Time:
     """`Module.time`."""
     model = collectives if isinstance(collectives, str) else "topology"
-    if model not in _MODELS:
-        raise ValueError(f"collectives is one of {', '.join(_MODELS)}, or measurements")
+    if model not in MODELS:
+        raise ValueError(f"collectives is one of {', '.join(MODELS)}, or measurements")
     parts = chip._parts()
 
     def timed(measured: list[tuple[int, float]] | None) -> _core.TimeData:
@@ -309,7 +525,13 @@ def time(
     data = timed(None)
     if collectives is not None and not isinstance(collectives, str):
         data = timed(_measured(Table(data.collectives()), collectives))
-    return Time(module, chip, estimates, data)
+        model = MEASURED
+    return Time(module, chip, estimates, data, collective_model=model, mesh=mesh)
+
+
+def _shares(parts: list[float], whole: float) -> list[float | None]:
+    """The parts of a whole; unknown if there is none, or one beyond doubles."""
+    return [part / whole if whole > 0 and isfinite(whole) else None for part in parts]
 
 
 def _measured(found: Table, measurements: Measurements) -> list[tuple[int, float]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
-from hlofast import _core, _time, devices
+from hlofast import _core, _text, _time, devices
+from hlofast._core import Field
 from hlofast._files import replacing
-from hlofast.table import Table
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line writes traces; importing typing would slow its start.
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hlofast._measurements import Measurements
     from hlofast._module import Module
@@ -32,7 +34,7 @@ def format_of(path: str) -> tuple[str, bool]:
     )
 
 
-class Trace:
+class Trace(Result):
     """The simulated schedule of a module: `Module.trace()`.
 
     Tracks are `program` (loops, iterations and calls around what they contain), `compute`,
@@ -45,28 +47,104 @@ class Trace:
     per track, as long as all of it together, so that every track adds up to what `time` says.
     """
 
-    __slots__ = ("_data", "live_bytes_unknown", "time")
+    __slots__ = ("_data", "_written", "live_bytes_unknown", "module", "time")
+
+    VERB = "trace"
+    FACTS = (
+        Field("path", "written", "The file that was written last."),
+        Field("word", "format", "Its format: json (Chrome's) or pftrace (Perfetto's)."),
+        Field("flag", "is_compressed", "Whether it is compressed.", label="compressed"),
+        *(
+            field
+            for field in _time.Time.FACTS
+            if field.name in ("device", "mesh", "step_seconds", "bound")
+        ),
+        Field("bytes", "live_peak", "The most bytes alive at once.", label="live peak"),
+        Field(
+            "count",
+            "not_played",
+            "Calls that are shown as a whole, since the trace would be too large otherwise.",
+            label="calls as a whole",
+        ),
+    )
 
     def __init__(self, time: Time, data: _core.TraceData, live_bytes_unknown: str | None) -> None:
         self.time = time
         """The time model's figures."""
+        self.module = time.module
+        """The module."""
+        self._written: tuple[str, str, bool] | None = None
         self._data = data
         self.live_bytes_unknown = live_bytes_unknown
         """Why there is no counter of bytes alive; None if there is one."""
 
     @property
-    def tracks(self) -> Table:
-        """One row per track.
+    def facts(self) -> tuple[Fact, ...]:
+        """What was written, what is played, the most bytes alive."""
+        known = {field.name: field for field in self.FACTS}
+        found: list[Fact] = []
+        if self._written is not None:
+            names = ("written", "format", "is_compressed")
+            pairs = zip(names, self._written, strict=True)
+            found = [Fact(known[name], value, "exact") for name, value in pairs]
+        found += [fact for fact in self.time.facts if fact.name in known]
+        found.append(Fact(known["live_peak"], self.peak, "modelled"))
+        found.append(Fact(known["not_played"], self.not_played, "exact"))
+        return tuple(found)
 
-        Columns: track, slices, seconds (of its slices, as modelled; of `program` the step),
-        left_out (slices shorter than `min_duration`, or that overlap too many others),
-        left_out_seconds.
-        """
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the time, and what the trace leaves out."""
+        return (*self.time.notes, *self._own_notes())
+
+    def _own_notes(self) -> Iterator[Note]:
+        short = [row["name"] for row in self.loops if row["shown"] < (row["trip_count"] or 1)]
+        if short:
+            yield Note(
+                "iterations",
+                f"not all iterations of {_text.names(short)} are shown one by one; the rest of "
+                "each is one slice per track",
+                loops=len(short),
+            )
+        if self.not_played:
+            calls = _text.counted(self.not_played, "call")
+            yield Note(
+                "calls",
+                f"{calls} of computations shown elsewhere: one slice per track",
+                calls=self.not_played,
+            )
+        left_out = sum(row["left_out"] for row in self.tracks)
+        if left_out:
+            seconds = sum(
+                row["left_out_seconds"] for row in self.tracks if row["track"] != "program"
+            )
+            slices = _text.counted(left_out, "slice")
+            yield Note(
+                "left-out",
+                f"{slices} of {_text.seconds(seconds)} in all left out",
+                slices=left_out,
+                seconds=seconds,
+            )
+        if self.live_bytes_unknown is not None:
+            yield Note("live-bytes", f"bytes alive are not known: {self.live_bytes_unknown}")
+
+    def sections(self) -> tuple[Section, ...]:
+        """The tracks and the loops; figures that the time model lacks."""
+        unknown = of_rows(_time.FIGURE, [(name,) for name in self.time.unknown])
+        return (
+            Section("tracks", "Tracks", self.tracks, ("track", "slices", "seconds")),
+            Section("loops", "Loops", self.loops, ("name", "trip_count", "shown")),
+            Section("unknown", "Unknown figures", unknown, ()),
+        )
+
+    @property
+    def tracks(self) -> Table:
+        """One row per track; `fields` says what the columns are."""
         return Table(self._data.tracks())
 
     @property
     def loops(self) -> Table:
-        """One row per loop: instruction, name, trip_count (-1 if unknown), shown (iterations)."""
+        """One row per loop: its iterations, and how many of them are shown."""
         return Table(self._data.loops())
 
     @property
@@ -95,19 +173,20 @@ class Trace:
             raise ValueError(f"form is one of {', '.join(FORMATS)}, not {form!r}")
 
         def put(write: Callable[[bytes], object]) -> None:
-            self._data.write(form, self._facts(), write)
+            self._data.write(form, self._told(), write)
 
         with replacing(name) as file:
-            if not is_compressed:
+            if is_compressed:
+                import gzip
+
+                # Without a name and a time in it, equal traces are equal files.
+                with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                    put(packed.write)
+            else:
                 put(file.write)
-                return
-            import gzip
+        self._written = (name, form, is_compressed)
 
-            # Without a name and a time in it, equal traces are equal files.
-            with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
-                put(packed.write)
-
-    def _facts(self) -> list[tuple[str, str]]:
+    def _told(self) -> list[tuple[str, str]]:
         """What is told of the module as a whole."""
         time = self.time
         facts = {

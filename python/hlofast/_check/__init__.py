@@ -24,6 +24,9 @@ from hlofast._check.loops import accumulation, layers
 from hlofast._check.parameters import shardings
 from hlofast._check.program import Program
 from hlofast._check.totals import flops, gathered_bytes, offloaded_bytes, peak, state_bytes
+from hlofast._core import Field
+from hlofast._result import Fact, Result, Section
+from hlofast._text import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +73,11 @@ _COMPARISONS = (
 )
 
 
-class Check:
+_PARAGRAPH = ("subject", "declared", "compiled", "message", "name")
+_LABELS = ("subject", "declared", "compiled", "that is", "shown by")
+
+
+class Check(Result):
     """What was declared beside what was compiled: `hlofast.check(declaration, module)`.
 
     Only what the declaration speaks of is compared.
@@ -82,6 +89,17 @@ class Check:
     """From what must not be to what is as declared."""
 
     __slots__ = ("_comparisons", "declaration", "expectations", "module")
+
+    VERB = "check"
+    FACTS = (
+        Field("text", "declared_by", "Who declared what is compared.", label="declared by"),
+        Field("text", "mesh", "The mesh that was declared."),
+        Field("flag", "ok", "Whether nothing is an error."),
+        Field("count", "error", "What must not be.", label="errors"),
+        Field("count", "warning", "What is probably not meant.", label="warnings"),
+        Field("count", "note", "What is worth knowing.", label="notes"),
+        Field("count", "agrees", "What is as declared."),
+    )
 
     def __init__(
         self, declaration: Declaration, module: Module, expected: Expectations | None
@@ -106,19 +124,12 @@ class Check:
 
     @property
     def comparisons(self) -> Table:
-        """All that was compared, in the order of `CODES`.
-
-        Columns: `code`, `severity` (`error`, `warning`, `note`, `agrees`), `subject` (a
-        parameter's path, a value's name, a collective and its axes), `declared`, `compiled`,
-        `bytes` (at stake on each device, in a step where they are sent; None if there are none),
-        `instruction` (the row that shows it; None without one), `name`, `provenance` (how what was
-        compiled is known), `message`.
-        """
+        """All that was compared, in the order of `CODES`."""
         return table(self._comparisons, self.module)
 
     @property
     def findings(self) -> Table:
-        """Those that do not agree: errors first, then by bytes at stake; columns likewise."""
+        """Those that do not agree: errors first, then by bytes at stake."""
         return table(self.found(), self.module)
 
     def found(self, *codes: str) -> tuple[Comparison, ...]:
@@ -145,6 +156,47 @@ class Check:
         for one in self._comparisons:
             counts[one.severity] += 1
         return counts
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Who declared what, and how many comparisons there are of each severity."""
+        mesh = self.declaration.mesh
+        shape = None if mesh is None else ",".join(f"{own}={mesh.shape[own]}" for own in mesh.shape)
+        values = (self.declaration.source, shape, self.ok, *self.counts().values())
+        return tuple(map(Fact, self.FACTS, values))
+
+    def sections(self, *, agreeing: bool = False) -> tuple[Section, ...]:
+        """The findings, then the collectives that go along axes, or all that agrees."""
+        same = self._agreeing() if agreeing else self._collective_axes()
+        return (self._findings(), same)
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All of them."""
+        return (self._findings(), self._agreeing(), self._collective_axes())
+
+    def _findings(self) -> Section:
+        findings = self.findings
+        paragraphs = []
+        for row in findings:
+            stake = f": {size(row['bytes'])}" if row["bytes"] else ""
+            texts = zip(_LABELS, (row[name] for name in _PARAGRAPH), strict=True)
+            lines = [(label, text) for label, text in texts if text]
+            paragraphs.append((f"{row['severity']}: {row['code']}{stake}", lines))
+        return Section("findings", "Findings", findings, paragraphs=paragraphs)
+
+    def _agreeing(self) -> Section:
+        found = [one for one in self._comparisons if one.severity == AGREES]
+        shown = ("code", "subject", "compiled", "message")
+        return Section("agreeing", "As declared", table(found, self.module), shown, is_whole=True)
+
+    def _collective_axes(self) -> Section:
+        found = [
+            one
+            for one in self._comparisons
+            if one.severity == AGREES and one.code == "collective-axes"
+        ]
+        rows, shown = table(found, self.module), ("subject", "bytes", "message")
+        return Section("collective_axes", "Collectives by axes", rows, shown, is_whole=True)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Check, (self.declaration, self.module, self.expectations)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 
+from hlofast._core import Field
+from hlofast._report.data import FIGURES
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import of_rows
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from hlofast._check import Declaration
     from hlofast._context import MeshLike
     from hlofast._module import Module
-    from hlofast._report.data import Contents
+    from hlofast._report.data import Contents, Statement
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
 
@@ -19,13 +22,33 @@ _HEIGHT = 720
 """Of the page inside a notebook, in pixels."""
 
 
-class Report:
+_ABOUT = (
+    Field("word", "kind", "What the page is about: a module or a directory."),
+    Field("path", "page", "The file that was written."),
+    Field("bytes", "page_bytes", "The size of the page.", label="size of the page"),
+)
+_FINDINGS = (
+    Field("word", "code", "What kind of finding it is."),
+    Field("text", "text", "What was found."),
+    Field("text", "stake", "What is at stake in a step.", nullable=True),
+    Field("text", "remedy", "What to change.", nullable=True),
+    Field("path", "place", "File and line of the program.", nullable=True),
+    Field("text", "names", "Instructions that show it, joined by `, `."),
+    Field("word", "verb", "The verb that lists it too: lint or remat.", nullable=True),
+)
+
+
+class Report(Result):
     """A page: one HTML file that loads nothing, to open from disk or in a notebook.
 
-    Made by `Module.report` and `hlofast.report`.
+    Made by `Module.report` and `hlofast.report`. As a result it has the verdict, which stands
+    first on the page, and the findings.
     """
 
-    __slots__ = ("_contents", "html")
+    __slots__ = ("_contents", "html", "path")
+
+    VERB = "report"
+    FACTS = (*_ABOUT, *FIGURES.values())
 
     def __init__(self, contents: Contents, *, plots: bool = True) -> None:
         from hlofast._report.page import html
@@ -33,11 +56,37 @@ class Report:
         self._contents = contents
         self.html: str = html(contents, plots)
         """The page."""
+        self.path: str | None = None
+        """Where it was saved last."""
 
     @property
     def title(self) -> str:
         """What the page is about: the module's or the folder's name."""
         return self._contents.title
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What the page is about, where it is, and the figures that stand first."""
+        values = (self._contents.kind, self.path, len(self.html.encode("utf-8", "replace")))
+        about = [Fact(*each) for each in zip(_ABOUT, values, strict=True) if each[1] is not None]
+        return (*about, *(figure.fact for figure in self._contents.figures))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What each figure rests on, or how to give what is missing."""
+        return tuple(figure.said for figure in self._contents.figures)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The findings: those of lint, then what else remat says is to be changed."""
+        rows, paragraphs = [], []
+        for one in self._contents.findings:
+            names = ", ".join(name for _, name in one.proof)
+            optional = (one.stake or None, one.remedy or None, one.place or None)
+            rows.append((one.code, one.text, *optional, names, one.verb or None))
+            verb = f" (hlofast {one.verb})" if one.verb else ""
+            paragraphs.append((f"{one.code}{verb}", _lines(one)))
+        table = of_rows(_FINDINGS, rows)
+        return (Section("findings", "Findings", table, paragraphs=paragraphs),)
 
     @property
     def verdict(self) -> dict[str, float | None]:
@@ -50,38 +99,13 @@ class Report:
         """
         return {figure.key: figure.value for figure in self._contents.figures}
 
-    def to_dict(self) -> dict[str, Any]:
-        """What stands first: `title`, `kind` (module or directory), `figures` and `findings`.
-
-        Figures have `key`, `label`, `value` (None for what is not known), `text` and `note` (what
-        the figure rests on, or how to give what is missing), findings `code`, `text`, `stake`,
-        `remedy`, `place`, `names` and `verb` (what lists it too, lint or remat; None of a
-        directory).
-        """
-        return {
-            "title": self.title,
-            "kind": self._contents.kind,
-            "figures": [
-                {name: getattr(figure, name) for name in ("key", "label", "value", "text", "note")}
-                for figure in self._contents.figures
-            ],
-            "findings": [
-                {
-                    **{name: getattr(one, name) for name in ("code", "text")},
-                    **{name: getattr(one, name) or None for name in ("stake", "remedy", "place")},
-                    "names": [name for _, name in one.proof],
-                    "verb": one.verb or None,
-                }
-                for one in self._contents.findings
-            ],
-        }
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to `path`, all or nothing; an `OSError` if that cannot be."""
         from hlofast._files import replacing
 
         with replacing(os.fspath(path)) as file:
             file.write(self.html.encode("utf-8", "replace"))
+        self.path = os.fspath(path)
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -95,6 +119,11 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<Report of {self.title}: {len(self.html):,} characters of HTML>"
+
+
+def _lines(one: Statement) -> list[tuple[str, str]]:
+    lines = [("found", one.text), ("at stake", one.stake), ("remedy", one.remedy)]
+    return [(label, text) for label, text in lines if text]
 
 
 def of_module(
@@ -135,7 +164,7 @@ def report(
     without dumps. What `hlofast.load` and `hlofast.scan` raise besides.
     """
     import hlofast
-    from hlofast.cli.inputs import is_folder
+    from hlofast._files import is_folder
 
     if not is_folder(os.fspath(path)):
         found = hlofast.load(path, module=module)

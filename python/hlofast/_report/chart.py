@@ -203,11 +203,13 @@ def drawn(chart: Chart, height: int | None = None, width: int | None = None) -> 
     for mark in chart.marks:
         columns: dict[str, Any] = {}
         for field in mark.sheet.fields:
-            columns[field.key] = field.values.tolist()
+            columns[field.name] = mark.sheet.values(field.name)
         for name, key in mark.fields.items():
             scale = axes["y" if name in _VERTICAL else "x"].scale if name in _PLACES else 1.0
             if scale != 1.0:
-                columns[f"{name} "] = [value / scale for value in columns[key]]
+                columns[f"{name} "] = [
+                    None if value is None else value / scale for value in columns[key]
+                ]
         fields = {
             name: f"{name} " if f"{name} " in columns else key for name, key in mark.fields.items()
         }
@@ -223,7 +225,7 @@ def drawn(chart: Chart, height: int | None = None, width: int | None = None) -> 
         source = models.ColumnDataSource(columns)
         renderer = getattr(made, mark.glyph)(source=source, **fields, **properties)
         if mark.hover:
-            labels = {field.key: field.label for field in mark.sheet.fields}
+            labels = {field.name: field.label for field in mark.sheet.fields}
             tips = [(labels[key], f"@{{{key}}}") for key in mark.hover]
             made.add_tools(models.HoverTool(renderers=[renderer], tooltips=tips))
     if any(mark.legend for mark in chart.marks):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
-
 from hlofast import _core
 from hlofast._context import device_for
 from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.scopes import scopes
-from hlofast._report.sheet import Field, Sheet, sheet_of
+from hlofast._report.sheet import Sheet, field_of, sheet_of
 from hlofast._time import Time
+from hlofast.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from hlofast._context import MeshLike
     from hlofast._cost import Cost
     from hlofast._memory import Memory
+    from hlofast._core import Field
     from hlofast._module import Module
     from hlofast.devices import Device
-    from hlofast.table import Table
 
 _POINTS = 2000
 """Steps that a chart of memory draws at most: more than a screen has columns."""
@@ -117,10 +116,13 @@ def drawn_steps(timeline: list[int], count: int = _POINTS) -> list[int]:
     return sorted(kept)
 
 
+_STEP = field_of("step", "step", "count")
+_BAND = (field_of("below", "from", "bytes"), field_of("above", "to", "bytes"))
+
+
 def memory(found: Memory, values: Table | None = None) -> Chart:
     """Bytes alive at each step, stacked by class; `values` are its values, where they are known."""
     timeline = found._data.timeline().tolist()
-    sequence = found._data.sequence()
     lives = found.values() if values is None else values
     changes: dict[str, list[int]] = {}
     for kind, size, first, last in zip(
@@ -144,15 +146,8 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
             now += change
             alive.append(now)
         above = [low + alive[step] for low, step in zip(below, steps, strict=True)]
-        sheet = Sheet(
-            name,
-            name,
-            [
-                Field("step", "step", "integer", steps),
-                Field("below", "from", "bytes", below),
-                Field("above", "to", "bytes", above),
-            ],
-        )
+        drawn = zip((_STEP, *_BAND), (steps, below, above), strict=True)
+        sheet = Sheet(name, name, Table.of(drawn))
         fields = {"x": "step", "y1": "below", "y2": "above"}
         color = draw.PALETTE[number % len(draw.PALETTE)]
         legend = name.replace("_", " ")
@@ -168,16 +163,7 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
             )
         )
         below = above
-    every = array("q", range(len(timeline)))
-    table = Sheet(
-        "memory-steps",
-        "Bytes alive at each step",
-        [
-            Field("step", "step", "integer", every),
-            Field("bytes", "bytes alive", "bytes", found._data.timeline()),
-            Field("instruction", "instruction", "row", sequence),
-        ],
-    )
+    table = Sheet("memory-steps", "Bytes alive at each step", found.steps())
     some = len(steps) < len(timeline)
     note = f"{len(steps):,} of {len(timeline):,} steps are drawn" if some else ""
     if some:
@@ -243,15 +229,15 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
     names = [module[row].name for row, *_ in shown]
     phases = cost._data.column("phase")
     phase = [_core.phases[phases[row]] for row, *_ in shown]
-    columns: list[Field] = [
-        Field("instruction", "instruction", "row", [row for row, *_ in shown]),
-        Field("name", "name", "text", names),
-        Field("phase", "phase", "text", phase),
-        Field("intensity", "FLOP per byte", "float", [one[1] / one[2] for one in shown]),
-        Field("flops", "FLOPs of one execution", "flops", [one[1] for one in shown]),
-        Field("bytes", "HBM bytes of one execution", "bytes", [one[2] for one in shown]),
-        Field("times", "executions", "integer", [one[3] for one in shown]),
-        Field("total", "FLOPs in a step", "flops", [one[1] * one[3] for one in shown]),
+    columns: list[tuple[Field, list[Any]]] = [
+        (field_of("instruction", "instruction", "instruction"), [row for row, *_ in shown]),
+        (field_of("name", "name", "text"), names),
+        (field_of("phase", "phase", "word"), phase),
+        (field_of("intensity", "FLOP per byte", "number"), [one[1] / one[2] for one in shown]),
+        (field_of("flops", "FLOPs of one execution", "flops"), [one[1] for one in shown]),
+        (field_of("bytes", "HBM bytes of one execution", "bytes"), [one[2] for one in shown]),
+        (field_of("times", "executions", "count"), [one[3] for one in shown]),
+        (field_of("total", "FLOPs in a step", "flops"), [one[1] * one[3] for one in shown]),
     ]
     if each is None:
         y, label = "total", "FLOPs in a step"
@@ -259,19 +245,23 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
     else:
         y, label = "speed", "FLOP per second"
         columns += [
-            Field("seconds", "time of one execution", "seconds", [one[4] for one in shown]),
-            Field("speed", "FLOP per second", "float", [one[1] / one[4] for one in shown]),
+            (
+                field_of("seconds", "time of one execution", "seconds"),
+                [one[4] for one in shown],
+            ),
+            (field_of("speed", "FLOP per second", "number"), [one[1] / one[4] for one in shown]),
         ]
         note = f"Times are those of the model of {time.device.label}." if time else ""
     if len(found) > len(shown):
         note += f" {len(shown):,} of {len(found):,} instructions are shown, the longest ones."
     hover = ["name", "intensity", "flops", "bytes", "times", *([] if each is None else ["seconds"])]
-    marks = list(_roofs(time, columns[3].values.tolist())) if time is not None else []
+    every = Table.of(columns)
+    marks = list(_roofs(time, columns[3][1])) if time is not None else []
     for number, name in enumerate(_core.phases):
         rows = [place for place, of in enumerate(phase) if of == name]
         if not rows:
             continue
-        kept = [_taken(field, rows) for field in columns]
+        kept = every.take(rows)
         marks.append(
             Mark(
                 "scatter",
@@ -285,7 +275,8 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
                 marker=_MARKERS[number % len(_MARKERS)],
             )
         )
-    table = Sheet("roofline", "What runs by itself", [one for one in columns if one.key != "name"])
+    listed = [name for name in every.columns if name != "name"]
+    table = Sheet("roofline", "What runs by itself", every, listed)
     return Chart(
         "roofline",
         "Roofline",
@@ -298,11 +289,6 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
 
 
 _MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle")
-
-
-def _taken(field: Field, rows: list[int]) -> Field:
-    values = field.values.tolist()
-    return Field(field.key, field.label, field.kind, [values[row] for row in rows], field.unknown)
 
 
 def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
@@ -320,7 +306,7 @@ def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
         "roof",
         "roof",
         [{"x": x, "y": y} for x, y in points],
-        [("x", "FLOP per byte", "float"), ("y", "FLOP per second", "float")],
+        [("x", "FLOP per byte", "number"), ("y", "FLOP per second", "number")],
     )
     legend = "bfloat16 peak, HBM bandwidth"
     color = draw.NEUTRAL
@@ -340,8 +326,8 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
     scale, unit = draw.binary(max((row["drawn"] for row in groups), default=0))
     columns = [
         ("axes", "mesh axes", "text"),
-        ("collectives", "collectives", "integer"),
-        ("multiplicity", "executions", "integer"),
+        ("collectives", "collectives", "count"),
+        ("multiplicity", "executions", "count"),
         ("total_payload", "payload in a step", "bytes"),
         ("total_wire_bytes", "sent in a step", "bytes"),
     ]
@@ -352,7 +338,7 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
         "bars",
         "bars",
         groups,
-        [*columns, ("place", "place", "integer"), ("drawn", "sent", "bytes")],
+        [*columns, ("place", "place", "count"), ("drawn", "sent", "bytes")],
     )
     bars = Mark(
         "hbar",
@@ -402,7 +388,7 @@ def sent_when(found: Collectives, when: Time | Memory) -> Chart:
     unit: tuple[float, str]
     if time is None:
         label, scale = "step of the schedule", 1.0
-        kind = "integer"
+        kind = "count"
         note = "Over the order of the schedule: times are unknown, no device is given."
     else:
         unit = draw.seconds(max((row["last"] for row in drawn), default=0.0))
@@ -411,12 +397,12 @@ def sent_when(found: Collectives, when: Time | Memory) -> Chart:
     if cut > 0:
         note += f" {cut:,} more, which send least, are in the table of all collectives only."
     columns = [
-        ("instruction", "instruction", "row"),
+        ("instruction", "instruction", "instruction"),
         ("axes", "mesh axes", "text"),
         ("first", "start", kind),
         ("last", "end", kind),
         ("wire_bytes", "sent, one execution", "bytes"),
-        ("multiplicity", "executions", "integer"),
+        ("multiplicity", "executions", "count"),
         ("kind", "kind", "text"),
     ]
     table = sheet_of("collectives-time", "When collectives run", drawn, columns)
@@ -428,7 +414,7 @@ def sent_when(found: Collectives, when: Time | Memory) -> Chart:
             name,
             name,
             of_kind,
-            [*columns, ("low", "from", "float"), ("high", "to", "float")],
+            [*columns, ("low", "from", "number"), ("high", "to", "number")],
         )
         marks.append(
             Mark(

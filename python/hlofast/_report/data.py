@@ -6,8 +6,9 @@ import warnings
 from os import PathLike
 
 from hlofast import _text as output
-from hlofast.cli import collectives as say_collectives
-from hlofast.cli import time as say_time
+from hlofast._collectives import MESH_SOURCES
+from hlofast._core import Field
+from hlofast._result import Fact, Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +20,31 @@ if TYPE_CHECKING:
     from hlofast._memory import Memory
     from hlofast._report.chart import Chart
     from hlofast._report.sheet import Sheet
+    from hlofast._result import Result
     from hlofast._time import Time
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
 
 UNKNOWN_DEVICE = "no device is given: hlofast report --device NAME, or module.report(device=NAME)"
 UNKNOWN_MESH = "no mesh is known: hlofast report --mesh data=2,model=4, or module.report(mesh=…)"
+
+
+FIGURES = {
+    field.name: field
+    for field in (
+        Field("seconds", "step", "What a step takes on the device, or the longest program."),
+        Field("ratio", "mfu", "Model FLOPs utilisation: the part of the device's peak."),
+        Field("bytes", "peak", "The most bytes alive at once."),
+        Field("seconds", "exposed", "What a step waits for collectives."),
+        Field("flops", "flops", "Floating-point operations of a step, or of the largest program."),
+        Field("bytes", "bytes", "Bytes of HBM that a step reads and writes."),
+        Field("count", "programs", "Programs that a directory holds."),
+        Field("bytes", "live_peak", "The largest peak of all programs."),
+        Field("bytes", "wire_bytes", "The most bytes that each device sends in one program."),
+        Field("count", "differing", "Programs that hosts compiled differently."),
+    )
+}
+"""What figures can stand first."""
 
 
 class Figure:
@@ -39,6 +59,21 @@ class Figure:
         """As the API has it; None where it is not known."""
         self.text = text
         self.note = note
+
+    @property
+    def fact(self) -> Fact:
+        """The figure as results have it."""
+        field = FIGURES[self.key].replace(label=self.label)
+        value = int(self.value) if field.kind in _WHOLE and self.value is not None else self.value
+        return Fact(field, value, "exact" if field.kind == "count" else "modelled")
+
+    @property
+    def said(self) -> Note:
+        """What it rests on, or how to give what is missing."""
+        return Note(self.key, f"{self.label}: {self.note}")
+
+
+_WHOLE = ("bytes", "flops", "count")
 
 
 class Statement:
@@ -227,7 +262,7 @@ def _implied(count: int) -> str:
 def _mesh(found: Analyses, mesh: Mesh) -> str:
     """The mesh, and where it is from."""
     source = found.collectives.mesh_source or "given"
-    return f"{mesh} ({say_collectives.SOURCES[source]})"
+    return f"{mesh} ({MESH_SOURCES[source]})"
 
 
 def _device(time: Time) -> str:
@@ -312,7 +347,7 @@ def short(count: int, unit: str) -> str:
 
 def seconds(value: float) -> str:
     """A duration in short: `12.3 ms`."""
-    return say_time.seconds(value).replace(" us", " µs")
+    return output.seconds(value).replace(" us", " µs")
 
 
 def short_bytes(count: int) -> str:
@@ -321,6 +356,16 @@ def short_bytes(count: int) -> str:
 
     scale, unit = binary(count)
     return f"{count:,} B" if scale == 1 else f"{count / scale:,.2f} {unit}"
+
+
+def facts_of(result: Result) -> list[tuple[str, str]]:
+    """The facts of a result as text: what they are, their values."""
+    return [(fact.field.label, output.known_as(fact)) for fact in result.facts]
+
+
+def notes_of(result: Result) -> list[str]:
+    """What is to be kept in mind about a result."""
+    return [note.text for note in result.notes]
 
 
 def _findings(found: Analyses) -> list[Statement]:

@@ -113,7 +113,7 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
     key = "step_seconds" if timed else "flops"
     rows = sorted(rows, key=lambda row: -(row[key] or 0))
     columns = (
-        ("program", "program", "code"),
+        ("program", "program", "name"),
         ("step_seconds", "step time", "seconds"),
         ("flops", "FLOPs", "flops"),
         ("live_peak", "live peak", "bytes"),
@@ -123,11 +123,11 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
         ("wire_bytes", "sent", "bytes"),
         ("bytes_read", "HBM read", "bytes"),
         ("bytes_written", "HBM written", "bytes"),
-        ("instructions", "instructions", "integer"),
-        ("collectives", "collectives", "integer"),
+        ("instructions", "instructions", "count"),
+        ("collectives", "collectives", "count"),
         ("device", "timed for", "text"),
-        ("files", "files", "integer"),
-        ("canonical", "file", "code"),
+        ("files", "files", "count"),
+        ("canonical", "file", "name"),
     )
     table = sheet_of("programs", "Programs", rows, columns, sort=key)
     shown = [row | {"place": place} for place, row in enumerate(rows[:_BARS])]
@@ -135,7 +135,7 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
     if shown:
         largest = max(row[key] or 0 for row in shown)
         scale, unit = draw.seconds(largest) if timed else draw.decimal(largest, "FLOP")
-        bars = sheet_of("bars", "bars", shown, [*columns, ("place", "place", "integer")])
+        bars = sheet_of("bars", "bars", shown, [*columns, ("place", "place", "count")])
         mark = Mark(
             "hbar",
             {"y": "place", "right": key},
@@ -186,12 +186,12 @@ def _hosts(prints: list[dict[str, Any]]) -> Section:
             )
         )
     columns = (
-        ("program", "program", "code"),
+        ("program", "program", "name"),
         ("host", "host", "text"),
-        ("fingerprint", "fingerprint", "code"),
-        ("hosts", "hosts with it", "integer"),
-        ("key", "of the directory", "code"),
-        ("file", "file", "code"),
+        ("fingerprint", "fingerprint", "name"),
+        ("hosts", "hosts with it", "count"),
+        ("key", "of the directory", "name"),
+        ("file", "file", "name"),
         ("error", "not read because", "text"),
     )
     table = sheet_of("fingerprints", "Who compiled what", prints, columns)
@@ -227,11 +227,11 @@ def _history(found: History, number: int) -> Chart:
         row["after"] = row["pass"] or row["stage"]
     numbers = [(name, name.replace("_", " "), _kind(name)) for name in FIGURES]
     columns = [
-        ("number", "dump", "integer"),
+        ("number", "dump", "count"),
         ("after", "after", "text"),
         *numbers,
         ("pipeline", "pipeline", "text"),
-        *((name, name, "integer") for name in KINDS),
+        *((name, name, "count") for name in KINDS),
         ("error", "not read because", "text"),
     ]
     key = found.program.key
@@ -252,7 +252,7 @@ def _history(found: History, number: int) -> Chart:
 
 def _failures(found: Scan) -> Section:
     """What could not be read."""
-    columns = [("path", "file", "code"), ("reason", "because", "text"), ("line", "line", "integer")]
+    columns = [("path", "file", "name"), ("reason", "because", "text"), ("line", "line", "count")]
     table = sheet_of("failures", "Could not be read", found.failures, columns)
     return Section("failures", "Not read", sheets=[table])
 
@@ -260,13 +260,13 @@ def _failures(found: Scan) -> Section:
 def _kind(name: str) -> str:
     if name == "flops":
         return "flops"
-    return "bytes" if name in ("bytes_accessed", "live_peak", "wire_bytes") else "integer"
+    return "bytes" if name in ("bytes_accessed", "live_peak", "wire_bytes") else "count"
 
 
 def _line(rows: list[dict[str, Any]], name: str, color: str) -> Mark:
     known = [row for row in rows if row[name] is not None]
     sheet: Sheet = sheet_of(
-        name, name, known, [("number", "dump", "integer"), (name, name, _kind(name))]
+        name, name, known, [("number", "dump", "count"), (name, name, _kind(name))]
     )
     fields = {"x": "number", "y": name}
     return Mark("step", fields, sheet, color=color, legend=name, mode="after", line_width=2)

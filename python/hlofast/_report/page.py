@@ -138,7 +138,7 @@ def _sections(contents: Contents, plots: bool) -> str:
 def _sheets(section: Section, plots: bool) -> list[Sheet]:
     """The tables of a section; without charts also those that stand beside them."""
     beside = [] if plots else [chart.sheet for chart in section.charts]
-    return [*beside, *section.sheets]
+    return [sheet for sheet in (*beside, *section.sheets) if len(sheet)]
 
 
 def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:

@@ -66,15 +66,15 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
     columns = [
         ("flops", "FLOPs", "flops"),
         ("bytes_accessed", "bytes", "bytes"),
-        ("share", "share", "share"),
-        ("scope", "scope", "code"),
-        ("depth", "depth", "integer"),
+        ("share", "share", "ratio"),
+        ("scope", "scope", "name"),
+        ("depth", "depth", "count"),
     ]
     if by != "flops":
         columns[:2] = columns[1::-1]
     table = sheet_of(f"scopes-{by}", "Scopes", boxes, columns, sort=by)
-    places = [("left", "left", "integer"), ("right", "right", "integer")]
-    places += [("top", "top", "float"), ("bottom", "bottom", "float")]
+    places = [("left", "left", "count"), ("right", "right", "count")]
+    places += [("top", "top", "number"), ("bottom", "bottom", "number")]
     deepest = max(box["depth"] for box in boxes)
     marks = []
     fields = {"left": "left", "right": "right", "top": "top", "bottom": "bottom"}
@@ -105,9 +105,9 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
         [
             ("label", "label", "text"),
             ("cut", "label", "text"),
-            ("left", "left", "integer"),
-            ("width", "width", "integer"),
-            ("depth", "depth", "integer"),
+            ("left", "left", "count"),
+            ("width", "width", "count"),
+            ("depth", "depth", "count"),
         ],
     )
     marks.append(

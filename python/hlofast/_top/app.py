@@ -108,9 +108,10 @@ class Main(Screen[None]):
         table = self.query_one(DataTable)
         table.clear(columns=True)
         for field, label in zip(view.sheet.fields, view.labels, strict=True):
-            table.add_column(Text(label), key=field.key)
+            table.add_column(Text(label), key=field.name)
         self.rows = view.rows()
-        kinds = [field.kind in ("text", "code", "row") for field in view.sheet.fields]
+        texts = ("text", "code", "row")
+        kinds = [view.sheet.kind(field) in texts for field in view.sheet.fields]
         for row in self.rows[:MOST]:
             cells = zip(view.cells(row), kinds, strict=True)
             table.add_row(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import isnan
-
 from hlofast import _text as output
 from hlofast._report.data import (
+    FIGURES,
     UNKNOWN_DEVICE,
     UNKNOWN_MESH,
     contents,
@@ -13,13 +12,16 @@ from hlofast._report.data import (
     short,
     short_bytes,
 )
-from hlofast._report.sheet import Field, Sheet
+from hlofast._report.sheet import Sheet, field_of
+from hlofast._result import Fact, Note, Result, Section
+from hlofast.table import Table, with_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from hlofast import Module
+    from hlofast._core import Field
     from hlofast._report.data import Analyses, Contents
 
 MOST = 1000
@@ -47,13 +49,13 @@ class View:
         """What stands above the columns; the sorted one is marked."""
         mark = "▼" if self.is_descending else "▲"
         return [
-            f"{field.label} {mark}" if field.key == self.sort else field.label
+            f"{field.label} {mark}" if field.name == self.sort else field.label
             for field in self.sheet.fields
         ]
 
     def sort_by_next(self) -> None:
         """Sort by the column after the one the rows are sorted by."""
-        keys = [field.key for field in self.sheet.fields]
+        keys = [field.name for field in self.sheet.fields]
         at = keys.index(self.sort) + 1 if self.sort in keys else 0
         self.sort_by(keys[at % len(keys)])
 
@@ -62,8 +64,8 @@ class View:
         if key == self.sort:
             self.is_descending = not self.is_descending
             return
-        (field,) = (field for field in self.sheet.fields if field.key == key)
-        self.sort, self.is_descending = key, field.kind not in (*_TEXTS, "row")
+        (field,) = (field for field in self.sheet.fields if field.name == key)
+        self.sort, self.is_descending = key, self.sheet.kind(field) not in (*_TEXTS, "row")
 
     def rows(self) -> list[int]:
         """The numbers of the rows that pass the filter, in order; unknown values come last."""
@@ -74,8 +76,8 @@ class View:
             rows = [row for row in rows if values[row].startswith(begin)]
         wanted = self.filter.casefold()
         if wanted:
-            fields = [f for f in self.sheet.fields if f.kind in (*_TEXTS, "row")]
-            columns = [self._column(field.key) for field in fields]
+            fields = [f for f in self.sheet.fields if self.sheet.kind(f) in (*_TEXTS, "row")]
+            columns = [self._column(field.name) for field in fields]
             rows = [r for r in rows if any(wanted in column[r].casefold() for column in columns)]
         if self.sort is not None:
             values = self._column(self.sort)
@@ -86,43 +88,42 @@ class View:
 
     def values(self, row: int) -> list[str | float | None]:
         """The values of a row, instructions by their names; None where one is not known."""
-        return [self._column(field.key)[row] for field in self.sheet.fields]
+        return [self._column(field.name)[row] for field in self.sheet.fields]
 
     def cells(self, row: int) -> list[str]:
         """What stands in a row."""
         fields = self.sheet.fields
-        return [_shown(field.kind, self._column(field.key)[row]) for field in fields]
+        return [_shown(self.sheet.kind(field), self._column(field.name)[row]) for field in fields]
 
     def instruction(self, row: int) -> int | None:
         """The instruction that a row is about, by its number."""
         for field in self.sheet.fields:
-            if field.kind == "row":
-                number: int = field.values[row]
-                return None if number == field.unknown else number
+            if self.sheet.kind(field) == "row":
+                number: int | None = self.sheet.values(field.name)[row]
+                return number
         return None
 
     def group(self, row: int) -> tuple[str, str] | None:
         """The column and the text that the instructions of a sum have in common."""
         first = self.sheet.fields[0]
-        text = self._column(first.key)[row] if first.key in KEYS else ""
-        return (first.key, text) if text else None
+        text = self._column(first.name)[row] if first.name in KEYS else ""
+        return (first.name, text) if text else None
 
     def _column(self, key: str) -> list[Any]:
         """The values of a column; None where they are not known."""
         if key not in self._values:
-            (field,) = (field for field in self.sheet.fields if field.key == key)
+            (field,) = (field for field in self.sheet.fields if field.name == key)
             self._values[key] = self._read(field)
         return self._values[key]
 
     def _read(self, field: Field) -> list[Any]:
-        values: list[Any] = list(field.values.tolist())
-        if field.kind == "row":
-            return ["" if row == field.unknown else self._module[row].name for row in values]
-        if field.kind in _TEXTS:
-            return [value or "" for value in values]
-        unknown = field.unknown
-        is_float = field.kind in ("seconds", "share", "float")
-        return [None if v == unknown or (is_float and isnan(v)) else v for v in values]
+        values = self.sheet.values(field.name)
+        kind = self.sheet.kind(field)
+        if kind == "row":
+            return ["" if row is None else self._module[row].name for row in values]
+        if field.kind == "flag":
+            return ["" if value is None else "yes" if value else "no" for value in values]
+        return [value or "" for value in values] if kind in _TEXTS else values
 
 
 def _shown(kind: str, value: Any) -> str:
@@ -163,37 +164,39 @@ def _own(text: str) -> str:
     return text
 
 
+_TIME = field_of("total_seconds", "time", "seconds")
+
+
 def instructions(found: Analyses) -> Sheet:
     """Every instruction with what it costs, those that take longest or compute most first."""
     costs = found.cost.table()
     opcodes = costs.values("opcode")
-    shown = [
-        Field("instruction", "instruction", "row", costs.values("instruction")),
-        Field("opcode", "opcode", "code", opcodes),
+    shown: list[tuple[Field, list[Any]]] = [
+        (costs.field(name), costs.values(name)) for name in ("instruction", "opcode")
     ]
+    total: list[Any] = [None] * len(opcodes)
     if found.time is not None:
         total = found.time.table().values("total_seconds")
-        shown.append(Field("total_seconds", "time", "seconds", total, None))
+    shown.append((_TIME, total))
     times = costs.values("multiplicity")
     for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
         totals = [_times(*each) for each in zip(costs.values(key), times, strict=True)]
-        shown.append(Field(key, label, "flops" if key == "flops" else "bytes", totals))
+        doc = f"{label.capitalize()} of all executions, without what is inside of fusions."
+        shown.append((costs.field(key).replace(label=label, doc=doc, nullable=True), totals))
     fused = _fused(found, opcodes, costs.values("flops"), times)
-    shown.append(Field("fused_flops", "FLOPs fused", "flops", fused))
-    shown.append(Field("multiplicity", "times", "integer", times))
-    shown += [Field(key, key, "code", costs.values(key)) for key in ("shape", "phase", "scope")]
-    files, lines = costs.values("source_file"), costs.values("source_line")
-    places = [
-        f"{file}:{line}" if line is not None else file or ""
-        for file, line in zip(files, lines, strict=True)
-    ]
-    shown.append(Field("source", "source", "code", places))
+    shown.append((field_of("fused_flops", "FLOPs fused", "flops"), fused))
+    shown.append((costs.field("multiplicity"), times))
+    shown += [(costs.field(key), costs.values(key)) for key in ("shape", "phase", "scope")]
+    placed = with_source(costs)
+    shown.append((placed.field("source"), placed.values("source")))
     sort = "flops" if found.time is None else "total_seconds"
     note = (
         "FLOPs and bytes of all executions. What a fusion computes counts at the instructions "
         "inside it, whose sum is in FLOPs fused, what it moves at the fusion"
     )
-    return Sheet("instructions", "Instructions", shown, sort=sort, note=note)
+    table = Table.of(shown)
+    columns = [name for name in table.columns if name != _TIME.name or found.time is not None]
+    return Sheet("instructions", "Instructions", table, columns, sort=sort, note=note)
 
 
 def _times(each: int | None, times: int | None) -> int | None:
@@ -233,3 +236,53 @@ def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]
     for section in contents.sections:
         sections.append((section.title, [sheet for sheet in section.sheets if len(sheet)]))
     return [(title, sheets) for title, sheets in sections if sheets]
+
+
+class Overview(Result):
+    """The verdict, and every table of the view in the order in which it is shown first."""
+
+    __slots__ = ("contents", "found")
+
+    VERB = "top"
+    FACTS = tuple(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes"))
+
+    def __init__(self, found: Analyses, path: str | None = None) -> None:
+        self.found = found
+        self.contents = contents_of(found, path)
+
+    @property
+    def title(self) -> str:
+        """The name of the module."""
+        return self.contents.title
+
+    @property
+    def _module(self) -> Module:
+        return self.found.module
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The verdict."""
+        return tuple(figure.fact for figure in self.contents.figures)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the figures rest on."""
+        notes = [figure.said for figure in self.contents.figures]
+        notes.append(Note("instructions", instructions(self.found).note))
+        return tuple(notes)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The tables that have rows."""
+        return tuple(section for section in self.every_section() if len(section.table))
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables."""
+        shown = [instructions(self.found)]
+        shown += [sheet for section in self.contents.sections for sheet in section.sheets]
+        return tuple(self._section(sheet) for sheet in shown)
+
+    def _section(self, sheet: Sheet) -> Section:
+        rows = View(sheet, self.found.module).rows()
+        columns = [field.name for field in sheet.fields]
+        name = sheet.key.replace("-", "_")
+        return Section(name, sheet.caption, sheet.table.take(rows), columns)

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare the modules of two files or folders, or the hosts of one folder."""
     context = inputs.read_context(arguments)
     paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
-    folders = [inputs.is_folder(path) for path in paths]
+    folders = [_files.is_folder(path) for path in paths]
     if not all(folders) and (any(folders) or len(paths) == 1):
         for path in paths:
             if path != "-" and "://" not in path and not os.path.lexists(path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from hlofast import _text as output
-from hlofast.cli import USAGE, inputs
+from hlofast._fmt import Formatted
+from hlofast.cli import USAGE, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ examples:
   hlofast fmt step.txt -o step.hlo_proto.pb      HloProto, as profilers take it
   diff <(hlofast fmt a.txt) <(hlofast fmt b.txt)
 """
-VERSION = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="write to PATH, all or nothing; a protobuf if it ends in .pb, compressed if in .gz",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    results.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,19 +52,18 @@ def run(arguments: argparse.Namespace) -> int:
     if _is_proto(arguments.output):
         return _write_proto(arguments)
     reader = inputs.Reader(arguments)
-    modules = []
+    shower = results.Shower(Formatted, arguments) if arguments.json else None
     texts = []
     for found in reader:
         text = found.module.to_text(form=arguments.form, metadata=not arguments.no_metadata)
-        if arguments.json:
-            fingerprint = found.module.fingerprint()
-            modules.append(found.describe() | {"fingerprint": fingerprint, "text": text})
+        if shower is not None:
+            shower.show(Formatted(found.module, text), at=found)
         elif arguments.output:
             texts.append(text)
         else:
             _write(text)
-    if arguments.json:
-        output.print_json("fmt", VERSION, {"modules": modules, "errors": reader.errors})
+    if shower is not None:
+        shower.end(reader.errors)
     elif arguments.output and reader.exit_code() == 0:
         _replace(arguments.output, _encoded("\n".join(texts)))
     return reader.exit_code()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from hlofast import _text as output
-from hlofast.cli import UNREADABLE, USAGE, inputs
+from hlofast import _text
+from hlofast.cli import UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
     from hlofast._core import Instruction
     from hlofast._graph import Graph
@@ -21,14 +20,13 @@ examples:
   hlofast graph --around fusion.12 --depth 3 step.txt | dot -Tsvg -o fusion.svg
   hlofast graph --computation region_1.2 step.txt -o region.dot
   hlofast graph --inside all step.txt -o step.json        for Model Explorer
-  hlofast graph --around all-reduce.5 --json step.txt | jq '.modules[].edges'
+  hlofast graph --around all-reduce.5 --json step.txt | jq '.results[].tables.edges'
 
 Nodes are instructions, edges go from operands to users; dashed ones are control dependencies,
 dotted ones go into and out of what is called. --inside says which called computations are shown
 inside their callers, as clusters or layers. -o names ending in .json are Model Explorer's, others
 DOT. For more nodes than layout tools take, --around, --inside none or --force.
 """
-VERSION = 1
 FORMS = ("dot", "model-explorer")
 
 
@@ -44,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--depth",
-        type=output.natural,
+        type=_text.natural,
         default=2,
         metavar="N",
         help="operands and users how far from it (default 2)",
@@ -58,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMS, help="default by the name, else dot")
     parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH, all or nothing")
     parser.add_argument("--force", action="store_true", help="even if no tool can lay it out")
-    parser.add_argument("--json", action="store_true", help="print nodes and edges as one document")
+    results.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,16 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
     found = inputs.only(reader)
     graph = None if found is None else _graph(found.module, found.path, arguments)
     if arguments.json:
-        documents = []
-        if found is not None and graph is not None:
-            documents.append(found.describe() | _describe(graph, arguments))
-        output.print_json("graph", VERSION, {"modules": documents, "errors": reader.errors})
+        from hlofast._graph import Graph
+
+        shower = results.Shower(Graph, arguments)
+        if graph is not None:
+            shower.show(graph, at=found)
+        shower.end(reader.errors)
     if graph is None:
         return reader.exit_code() or USAGE
     if arguments.json:
         return reader.exit_code()
     try:
-        text = _text(graph, arguments)
+        text = _written(graph, arguments)
     except ValueError as error:
         # The library's advice as options.
         what = str(error).partition(": ")[0]
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         inputs.complain(f"{arguments.output}: {error.strerror or error}")
         return UNREADABLE
-    _print(output.Printer(), graph, arguments)
+    _text.Printer().result(graph, (), path=f"{arguments.output}, {_form(arguments)}")
     return reader.exit_code()
 
 
@@ -118,7 +118,7 @@ def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | 
         inputs.complain(f"{path}: no instruction is called {name!r}")
         return None
     if len(matches) > 1:
-        places = output.names([one.computation.name for one in matches])
+        places = _text.names([one.computation.name for one in matches])
         inputs.complain(
             f"{path}: {len(matches)} instructions are called {name!r}; --computation says which: "
             f"{places}"
@@ -135,7 +135,7 @@ def _matches(module: Module, computation: str | None, name: str) -> list[Instruc
     return found
 
 
-def _text(graph: Graph, arguments: argparse.Namespace) -> str:
+def _written(graph: Graph, arguments: argparse.Namespace) -> str:
     if _form(arguments) == "dot":
         return graph.to_dot(force=arguments.force)
     import json
@@ -144,37 +144,7 @@ def _text(graph: Graph, arguments: argparse.Namespace) -> str:
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
-def _print(printer: output.Printer, graph: Graph, arguments: argparse.Namespace) -> None:
-    """What was written."""
-    around, computation = graph.around, graph.computation
-    shown = f"computation {computation.name}" if computation is not None else ""
-    if around is not None:
-        shown = f"{around.name}, depth {arguments.depth}"
-    printer.heading(graph.module.name)
-    printer.facts(
-        [
-            ("graph", f"{arguments.output}, {_form(arguments)}"),
-            ("around" if around is not None else "of", shown),
-            ("nodes", f"{len(graph):,}"),
-            ("edges", f"{len(graph.edges):,}"),
-        ]
-    )
-    printer.line()
-
-
 def _form(arguments: argparse.Namespace) -> str:
     """The format of the graph."""
     by_name = "model-explorer" if (arguments.output or "").endswith(".json") else "dot"
     return arguments.format or by_name
-
-
-def _describe(graph: Graph, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The JSON form of a graph."""
-    return {
-        "computation": None if graph.computation is None else graph.computation.name,
-        "around": None if graph.around is None else graph.around.row,
-        "depth": None if graph.around is None else arguments.depth,
-        "inside": graph.inside,
-        "nodes": graph.nodes.to_pylist(),
-        "edges": graph.edges.to_pylist(),
-    }

@@ -111,7 +111,7 @@ def read_context(arguments: argparse.Namespace) -> Context:
         text = getattr(arguments, name)
         if text is None or (name in ("hosts", "slices") and arguments.mesh is not None):
             continue
-        option = f"--{name.replace('_', '-')} {text}"
+        option = text if name == "rules" else f"--{name.replace('_', '-')} {text}"
         try:
             changes: dict[str, Any] = {name: text}
             if name == "mesh":
@@ -123,7 +123,10 @@ def read_context(arguments: argparse.Namespace) -> Context:
             place = error.filename or option
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
-            raise hlofast.ContextError(f"{option}: {error}") from None
+            # Readers of files name the file or the option themselves.
+            named = (*filter(None, (arguments.devices, arguments.rules)), f"{option}:")
+            text = str(error) if str(error).startswith(named) else f"{option}: {error}"
+            raise hlofast.ContextError(text) from None
     if arguments.hbm is not None:
         note_small(arguments.hbm)
     return told
@@ -326,15 +329,6 @@ def read(path: str, most: int | None = None) -> bytes:
             return file.read(-1 if most is None else most)
     except MemoryError:
         raise OSError(errno.ENOMEM, OUT_OF_MEMORY, path) from None
-
-
-def is_folder(path: str) -> bool:
-    """Whether an argument is a folder that there is."""
-    if "://" in path:
-        from hlofast import _remote
-
-        return _remote.is_folder(path)
-    return os.path.isdir(path)
 
 
 def complain(message: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
+from hlofast import _files
 from hlofast import _text as output
-from hlofast.cli import DONE, UNREADABLE, USAGE, inputs
+from hlofast.cli import DONE, UNREADABLE, USAGE, inputs, results
 from hlofast.cli.check import UsageError, read_declaration
 
 TYPE_CHECKING = False
@@ -31,7 +32,6 @@ without it, and with --no-charts, there are the tables alone. Findings are those
 then what else `hlofast remat` says is to be changed. What is written is HTML, whatever the name of
 PAGE ends in; names that mean another format are refused.
 """
-VERSION = 1
 OTHERS = frozenset(
     f".{name}"
     for name in (
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what was declared: a TOML description or golden config",
     )
     parser.add_argument("--instance", metavar="NAME", help="the instance, of a golden config")
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    results.add_json(parser)
     parser.add_argument("--no-charts", action="store_true", help="tables alone, without bokeh")
 
 
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.Failures().failed(arguments.config, error)
         return UNREADABLE
     try:
-        if inputs.is_folder(arguments.file):
+        if _files.is_folder(arguments.file):
             report, code = _of_directory(arguments, device, mesh)
         else:
             report, code = _of_file(arguments, device, mesh, declaration)
@@ -154,25 +154,9 @@ def _of_file(
 
 
 def _say(arguments: argparse.Namespace, report: Report) -> None:
-    """What was written, and its verdict."""
-    path = arguments.output
-    document = report.to_dict()
-    if arguments.json:
-        written = {"path": arguments.file, "output": path, "bytes": len(report.html.encode())}
-        output.print_json("report", VERSION, written | output.finite(document))
-        return
-    printer = output.Printer()
-    printer.heading(document["title"])
-    figures = [(one["label"], f"{one['text']} ({one['note']})") for one in document["figures"]]
-    printer.facts([("report", path), *figures])
-    for one in document["findings"][:SHOWN]:
-        printer.line()
-        stake = f": {one['stake']}" if one["stake"] else ""
-        # Findings are those of lint, but for some.
-        verb = f" (hlofast {one['verb']})" if one["verb"] not in (None, "lint") else ""
-        printer.paragraph(f"{one['code']}{verb}{stake}: ", one["text"])
-    more = len(document["findings"]) - SHOWN
-    if more > 0:
-        printer.line()
-        printer.line(f"{output.counted(more, 'more finding')} in the report")
-    printer.line()
+    """Show what was written: its verdict and the first findings."""
+    from hlofast._report import Report as Kind
+
+    shower = results.Shower(Kind, arguments, limit=SHOWN)
+    shower.show(report)
+    shower.end([])

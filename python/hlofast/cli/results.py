@@ -22,11 +22,11 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_usual(parser: argparse.ArgumentParser) -> None:
+def add_usual(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
     """Declare what every verb over modules takes: files, `--json`, `--top`, the context."""
     from hlofast.cli import inputs
 
-    inputs.add_files(parser)
+    inputs.add_files(parser, several=several)
     add_json(parser)
     _text.add_top(parser)
     inputs.add_context(parser)
@@ -87,8 +87,8 @@ def run_modules(
     """Show what `analyse` finds in every module that the arguments select; the exit code.
 
     Modules have the context that the arguments of `inputs.add_context` describe. One that
-    cannot be analysed, which is an `UnusableError`, a `ValueError` or an `OverflowError` of `analyse`,
-    is told and left out.
+    cannot be analysed, which is an `UnusableError`, a `ValueError` or an `OverflowError` of
+    `analyse`, is told and left out.
     """
     from hlofast.cli import USAGE, inputs
     from hlofast.errors import ContextError

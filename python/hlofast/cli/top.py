@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 
 from hlofast import _text as output
-from hlofast.cli import UNREADABLE, USAGE, inputs
+from hlofast.cli import UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
-
     from hlofast._report.data import Analyses, Contents
 
 EXAMPLES = """\
@@ -27,16 +25,13 @@ textual (pip install 'hlofast[top]').
 """
 
 
-VERSION = 1
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     inputs.add_files(parser, several=False)
     inputs.add_device(parser)
     inputs.add_mesh(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    results.add_json(parser)
     parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
     parser.add_argument(
         "--rows",
@@ -59,9 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.note_misfit(one.module, one.path, mesh)
     if arguments.json:
         from hlofast._report.data import Analyses
+        from hlofast._top.view import Overview
 
-        documents = [_document(one, Analyses(one.module, device, mesh, None)) for one in modules]
-        output.print_json("top", VERSION, {"modules": documents, "errors": reader.errors})
+        shower = results.Shower(Overview, arguments)
+        for one in modules:
+            shower.show(Overview(Analyses(one.module, device, mesh, None), one.path), at=one)
+        shower.end(reader.errors)
         return reader.exit_code()
     if len(modules) > 1:
         names = output.names([one.module.name for one in modules])
@@ -87,24 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
     return reader.exit_code()
 
 
-def _document(one: inputs.Found, found: Analyses) -> Any:
-    from hlofast._top.view import View, contents_of, sheets
-
-    page = contents_of(found, one.path)
-    tables = []
-    for section, several in sheets(found, page):
-        for sheet in several:
-            view = View(sheet, found.module)
-            keys = ("key", "label", "kind")
-            columns = [{name: getattr(field, name) for name in keys} for field in sheet.fields]
-            rows = [view.values(row) for row in view.rows()]
-            table = {"key": sheet.key, "section": section, "caption": sheet.caption}
-            tables.append(table | {"columns": columns, "count": len(sheet), "rows": rows})
-    names = ("key", "label", "value", "text", "note")
-    figures = [{name: getattr(figure, name) for name in names} for figure in page.figures]
-    return output.finite(one.describe() | {"figures": figures, "tables": tables})
-
-
 def _print(found: Analyses, page: Contents, limit: int | None) -> None:
     from hlofast._top.view import View, sheets
 
@@ -117,9 +97,10 @@ def _print(found: Analyses, page: Contents, limit: int | None) -> None:
             view = View(sheet, found.module)
             fields = sheet.fields
             rows = view.rows()
+            texts = ("text", "code", "row")
             cells = [
                 [
-                    cell if field.kind in ("text", "code", "row") else output.Figure(cell)
+                    cell if sheet.kind(field) in texts else output.Figure(cell)
                     for field, cell in zip(fields, view.cells(row), strict=True)
                 ]
                 for row in rows[:limit]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from hlofast import _text as output
-from hlofast.cli import UNREADABLE, USAGE, inputs, time
+from hlofast import _trace
+from hlofast._trace import Trace
+from hlofast.cli import UNREADABLE, USAGE, inputs, results, time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
-
-    from hlofast._trace import Trace
 
 EXAMPLES = """\
 examples:
@@ -25,14 +23,13 @@ Chrome's Trace Event Format, .pftrace Perfetto's protobuf, .gz behind it compres
 same events. Of each loop as many iterations are shown one by one as fit; the rest is one slice per
 track, so that each track adds up to what `hlofast time` says.
 """
-VERSION = 1
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    inputs.add_files(parser, several=False)
+    results.add_usual(parser, several=False)
     parser.add_argument(
         "-o",
         "--output",
@@ -54,7 +51,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="leave out slices that take less, as 500ns or 1us",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _iterations(text: str) -> int:
@@ -83,25 +79,23 @@ def _duration(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the trace of the module in the file."""
-    from hlofast import _trace
-
     try:
-        form, is_compressed = _trace.format_of(arguments.output)
+        _trace.format_of(arguments.output)
     except ValueError as error:
         inputs.complain(str(error))
         return USAGE
     timing = time.read_timing(arguments)
     if timing is None:
         return USAGE
-    reader = inputs.Reader(arguments)
+    reader = inputs.Reader(arguments, inputs.read_context(arguments))
+    shower = results.Shower(Trace, arguments)
     found = inputs.only(reader)
-    documents = []
+    code = 0 if found is not None else USAGE
     if found is not None:
-        inputs.note_misfit(found.module, found.path, timing["mesh"])
+        time.require_device(found, arguments)
+        played = found.module.time(**timing)
         try:
-            trace = _trace.of_time(
-                found.module.time(**timing), arguments.iterations, arguments.min_duration
-            )
+            trace = _trace.of_time(played, arguments.iterations, arguments.min_duration)
             trace.write(arguments.output)
         except ValueError as error:
             reader.failed(found.path, error)
@@ -109,84 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
             inputs.complain(f"{arguments.output}: {error.strerror or error}")
             return UNREADABLE
         else:
-            written = {"output": arguments.output, "format": form, "is_compressed": is_compressed}
-            documents.append(found.describe() | written | _describe(trace, arguments))
-    if arguments.json:
-        output.print_json("trace", VERSION, {"modules": documents, "errors": reader.errors})
-    elif documents:
-        _print(output.Printer(), documents[0])
-    return reader.exit_code() or (0 if documents else USAGE)
-
-
-def _describe(trace: Trace, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The JSON form of what was written."""
-    loops = trace.loops.to_pylist()
-    for row in loops:
-        row["trip_count"] = output.known(row["trip_count"])
-    return {
-        "device": trace.time.device.name,
-        "mesh": trace.time.mesh,
-        "step": time.describe_step(trace.time),
-        "tracks": trace.tracks.to_pylist(),
-        "loops": loops,
-        "calls_as_a_whole": trace.not_played,
-        "live_peak": trace.peak,
-        "unknown_figures": list(trace.time.unknown),
-        "notes": _notes(trace, arguments, loops),
-    }
-
-
-def _notes(
-    trace: Trace, arguments: argparse.Namespace, loops: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    notes = time.notes(trace.time, time.has_levels(arguments))
-
-    def note(kind: str, text: str) -> None:
-        notes.append({"kind": kind, "text": text})
-
-    short = [row["name"] for row in loops if row["shown"] < (row["trip_count"] or 1)]
-    if short:
-        note(
-            "iterations",
-            f"not all iterations of {output.names(short)} are shown one by one; the rest of each "
-            f"is one slice per track",
-        )
-    if trace.not_played:
-        calls = output.counted(trace.not_played, "call")
-        note("calls", f"{calls} of computations shown elsewhere: one slice per track")
-    left_out = sum(row["left_out"] for row in trace.tracks)
-    if left_out:
-        seconds = sum(row["left_out_seconds"] for row in trace.tracks if row["track"] != "program")
-        slices = output.counted(left_out, "slice")
-        note("left-out", f"{slices} of {time.seconds(seconds)} in all left out")
-    if trace.live_bytes_unknown is not None:
-        note("live-bytes", f"bytes alive are not known: {trace.live_bytes_unknown}")
-    return notes
-
-
-def _print(printer: output.Printer, document: dict[str, Any]) -> None:
-    step = document["step"]
-    least = "at least " if step["is_lower_bound"] else ""
-    packed = ", compressed" if document["is_compressed"] else ""
-    line = f", line {document['line']:,}" if document["line"] > 1 else ""
-    printer.heading(document["name"])
-    printer.facts(
-        [
-            ("file", f"{document['path']}{line}"),
-            ("written", f"{document['output']} ({document['format']}{packed})"),
-            ("device", document["device"]),
-            ("mesh", document["mesh"] or "unknown"),
-            ("step", f"{least}{time.seconds(step['seconds'])}, bound by {step['bound']}"),
-            ("live peak", output.size(document["live_peak"])),
-        ]
-    )
-    rows = [
-        [row["track"], row["slices"], output.Figure(time.seconds(row["seconds"]))]
-        for row in document["tracks"]
-    ]
-    printer.table("Tracks", ["track", "slices", "time"], rows, len(rows))
-    if document["unknown_figures"]:
-        printer.line()
-        words = ", ".join(document["unknown_figures"])
-        printer.paragraph("unknown: ", f"{words}; what needs them counts as 0 s")
-    printer.notes(document["notes"])
+            shower.show(trace, at=found)
+    shower.end(reader.errors)
+    return reader.exit_code() or code

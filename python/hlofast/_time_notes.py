@@ -1,0 +1,77 @@
+"""What to keep in mind about the time of a module."""
+
+from __future__ import annotations
+
+from hlofast import _text
+from hlofast._collectives import MESH_SOURCES
+from hlofast._context import GIVEN
+from hlofast._result import Note
+from hlofast._time import NO_AXES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hlofast._time import Time
+
+
+def notes(time: Time) -> Iterator[Note]:
+    """The notes, in order."""
+    context = time.module.context
+    source = context.sources.get("device", GIVEN)
+    if source != GIVEN and context.device == time.device:
+        yield Note("found-device", f"nobody gave the device: {source} beside the dump names it")
+    yield from _unknown(time)
+    status = time.module.summary().status
+    if not time.module.is_scheduled:
+        yield Note("unscheduled", "the module is not scheduled: its instructions ran in text order")
+    if status in ("unoptimised", "annotated", "partitioned"):
+        yield Note(
+            "unfused",
+            f"the module is {status}: instructions are not fused yet and move several times the "
+            "bytes that run",
+        )
+    if len(time.collectives):
+        yield from _about_mesh(time)
+    if time.device.backend == "tpu" and time.estimates != "roofline":
+        yield Note(
+            "compiler-scale",
+            "seconds of instructions follow the TPU compiler's own estimates, which are slower "
+            "than hardware where HBM limits; --estimates roofline gives the other end",
+        )
+
+
+def _unknown(time: Time) -> Iterator[Note]:
+    figures, loops = time.unknown, time.open_loops
+    if figures:
+        yield Note(
+            "unknown-figures",
+            f"unknown: {', '.join(figures)}; what needs them counts as 0 s",
+            figures=len(figures),
+        )
+    if loops:
+        yield Note(
+            "open-loops",
+            f"unknown: trip counts of {_text.names(loops)}, which count once",
+            loops=len(loops),
+        )
+
+
+def _about_mesh(time: Time) -> Iterator[Note]:
+    if time.mesh is None:
+        yield Note("no-mesh", "no mesh is known: all collectives share one set of links")
+    elif time.mesh_source not in (None, GIVEN):
+        words = MESH_SOURCES[time.mesh_source or GIVEN]
+        yield Note("derived-mesh", f"mesh {time.mesh} is derived {words}")
+    misfits = sum(axes == NO_AXES for axes in time.collectives.values("axes"))
+    if misfits:
+        yield Note(
+            "no-axes",
+            f"the devices of {_text.counted(misfits, 'collective')} differ along no axes of mesh "
+            f"{time.mesh}: `hlofast collectives` says why",
+            collectives=misfits,
+        )
+    if not time.has_network:
+        yield Note(
+            "one-level", "neither hosts nor slices are given: all devices are one network level"
+        )
