@@ -25,6 +25,7 @@ def module() -> hlofast.Module:
 
 SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
+    "remat": lambda: module().remat(),
     "show": lambda: module().show("e"),
     "stages": lambda: module().stages(),
     "summary": lambda: module().summary(),

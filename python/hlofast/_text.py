@@ -307,6 +307,9 @@ class Printer:
                 self.heading(head)
                 for start, text in lines:
                     self.paragraph(f"  {start}: ", text)
+            if limit is not None and len(section.paragraphs) > limit:
+                self.line()
+                self.line(f"and {len(section.paragraphs) - limit:,} more")
             return
         fields = [table.field(name) for name in section.columns]
         shown = table if limit is None else table.top(limit)

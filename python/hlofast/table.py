@@ -258,11 +258,12 @@ def _sums(places: list[int], count: int, values: list[Any]) -> list[Any]:
 _SOURCE = Field("path", "source", "Source file and line.", nullable=True)
 
 
-def with_source(table: Table) -> Table:
-    """`table` with a column `source`: file and line, unknown without a file."""
+def with_source(table: Table, name: str = "source") -> Table:
+    """`table` with a column of source file and line, unknown without a file."""
     places = zip(table.values("source_file"), table.values("source_line"), strict=True)
     texts = [file if file is None or line is None else f"{file}:{line}" for file, line in places]
-    return Table([*table._described(), (_SOURCE, column_of(_SOURCE, texts))])
+    field = _SOURCE.replace(name=name, label=name)
+    return Table([*table._described(), (field, column_of(field, texts))])
 
 
 _SHARE = Field("ratio", "share", "Its part of the sum of all rows.", nullable=True)

@@ -18,7 +18,6 @@ from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Field, Sheet, sheet_of
 from hlofast.cli import collectives as say_collectives
 from hlofast.cli import cost as say_cost
-from hlofast.cli import remat as say_remat
 from hlofast.cli import time as say_time
 
 TYPE_CHECKING = False
@@ -331,6 +330,14 @@ def _statements(found: Analyses) -> list[Statement]:
     return statements
 
 
+def _by_whom(by: list[str]) -> str:
+    """`: program 5, compiler 15`; nothing where the program alone has things computed again."""
+    counts = {one: by.count(one) for one in ("program", "compiler", "twin")}
+    if counts["program"] == len(by):
+        return ""
+    return ": " + ", ".join(f"{one} {count:,}" for one, count in counts.items() if count)
+
+
 def _remat(found: Analyses) -> Section:
     remat = found.remat
     recomputed = remat.recomputed
@@ -341,7 +348,7 @@ def _remat(found: Analyses) -> Section:
         (
             "recomputed",
             f"{output.counted(len(recomputed), 'instruction')}, {output.quantity(flops, 'FLOP')}"
-            + say_remat.by_whom(by),
+            + _by_whom(by),
         ),
         ("kept", f"{output.counted(len(remat.residuals), 'residual')}, {output.size(kept)}"),
         ("gathers", output.counted(len(remat.gathers), "all-gather")),
