@@ -8,7 +8,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES, Seeds
-from test_cli import document, hlofast_command
+from test_cli import document, hlofast_command, validated
 
 pytestmark = pytest.mark.once
 
@@ -163,6 +163,8 @@ def test_the_command_prints_the_result() -> None:
     remat = hlofast.load(KEPT, mesh="data=2,model=4").remat()
     printed = shown(KEPT, *MESH).splitlines()
     assert [printed[0], *printed[2:]] == [*str(remat).splitlines(), ""]
+    (own,) = validated("remat", remat.to_json())["results"]
+    assert own == remat.to_dict()
     assert set(remat.tables) == set(only(KEPT, *MESH)["tables"])
 
 
