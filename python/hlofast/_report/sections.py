@@ -176,6 +176,14 @@ def _statements(found: Analyses) -> list[Statement]:
     return statements
 
 
+def _by_whom(by: list[str]) -> str:
+    """`: program 5, compiler 15`; nothing where the program alone has things computed again."""
+    counts = {one: by.count(one) for one in ("program", "compiler", "twin")}
+    if counts["program"] == len(by):
+        return ""
+    return ": " + ", ".join(f"{one} {count:,}" for one, count in counts.items() if count)
+
+
 def _remat(found: Analyses) -> Section:
     remat = found.remat
     sheets = [
