@@ -87,7 +87,7 @@ class Note:
 class Section:
     """A table of a result as people see it."""
 
-    __slots__ = ("columns", "name", "paragraphs", "table", "title")
+    __slots__ = ("columns", "is_short", "name", "paragraphs", "table", "title")
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class Section:
         columns: Sequence[str] | None = None,
         *,
         paragraphs: Sequence[tuple[str, Sequence[tuple[str, str]]]] | None = None,
+        is_short: bool = False,
     ) -> None:
         self.name = name
         """The name of the table, which JSON and `Result.tables` use."""
@@ -107,6 +108,8 @@ class Section:
         self.columns = table.columns if columns is None else tuple(columns)
         """The columns that people are shown, in order; JSON has all. Without columns the table is
         for JSON alone."""
+        self.is_short = is_short
+        """Whether people are shown all rows, however few they ask for: the parts of a figure."""
         self.paragraphs = paragraphs
         """Where rows read better as text: of each row a heading, and labels with texts."""
 

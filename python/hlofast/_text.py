@@ -311,7 +311,7 @@ class Printer:
                     self.paragraph(f"  {start}: ", text)
             return
         fields = [table.field(name) for name in section.columns]
-        shown = table if limit is None else table.top(limit)
+        shown = table if limit is None or section.is_short else table.top(limit)
         columns = [
             [_table_cell(field, value, module) for value in shown.values(field.name)]
             for field in fields
