@@ -60,7 +60,8 @@ _SHOWN = (
     "shape",
     "origin",
 )
-_PARTS = "argument output alias constant heap host_argument host_output host_alias".split()
+_ON_DEVICE = ("argument", "output", "alias", "constant", "heap")
+_ON_HOST = ("host_argument", "host_output", "host_alias")
 """What `Memory.xla` accounts for, without `_size_in_bytes`."""
 _SMALL_TABLES = ("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7")
 
@@ -297,13 +298,16 @@ class Memory(Result):
     def _accounted(self) -> Section:
         account = self._account()
         spaces = {"heap": account.get("heap_memory_space", 0)}
-        spaces |= {part: SPACES["host"] for part in _PARTS if part.startswith("host")}
         rows = [
             (part, spaces.get(part, 0), account[f"{part}_size_in_bytes"])
-            for part in _PARTS
-            if f"{part}_size_in_bytes" in account
+            for part in (_ON_DEVICE if account else ())
         ]
-        return Section("xla", "XLA's account", of_rows(_ACCOUNT, rows))
+        rows += [
+            (part, SPACES["host"], size)
+            for part in _ON_HOST
+            if (size := account.get(f"{part}_size_in_bytes"))
+        ]
+        return Section("xla", "XLA's account", of_rows(_ACCOUNT, rows), is_whole=True)
 
     def _account(self) -> dict[str, int]:
         """`xla`, empty where XLA could not count."""

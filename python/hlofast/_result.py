@@ -111,7 +111,7 @@ class Section:
         self.paragraphs = paragraphs
         """Where rows read better as text: of each row a heading, and labels with texts."""
         self.is_whole = is_whole
-        """Whether people are shown all rows, whatever the limit."""
+        """Whether people are shown all rows, however few they ask for: the parts of a figure."""
 
 
 class Result:

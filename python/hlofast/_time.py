@@ -261,7 +261,7 @@ class Time(Result):
         rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
         shares = _shares([seconds for *_, seconds in rows], self.step_seconds)
         table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, shares, strict=True)])
-        return Section("parts", "What the step goes to", table)
+        return Section("parts", "What the step goes to", table, is_whole=True)
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)

@@ -132,7 +132,7 @@ class Trace(Result):
         """The tracks and the loops; figures that the time model lacks."""
         unknown = of_rows(_time.FIGURE, [(name,) for name in self.time.unknown])
         return (
-            Section("tracks", "Tracks", self.tracks, ("track", "slices", "seconds")),
+            Section("tracks", "Tracks", self.tracks, ("track", "slices", "seconds"), is_whole=True),
             Section("loops", "Loops", self.loops, ("name", "trip_count", "shown")),
             Section("unknown", "Unknown figures", unknown, ()),
         )
