@@ -263,8 +263,8 @@ class TestFiguresOfJson:
 
     def test_infinite_utilization(self, train_step: Path) -> None:
         tiny = ["--step-seconds", "1e-308", "--peak-flops", "1e-308"]
-        (module,) = document("cost", train_step, *tiny)["modules"]
-        assert module["utilization"]["mfu"] is None
+        (module,) = document("cost", train_step, *tiny)["results"]
+        assert module["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
 
     def test_a_figure_that_was_forgotten_is_no_document(self) -> None:
         for value in (float("inf"), float("nan")):

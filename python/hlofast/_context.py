@@ -234,6 +234,8 @@ def _quantity(text: float | str, units: Mapping[str, float], what: str) -> float
     try:
         if not unit and unit not in units:
             return int(number)
+        if unit.startswith("e") and "" in units:  # 1e-3, not a number of some unit e-3.
+            unit = ""
         size = float(number[: len(number) - len(unit)]) * units[unit]
         int(size)  # Neither infinite nor NaN.
     except (KeyError, ValueError, OverflowError):

@@ -321,7 +321,7 @@ class Printer:
                 self.line(f"and {more:,} more")
             return
         fields = [table.field(name) for name in section.columns if says_something(table, name)]
-        shown = table if limit is None or section.is_whole else table.top(limit)
+        shown = table if limit is None else table.top(limit)
         columns = [
             [_table_cell(field, value, module) for value in shown.values(field.name)]
             for field in fields
