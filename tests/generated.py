@@ -13,6 +13,7 @@ import hlofast
 from hlofast._comparison import Comparison, HostComparison
 from hlofast._fmt import Formatted
 from hlofast._result import Result, schema
+from hlofast.config._results import Compared, Described, Selected
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
@@ -26,9 +27,15 @@ def module() -> hlofast.Module:
     return hlofast.loads(SMALLEST)
 
 
+def config() -> hlofast.config.Config:
+    """The smallest config."""
+    return hlofast.config.loads("name: 'trainer'")
+
+
 SAMPLES: dict[str, Callable[[], Result]] = {
     "check": lambda: hlofast.check(hlofast.Declaration(), module()),
     "collectives": lambda: module().collectives(),
+    "config": lambda: Described(config()),
     "diff": lambda: module().diff(module()),
     "fmt": lambda: Formatted(module(), ""),
     "graph": lambda: module().graph(),
@@ -36,6 +43,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
+    "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
     "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
 }
 """Results of other kinds that a verb shows too."""
