@@ -38,7 +38,7 @@ _IMPLIED = (
     Field(
         "bytes",
         "hbm_lower_bound",
-        "Memory that the step needs at least.",
+        "All that is held in device memory, without what lives only for a short time.",
         label="bound",
         nullable=True,
     ),
@@ -125,7 +125,6 @@ _IMPLIED = (
     Field("ratio", "mfu", "Model FLOPs utilisation of that step.", label="MFU", nullable=True),
 )
 _PROVENANCES = dict.fromkeys((field.name for field in _INSTANCE), "configuration") | {
-    "hbm_lower_bound": "bound",
     "capacity_bytes": "exact",
     "parameters": "exact",
 }
