@@ -13,7 +13,8 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES
-from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, output
+from hlofast import _text as output
+from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS
 from test_cli import COMMAND, document, hlofast_command
 
 pytestmark = pytest.mark.once
