@@ -18,6 +18,7 @@ from hlofast._scan.query import Answer
 from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
 from hlofast.devices import get
+from hlofast.config._results import Compared, Described, Selected
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
@@ -29,6 +30,11 @@ SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
 def module() -> hlofast.Module:
     """The smallest module: fields do not depend on what is in it."""
     return hlofast.loads(SMALLEST)
+
+
+def config() -> hlofast.config.Config:
+    """The smallest config."""
+    return hlofast.config.loads("name: 'trainer'")
 
 
 SAMPLES: dict[str, Callable[[], Result]] = {
@@ -47,6 +53,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "show": lambda: module().show("e"),
     "stages": lambda: module().stages(),
     "summary": lambda: module().summary(),
+    "config": lambda: Described(config()),
     "diff": lambda: module().diff(module()),
     "time": lambda: module().time("tpu-v5e"),
     "trace": lambda: module().trace(device="tpu-v5e"),
@@ -56,6 +63,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
+    "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
     "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
 }
 """Results of other kinds that a verb shows too."""

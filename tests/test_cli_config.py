@@ -14,9 +14,25 @@ pytestmark = pytest.mark.once
 TRAINER = FIXTURES / "configs" / "trainer_rules.txt"
 
 
-def only(*arguments: str | Path) -> Any:
-    (config,) = document("config", *arguments)["configs"]
-    return config
+def shown(*arguments: str | Path) -> tuple[Any, list[Any]]:
+    """What is said of the config, and of it on each instance."""
+    config, *selections = document("config", *arguments)["results"]
+    return config, selections
+
+
+def selected(*arguments: str | Path) -> list[dict[str, Any]]:
+    """By instance the facts, the mesh and the notes."""
+    return [
+        {name: fact["value"] for name, fact in one["facts"].items()}
+        | {"rule": one["facts"].get("rule", {"value": None})["value"]}
+        | {"mesh": mesh_of(one), "notes": one["notes"]}
+        for one in shown(*arguments)[1]
+    ]
+
+
+def mesh_of(selection: Any) -> dict[str, int] | None:
+    """The mesh of a config on an instance."""
+    return {row["axis"]: row["size"] for row in selection["tables"]["mesh"]} or None
 
 
 @pytest.fixture
@@ -29,23 +45,43 @@ def other(tmp_path: Path) -> Path:
 
 
 def test_all_rules_are_the_python_objects() -> None:
-    printed = only(TRAINER)
+    printed, selections = shown(TRAINER)
     config = hlofast.config.load(TRAINER)
-    assert printed["klass"] == "axlearn.common.trainer.SpmdTrainer"
-    assert printed["values"] == len(list(config.leaves())) and printed["difference"] is None
-    assert printed["mesh_axis_names"] == ["pipeline", "data", "fsdp", "model"]
-    assert [row["selector"] for row in printed["rules"]] == [
-        row["selector"] for row in config.rules()
-    ]
+    assert printed["name"] == "axlearn.common.trainer.SpmdTrainer"
+    values = {name: fact["value"] for name, fact in printed["facts"].items()}
+    assert values == {
+        "file": str(TRAINER),
+        "values": len(list(config.leaves())),
+        "axes": "pipeline, data, fsdp, model",
+        "parameters": None,
+        "mesh_rules": 11,
+    }
+    assert printed["tables"]["rules"] == config.rules().to_pylist()
     chosen = config.select_all()
-    for row, effective in zip(printed["selections"], chosen, strict=True):
-        assert row["instance"] == effective.instance.name
+    rows = printed["tables"]["selections"]
+    for row, one, effective in zip(rows, selections, chosen, strict=True):
+        assert row["instance"] == one["name"] == effective.instance.name
         assert (row["rule"], row["devices"]) == (effective.rule, effective.devices)
-        assert row["mesh"] == (None if effective.mesh is None else effective.mesh.shape)
-        assert row["changes"] == effective.changes.to_pylist()
-        assert row["notes"] == effective.notes.to_pylist()
-    rules = {row["rule"] for row in printed["selections"]}
-    assert rules == {*range(11), None}
+        assert mesh_of(one) == (None if effective.mesh is None else effective.mesh.shape)
+        assert one["tables"]["changes"] == effective.changes.to_pylist()
+        assert row["changes"] == len(effective.changes)
+        assert one["tables"]["noted"] == effective.notes.to_pylist()
+        notes = [(own["kind"], own["text"]) for own in effective.notes]
+        told = [(note["code"], note["text"]) for note in one["notes"]]
+        assert [own for own in told if own[0] != "statement"] == notes
+    assert {row["rule"] for row in rows} == {*range(11), None}
+
+
+def test_the_page_of_a_config() -> None:
+    from hlofast.config._results import Described, Selected
+
+    config = hlofast.config.load(TRAINER)
+    described = Described(config, map(Selected, config.select_all()))
+    assert hlofast_command("config", TRAINER).stdout == f"{described}\n\n"
+    html = Selected(config.select("<i>"))._repr_html_()
+    assert "<i>" not in html
+    assert "&lt;i&gt;" in html
+    assert ">payload B</th>" in html
 
 
 def test_all_rules_for_people() -> None:
@@ -56,7 +92,7 @@ def test_all_rules_for_people() -> None:
         "   2  tpu-v6e-16-4 ",
         "  64  data=4,fsdp=16 ",
         "   1  tpu-v5p-.* ",
-        "MeshShape, V6eFlashConfig",
+        "MeshShapeModifier,V6eFlashConfigModifier",
         "note: trainer.modifiers.MeshShapeModifier is not modelled",
         "note: rule 9 is taken not to match: a back-reference",
         "other instances",
@@ -65,7 +101,7 @@ def test_all_rules_for_people() -> None:
 
 
 def test_ambiguous_names_stand_with_each_reading() -> None:
-    rows = [row for row in only(TRAINER)["selections"] if row["rule"] == 7]
+    rows = [row for row in selected(TRAINER) if row["rule"] == 7]
     assert [(row["instance"], row["devices"], row["mesh"]["fsdp"]) for row in rows] == [
         ("neuron-trn2.48xlarge-8", 8, 2),
         ("neuron-trn2.48xlarge-8", 512, 128),
@@ -73,9 +109,9 @@ def test_ambiguous_names_stand_with_each_reading() -> None:
         ("neuron-trn2n.48xlarge-8", 512, 128),
     ]
     assert rows[1]["notes"][0]["text"].startswith("the name is taken to mean 8 machines of 64")
-    rows = [row for row in only(TRAINER, "--devices", "16")["selections"] if row["rule"] == 7]
+    rows = [row for row in selected(TRAINER, "--devices", "16") if row["rule"] == 7]
     assert [row["devices"] for row in rows] == [16, 16]
-    by_rule = {row["rule"]: row for row in only(TRAINER, "--devices", "16")["selections"]}
+    by_rule = {row["rule"]: row for row in selected(TRAINER, "--devices", "16")}
     assert by_rule[1]["mesh"]["fsdp"] == 8  # The selector has no number.
     assert by_rule[3]["devices"] == 16 and by_rule[0]["devices"] == 32  # The names have.
 
@@ -91,9 +127,12 @@ def test_an_instance() -> None:
     done = hlofast_command("config", TRAINER, "--instance", "tpu-v6e-16-2", "--top", "0")
     assert done.returncode == 0
     for shown in (
-        "rule     2, tpu-v6e-16-(2|4)",
-        "devices  32 on 2 slices (tpu-v6e)",
-        "mesh     data=2,fsdp=16",
+        "\nrule          2\n",
+        "\nselector      tpu-v6e-16-(2|4)\n",
+        "\ndevices       32\n",
+        "\nslices        2\n",
+        "\ndevice        tpu-v6e\n",
+        "\nmesh          data=2,fsdp=16\n",
         "(1, 1, -1, 1)",
         "(1, -1, 16, 1)",
         "rule 2, MeshShapeModifier",
@@ -101,16 +140,16 @@ def test_an_instance() -> None:
     ):
         assert shown in done.stdout, shown
     done = hlofast_command("config", TRAINER, "--instance", "tpu-v6e-16")
-    assert "4 parts of a batch" in done.stdout
+    assert "\naccumulation  4\n" in done.stdout
 
 
 def test_several_instances_and_devices() -> None:
     names = ["tpu-v6e-16-8", "neuron-trn2.48xlarge-8"]
     arguments = [part for name in names for part in ("--instance", name)]
-    rows = only(TRAINER, *arguments, "--devices", "128")["selections"]
+    rows = selected(TRAINER, *arguments, "--devices", "128")
     assert [row["instance"] for row in rows] == names
     assert [row["rule"] for row in rows] == [None, 7]
-    told = [note["text"] for note in rows[0]["notes"] if note["kind"] == "no-rule"]
+    told = [note["text"] for note in rows[0]["notes"] if note["code"] == "no-rule"]
     assert told[1].startswith("rule 2, 'tpu-v6e-16-(2|4)', is close")
     assert rows[1]["mesh"] == {"pipeline": 1, "data": 1, "fsdp": 32, "model": 4}
 
@@ -126,15 +165,16 @@ def test_text() -> None:
 def test_differences(other: Path) -> None:
     done = hlofast_command("config", TRAINER, "--diff", other)
     assert done.returncode == 1
-    assert "1 changed, 1 added, 1 removed" in done.stdout
+    assert "changed  1\nadded    1\nremoved  1\n" in done.stdout
     assert "model.decoder.dim" in done.stdout and "128" in done.stdout
     same = hlofast_command("config", TRAINER, "--diff", TRAINER)
-    assert same.returncode == 0 and "differences  none" in same.stdout
-    printed = only(TRAINER, "--diff", other)
+    assert same.returncode == 0 and "changed  0\nadded    0\nremoved  0\n" in same.stdout
+    printed, selections = shown(TRAINER, "--diff", other)
     expected = hlofast.config.load(TRAINER).diff(hlofast.config.load(other)).to_pylist()
-    assert printed["difference"] == {"path": str(other), "rows": expected}
-    assert printed["selections"] == [] == printed["rules"]
-    assert only(TRAINER, "--diff", TRAINER)["difference"]["rows"] == []
+    assert printed["tables"] == {"differences": expected}
+    assert printed["name"] == f"{TRAINER} and {other}"
+    assert selections == []
+    assert shown(TRAINER, "--diff", TRAINER)[0]["tables"] == {"differences": []}
 
 
 def test_standard_input() -> None:
@@ -158,8 +198,9 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         "unclosed-bracket",
         "FileNotFoundError",
     ]
-    assert printed["errors"][0]["line"] == 2 and len(printed["configs"]) == 1
-    assert document("config", bad, "--diff", TRAINER)["configs"] == []
+    assert printed["errors"][0]["line"] == 2
+    assert sum("selections" in one["tables"] for one in printed["results"]) == 1
+    assert document("config", bad, "--diff", TRAINER)["results"] == []
 
 
 @pytest.mark.parametrize(
@@ -199,13 +240,13 @@ def test_no_numpy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_seed(seeds: Seeds) -> None:
-    printed = only(seeds.path("004"))
-    assert printed["values"] == 470
+    printed, _ = shown(seeds.path("004"))
+    assert printed["facts"]["values"]["value"] == 470
     meshes = {
         (row["instance"], row["devices"]): {
             name: size for name, size in row["mesh"].items() if size > 1
         }
-        for row in printed["selections"]
+        for row in selected(seeds.path("004"))
         if row["mesh"] is not None
     }
     assert meshes["tpu-v5litepod-256-4", 1024] == {"data": 4, "fsdp": 256}

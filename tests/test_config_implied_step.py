@@ -213,34 +213,47 @@ class TestCommand:
     PATH = FIXTURES / "configs" / "decoder_70b.txt"
 
     def test_json_is_the_python_objects(self, decoder_70b: Config) -> None:
-        (printed,) = document("config", self.PATH, "--instance", "tpu-v6e-256-8")["configs"]
+        described, selected = document("config", self.PATH, "--instance", "tpu-v6e-256-8")[
+            "results"
+        ]
         effective = decoder_70b.select("tpu-v6e-256-8")
-        implied = printed["selections"][0]["implied"]
+        implied = {name: fact["value"] for name, fact in selected["facts"].items()}
+        tables = selected["tables"]
+        (row,) = described["tables"]["implied"]
+        assert {name: row[name] for name in implied if name in row} == {
+            name: implied[name] for name in implied if name in row
+        }
         verdict, memory, flops = effective.verdict(), effective.memory(), effective.flops()
-        assert printed["parameters"] == implied["parameters"] == 68_989_231_104
+        assert implied["parameters"] == 68_989_231_104
+        assert described["facts"]["parameters"]["value"] == 68_989_231_104
         assert implied["status"] == verdict.status == "fits"
         assert implied["state_bytes"] == memory.state_bytes
         assert implied["hbm_lower_bound"] == memory.hbm_lower_bound
         assert implied["expected_peak_bytes"] == memory.expected_peak_bytes
         assert implied["relaxed_peak_bytes"] == memory.relaxed_peak_bytes
-        assert implied["memory"] == memory.table.to_pylist()
-        assert implied["replicated"] == memory.replicated.to_pylist()
-        assert implied["flops"]["executed"] == flops.executed
-        assert implied["traffic"] == effective.traffic().table.to_pylist()
+        assert tables["memory"] == memory.table.to_pylist()
+        assert tables["peak_terms"] == memory.expected_terms.to_pylist()
+        assert tables["replicated"] == memory.replicated.to_pylist()
+        for name in ("executed", "recomputed", "model", "attention", "six_n_t"):
+            assert implied[name] == getattr(flops, name)
+        traffic = effective.traffic().table.sort_by("total_payload", descending=True)
+        assert tables["traffic"] == traffic.to_pylist()
         assert implied["gathered_bytes"] == effective.traffic().gathered_bytes
         assert implied["step_seconds"] == verdict.step_seconds and implied["mfu"] == verdict.mfu
         assert implied["sequences_per_device"] == 0.5
-        assert implied["statements"] == list(verdict.statements)
+        told = [note["text"] for note in selected["notes"] if note["code"] == "statement"]
+        assert told == list(verdict.statements)
 
     def test_one_instance_for_people(self) -> None:
         done = hlofast_command("config", self.PATH, "--instance", "tpu-v5litepod-256-4")
         assert done.returncode == 0 and done.stderr == ""
         for shown in (
             "parameters  68,989,231,104",
-            "verdict        does not fit, by ",
-            "state          9,666,920,448 B",
-            "host memory    49,660,559,360 B",
-            "gathered       273,804,165,120 B",
+            "\nverdict          does not fit\n",
+            "\nexcess           910,262,272 B",
+            "\nstate            9,666,920,448 B",
+            "\nhost             49,660,559,360 B",
+            "\ngathered         273,804,165,120 B",
             "note: decoder/emb/token_emb/weight is not divided along fsdp: 3,221,225,472 bytes",
         ):
             assert shown in done.stdout, shown
@@ -249,19 +262,27 @@ class TestCommand:
         done = hlofast_command("config", self.PATH)
         lines = done.stdout.splitlines()
         start = lines.index("What they imply, on one device")
-        assert lines[start + 1].split()[:6] == ["rule", "instance", "state", "bound", "peak", "of"]
+        heads = ["rule", "instance", "state B", "bound B", "peak B", "memory B"]
+        assert [part.strip() for part in lines[start + 1].split("  ") if part][:6] == heads
         row = next(line for line in lines[start:] if "tpu-v5litepod-256-4" in line)
-        assert "17.00 GiB" in row and "15.75 GiB" in row and "does not fit" in row
+        sizes = [int(part.replace(",", "")) for part in row.split() if part.count(",") == 3]
+        assert [round(size / 2**30, 2) for size in sizes[1:4]] == [17.0, 16.6, 15.75]
+        assert "does not fit" in row
         assert any("1,024 sequences do not divide by 2,048 shards" in line for line in lines)
 
     def test_what_is_not_known(self, tmp_path: Path) -> None:
         path = tmp_path / "other.txt"
         path.write_text(decoder().with_value(f"{LAYER}.klass", "my.Layer").to_text())
-        (printed,) = document("config", path, "--instance", "tpu-v5e-8")["configs"]
-        implied = printed["selections"][0]["implied"]
-        assert printed["parameters"] is None and implied["status"] == "unknown"
-        assert implied["unmodelled"][0]["path"] == LAYER
-        assert {row["bytes"] for row in implied["memory"]} == {None}
+        described, selected = document("config", path, "--instance", "tpu-v5e-8")["results"]
+        assert described["facts"]["parameters"] == {
+            "value": None,
+            "unit": None,
+            "provenance": "unknown",
+        }
+        assert selected["facts"]["status"]["value"] == "unknown"
+        assert "parameters" not in selected["facts"]
+        assert selected["tables"]["unmodelled"][0]["path"] == LAYER
+        assert {row["bytes"] for row in selected["tables"]["memory"]} == {None}
         done = hlofast_command("config", path, "--instance", "tpu-v5e-8")
         assert f"note: not modelled: {LAYER}: my.Layer" in done.stdout
 

@@ -197,7 +197,7 @@ class Diff(Result):
             change = after - before if before is not None and after is not None else None
             provenance = "exact" if name in exact else "unknown" if change is None else "modelled"
             is_bound = bound and name not in (*exact, "live_peak")
-            share = change / before if before and change is not None else None
+            share = change / before if before and change else None
             rows.append((name, before, after, change, share, is_bound, provenance))
         return of_rows(_TOTALS, rows)
 

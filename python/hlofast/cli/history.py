@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         # The last dump: the first ones may not be partitioned yet.
         inputs.note_misfit(found.module(whole[-1]), files[whole[-1]], told.mesh)
     failures = inputs.Failures()
-    for file, error in zip(files, errors, strict=True):
-        if error is not None:
-            failures.failed(file, ValueError(error))
+    for file, fault in zip(files, errors, strict=True):
+        if fault is not None:
+            failures.failed(file, ValueError(fault))
     shower = results.Shower(History, arguments)
     shower.show(found, found.sections(everything=arguments.all or arguments.json))
     shower.end(failures.errors)

@@ -1,0 +1,372 @@
+"""What `hlofast config` shows: a config, what it is and implies on an instance, differences."""
+
+from __future__ import annotations
+
+from hlofast._core import Field
+from hlofast._result import Fact, Note, Result, Section
+from hlofast._text import names
+from hlofast.table import of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from hlofast.config._select import EffectiveConfig
+    from hlofast.config._tree import Config
+
+_INSTANCE = (
+    Field("index", "rule", "The number of the mesh rule, from 0.", nullable=True),
+    Field("name", "instance", "The name of the instance."),
+    Field("text", "selector", "The regular expression of the rule.", nullable=True),
+    Field("name", "device", "The chip.", nullable=True),
+    Field("count", "devices", "Devices of the instance.", nullable=True),
+    Field("count", "slices", "Slices that the devices lie on."),
+    Field("text", "mesh", "Axes of the mesh with several devices.", nullable=True),
+    Field(
+        "count",
+        "accumulation_steps",
+        "Parts of a batch that are computed one after the other.",
+        label="accumulation",
+        nullable=True,
+    ),
+)
+_IMPLIED = (
+    Field("word", "status", "Whether the step fits into memory.", label="verdict"),
+    Field("name", "binding_term", "What takes most memory.", label="most for", nullable=True),
+    Field("bytes", "state_bytes", "Parameters and optimizer state.", label="state", nullable=True),
+    Field(
+        "bytes",
+        "hbm_lower_bound",
+        "All that is held in device memory, without what lives only for a short time.",
+        label="bound",
+        nullable=True,
+    ),
+    Field(
+        "bytes",
+        "expected_peak_bytes",
+        "The peak where memory is short.",
+        label="peak",
+        nullable=True,
+    ),
+    Field(
+        "bytes",
+        "relaxed_peak_bytes",
+        "The peak if there is room.",
+        label="relaxed peak",
+        nullable=True,
+    ),
+    Field("bytes", "capacity_bytes", "Memory of the device.", label="memory", nullable=True),
+    Field(
+        "bytes",
+        "excess_bytes",
+        "By how much the expected peak exceeds the memory.",
+        label="excess",
+        nullable=True,
+    ),
+    Field("bytes", "host_bytes", "Memory of the host.", label="host", nullable=True),
+    Field(
+        "number",
+        "sequences_per_device",
+        "Sequences on a device at a time.",
+        label="sequences",
+        nullable=True,
+    ),
+    Field("count", "parameters", "Parameters of the model.", nullable=True),
+    Field(
+        "flops",
+        "executed",
+        "Operations of a step on all devices.",
+        label="executed FLOP",
+        nullable=True,
+    ),
+    Field(
+        "flops",
+        "recomputed",
+        "Operations that are computed again.",
+        label="recomputed FLOP",
+        nullable=True,
+    ),
+    Field(
+        "flops", "model", "Operations that the step has to do.", label="model FLOP", nullable=True
+    ),
+    Field("flops", "attention", "Operations of attention.", label="attention FLOP", nullable=True),
+    Field(
+        "flops",
+        "six_n_t",
+        "6 · parameters · tokens, the usual estimate.",
+        label="6NT FLOP",
+        nullable=True,
+    ),
+    Field(
+        "bytes", "gathered_bytes", "Weights gathered in a step.", label="gathered", nullable=True
+    ),
+    Field(
+        "seconds",
+        "compute_seconds",
+        "The step, were there no communication.",
+        label="computation",
+        nullable=True,
+    ),
+    Field(
+        "seconds",
+        "communication_seconds",
+        "All collectives one after the other.",
+        label="communication",
+        nullable=True,
+    ),
+    Field(
+        "seconds",
+        "step_seconds",
+        "The longer of the two, the ideal step.",
+        label="ideal step",
+        nullable=True,
+    ),
+    Field("ratio", "mfu", "Model FLOPs utilisation of that step.", label="MFU", nullable=True),
+)
+_PROVENANCES = dict.fromkeys((field.name for field in _INSTANCE), "configuration") | {
+    "capacity_bytes": "exact",
+    "parameters": "exact",
+}
+_AXES = (Field("name", "axis", "An axis."), Field("count", "size", "Devices along it."))
+_CHANGED = Field("count", "changes", "Values that the rule changes.")
+_NOTED = Field("text", "noted", "The kinds of what is noted.", nullable=True)
+_SHORT = (
+    *("rule", "instance", "state_bytes", "hbm_lower_bound", "expected_peak_bytes"),
+    *("capacity_bytes", "host_bytes", "status", "binding_term", "step_seconds", "mfu"),
+)
+_LISTED = ("rule", "instance", "devices", "mesh", "accumulation_steps", "changes", "noted")
+_TRAFFIC = ("moved", "kind", "axes", "phase", "payload", "count", "total_payload", "tensor")
+_DIFFERENCES = ("path", "before", "after", "change")
+
+
+class Selected(Result):
+    """A config on an instance: what its rule changes, and what it implies there."""
+
+    __slots__ = ("_verdict", "effective")
+
+    VERB = "config"
+    FACTS = (*_INSTANCE, *_IMPLIED)
+
+    def __init__(self, effective: EffectiveConfig) -> None:
+        self.effective = effective
+        """The config on the instance."""
+        self._verdict = effective.verdict()
+
+    @property
+    def title(self) -> str:
+        """The name of the instance."""
+        return self.effective.instance.name
+
+    def about(self) -> tuple[Any, ...]:
+        """Which instance it is, and what it selects."""
+        own = self.effective
+        mesh = None
+        if own.mesh is not None:
+            cut = [f"{axis}={size}" for axis, size in own.mesh.shape.items() if size > 1]
+            mesh = ",".join(cut) or "one device"
+        at = own.instance
+        chosen = (own.rule, at.name, own.selector, at.device, own.devices, at.slices)
+        return (*chosen, mesh, own.accumulation_steps)
+
+    def implied(self) -> tuple[Any, ...]:
+        """What that implies."""
+        verdict = self._verdict
+        memory, flops = verdict.memory, verdict.flops
+        values = (
+            verdict.status,
+            verdict.binding_term,
+            memory.state_bytes,
+            memory.hbm_lower_bound,
+            memory.expected_peak_bytes,
+            memory.relaxed_peak_bytes,
+            verdict.capacity_bytes,
+            verdict.excess_bytes,
+            memory.host_bytes,
+            verdict.sequences_per_device,
+            flops.parameters,
+            flops.executed,
+            flops.recomputed,
+            flops.model,
+            flops.attention,
+            flops.six_n_t,
+            verdict.traffic.gathered_bytes,
+            verdict.compute_seconds,
+            verdict.communication_seconds,
+            verdict.step_seconds,
+            verdict.mfu,
+        )
+        return tuple(map(_finite, values))
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The instance, and what the config implies on it as far as it is known."""
+        values = (*self.about(), *self.implied())
+        facts = []
+        for field, value in zip(self.FACTS, values, strict=True):
+            how = _PROVENANCES.get(field.name, "modelled")
+            if value is not None or field.name in ("devices", "mesh", "accumulation_steps"):
+                facts.append(Fact(field, value, how))
+        return tuple(facts)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the rule leaves open or overwrites, then what the figures say."""
+        noted = [Note(row["kind"], row["text"]) for row in self.effective.notes]
+        told = [Note("statement", text) for text in self._verdict.statements]
+        return (*noted, *told)
+
+    def sections(self) -> tuple[Section, ...]:
+        """What the rule changes, memory and traffic of one device."""
+        verdict, changes = self._verdict, self.effective.changes
+        memory = verdict.memory.table
+        held = [row for row, size in enumerate(memory.values("bytes")) if size != 0]
+        traffic = verdict.traffic.table.sort_by("total_payload", descending=True)
+        shown = ("term", "place", "bytes", "provenance", "text")
+        return (
+            Section(
+                "changes", "What the rule changes", changes, ("path", "before", "after", "why")
+            ),
+            Section("memory", "Memory of one device", memory.take(held), shown, is_whole=True),
+            Section("traffic", "What one device exchanges in a step", traffic, _TRAFFIC),
+        )
+
+    def every_section(self) -> tuple[Section, ...]:
+        """All tables."""
+        effective, memory = self.effective, self._verdict.memory
+        shape = {} if effective.mesh is None else effective.mesh.shape
+        shown = {own.name: own for own in self.sections()}
+        # JSON also has what takes no memory.
+        shown["memory"] = Section("memory", "Memory of one device", memory.table)
+        return (
+            Section("mesh", "The mesh", of_rows(_AXES, shape.items())),
+            *shown.values(),
+            Section("peak_terms", "What the peak consists of", memory.expected_terms),
+            Section("replicated", "Parameters that axes do not divide", memory.replicated),
+            Section("unmodelled", "What is not modelled", effective.unmodelled()),
+            Section("noted", "What is noted of which value", effective.notes),
+        )
+
+
+class Described(Result):
+    """A config, its mesh rules, and what it is on several instances."""
+
+    __slots__ = ("config", "selections")
+
+    VERB = "config"
+    FACTS = (
+        Field("path", "file", "The file."),
+        Field("count", "values", "Values in the config."),
+        Field("text", "axes", "The names of the mesh axes, joined by `, `."),
+        Field("count", "parameters", "Parameters of the model."),
+        Field("count", "mesh_rules", "Mesh rules.", label="mesh rules"),
+    )
+
+    def __init__(self, config: Config, selections: Iterable[Selected] = ()) -> None:
+        self.config = config
+        """The config."""
+        self.selections = tuple(selections)
+        """The config on instances."""
+
+    @property
+    def title(self) -> str:
+        """The class, or the file."""
+        return self.config.klass or self.config.file or "config"
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What the config is."""
+        axes = self.config.get("mesh_axis_names")
+        named = axes.to_python() if axes is not None and not isinstance(axes, (str, bytes)) else []
+        values = (
+            self.config.file,
+            sum(1 for _ in self.config.leaves()),
+            ", ".join(map(str, named if isinstance(named, list) else [])),
+            self.config.parameter_count(),
+            len(self.config.rules()),
+        )
+        return tuple(map(Fact, self.FACTS, values))
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is noted on any instance, each sentence once, with the instances."""
+        told: dict[tuple[bool, str, str], dict[str, None]] = {}
+        for selection in self.selections:
+            for note in selection.notes:
+                key = (note.code == "statement", note.code, note.text)
+                # A name that may mean several numbers of devices stands there several times.
+                told.setdefault(key, {})[selection.title] = None
+        ordered = sorted(told.items(), key=lambda own: own[0][0])
+        return tuple(
+            Note(code, f"{text} ({names(list(instances))})")
+            for (_, code, text), instances in ordered
+        )
+
+    def sections(self) -> tuple[Section, ...]:
+        """All instances, what the config implies on them, the rules as they are written."""
+        chosen = [
+            (*own.about(), len(own.effective.changes), _kinds(own)) for own in self.selections
+        ]
+        implied = [(*own.about()[:2], *own.implied()) for own in self.selections]
+        table = of_rows((*_INSTANCE, _CHANGED, _NOTED), chosen)
+        figures = of_rows((*_INSTANCE[:2], *_IMPLIED), implied)
+        title = "What they imply, on one device"
+        rules = ("rule", "selector", "mesh_shape", "modifiers")
+        return (
+            Section("selections", "All rules", table, _LISTED, is_whole=True),
+            Section("implied", title, figures, _SHORT, is_whole=True),
+            Section("rules", "As written", self.config.rules(), rules),
+        )
+
+
+class Compared(Result):
+    """What differs between two configs."""
+
+    __slots__ = ("after", "before")
+
+    VERB = "config"
+    FACTS = (
+        Field("count", "changed", "Values that both have and that differ."),
+        Field("count", "added", "Values that only the second has."),
+        Field("count", "removed", "Values that only the first has."),
+    )
+
+    def __init__(self, before: Config, after: Config) -> None:
+        self.before = before
+        """The first config."""
+        self.after = after
+        """The second config."""
+
+    @property
+    def title(self) -> str:
+        """The files."""
+        return f"{self.before.file} and {self.after.file}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no difference."""
+        return not len(self.before.diff(self.after))
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """How many values differ."""
+        kinds = self.before.diff(self.after).values("change")
+        return tuple(Fact(field, kinds.count(field.name)) for field in self.FACTS)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The values that differ."""
+        found = self.before.diff(self.after)
+        return (Section("differences", "Differences", found, _DIFFERENCES),)
+
+
+def _kinds(selection: Selected) -> str | None:
+    """The kinds of the notes, without those of values that nobody reads."""
+    kinds: Sequence[str] = selection.effective.notes.values("kind")
+    return ", ".join(dict.fromkeys(kind for kind in kinds if kind != "dead-values")) or None
+
+
+def _finite(value: Any) -> Any:
+    """None for the numbers that JSON has not."""
+    from math import isfinite
+
+    return None if isinstance(value, float) and not isfinite(value) else value
