@@ -51,7 +51,7 @@ _PROVENANCE = (
 _COMPARED = (
     Field("word", "figure", "What is compared."),
     Field("number", "executed", "As executed.", label="as executed"),
-    Field("number", "xla", "What XLA's HloCostAnalysis says.", label="XLA's", signed=True),
+    Field("number", "xla", "What XLA's HloCostAnalysis says.", label="XLA's"),
     Field("ratio", "share", "XLA's part of what is executed.", label="XLA's share", nullable=True),
 )
 _LOOPS = ("name", "trip_count", "multiplicity", "provenance", "reason")
