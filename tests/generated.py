@@ -11,14 +11,14 @@ from pathlib import Path
 
 import hlofast
 from hlofast._comparison import Comparison, HostComparison
-from hlofast._report.data import Analyses
 from hlofast._fmt import Formatted
+from hlofast._report.data import Analyses
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
 from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
-from hlofast.devices import get
 from hlofast.config._results import Compared, Described, Selected
+from hlofast.devices import get
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"

@@ -80,7 +80,7 @@ ENTRY e {
 @pytest.mark.parametrize("path", DUMPS, ids=lambda path: str(path.relative_to(FIXTURES)))
 def test_figures_of_every_dump(path: Path) -> None:
     for module in modules_of(path):
-        time = module.time("h100" if module.summary()["backend"] == "gpu" else "v5e")
+        time = module.time("h100" if module.summary().backend == "gpu" else "v5e")
         parts = {
             "compute": time.compute_seconds,
             "memory": time.memory_seconds,
