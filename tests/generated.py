@@ -43,6 +43,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "cost": lambda: module().cost(),
     "lint": lambda: module().lint(),
     "matmuls": lambda: module().matmuls(),
+    "remat": lambda: module().remat(),
     "show": lambda: module().show("e"),
     "stages": lambda: module().stages(),
     "summary": lambda: module().summary(),

@@ -74,8 +74,13 @@ def without_reader(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def document(*arguments: str | Path, **options: Any) -> Any:
     """The JSON that a verb prints, checked against the verb's schema."""
     done = hlofast_command(*arguments, "--json", **options)
-    printed = json.loads(done.stdout)
-    schema = importlib.resources.files("hlofast") / "schemas" / f"{arguments[0]}.json"
+    return validated(arguments[0], done.stdout)
+
+
+def validated(verb: str | Path, text: str) -> Any:
+    """The JSON document of a verb, checked against the verb's schema."""
+    printed = json.loads(text)
+    schema = importlib.resources.files("hlofast") / "schemas" / f"{verb}.json"
     jsonschema.validate(printed, json.loads(schema.read_text()))
     return printed
 
@@ -378,6 +383,8 @@ class TestShow:
         shown = second.show("main/y")
         printed = hlofast_command("show", page, "main/y", "--module", "second").stdout.splitlines()
         assert [printed[0], *printed[2:]] == [*str(shown).splitlines(), ""]
+        (own,) = validated("show", shown.to_json())["results"]
+        assert own == shown.to_dict()
         html = second.show("x")._repr_html_()
         assert "16 B" in html
         with pytest.raises(KeyError, match="nowhere"):

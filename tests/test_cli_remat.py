@@ -1,5 +1,6 @@
 """`hlofast remat`: what is recomputed and kept, for people and as JSON."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES, Seeds
-from test_cli import document, hlofast_command
+from test_cli import document, hlofast_command, validated
 
 pytestmark = pytest.mark.once
 
@@ -27,8 +28,21 @@ ENTRY e {
 
 
 def only(*arguments: str | Path) -> Any:
-    (module,) = document("remat", *arguments)["modules"]
+    (module,) = document("remat", *arguments)["results"]
     return module
+
+
+def values(module: Any) -> dict[str, Any]:
+    return {name: fact["value"] for name, fact in module["facts"].items()}
+
+
+def proofs(module: Any) -> dict[str, list[str]]:
+    """The names of the instructions that prove each statement, by its code."""
+    found: dict[str, list[str]] = {}
+    for row in module["tables"]["proofs"]:
+        code = module["tables"]["statements"][row["statement"]]["code"]
+        found.setdefault(code, []).append(row["instruction"])
+    return found
 
 
 def shown(*arguments: str | Path) -> str:
@@ -38,7 +52,7 @@ def shown(*arguments: str | Path) -> str:
 
 
 def statement(module: Any, code: str) -> Any:
-    (found,) = [found for found in module["statements"] if found["code"] == code]
+    (found,) = [found for found in module["tables"]["statements"] if found["code"] == code]
     return found
 
 
@@ -46,59 +60,66 @@ def statement(module: Any, code: str) -> Any:
 def test_document_is_the_python_report(path: Path) -> None:
     module = only(path)
     remat = hlofast.load(path).remat()
-    assert module["instructions"] == remat.instructions
+    facts, tables = values(module), module["tables"]
+    assert {row["phase"]: row["instructions"] for row in tables["phases"]} == remat.instructions
     for name in ("recomputed", "residuals", "gathers"):
         table = getattr(remat, name)
-        assert module["totals"][name] == len(module[name]) == len(table)
-        assert sorted(row["name"] for row in module[name]) == sorted(table["name"].tolist())
-    assert module["totals"]["residual_bytes"] == sum(remat.residuals["bytes"].tolist())
-    assert module["totals"]["recomputed_flops"] == sum(remat.recomputed["flops"].tolist())
-    assert [found["code"] for found in module["statements"]] == [
+        assert facts[name] == len(tables[name]) == len(table)
+        assert sorted(row["name"] for row in tables[name]) == sorted(table["name"].tolist())
+    assert facts["residual_bytes"] == sum(remat.residuals["bytes"].tolist())
+    assert facts["recomputed_flops"] == sum(remat.recomputed["flops"].tolist())
+    assert sum(row["flops"] for row in tables["operations"]) == facts["recomputed_flops"]
+    assert facts["recomputed"] == sum(facts[f"by_{by}"] for by in ("program", "compiler", "twin"))
+    assert [found["code"] for found in tables["statements"]] == [
         found.code for found in remat.statements
     ]
-    for printed, found in zip(module["statements"], remat.statements, strict=True):
-        assert (printed["text"], printed["advice"]) == (found.text, found.advice)
-        assert tuple(proof["row"] for proof in printed["instructions"]) == found.instructions
-        assert tuple(proof["name"] for proof in printed["instructions"]) == found.names
+    for number, found in enumerate(remat.statements):
+        printed = tables["statements"][number]
+        assert (printed["statement"], printed["text"]) == (number, found.text)
+        assert printed["advice"] == found.advice
+        own = [row["instruction"] for row in tables["proofs"] if row["statement"] == number]
+        assert tuple(own) == found.names
+        figures = [row for row in tables["figures"] if row["statement"] == number]
+        assert {row["figure"]: row["value"] for row in figures} == found.figures
 
 
 def test_statements_of_the_issue_page(seeds: Seeds) -> None:
     module = only(seeds.path("003"))
     assert module["line"] == 124
-    proofs = {
-        found["code"]: [proof["name"] for proof in found["instructions"]]
-        for found in module["statements"]
-    }
-    assert proofs["products-are-convolutions"] == ["convolution.5", "convolution.2"]
-    assert proofs["no-forward"] == ["convolution.5", "convolution.2"]
-    assert proofs["weight-gathers"] == ["all-gather", "all-gather.1"]
-    assert len(proofs["recomputed-by-program"]) == 13
-    assert {"param.1", "param.2"} < set(proofs["linear-chain"])
+    found = proofs(module)
+    assert found["products-are-convolutions"] == ["convolution.5", "convolution.2"]
+    assert found["no-forward"] == ["convolution.5", "convolution.2"]
+    assert found["weight-gathers"] == ["all-gather", "all-gather.1"]
+    assert len(found["recomputed-by-program"]) == 13
+    assert {"param.1", "param.2"} < set(found["linear-chain"])
     assert "save_only_these_names" in statement(module, "name-before-constraint")["advice"]
-    assert module["totals"]["kept_gathers"] == module["totals"]["residuals"] == 0
+    assert values(module)["kept_gathers"] == values(module)["residuals"] == 0
 
 
 def test_kept_gather_for_people() -> None:
     text = shown(KEPT, *MESH)
-    assert "\ngathers     3 all-gathers, 1 kept from forward to backward\n" in text
+    assert "\nall-gathers             3\nkept of them            1\n" in text
     assert "f32[1,2048,1024] over model" in text
     assert "[gather-kept]\n  proof: all-gather.23, " in text
     assert "  advice: name the tensor before the constraint" in text
     module = only(KEPT, *MESH)
-    (kept,) = [row for row in module["gathers"] if row["fate"] == "kept"]
-    assert kept["residual"] == {"name": "reduce_precision.2", "index": "{}", "bytes": 4_194_304}
+    (kept,) = [row for row in module["tables"]["gathers"] if row["fate"] == "kept"]
+    assert kept["kept_as"] == "reduce_precision.2"
+    assert (kept["kept_index"], kept["kept_bytes"]) == ("{}", 4_194_304)
     assert (kept["axes"], kept["group_size"], kept["wire_bytes"]) == ("model", 4, 6_291_456)
 
 
 def test_stacks_for_people() -> None:
     text = shown(STACKED, "--top", "0")
-    assert "activation, stacked 4 times" in text
+    stacks = [row for row in only(STACKED)["tables"]["residuals"] if row["is_stacked"]]
+    assert {row["trip_count"] for row in stacks} == {4}
+    assert "  stacked  trip count  in flight  " in text
     assert "\nKept from forward to backward\n" in text
 
 
 def test_top() -> None:
     text = shown(STACKED, "--top", "2")
-    count = len(only(STACKED, "--top", "2")["residuals"])
+    count = len(only(STACKED, "--top", "2")["tables"]["residuals"])
     assert f"\nKept from forward to backward (first 2 of {count})\n" in text
 
 
@@ -106,16 +127,18 @@ def test_notes(tmp_path: Path) -> None:
     path = tmp_path / "m.txt"
     path.write_text("HloModule m\nENTRY e { ROOT p = f32[8] parameter(0) }\n")
     module = only(path)
-    assert {note["kind"] for note in module["notes"]} == {"no-backward", "global", "unscheduled"}
-    assert module["statements"] == []
+    assert {note["code"] for note in module["notes"]} == {"no-backward", "global", "unscheduled"}
+    assert module["tables"]["statements"] == []
     assert "note: no instruction is known to be of a backward pass" in shown(path)
 
 
 def test_residuals_told_by_their_place() -> None:
     module = only(SHARDED / "layers_cpu_4x2.txt.gz")
-    count = sum(not row["is_named"] for row in module["residuals"])
-    assert 0 < count < len(module["residuals"])
-    (note,) = [note for note in module["notes"] if note["kind"] == "by-place"]
+    residuals = module["tables"]["residuals"]
+    count = sum(not row["is_named"] for row in residuals)
+    assert 0 < count < len(residuals)
+    (note,) = [note for note in module["notes"] if note["code"] == "by-place"]
+    assert note["figures"] == {"residuals": count}
     assert note["text"].startswith(f"{count} residuals told by their place")
 
 
@@ -127,16 +150,40 @@ def test_rules(tmp_path: Path) -> None:
         '  y = f32[8] negate(x), metadata={op_name="ahead"}\n'
         '  ROOT d = f32[8] multiply(y, x), metadata={op_name="behind"}\n}\n'
     )
-    assert only(path)["residuals"] == []
+    assert only(path)["tables"]["residuals"] == []
     rules.write_text(
         '[[rule]]\npattern = "ahead"\nphase = "forward"\n'
         '[[rule]]\npattern = "behind"\nphase = "backward"\n'
     )
-    assert [row["name"] for row in only(path, "--rules", rules)["residuals"]] == ["y"]
+    residuals = only(path, "--rules", rules)["tables"]["residuals"]
+    assert [row["name"] for row in residuals] == ["y"]
+
+
+def test_the_command_prints_the_result() -> None:
+    remat = hlofast.load(KEPT, mesh="data=2,model=4").remat()
+    printed = shown(KEPT, *MESH).splitlines()
+    assert [printed[0], *printed[2:]] == [*str(remat).splitlines(), ""]
+    (own,) = validated("remat", remat.to_json())["results"]
+    assert own == remat.to_dict()
+    assert set(remat.tables) == set(only(KEPT, *MESH)["tables"])
+
+
+def test_statements_that_are_not_shown_are_counted() -> None:
+    count = len(hlofast.load(KEPT).remat().statements)
+    assert count > 2
+    assert f"\nand {count - 2} more\n" in shown(KEPT, "--top", "2")
+
+
+def test_html_escapes_names() -> None:
+    text = gzip.decompress(KEPT.read_bytes()).decode().replace("sharded_models.py", "<b>.py")
+    html = hlofast.loads(text).remat()._repr_html_()
+    assert "&lt;b&gt;.py" in html
+    assert "<b>.py" not in html
+    assert "4,194,304 B" in html
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--mesh", "data"), ("--hosts", "2"), ("--rules", "none.toml")]
+    "arguments", [("--mesh", "data"), ("--hosts", "3"), ("--rules", "none.toml")]
 )
 def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
     done = hlofast_command("remat", KEPT, *arguments)

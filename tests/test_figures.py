@@ -125,18 +125,21 @@ def test_collectives_are_found_by_name_in_the_schedule(guide: Path) -> None:
 
 
 def test_phases_leave_out_what_the_compiler_recomputes(guide: Path) -> None:
-    (module,) = document("remat", guide / "too_large.txt")["modules"]
-    (note,) = [note["text"] for note in module["notes"] if note["kind"] == "other-phases"]
-    (costs,) = document("cost", "--by", "phase", guide / "too_large.txt")["modules"]
-    (row,) = [row for row in costs["groups"] if row["key"] == "recompute"]
-    missing = module["totals"]["recomputed_flops"] - row["flops"]
+    (module,) = document("remat", guide / "too_large.txt")["results"]
+    facts = {name: fact["value"] for name, fact in module["facts"].items()}
+    (note,) = [note for note in module["notes"] if note["code"] == "other-phases"]
+    groups = hlofast.load(guide / "too_large.txt").cost().by("phase")
+    (row,) = [row for row in groups if row["phase"] == "recompute"]
+    missing = facts["recomputed_flops"] - row["flops"]
     assert missing > 0
-    assert f"leaves out {missing:,} FLOP" in note
+    assert f"leaves out {missing:,} FLOP" in note["text"]
+    assert note["figures"]["flops"] == missing
     shown = hlofast_command("remat", guide / "too_large.txt").stdout
-    count = module["totals"]["recomputed"]
-    by = [row["by"] for row in module["recomputed"]]
-    assert f"\nrecomputed  {count} instructions" in shown
-    assert f": program {by.count('program')}, compiler {by.count('compiler')}\n" in shown
+    by = [row["by"] for row in module["tables"]["recomputed"]]
+    assert facts["recomputed"] == len(by)
+    for name in ("program", "compiler"):
+        assert facts[f"by_{name}"] == by.count(name) > 0
+        assert f"\nby {name} " in shown
 
 
 def findings_of(module: hlofast.Module) -> list[dict[str, Any]]:

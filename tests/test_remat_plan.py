@@ -1,7 +1,6 @@
 """What to compute again: `Remat.candidates`, `Remat.apply`, `hlofast remat --hbm … --apply`."""
 
 import gzip
-import math
 import pickle
 import warnings
 from pathlib import Path
@@ -41,21 +40,21 @@ def applied(remat: hlofast.Remat, number: int) -> hlofast.Module:
 
 
 def chosen(remat: hlofast.Remat) -> list[dict[str, Any]]:
-    rows = [row for row in remat.candidates if row["chosen"] >= 0]
+    rows = [row for row in remat.candidates if row["chosen"] is not None]
     return sorted(rows, key=lambda row: int(row["chosen"]))
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_variants_of_the_issue_name_the_gathered_tensor(name: str) -> None:
     remat = fixture(name).remat()
-    (number,) = [n for n, row in enumerate(remat.candidates) if row["peak"] >= 0]
+    (number,) = [n for n, row in enumerate(remat.candidates) if row["peak"] is not None]
     row = remat.candidates.row(number)
     assert (row["kind"], row["name"]) == ("gathered_activation", "reduce_precision.2")
     gather = next(row for row in remat.gathers if row["fate"] == "kept")
     assert gather["name"] in row["again"].split()
     assert f"{gather['source_file']}:{gather['source_line']}" in row["change"]
     assert "save_only_these_names" in row["change"]
-    assert (row["no_saving"], row["saved"], row["refusal"]) == ("kept in fast memory", 0, "")
+    assert (row["no_saving"], row["saved"], row["refusal"]) == ("kept in fast memory", 0, None)
     with pytest.warns(UserWarning, match="reduce_precision.2: the peak stays .* fast memory"):
         again = remat.apply([number])
     assert peak(again) == row["peak"] == remat.peak
@@ -87,14 +86,16 @@ def test_unrolled_layers() -> None:
     assert remat.steps[-1] == remat.peak_after == peak(remat.apply())
     assert remat.peak_after < remat.peak - 2 * 64 * MEBIBYTE
     for number, row in enumerate(remat.candidates):
-        assert (row["peak"] < 0) == bool(row["refusal"])
-        assert (row["saved"] <= 0) == bool(row["refusal"] or row["no_saving"])
-        if row["peak"] >= 0:
+        assert (row["peak"] is None) == bool(row["refusal"])
+        assert (row["saved"] is None or row["saved"] <= 0) == bool(
+            row["refusal"] or row["no_saving"]
+        )
+        if row["peak"] is not None:
             assert row["saved"] == remat.peak - row["peak"]
             assert peak(applied(remat, number)) == row["peak"]
             assert row["kept_instead"] < row["bytes"]
     # Without a device seconds are not known.
-    assert all(math.isnan(row["seconds"]) for row in remat.candidates)
+    assert all(row["seconds"] is None for row in remat.candidates)
     wire = [row["wire_bytes"] for row in rows]
     assert wire == [3 * 16 * MEBIBYTE] * 3
 
@@ -145,7 +146,7 @@ def test_a_stack_that_a_fusion_of_a_compiled_program_writes() -> None:
     assert row["kept_instead"] == 64 * MEBIBYTE
     assert row["saved"] == 3 * 64 * MEBIBYTE
     assert peak(remat.apply()) == remat.peak_after == remat.peak - row["saved"]
-    others = [row["refusal"] for row in remat.candidates if row["chosen"] < 0]
+    others = [row["refusal"] for row in remat.candidates if row["chosen"] is None]
     assert all(others)
 
 
@@ -155,7 +156,7 @@ def test_a_stack_that_a_fusion_of_a_compiled_program_writes() -> None:
 def test_predictions_hold_for_programs_before_fusion(path: Path) -> None:
     remat = hlofast.load(path).remat()
     for number, row in enumerate(remat.candidates):
-        if row["peak"] >= 0:
+        if row["peak"] is not None:
             assert peak(applied(remat, number)) == row["peak"], row["name"]
     if remat.steps:
         assert list(remat.steps) == sorted(remat.steps, reverse=True)
@@ -211,7 +212,7 @@ def test_rules(rule: str) -> None:
     assert remat.steps
     assert remat.peak_after == counted(remat.apply())
     for number, row in enumerate(remat.candidates):
-        if row["peak"] >= 0:
+        if row["peak"] is not None:
             assert row["peak"] == counted(applied(remat, number))
 
 
@@ -231,7 +232,7 @@ def test_a_gather_that_fusions_start_and_end() -> None:
         for number, row in enumerate(remat.candidates)
         if row["again"] == "async-collective-done.3"
     )
-    assert (row["kind"], row["refusal"]) == ("gathered_weight", "")
+    assert (row["kind"], row["refusal"]) == ("gathered_weight", None)
     assert row["kept_instead"] * 16 == row["bytes"] == 4096 * 32000 * 2
     assert row["wire_bytes"] == row["bytes"] * 15 // 16
     again = hlofast.loads(applied(remat, number).to_text(), strict=True)
@@ -251,7 +252,7 @@ def test_gathers_that_late_users_see_behind_a_barrier(name: str) -> None:
     for row in rows:
         # What a parameter is gathered from is there in any case.
         instead = 0 if row["kind"] == "gathered_weight" else row["bytes"] // 8
-        assert (row["refusal"], row["kept_instead"]) == ("", instead)
+        assert (row["refusal"], row["kept_instead"]) == (None, instead)
     gathers = {row["name"] for row in rows}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Some save nothing, which is said.
@@ -266,35 +267,41 @@ def test_command(tmp_path: Path) -> None:
     wanted = hlofast.load(UNROLLED).remat().steps[0]
     out = tmp_path / "less.txt"
     printed = document("remat", UNROLLED, "--hbm", str(wanted), "--apply", "-o", out)
-    (module,) = printed["modules"]
-    plan = module["plan"]
-    assert (plan["hbm"], plan["fits"], module["applied"]) == (wanted, True, True)
+    (module,) = printed["results"]
+    (plan,) = module["tables"]["plan"]
+    assert (plan["hbm"], plan["fits"], plan["outcome"]) == (wanted, "yes", "fits")
+    steps = module["tables"]["steps"]
+    assert steps[-1]["peak"] == plan["peak_after"]
+    for step in steps:
+        candidate = module["tables"]["candidates"][step["candidate"]]
+        assert (candidate["name"], candidate["change"]) == (step["name"], step["change"])
     assert hlofast.load(out).remat().peak == plan["peak_after"] <= wanted
     assert [path.name for path in tmp_path.iterdir()] == ["less.txt"]
-    assert plan["memory"]["rule"] == "xla"
-    assert plan["memory"]["is_default"] is True
+    assert (plan["rule"], plan["is_default"]) == ("xla", True)
+    assert (plan["sizes"], plan["space"], plan["constants"]) == ("device", "hbm", "program")
     done = hlofast_command("remat", UNROLLED, "--device", "tpu-v5e", "--hbm", "1100MB")
     assert done.returncode == 0, done.stderr
     text = done.stdout[done.stdout.index("\nPlan\n") :]
-    assert "which fits" in text
+    assert "  fits     xla   hbm    tpu-v5e\n" in text
     assert "\n1. gathered activation all-gather" in text
-    assert " ms\n   change: name the tensor before the constraint" in text
-    assert "\ncounted        rule xla, as compiled.memory_analysis() counts; " in text
-    assert document("remat", UNROLLED)["modules"][0]["plan"] is None
-    (module,) = document("remat", UNROLLED, "--rule", "in_place")["modules"]
-    assert module["plan"]["peak"] == hlofast.load(UNROLLED).memory().live_peak
-    assert module["plan"]["memory"]["is_default"] is False
+    assert " ms\n  change: name the tensor before the constraint" in text
+    assert "plan" not in document("remat", UNROLLED)["results"][0]["tables"]
+    (module,) = document("remat", UNROLLED, "--rule", "in_place")["results"]
+    (plan,) = module["tables"]["plan"]
+    assert plan["peak"] == hlofast.load(UNROLLED).memory().live_peak
+    assert (plan["is_default"], plan["hbm"], plan["fits"]) == (False, None, None)
 
 
 def test_command_says_why_a_candidate_saves_nothing() -> None:
     path = FIXTURES / "sharded" / "norm_v4_named_after.txt.gz"
-    (module,) = document("remat", path, "--plan")["modules"]
-    (candidate,) = module["plan"]["candidates"]
+    (module,) = document("remat", path, "--plan")["results"]
+    (candidate,) = module["tables"]["candidates"]
+    (plan,) = module["tables"]["plan"]
     assert (candidate["no_saving"], candidate["saved"]) == ("kept in fast memory", 0)
-    assert module["plan"]["memory"]["rule"] == "in_place"
+    assert (plan["rule"], plan["constants"]) == ("in_place", "last_use")
     done = hlofast_command("remat", path, "--plan")
-    assert "rule in_place, what is alive; sizes device, HBM; no fragmentation" in done.stdout
-    assert "no           kept in fast memory" in done.stdout
+    assert " in_place  hbm " in done.stdout
+    assert "  kept in fast memory\n" in done.stdout
 
 
 def test_command_without_anything_to_apply(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import hlofast
 from conftest import FIXTURES, Seeds
-from test_cli import document, hlofast_command
+from test_cli import document, hlofast_command, validated
 
 sys.path.insert(0, str(FIXTURES))
 
@@ -297,6 +297,8 @@ class TestProgram:
         printed = hlofast_command("stages", STAGE, "--hbm", "1MiB").stdout.splitlines()
         # The widest label decides how far values are from labels.
         assert [printed[0], *printed[2:]] == [*str(stages).splitlines(), ""]
+        (own,) = validated("stages", stages.to_json())["results"]
+        assert own == stages.to_dict()
 
     def test_html_escapes_names(self) -> None:
         html = hlofast.loads(TEXT.replace("/app/loss.py", "<b>.py")).stages()._repr_html_()

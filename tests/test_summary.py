@@ -1,13 +1,12 @@
 """`module.summary()`: status, backend, signature, counts."""
 
-import json
 import pickle
 from pathlib import Path
 
 import pytest
 
 import hlofast
-from test_cli import document, hlofast_command
+from test_cli import document, hlofast_command, validated
 
 
 def test_counts_add_up(train_step: Path) -> None:
@@ -203,7 +202,7 @@ def test_the_command_prints_the_result(train_step: Path) -> None:
     assert printed[1].split() == ["file", str(train_step)]
     assert [printed[0], *printed[2:]] == [*str(summary).splitlines(), ""]
     (found,) = document("summary", train_step)["results"]
-    own = json.loads(summary.to_json())["results"][0]
+    (own,) = validated("summary", summary.to_json())["results"]
     assert {name: found[name] for name in own} == own
     assert found["facts"]["parameter_bytes"] == {
         "value": 9_044_480,

@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from hlofast._core import RematData
     from hlofast._module import Module
-    from hlofast._remat import Remat
+    from hlofast.table import Table
 
     Row = dict[str, Any]
 
@@ -86,9 +87,14 @@ class Statement:
         return f"<Statement {self.code}: {self.text}>"
 
 
-def statements(remat: Remat) -> tuple[Statement, ...]:
-    """All statements about a module, in the order in which they are read."""
-    found = _Tables(remat)
+def statements(
+    module: Module, data: RematData, tables: dict[str, Table], products: Table
+) -> tuple[Statement, ...]:
+    """All statements about a module, in the order in which they are read.
+
+    `tables` are those of `hlofast.Remat` by name, `products` the matrix products.
+    """
+    found = _Tables(module, data, tables, products)
     made: list[Statement] = []
     for rule in (
         _no_forward,
@@ -109,15 +115,17 @@ def statements(remat: Remat) -> tuple[Statement, ...]:
 class _Tables:
     """The rows that statements are made of."""
 
-    def __init__(self, remat: Remat) -> None:
-        self.remat = remat
-        self.module = remat.module
-        self.recomputed: list[Row] = remat.recomputed.to_pylist()
-        self.residuals: list[Row] = remat.residuals.to_pylist()
-        self.gathers: list[Row] = remat.gathers.to_pylist()
-        self.phases = remat.instructions
-        self.products: list[Row] = remat._cost.matmuls().to_pylist()
-        self.constraints: list[int] = remat._data.marks()[2]
+    def __init__(
+        self, module: Module, data: RematData, tables: dict[str, Table], products: Table
+    ) -> None:
+        self.module = module
+        self.data = data
+        self.recomputed: list[Row] = tables["recomputed"].to_pylist()
+        self.residuals: list[Row] = tables["residuals"].to_pylist()
+        self.gathers: list[Row] = tables["gathers"].to_pylist()
+        self.phases = dict(data.instructions())
+        self.products: list[Row] = products.to_pylist()
+        self.constraints: list[int] = data.marks()[2]
         self.has_forward = self.phases["forward"] > 0
         self.has_backward = self.phases["backward"] > 0
 
@@ -159,7 +167,7 @@ def _linear_chain(found: _Tables) -> list[Statement]:
     products = [row["instruction"] for row in found.products if row["phase"] == "backward"]
     if found.has_forward or not products:
         return []
-    read = found.remat._data.parameters_read(products)
+    read = found.data.parameters_read(products)
     if read is None:
         return []
     entry = found.module.entry
@@ -208,7 +216,7 @@ def _products(found: _Tables) -> list[Statement]:
         there = ""
     text = f"{are} {noun} in this text (M x N x K: {_listed(sizes)}){there}"
     places = [row["instruction"] for row in convolutions]
-    flops = sum(row["flops"] for row in convolutions)
+    flops = sum(row["flops"] or 0 for row in convolutions)
     return [found.state("products-are-convolutions", text, places, count=count, flops=flops)]
 
 
@@ -216,7 +224,7 @@ def _kept_gathers(found: _Tables) -> list[Statement]:
     made = []
     for rows in _alike_gathers(found.gathers_of("activation", "kept")):
         kept = [found.residuals[row["residual"]] for row in rows]
-        total = sum(max(row["bytes"], 0) for row in kept)
+        total = sum(row["bytes"] or 0 for row in kept)
         first, copy = rows[0], kept[0]
         what = f"{_gathers(rows)} {first['shape']}{_over(first)}{_from(first)}"
         as_what = f" as {copy['shape']}" if copy["shape"] != first["shape"] else ""
@@ -226,7 +234,7 @@ def _kept_gathers(found: _Tables) -> list[Statement]:
             f"{stacked}: {total:,} B"
         )
         share = sum(
-            max(row["bytes"], 0) // max(gather["group_size"], 1)
+            (row["bytes"] or 0) // (gather["group_size"] or 1)
             for row, gather in zip(kept, rows, strict=True)
         )
         if share < total:
@@ -250,7 +258,7 @@ def _recomputed_gathers(found: _Tables) -> list[Statement]:
             f"{'is' if len(rows) == 1 else 'are'} recomputed: gathered again for the backward "
             "pass, not kept"
         )
-        size = sum(max(row["payload_out"], 0) for row in rows)
+        size = sum(row["payload_out"] or 0 for row in rows)
         proof = [row["instruction"] for row in rows]
         made.append(found.state("gather-recomputed", text, proof, gathers=len(rows), bytes=size))
     return made
@@ -269,7 +277,7 @@ def _weight_gathers(found: _Tables) -> list[Statement]:
     text = f"{of} {verb} ({_listed(tensors)})"
     kept = [row for row in weights if row["fate"] == "kept"]
     if kept:
-        size = sum(max(found.residuals[row["residual"]]["bytes"], 0) for row in kept)
+        size = sum(found.residuals[row["residual"]]["bytes"] or 0 for row in kept)
         text += f"; {len(kept):,} of them kept from forward to backward, {size:,} B"
     activations = found.gathers_of("activation", "kept")
     if not activations:
@@ -283,13 +291,15 @@ def _weight_copies(found: _Tables) -> list[Statement]:
     copies = [
         row
         for row in found.residuals
-        if row["kind"] == "weight_copy" and row["widened_from"] and row["bytes"] >= LEAST_COPY
+        if row["kind"] == "weight_copy"
+        and row["widened_from"]
+        and (row["bytes"] or 0) >= LEAST_COPY
     ]
     if not copies:
         return []
     copies.sort(key=lambda row: -row["bytes"])
     size = sum(row["bytes"] for row in copies)
-    total = sum(max(row["bytes"], 0) for row in found.residuals)
+    total = sum(row["bytes"] or 0 for row in found.residuals)
     kinds = ", ".join(sorted({row["shape"].split("[")[0] for row in copies}))
     narrow = ", ".join(sorted({row["widened_from"] for row in copies}))
     text = (
@@ -309,10 +319,10 @@ def _weight_copies(found: _Tables) -> list[Statement]:
 def _residuals(found: _Tables) -> list[Statement]:
     if not found.residuals:
         return []
-    total = sum(max(row["bytes"], 0) for row in found.residuals)
+    total = sum(row["bytes"] or 0 for row in found.residuals)
     sizes: dict[str, int] = {}
     for row in found.residuals:
-        sizes[row["kind"]] = sizes.get(row["kind"], 0) + max(row["bytes"], 0)
+        sizes[row["kind"]] = sizes.get(row["kind"], 0) + (row["bytes"] or 0)
     parts = [f"{kind.replace('_', ' ')} {size:,} B" for kind, size in sizes.items()]
     count = len(found.residuals)
     text = (
@@ -322,10 +332,10 @@ def _residuals(found: _Tables) -> list[Statement]:
     stacked = [row for row in found.residuals if row["is_stacked"]]
     if stacked:
         text += f"; {len(stacked):,} of them stacked by loops"
-    unknown = sum(row["bytes"] < 0 for row in found.residuals)
+    unknown = sum(row["bytes"] is None for row in found.residuals)
     if unknown:
         text += f"; {unknown:,} of unknown size"
-    rows = sorted(found.residuals, key=lambda row: -row["bytes"])
+    rows = sorted(found.residuals, key=lambda row: -(row["bytes"] or 0))
     proof = [row["made_by"] for row in rows]
     return [found.state("residuals", text, proof, values=count, bytes=total)]
 
@@ -344,6 +354,11 @@ NORM = frozenset(
 """Primitives of JAX that a root-mean-square or layer norm is made of."""
 
 
+def operation(row: Row) -> str:
+    """The last part of the framework's name of an operation, else the opcode."""
+    return (row["op_name"] or "").rsplit("/", 1)[-1] or str(row["opcode"])
+
+
 def _recomputed(found: _Tables) -> list[Statement]:
     made = []
     for by, who in WHO.items():
@@ -352,7 +367,7 @@ def _recomputed(found: _Tables) -> list[Statement]:
             continue
         operations: dict[str, int] = {}
         for row in rows:
-            name = row["op_name"].rsplit("/", 1)[-1] or row["opcode"]
+            name = operation(row)
             operations[name] = operations.get(name, 0) + 1
         most = sorted(operations.items(), key=lambda item: (-item[1], item[0]))
         listed = _listed([f"{name} {count:,}" for name, count in most])
@@ -364,7 +379,7 @@ def _recomputed(found: _Tables) -> list[Statement]:
         if operations.keys() <= NORM and "rsqrt" in operations and "reduce_sum" in operations:
             text += "; all of a norm (rsqrt of a mean)"
         collectives = sum(row["is_collective"] for row in rows)
-        flops = sum(max(row["flops"], 0) for row in rows)
+        flops = sum(row["flops"] or 0 for row in rows)
         products = {row["instruction"] for row in found.products}
         is_product = any(row["instruction"] in products for row in rows)
         text += f"; {flops:,} FLOP, {_count(collectives, 'collective')}"
@@ -383,7 +398,7 @@ def _constraints(found: _Tables) -> list[Statement]:
     shown = found.gathers_of("activation", "kept", "recomputed", "forward", "backward")
     if shown:
         return []
-    places = found.remat._data.places(found.constraints)
+    places = found.data.places(found.constraints)
     lines = list(dict.fromkeys(f"{file}:{line}" for _, file, line in places if file))
     at = f" ({_listed(lines)})" if lines else ""
     text = (
@@ -408,7 +423,7 @@ def _alike_gathers(rows: Sequence[Row]) -> list[list[Row]]:
         groups.setdefault(key, []).append(row)
 
     def payload(rows: Sequence[Row]) -> int:
-        return sum(max(row["payload_out"], 0) for row in rows)
+        return sum(row["payload_out"] or 0 for row in rows)
 
     return sorted(groups.values(), key=payload, reverse=True)[:MOST_ALIKE]
 
@@ -420,7 +435,7 @@ def _gathers(rows: Sequence[Row]) -> str:
 def _over(row: Row) -> str:
     if row["axes"] and row["axes"] != "no axis subset":
         return f" over {row['axes']}"
-    return f" over {row['group_size']:,} devices" if row["group_size"] > 0 else ""
+    return f" over {row['group_size']:,} devices" if row["group_size"] else ""
 
 
 def _from(row: Row) -> str:
@@ -445,7 +460,7 @@ def _places(rows: Sequence[Row]) -> str:
 
 def _tensors(found: _Tables, rows: Sequence[int]) -> str:
     """What the program calls parameters."""
-    names = [name for name, _, _ in found.remat._data.places(list(rows))]
+    names = [name for name, _, _ in found.data.places(list(rows))]
     return _listed([n or found.module[row].name for n, row in zip(names, rows, strict=True)])
 
 

@@ -89,9 +89,9 @@ class Summary(Result):
     VERB = "summary"
     FACTS = (
         Field("word", "status", "How far the compiler has come."),
-        Field("text", "status_reason", "What shows the status.", label="seen from"),
+        Field("text", "status_reason", "What shows the status.", label="status from"),
         Field("word", "backend", "Whose compiler it was."),
-        Field("text", "backend_reason", "What shows the backend.", label="seen from"),
+        Field("text", "backend_reason", "What shows the backend.", label="backend from"),
         Field("flag", "is_scheduled", "Whether text order is the order of execution.",
               label="scheduled"),
         Field("count", "num_partitions", "Devices that share the program.", label="partitions"),

@@ -146,19 +146,6 @@ def known(value: int | None) -> int | None:
     return None if value is None or value < 0 else value
 
 
-def origin(row: dict[str, Any]) -> dict[str, Any]:
-    """Where a row comes from; null for what is not known."""
-    return {name: row[name] for name in ("op_name", "source_file", "source_line")}
-
-
-def source(row: dict[str, Any]) -> str:
-    """File and line of a row in a table for people."""
-    if not row["source_file"]:
-        return "-"
-    line = f":{row['source_line']}" if row["source_line"] else ""
-    return label(f"{row['source_file']}{line}")
-
-
 def seconds(value: float) -> str:
     """A time: in s, ms, us or ns, whichever reads best."""
     if value != value:

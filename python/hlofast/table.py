@@ -258,11 +258,11 @@ def _sums(places: list[int], count: int, values: list[Any]) -> list[Any]:
 _SOURCE = Field("path", "source", "Source file and line.", nullable=True)
 
 
-def with_source(table: Table) -> Table:
-    """`table` with a column `source`: file and line, unknown without a file."""
+def with_source(table: Table, name: str = "source") -> Table:
+    """`table` with a column of source file and line, unknown without a file."""
     places = zip(table.values("source_file"), table.values("source_line"), strict=True)
     texts = [file if file is None or line is None else f"{file}:{line}" for file, line in places]
-    return with_columns(table, [(_SOURCE, texts)])
+    return with_columns(table, [(_SOURCE.replace(name=name, label=name), texts)])
 
 
 def with_columns(table: Table, columns: Iterable[tuple[Field, Iterable[Any]]]) -> Table:
