@@ -11,8 +11,8 @@ from pathlib import Path
 
 import hlofast
 from hlofast._comparison import Comparison, HostComparison
-from hlofast._report.data import Analyses
 from hlofast._fmt import Formatted
+from hlofast._report.data import Analyses
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
 from hlofast._top.view import Overview

@@ -16,8 +16,8 @@ import pytest
 import console
 import hlofast
 from conftest import CHECKOUT
-from hlofast import cli
 from hlofast import _text as output
+from hlofast import cli
 from hlofast.cli import guide
 from test_cli import COMMAND, FakeTerminal, document, hlofast_command
 

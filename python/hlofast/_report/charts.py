@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from hlofast._collectives import Collectives
     from hlofast._context import MeshLike
+    from hlofast._core import Field
     from hlofast._cost import Cost
     from hlofast._memory import Memory
-    from hlofast._core import Field
     from hlofast._module import Module
     from hlofast.devices import Device
 

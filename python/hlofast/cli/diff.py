@@ -6,7 +6,7 @@ import argparse
 import errno
 import os
 
-from hlofast import _text
+from hlofast import _files, _text
 from hlofast.cli import DONE, FINDINGS, UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False

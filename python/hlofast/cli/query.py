@@ -12,6 +12,7 @@ from hlofast.cli import UNREADABLE, USAGE, inputs, results
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+
     from hlofast._scan.query import Query
 
 EXAMPLES = f"""\

@@ -10,6 +10,7 @@ from hlofast.cli import UNREADABLE, USAGE, inputs, results
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+
     from hlofast._report.data import Analyses, Contents
 
 EXAMPLES = """\
