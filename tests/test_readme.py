@@ -61,4 +61,4 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
         assert ("--json" in words) == (verb != "schema")
         assert ("--module" in words) == (verb not in without), verb
         takes_stdin = "standard input" in words
-        assert takes_stdin == (verb not in {"history", "scan", "guide"}), verb
+        assert takes_stdin == (verb not in {"history", "scan", "guide", "schema"}), verb

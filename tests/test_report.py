@@ -195,11 +195,11 @@ class TestCommand:
         made = module.report(device="tpu-v5e", plots=False)
         assert made.verdict.items() <= values.items()
         assert values["page"] == str(path)
-        assert values["page_bytes"] == path.stat().st_size
+        assert found["notes"][-1]["figures"] == {"bytes": path.stat().st_size}
         assert [row["code"] for row in found["tables"]["findings"]] == made.tables[
             "findings"
         ].values("code")
-        assert {note["code"] for note in found["notes"]} == made.verdict.keys()
+        assert {note["code"] for note in found["notes"]} == {*made.verdict, "page"}
         assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
         done = hlofast_command(*arguments)
         assert done.returncode == 0
@@ -228,7 +228,7 @@ class TestCommand:
         path = tmp_path / "report.html"
         (found,) = document("report", dumps, "-o", path, "--no-charts")["results"]
         assert found["facts"]["kind"]["value"] == "directory"
-        assert path.stat().st_size == found["facts"]["page_bytes"]["value"]
+        assert path.stat().st_size == found["notes"][-1]["figures"]["bytes"]
         done = hlofast_command("report", dumps, "-o", path, "--module", "jit_train_step")
         assert done.returncode == 2
 

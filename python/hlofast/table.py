@@ -262,8 +262,7 @@ def with_source(table: Table, name: str = "source") -> Table:
     """`table` with a column of source file and line, unknown without a file."""
     places = zip(table.values("source_file"), table.values("source_line"), strict=True)
     texts = [file if file is None or line is None else f"{file}:{line}" for file, line in places]
-    field = _SOURCE.replace(name=name, label=name)
-    return with_columns(table, [(field, texts)])
+    return with_columns(table, [(_SOURCE.replace(name=name, label=name), texts)])
 
 
 def with_columns(table: Table, columns: Iterable[tuple[Field, Iterable[Any]]]) -> Table:

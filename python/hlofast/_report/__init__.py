@@ -25,7 +25,6 @@ _HEIGHT = 720
 _ABOUT = (
     Field("word", "kind", "What the page is about: a module or a directory."),
     Field("path", "page", "The file that was written."),
-    Field("bytes", "page_bytes", "The size of the page.", label="size of the page"),
 )
 _FINDINGS = (
     Field("word", "code", "What kind of finding it is."),
@@ -67,14 +66,16 @@ class Report(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """What the page is about, where it is, and the figures that stand first."""
-        values = (self._contents.kind, self.path, len(self.html.encode("utf-8", "replace")))
+        values = (self._contents.kind, self.path)
         about = [Fact(*each) for each in zip(_ABOUT, values, strict=True) if each[1] is not None]
         return (*about, *(figure.fact for figure in self._contents.figures))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What each figure rests on, or how to give what is missing."""
-        return tuple(figure.said for figure in self._contents.figures)
+        """What each figure rests on, or how to give what is missing; the size of the page."""
+        size = len(self.html.encode("utf-8", "replace"))
+        page = Note("page", "the page is one file that loads nothing", bytes=size)
+        return (*(figure.said for figure in self._contents.figures), page)
 
     def sections(self) -> tuple[Section, ...]:
         """The findings: those of lint, then what else remat says is to be changed."""

@@ -133,7 +133,10 @@ def _collectives(found: Analyses) -> Section:
     sent = found.collectives
     title = "Collectives"
     facts, notes = facts_of(sent), notes_of(sent)
-    columns = "instruction kind axes group_size payload_in payload_out multiplicity total_wire_bytes moved tensor phase flops_between source_file source_line"
+    columns = (
+        "instruction kind axes group_size payload_in payload_out multiplicity "
+        "total_wire_bytes moved tensor phase flops_between source_file source_line"
+    )
     sheets = [_sheet("collectives", "All collectives", sent, columns, sort="total_wire_bytes")]
     if found.time is not None:
         waited = "instruction kind axes seconds alpha_seconds exposed_seconds multiplicity unknown"
@@ -160,7 +163,10 @@ def _collectives(found: Analyses) -> Section:
 
 def _matmuls(found: Analyses) -> Section:
     table = found.cost.matmuls()
-    columns = "instruction kind batch m n k lhs_dtype rhs_dtype output_dtype multiplicity flops provenance phase source_file source_line"
+    columns = (
+        "instruction kind batch m n k lhs_dtype "
+        "rhs_dtype output_dtype multiplicity flops provenance phase source_file source_line"
+    )
     unknown = "".join(f"{note}." for note in table.notes if note.code == "unknown-products")
     sheets = [_sheet("matmuls", "Matrix products", table, columns, sort="flops")]
     facts = facts_of(table)
@@ -174,14 +180,6 @@ def _statements(found: Analyses) -> list[Statement]:
         remedy = one.advice or ""
         statements.append(Statement(one.code, one.text, remedy=remedy, proof=proof, verb="remat"))
     return statements
-
-
-def _by_whom(by: list[str]) -> str:
-    """`: program 5, compiler 15`; nothing where the program alone has things computed again."""
-    counts = {one: by.count(one) for one in ("program", "compiler", "twin")}
-    if counts["program"] == len(by):
-        return ""
-    return ": " + ", ".join(f"{one} {count:,}" for one, count in counts.items() if count)
 
 
 def _remat(found: Analyses) -> Section:
@@ -198,7 +196,8 @@ def _remat(found: Analyses) -> Section:
             "recomputed",
             "Recomputed",
             remat.recomputed,
-            "instruction opcode by twin multiplicity flops bytes_read bytes_written source_file source_line",
+            "instruction opcode by twin multiplicity "
+            "flops bytes_read bytes_written source_file source_line",
             sort="flops",
         ),
         _sheet(

@@ -22,8 +22,11 @@ _KINDS = {
     "axes": "text",
     "flag": "text",
 }
-"""How the kinds of fields are shown: row is an instruction by its number, shown by its name. Other \
-texts are code, other numbers integers or floats."""
+"""How the kinds of fields are shown.
+
+`row` is an instruction by its number, shown by its name. Other texts are code, other numbers
+integers or floats.
+"""
 
 
 class Sheet:

@@ -274,7 +274,7 @@ class Answer(Result):
         """The rows, and what their columns are."""
         return (Section("columns", "Columns", of_rows(_COLUMNS, self.columns)), *self.sections())
 
-    def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:
+    def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:  # noqa: ARG002
         """As JSON has it: the query, its columns and rows, with lists and structures in them."""
         names = [name for name, _ in self.columns]
         return {
@@ -370,7 +370,8 @@ def _column(name: str, kind: str, values: list[Any]) -> tuple[Field, Column | Te
     if all(isinstance(value, bool | int | float) for value in known) and (
         known or kind != "VARCHAR"
     ):
-        numbers = Field("number", name, doc, label=name, nullable=has_nulls, signed=True)
+        is_signed = any(value < 0 for value in known)
+        numbers = Field("number", name, doc, label=name, nullable=has_nulls, signed=is_signed)
         # The number that stands for null needs 64 bits.
         code = "" if kind == "UINTEGER" and has_nulls else _CODES.get(kind, "")
         return numbers, column_of(numbers, values, code)

@@ -75,7 +75,7 @@ fn reasons_for_no_axes() {
     };
     assert_eq!(
         reason("{{0,1},{2,3}}"),
-        "it names 4 devices, the mesh has 8 (for one slice of several give slices=2)"
+        "it names 4 devices, the mesh has 8 (if the program is for one slice of several, the mesh lies on 2 slices)"
     );
     assert_eq!(reason("{{0,1,2},{3,4,5,6,7}}"), "the groups differ in size");
     assert_eq!(reason("{{0,3},{1,2},{4,7},{5,6}}"), "it follows no axes of the mesh");

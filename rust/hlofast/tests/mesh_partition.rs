@@ -64,7 +64,7 @@ fn what_has_no_spec_says_why() {
         ("{maximal_mesh[device_id=5]}", "it names device 5 only"),
         (
             "{devices=[4]<=[4]}",
-            "it names 4 devices, the mesh has 8 (for one slice of several give slices=2)",
+            "it names 4 devices, the mesh has 8 (if the program is for one slice of several, the mesh lies on 2 slices)",
         ),
         ("{devices=[8]0,1,3,2,4,5,6,7}", "it follows no axes of the mesh"),
         ("{devices=[8]0,1,3,2,4,5,6,9}", "the mesh has no device 9"),
