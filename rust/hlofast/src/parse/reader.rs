@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
             general_until: if options.force_general { usize::MAX } else { 0 },
             has_late_calls: false,
             depth: 0,
-            block_budget: text.len().saturating_mul(16).saturating_add(1 << 24),
+            block_budget: text.len().saturating_mul(8).saturating_add(1 << 20),
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
             outline: Outline::default(),
             outlined: 0,
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
         let mut reader = Self::new(&[], options);
         reader.text = &whole[..part.end];
         reader.whole = whole;
-        reader.block_budget = part.len().saturating_mul(16).saturating_add(1 << 24);
+        reader.block_budget = part.len().saturating_mul(8).saturating_add(1 << 20);
         reader.is_first_part = false;
         reader.reserve(part.len());
         reader
