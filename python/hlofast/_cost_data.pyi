@@ -16,7 +16,7 @@ def _cost(
     custom_calls: list[tuple[int, int | None, int | None, int | None, int | None]] | None = None,
     rules: list[tuple[str, str]] | None = None,
 ) -> CostData:
-    """Counts the cost of `module`."""
+    """Counts the cost of `module`. What is not given is that of its context."""
 
 @final
 class CostData:
