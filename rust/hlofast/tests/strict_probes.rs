@@ -2,9 +2,10 @@
 
 use crate::support::reading::{files_below, probes, read as content, tests_folder};
 use hlofast::parse::Strictness;
-use hlofast::text::Source;
+use hlofast::text::{OpenOptions, Source};
 use hlofast::{Options, parse};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 fn read(text: &str, strictness: Strictness) -> hlofast::Result<hlofast::ir::Module> {
     parse(Source::from_slice(text.as_bytes()), &Options { strictness, ..Options::default() })
@@ -84,6 +85,36 @@ fn newest_mode_knows_what_is_newer() {
         }
     }
     assert!(report.is_empty(), "{report}");
+}
+
+/// Which of these XLA reads was found by giving it random texts, beyond the probes.
+#[test]
+fn shapes_and_marks_as_xla_takes_them() {
+    let module =
+        |shape: &str| format!("HloModule m\nENTRY e {{\n  ROOT p = {shape} parameter(0)\n}}\n");
+    let reshape = |from: &str, to: &str| {
+        let parameter = format!("p = {from} parameter(0)\n  ROOT r = {to} reshape(p)");
+        module("s").replace("ROOT p = s parameter(0)", &parameter)
+    };
+    for (text, is_accepted) in [
+        (module("f32[2,3]{0,0}"), true),
+        (module("(f32[2,3]{1,0}, s32[])"), true),
+        (module("(f32[2,3]{0,0}, s32[])"), false),
+        (module("(s32[], (f32[2,3]{5,7}))"), false),
+        (reshape("f32[120]", "f32[?,12,10]"), true),
+        (reshape("f32[121]", "f32[?,12,10]"), false),
+        (reshape("f32[?]", "f32[12,10]"), true),
+        (format!("\u{feff}{}", module("f32[]")), false),
+    ] {
+        for strictness in [Strictness::Jaxlib, Strictness::Newest] {
+            let options = Options { strictness, ..Options::default() };
+            let bytes = Arc::new(text.clone().into_bytes());
+            let source = hlofast::unpack(bytes, &OpenOptions::default()).unwrap();
+            let result = parse(source, &options);
+            assert_eq!(result.is_ok(), is_accepted, "{text}: {:?}", result.err());
+        }
+        assert!(read(text.trim_start_matches('\u{feff}'), Strictness::Tolerant).is_ok());
+    }
 }
 
 #[test]

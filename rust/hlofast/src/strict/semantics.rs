@@ -279,10 +279,12 @@ impl<'a> Checker<'a> {
         if operand.dimensions().any(|dimension| dimension.bound().is_none()) {
             return true;
         }
+        // XLA leaves dimensions without a bound out (`ShapeUtil::StaticExtentProduct`).
         let product = |array: &crate::ir::shape::ArrayShape<'_>| {
             array
                 .dimensions()
-                .fold(1i64, |product, d| product.wrapping_mul(d.bound().unwrap_or(i64::MIN)))
+                .filter_map(|dimension| dimension.bound())
+                .fold(1i64, i64::wrapping_mul)
         };
         product(&operand) == product(&result)
     }
