@@ -118,6 +118,27 @@ fn shapes_and_marks_as_xla_takes_them() {
 }
 
 #[test]
+fn asynchronous_operations_of_newer_xla() {
+    let shared = "HloModule m\nw {\n  x = f32[4]{0} parameter(0)\n  ROOT y = f32[4]{0} negate(x)\n}\n\
+        ENTRY e {\n  p = f32[4]{0} parameter(0)\n  \
+        a = ((f32[4]{0}), f32[4]{0}, s32[]) async-start(p), calls=w\n  \
+        b = ((f32[4]{0}), f32[4]{0}, s32[]) async-start(p), calls=w\n  \
+        c = f32[4]{0} async-done(a)\n  d = f32[4]{0} async-done(b)\n  \
+        ROOT r = f32[4]{0} add(c, d)\n}\n";
+    let late = "HloModule m\nENTRY e {\n  p = f32[4]{0} parameter(0)\n  \
+        s = ((f32[4]{0}, f32[4]{0}), f32[], s32[]) dot-start(), lhs_contracting_dims={0}, \
+        rhs_contracting_dims={0}\n  ROOT r = f32[] dot-done(s, p, p)\n}\n";
+    for text in [shared, late] {
+        assert!(read(text, Strictness::Jaxlib).is_err(), "{text}");
+        for strictness in [Strictness::Newest, Strictness::Tolerant] {
+            read(text, strictness).unwrap_or_else(|error| panic!("{strictness:?}: {error}"));
+        }
+    }
+    // Operands come at once or late, not in part.
+    assert!(read(&late.replace("dot-start()", "dot-start(p)"), Strictness::Newest).is_err());
+}
+
+#[test]
 fn strict_mode_reads_real_dumps() {
     let folder = |name: &str| tests_folder().join("fixtures").join(name);
     let found = ["dumps", "dump_folders"].map(|name| files_below(&folder(name), ".txt.gz"));
