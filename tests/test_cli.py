@@ -406,7 +406,20 @@ class TestFmt:
         done = subprocess.run(
             [*COMMAND, "fmt", "--form", "original", train_step], capture_output=True, check=True
         )
-        assert done.stdout.strip() == train_step.read_bytes().strip()
+        assert done.stdout == train_step.read_bytes().strip() + b"\n"
+
+    def test_original_keeps_line_breaks(self, tmp_path: Path) -> None:
+        text = b"HloModule m\r\n\r\nENTRY e {\r\n  ROOT p = f32[] parameter(0)\r\n}"
+        for name, behind, kept in (
+            ("bare", b"", b""),
+            ("line", b"\n", b"\n"),
+            ("carriage", b"\r\n\r\n", b"\r\n"),
+            ("prose", b"\nthe end\n", b"\n"),
+        ):
+            file = tmp_path / name
+            file.write_bytes(text + behind)
+            command = [*COMMAND, "fmt", "--form", "original", file]
+            assert subprocess.run(command, capture_output=True).stdout == text + kept
 
     @pytest.mark.parametrize("form", ["long", "short"])
     def test_printed_text_is_the_same_module(self, train_step: Path, form: str) -> None:

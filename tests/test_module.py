@@ -5,6 +5,7 @@ import inspect
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +260,27 @@ def test_pickle_and_copy(module: hlofast.Module) -> None:
     assert again.names() == module.names()
     for view in (module["zero"], module.entry, module["out"].shape):
         assert pickle.loads(pickle.dumps(view)) == view
+    views = (
+        module.header,
+        module.entry["add.1"].attributes,
+        module["p.1"].shape.layout,
+        module.entry["add.1"].metadata,
+        module.computations,
+        module.computations[::-1],
+        module.instructions,
+        module.entry.instructions,
+        module.entry.instructions[1:1],
+        module["out"].operands,
+        module["zero"].users,
+    )
+    for view in views:
+        for other in (pickle.loads(pickle.dumps(view)), copy.copy(view), copy.deepcopy(view)):
+            assert other == view
+            assert type(other) is type(view)
+    assert pickle.loads(pickle.dumps(module["out"].operands)).names() == [
+        "all-reduce.1",
+        "reduce.1",
+    ]
     assert copy.copy(module) is module
     assert copy.deepcopy(module) is module
     assert copy.deepcopy(module["zero"]) == module["zero"]
@@ -396,3 +418,23 @@ def test_a_brace_at_the_start_of_a_line_does_not_end_a_text_without_header(text)
         module = hlofast.loads(text, **options)
         assert len(module.instructions) == 2
         assert not module.errors
+
+
+def test_layouts_pickle_whole() -> None:
+    text = "f32[8,128]{1,0:T(8,128)(2,1)L(2)#(u8)*(u16)E(4)S(3)SC(0:4)M(8)}"
+    module = hlofast.loads(f"HloModule m\nENTRY e {{\n  ROOT p = {text} parameter(0)\n}}\n")
+    layout = module["p"].shape.layout
+    again = pickle.loads(pickle.dumps(layout))
+    assert again == layout
+    assert str(again) == str(layout) == text.removeprefix("f32[8,128]")
+
+
+def test_pickles_of_views_name_what_is_there(module: hlofast.Module) -> None:
+    reduced: Any = module.entry.instructions.__reduce__()
+    restore, (_, rows) = reduced
+    assert restore(module, rows) == module.entry.instructions
+    with pytest.raises(ValueError, match="9 instructions, not 9"):
+        restore(module, [0, 9])
+    reduced = module.entry["add.1"].metadata.__reduce__()
+    with pytest.raises(ValueError, match="no metadata"):
+        reduced[0](module, module["zero"].row)

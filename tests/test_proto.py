@@ -104,6 +104,9 @@ def test_fields_that_text_does_not_have_are_listed() -> None:
     assert len(fields) == len(hlofast.protobuf_fields_not_in_text) >= 20
     assert all(re.fullmatch(r"[A-Z]\w+Proto\.[a-z_]+|OpMetadata\.[a-z_]+", name) for name in fields)
     assert all(fields.values())
+    assert {
+        f"HloInstructionProto.{it}" for it in ("async_group_id", "outer_dimension_partitions")
+    } <= (fields.keys())
     # What is read of those listed with an exception.
     assert "num_partitions" in fields["HloModuleProto.device_assignment"]
     assert "protobuf_fields_not_in_text" in (hlofast.load.__doc__ or "")

@@ -147,6 +147,21 @@ def _restore_computation(module: Module, number: int) -> Computation:
 def _restore_shape(module: Module, number: int) -> Shape:
     """What unpickling a shape calls."""
 
+def _restore_attributes(module: Module, row: int | None) -> Attributes:
+    """What unpickling attributes calls; those of the header have no row."""
+
+def _restore_metadata(module: Module, row: int) -> Metadata:
+    """What unpickling metadata calls."""
+
+def _restore_instructions(module: Module, rows: Sequence[int]) -> InstructionSequence:
+    """What unpickling a sequence of instructions calls."""
+
+def _restore_computations(module: Module, numbers: Sequence[int]) -> ComputationSequence:
+    """What unpickling a sequence of computations calls."""
+
+def _restore_layout(parts: tuple[Any, ...]) -> Layout:
+    """What unpickling a layout calls."""
+
 def _instruction_columns(module: Module) -> list[tuple[Field, Column | TextColumn]]:
     """Field and column of every fact in the instruction table."""
 
@@ -312,7 +327,7 @@ class Module:
         Names that several instructions share become unique, constants whose values the text elides
         have none, device numbers are the usual ones. A `ParseError` at what has no field; what XLA
         itself loses (options of the compiler in the header, a `channel_id` below 1, the grouping of
-        `slice_sizes`) is left out, or with `strict` an error too.
+        `slice_sizes` that tuples are cut by) is left out, or with `strict` an error too.
         """
     def fingerprint(
         self,

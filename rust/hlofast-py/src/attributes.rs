@@ -1,5 +1,6 @@
 //! `Attributes`: the attributes of an instruction or of the module header as a mapping.
 
+use crate::classes::restorer;
 use crate::errors::to_python;
 use crate::held::{Held, text, text_or_bytes};
 use crate::instruction::typed;
@@ -189,5 +190,11 @@ impl Attributes {
             vec![bytes(found.key), bytes(found.value)]
         });
         crate::html::table("attributes", &["key", "value"], rows)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let builder = restorer(py, "_restore_attributes")?;
+        let module = crate::module::Module::object(py, &self.held)?;
+        Ok((builder, (module, self.row)).into_pyobject(py)?.into_any())
     }
 }

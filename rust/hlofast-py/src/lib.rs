@@ -96,7 +96,10 @@ mod _core {
     #[pymodule_export]
     use crate::remat::RematData;
     #[pymodule_export]
-    use crate::restore::{_restore_computation, _restore_instruction, _restore_shape};
+    use crate::restore::{
+        _restore_attributes, _restore_computation, _restore_computations, _restore_instruction,
+        _restore_instructions, _restore_metadata, _restore_shape,
+    };
     #[pymodule_export]
     use crate::scan::{
         _concatenated, _scan_part, _scan_table, _scan_words, _survey, _survey_listing,
@@ -109,7 +112,7 @@ mod _core {
         ComputationIterator, ComputationSequence, InstructionIterator, InstructionSequence,
     };
     #[pymodule_export]
-    use crate::shape::{Layout, Shape};
+    use crate::shape::{_restore_layout, Layout, Shape};
     #[pymodule_export]
     use crate::sharding::{ReplicaGroups, Sharding};
     #[pymodule_export]

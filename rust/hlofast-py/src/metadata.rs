@@ -1,5 +1,6 @@
 //! `Metadata`, `SourceLocation` and `StackFrame`: where instructions come from.
 
+use crate::classes::restorer;
 use crate::held::{Held, text, text_or_bytes};
 use crate::instruction::typed;
 use hlofast::ir::decode::{AttributeValue, Metadata as CoreMetadata};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Metadata {
     held: Arc<Held>,
+    row: Row,
     span: Span,
 }
 
@@ -20,14 +22,14 @@ impl Metadata {
     /// The metadata of `row`, if it has any that can be read.
     pub fn of_row(held: &Arc<Held>, row: Row) -> PyResult<Option<Self>> {
         let Some(span) = held.core.attribute(row, "metadata") else { return Ok(None) };
-        let metadata = Self::at(held, span);
+        let metadata = Self::at(held, row, span);
         metadata.read()?;
         Ok(Some(metadata))
     }
 
-    /// The metadata whose braces are at `span`.
-    pub fn at(held: &Arc<Held>, span: Span) -> Self {
-        Self { held: Arc::clone(held), span }
+    /// The metadata of `row` whose braces are at `span`.
+    pub fn at(held: &Arc<Held>, row: Row, span: Span) -> Self {
+        Self { held: Arc::clone(held), row, span }
     }
 
     fn read(&self) -> PyResult<Box<CoreMetadata<'_>>> {
@@ -185,6 +187,12 @@ impl Metadata {
         let mut hasher = DefaultHasher::new();
         self.held.core.bytes(self.span).hash(&mut hasher);
         hasher.finish()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let builder = restorer(py, "_restore_metadata")?;
+        let module = crate::module::Module::object(py, &self.held)?;
+        Ok((builder, (module, self.row.0)).into_pyobject(py)?.into_any())
     }
 }
 

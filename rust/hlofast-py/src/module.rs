@@ -334,7 +334,7 @@ impl Module {
     /// Names that several instructions share become unique, constants whose values the text elides
     /// have none, device numbers are the usual ones. A `ParseError` at what has no field; what XLA
     /// itself loses (options of the compiler in the header, a `channel_id` below 1, the grouping of
-    /// `slice_sizes`) is left out, or with `strict` an error too.
+    /// `slice_sizes` that tuples are cut by) is left out, or with `strict` an error too.
     #[pyo3(signature = (*, wrapped=false, strict=false))]
     fn to_proto<'py>(
         &self,

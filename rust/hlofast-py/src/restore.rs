@@ -1,9 +1,14 @@
 //! Views of a module made again from their numbers: what unpickling them calls.
 
+use crate::attributes::Attributes;
 use crate::computation::Computation;
+use crate::held::Held;
 use crate::instruction::Instruction;
+use crate::metadata::Metadata;
 use crate::module::Module;
+use crate::sequence::{ComputationSequence, Ids, InstructionSequence};
 use crate::shape::Shape;
+use hlofast::ir::Row;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -16,12 +21,63 @@ fn checked(number: u32, count: usize, what: &str) -> PyResult<u32> {
     }
 }
 
+fn checked_row(module: &Bound<'_, Module>, row: u32) -> PyResult<(Arc<Held>, Row)> {
+    let held = Arc::clone(&module.get().held);
+    let row = checked(row, held.core.row_count(), "instructions")?;
+    Ok((held, Row(row)))
+}
+
+/// `numbers` of `count` items, for sequences made by number.
+fn checked_all(numbers: Vec<u32>, count: usize, what: &str) -> PyResult<Ids> {
+    if let Some(most) = numbers.iter().max() {
+        checked(*most, count, what)?;
+    }
+    Ok(Ids::of(numbers))
+}
+
 /// What unpickling an instruction calls.
 #[pyfunction]
 pub fn _restore_instruction(module: &Bound<'_, Module>, row: u32) -> PyResult<Instruction> {
-    let held = Arc::clone(&module.get().held);
-    let row = checked(row, held.core.row_count(), "instructions")?;
+    let (held, Row(row)) = checked_row(module, row)?;
     Ok(Instruction { held, row })
+}
+
+/// What unpickling attributes calls; those of the header have no row.
+#[pyfunction]
+pub fn _restore_attributes(module: &Bound<'_, Module>, row: Option<u32>) -> PyResult<Attributes> {
+    let held = Arc::clone(&module.get().held);
+    let row = row.map(|row| checked(row, held.core.row_count(), "instructions")).transpose()?;
+    Ok(Attributes { held, row })
+}
+
+/// What unpickling metadata calls.
+#[pyfunction]
+pub fn _restore_metadata(module: &Bound<'_, Module>, row: u32) -> PyResult<Metadata> {
+    let (held, row) = checked_row(module, row)?;
+    let found = Metadata::of_row(&held, row)?;
+    found.ok_or_else(|| PyValueError::new_err(format!("instruction {} has no metadata", row.0)))
+}
+
+/// What unpickling a sequence of instructions calls.
+#[pyfunction]
+pub fn _restore_instructions(
+    module: &Bound<'_, Module>,
+    rows: Vec<u32>,
+) -> PyResult<InstructionSequence> {
+    let held = Arc::clone(&module.get().held);
+    let ids = checked_all(rows, held.core.row_count(), "instructions")?;
+    Ok(InstructionSequence { held, ids })
+}
+
+/// What unpickling a sequence of computations calls.
+#[pyfunction]
+pub fn _restore_computations(
+    module: &Bound<'_, Module>,
+    numbers: Vec<u32>,
+) -> PyResult<ComputationSequence> {
+    let held = Arc::clone(&module.get().held);
+    let ids = checked_all(numbers, held.core.computations().len(), "computations")?;
+    Ok(ComputationSequence { held, ids })
 }
 
 /// What unpickling a computation calls.

@@ -1,5 +1,6 @@
 //! Lazy sequences of instructions and of computations.
 
+use crate::classes::restorer;
 use crate::computation::Computation;
 use crate::held::{Held, hash_of, same_module, text};
 use crate::instruction::Instruction;
@@ -7,7 +8,7 @@ use crate::names::{instruction_names, instruction_opcodes, operand_names};
 use hlofast::ir::{ComputationId, Row};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySlice, PyString};
+use pyo3::types::{PyList, PyRange, PySlice, PyString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -59,6 +60,23 @@ impl Ids {
     /// All of them, in order.
     pub fn iter<'a>(&'a self, held: &'a Held) -> impl ExactSizeIterator<Item = u32> + 'a {
         (0..self.len(held)).map(|index| self.get(held, index).unwrap_or(u32::MAX))
+    }
+
+    /// `numbers` as a sequence; those that follow each other take no memory of their own.
+    pub fn of(numbers: Vec<u32>) -> Ids {
+        let follow = numbers.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
+        match (numbers.first(), numbers.last().and_then(|last| last.checked_add(1))) {
+            (Some(first), Some(end)) if follow => Ids::Range(*first, end),
+            _ => Ids::List(numbers.into()),
+        }
+    }
+
+    /// A `range` or a list of the numbers, for pickles.
+    fn to_python<'py>(&self, py: Python<'py>, held: &Held) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match self {
+            Ids::Range(start, end) => PyRange::new(py, *start as isize, *end as isize)?.into_any(),
+            _ => PyList::new(py, self.to_vec(held))?.into_any(),
+        })
     }
 
     /// All of them as a list of their own.
@@ -290,6 +308,13 @@ impl InstructionSequence {
     fn _repr_html_(&self) -> String {
         crate::html::instruction_table(&self.held, &self.ids.to_vec(&self.held))
     }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let builder = restorer(py, "_restore_instructions")?;
+        let module = crate::module::Module::object(py, &self.held)?;
+        let numbers = self.ids.to_python(py, &self.held)?;
+        Ok((builder, (module, numbers)).into_pyobject(py)?.into_any())
+    }
 }
 
 /// Iterator over a sequence of instructions.
@@ -451,6 +476,13 @@ impl ComputationSequence {
 
     fn _repr_html_(&self) -> String {
         crate::html::computation_table(&self.held, &self.ids.to_vec(&self.held))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let builder = restorer(py, "_restore_computations")?;
+        let module = crate::module::Module::object(py, &self.held)?;
+        let numbers = self.ids.to_python(py, &self.held)?;
+        Ok((builder, (module, numbers)).into_pyobject(py)?.into_any())
     }
 }
 

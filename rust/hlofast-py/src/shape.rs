@@ -3,9 +3,9 @@
 use crate::classes::restorer;
 use crate::held::Held;
 use hlofast::ir::shape::Dimension;
-use hlofast::ir::{Layout as CoreLayout, ShapeId, ShapeTable, ShapeView};
+use hlofast::ir::{ElementType, Layout as CoreLayout, ShapeId, ShapeTable, ShapeView};
 use hlofast::print;
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -276,4 +276,61 @@ impl Layout {
     fn __repr__(&self) -> String {
         format!("<Layout {}>", self.__str__())
     }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let layout = &self.0;
+        let splits = layout.splits.iter().map(|(dimension, at)| (*dimension, at.to_vec()));
+        let parts: LayoutParts = (
+            layout.minor_to_major.to_vec(),
+            layout.tiles.iter().map(|tile| tile.to_vec()).collect(),
+            layout.tail_padding_alignment,
+            layout.index_type.map(|kind| kind.as_str().to_owned()),
+            layout.pointer_type.map(|kind| kind.as_str().to_owned()),
+            layout.element_bits,
+            layout.memory_space,
+            splits.collect(),
+            layout.metadata_prefix_bytes,
+            layout.had_level_types,
+        );
+        Ok((restorer(py, "_restore_layout")?, (parts,)).into_pyobject(py)?.into_any())
+    }
+}
+
+/// The fields of a layout in their order; a layout needs no module to be made again.
+type LayoutParts = (
+    Vec<i64>,
+    Vec<Vec<i64>>,
+    i64,
+    Option<String>,
+    Option<String>,
+    i64,
+    i64,
+    Vec<(i64, Vec<i64>)>,
+    i64,
+    bool,
+);
+
+/// What unpickling a layout calls.
+#[pyfunction]
+pub fn _restore_layout(parts: LayoutParts) -> PyResult<Layout> {
+    let (order, tiles, tail, index, pointer, bits, space, splits, prefix, had_levels) = parts;
+    let element_type = |name: Option<String>| {
+        let find = |name: String| {
+            let found = ElementType::from_bytes(name.as_bytes());
+            found.ok_or_else(|| PyValueError::new_err(format!("no element type {name:?}")))
+        };
+        name.map(find).transpose()
+    };
+    Ok(Layout(CoreLayout {
+        minor_to_major: order.into(),
+        tiles: tiles.into_iter().map(Vec::into_boxed_slice).collect(),
+        tail_padding_alignment: tail,
+        index_type: element_type(index)?,
+        pointer_type: element_type(pointer)?,
+        element_bits: bits,
+        memory_space: space,
+        splits: splits.into_iter().map(|(dimension, at)| (dimension, at.into())).collect(),
+        metadata_prefix_bytes: prefix,
+        had_level_types: had_levels,
+    }))
 }

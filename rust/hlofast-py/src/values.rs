@@ -102,7 +102,10 @@ pub fn to_python<'py>(
         V::Sharding(_) => {
             Sharding { held: Arc::clone(held), span, leaf: None }.into_bound_py_any(py)
         }
-        V::Metadata(_) => Metadata::at(held, span).into_bound_py_any(py),
+        V::Metadata(_) => match row {
+            Some(row) => Metadata::at(held, row, span).into_bound_py_any(py),
+            None => Ok(text_or_bytes(py, held.core.bytes(span))),
+        },
         V::FrontendAttributes(attributes) => {
             let all = PyDict::new(py);
             for attribute in attributes {

@@ -355,6 +355,37 @@ fn what_xla_loses_is_listed() {
     assert_eq!(module.bytes(left_out[1].0), b"0");
 }
 
+/// The field holds all sizes in one list; each slice has as many as what it is cut from has
+/// dimensions.
+#[test]
+fn slices_of_a_permutation_stay_apart() {
+    let array = ("f32[256,64]{1,0}", "(s32[], s32[])");
+    let several = ("f32[256,64]{1,0}", "((s32[], s32[]), (s32[], s32[]))");
+    let tuple = "(f32[256,64]{1,0}, f32[512]{0})";
+    let each = (tuple, "((s32[], s32[]), (s32[]))");
+    let several_each = (tuple, "(((s32[], s32[]), (s32[], s32[])), ((s32[])))");
+    for ((data, starts), sizes) in [
+        (array, "{{128,32}}"),
+        (several, "{{128,32},{64,16}}"),
+        (each, "{{128,32},{100}}"),
+        (several_each, "{{128,32},{64,16},{100}}"),
+    ] {
+        let text = format!(
+            "HloModule m\n\nENTRY e {{\n  in = {data} parameter(0)\n  out = {data} parameter(1)\n  \
+             from = {starts} parameter(2)\n  to = {starts} parameter(3)\n  ROOT r = {data} \
+             collective-permute(in, out, from, to), channel_id=1, source_target_pairs={{{{0,1}}}}, \
+             slice_sizes={sizes}\n}}\n"
+        );
+        let module = reading::parse(text.as_bytes()).unwrap();
+        let written = proto::from_module(&module).unwrap();
+        let again = module_of_proto(written.bytes).unwrap();
+        let root = Row(again.computation(again.entry()).root);
+        let found = again.bytes(again.attribute(root, "slice_sizes").unwrap());
+        assert_eq!(String::from_utf8_lossy(found), sizes);
+        assert!(data == tuple || written.left_out.is_empty());
+    }
+}
+
 #[test]
 fn elided_constants_have_no_value() {
     let text = with("ROOT r = f32[400]{0} constant({...})");

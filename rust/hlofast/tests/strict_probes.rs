@@ -2,9 +2,10 @@
 
 use crate::support::reading::{files_below, probes, read as content, tests_folder};
 use hlofast::parse::Strictness;
-use hlofast::text::Source;
+use hlofast::text::{OpenOptions, Source};
 use hlofast::{Options, parse};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 fn read(text: &str, strictness: Strictness) -> hlofast::Result<hlofast::ir::Module> {
     parse(Source::from_slice(text.as_bytes()), &Options { strictness, ..Options::default() })
@@ -84,6 +85,57 @@ fn newest_mode_knows_what_is_newer() {
         }
     }
     assert!(report.is_empty(), "{report}");
+}
+
+/// Which of these XLA reads was found by giving it random texts, beyond the probes.
+#[test]
+fn shapes_and_marks_as_xla_takes_them() {
+    let module =
+        |shape: &str| format!("HloModule m\nENTRY e {{\n  ROOT p = {shape} parameter(0)\n}}\n");
+    let reshape = |from: &str, to: &str| {
+        let parameter = format!("p = {from} parameter(0)\n  ROOT r = {to} reshape(p)");
+        module("s").replace("ROOT p = s parameter(0)", &parameter)
+    };
+    for (text, is_accepted) in [
+        (module("f32[2,3]{0,0}"), true),
+        (module("(f32[2,3]{1,0}, s32[])"), true),
+        (module("(f32[2,3]{0,0}, s32[])"), false),
+        (module("(s32[], (f32[2,3]{5,7}))"), false),
+        (reshape("f32[120]", "f32[?,12,10]"), true),
+        (reshape("f32[121]", "f32[?,12,10]"), false),
+        (reshape("f32[?]", "f32[12,10]"), true),
+        (format!("\u{feff}{}", module("f32[]")), false),
+    ] {
+        for strictness in [Strictness::Jaxlib, Strictness::Newest] {
+            let options = Options { strictness, ..Options::default() };
+            let bytes = Arc::new(text.clone().into_bytes());
+            let source = hlofast::unpack(bytes, &OpenOptions::default()).unwrap();
+            let result = parse(source, &options);
+            assert_eq!(result.is_ok(), is_accepted, "{text}: {:?}", result.err());
+        }
+        assert!(read(text.trim_start_matches('\u{feff}'), Strictness::Tolerant).is_ok());
+    }
+}
+
+#[test]
+fn asynchronous_operations_of_newer_xla() {
+    let shared = "HloModule m\nw {\n  x = f32[4]{0} parameter(0)\n  ROOT y = f32[4]{0} negate(x)\n}\n\
+        ENTRY e {\n  p = f32[4]{0} parameter(0)\n  \
+        a = ((f32[4]{0}), f32[4]{0}, s32[]) async-start(p), calls=w\n  \
+        b = ((f32[4]{0}), f32[4]{0}, s32[]) async-start(p), calls=w\n  \
+        c = f32[4]{0} async-done(a)\n  d = f32[4]{0} async-done(b)\n  \
+        ROOT r = f32[4]{0} add(c, d)\n}\n";
+    let late = "HloModule m\nENTRY e {\n  p = f32[4]{0} parameter(0)\n  \
+        s = ((f32[4]{0}, f32[4]{0}), f32[], s32[]) dot-start(), lhs_contracting_dims={0}, \
+        rhs_contracting_dims={0}\n  ROOT r = f32[] dot-done(s, p, p)\n}\n";
+    for text in [shared, late] {
+        assert!(read(text, Strictness::Jaxlib).is_err(), "{text}");
+        for strictness in [Strictness::Newest, Strictness::Tolerant] {
+            read(text, strictness).unwrap_or_else(|error| panic!("{strictness:?}: {error}"));
+        }
+    }
+    // Operands come at once or late, not in part.
+    assert!(read(&late.replace("dot-start()", "dot-start(p)"), Strictness::Newest).is_err());
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod names;
 mod operands;
 mod outlined;
 mod reader;
+mod tables;
 mod unclosed;
 
 use crate::error::{ErrorKind, ParseError, Result};

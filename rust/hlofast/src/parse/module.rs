@@ -1,4 +1,4 @@
-//! The module around the instructions: header, stack-frame tables, computations, bodies.
+//! The module around the instructions: header, computations, bodies.
 
 #![allow(unsafe_code, reason = "enters code compiled for CPU features that were detected")]
 
@@ -143,56 +143,6 @@ impl Reader<'_> {
         }
         self.header.span = Span::new(start, cursor.position());
         self.read_tables(cursor)
-    }
-
-    /// `FileNames`, `FunctionNames`, `FileLocations`, `StackFrames`: all four or none.
-    fn read_tables(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
-        const KEYWORDS: [&[u8]; 4] =
-            [b"FileNames", b"FunctionNames", b"FileLocations", b"StackFrames"];
-        let mut sections = [Span::EMPTY; 4];
-        for (index, keyword) in KEYWORDS.iter().enumerate() {
-            cursor.skip_space()?;
-            let start = cursor.position();
-            if cursor.identifier() != *keyword {
-                cursor.set_position(start);
-                if index == 0 {
-                    return Ok(());
-                }
-                let shown = String::from_utf8_lossy(keyword);
-                return Err(ParseError::new(
-                    ErrorKind::InvalidHeader,
-                    Span::new(start, (start + 1).min(cursor.end())),
-                    format!("expected the table {shown}: tables come all four or not at all"),
-                ));
-            }
-            let from = cursor.position();
-            let mut end = from;
-            loop {
-                cursor.skip_space()?;
-                match cursor.peek() {
-                    b'"' | b'\'' => {
-                        cursor.string()?;
-                    }
-                    b'{' => {
-                        cursor.balanced()?;
-                    }
-                    b'-' | b'0'..=b'9' => {
-                        // A lone minus is no integer, and stays where it is.
-                        if cursor.integer()?.is_none() {
-                            break;
-                        }
-                    }
-                    _ => break,
-                }
-                end = cursor.position();
-            }
-            sections[index] = Span::new(from, end);
-        }
-        let header = &mut self.header;
-        [header.file_names, header.function_names, header.file_locations, header.stack_frames] =
-            sections;
-        header.has_tables = true;
-        Ok(())
     }
 
     /// `ENTRY? name signature? { instructions }` and what it queues.

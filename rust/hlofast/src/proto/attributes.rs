@@ -111,7 +111,8 @@ fn one<'a>(
                 out.push(if is_true { b"true" } else { b"false" });
             }
         }
-        Grammar::Integers | Grammar::IntegerLists => list(out, attribute, message)?,
+        Grammar::Integers => list(out, attribute, message)?,
+        Grammar::IntegerLists => slice_sizes(out, scope, attribute, fields)?,
         Grammar::Float => {
             key(out, name);
             literal::write_single(out, message.float(number));
@@ -217,13 +218,12 @@ fn integer(attribute: &Use, message: &Record<'_, '_>) -> Read<Option<i64>> {
     Ok(value.or(field.is_always_printed.then_some(0)))
 }
 
-/// `{1,2}`, and `{{1,2}}` where the numbers are those of several lists.
+/// `{1,2}`.
 #[inline]
 fn list(out: &mut Out<'_>, attribute: &Use, message: &Record<'_, '_>) -> Read<()> {
-    let is_nested = matches!(attribute.grammar, Grammar::IntegerLists);
     let start = out.text.len();
     key(out, attribute.key);
-    out.push(if is_nested { b"{{" } else { b"{" });
+    out.byte(b'{');
     let mut count = 0;
     message.integers(attribute.field.number.into(), |value| {
         if count > 0 {
@@ -233,10 +233,69 @@ fn list(out: &mut Out<'_>, attribute: &Use, message: &Record<'_, '_>) -> Read<()
         out.integer(value);
         Ok(())
     })?;
-    out.push(if is_nested { b"}}" } else { b"}" });
+    out.byte(b'}');
     if count == 0 && !attribute.field.is_always_printed {
         out.text.truncate(start);
     }
+    Ok(())
+}
+
+/// `slice_sizes={{1,2},{1,2}}` of a collective-permute, whose field holds one list behind the other.
+/// Each has a number for every dimension of what it is cut from (`CreateFromProto` in XLA's
+/// hlo_instruction.cc reads them in this way); numbers beyond those are a list of their own.
+fn slice_sizes(
+    out: &mut Out<'_>,
+    scope: &Scope<'_, '_>,
+    attribute: &Use,
+    fields: &Record<'_, '_>,
+) -> Read<()> {
+    let sizes = fields.list(attribute.field.number.into())?;
+    let mut rest: &[i64] = &sizes;
+    if rest.is_empty() {
+        return Ok(());
+    }
+    key(out, attribute.key);
+    let mut separator: &[u8] = b"{";
+    let mut push = |list: &[i64]| {
+        out.push(separator);
+        out.integers(list);
+        separator = b",";
+    };
+    let input = scope.operand_shape(fields, 0)?;
+    let starts = shape::elements(scope.operand_shape(fields, 2)?)?;
+    match shape::type_code(input)? {
+        shape::TUPLE => {
+            for (index, element) in shape::elements(input)?.into_iter().enumerate() {
+                // A tuple of starts here is one of several slices of this element.
+                let several = match starts.get(index) {
+                    Some(starts) => shape::elements(starts)?,
+                    None => Vec::new(),
+                };
+                let is_several = match several.first() {
+                    Some(first) => shape::type_code(first)? == shape::TUPLE,
+                    None => false,
+                };
+                let rank = shape::rank(element)?;
+                for _ in 0..if is_several { several.len() } else { 1 } {
+                    if let Some((list, behind)) = rest.split_at_checked(rank)
+                        && rank > 0
+                    {
+                        push(list);
+                        rest = behind;
+                    }
+                }
+            }
+        }
+        _ => {
+            let lists = rest.chunks_exact(shape::rank(input)?.max(1));
+            rest = lists.remainder();
+            lists.for_each(&mut push);
+        }
+    }
+    if !rest.is_empty() {
+        push(rest);
+    }
+    out.byte(b'}');
     Ok(())
 }
 

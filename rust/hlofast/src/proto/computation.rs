@@ -344,11 +344,14 @@ impl<'a> Scope<'a, '_> {
 
     /// `PrimitiveType` of the first operand of `fields`.
     pub(super) fn operand_type(&self, fields: &Record<'_, '_>) -> Read<i64> {
-        let first = fields.list(36)?.first().copied();
-        match first.and_then(|id| self.places.find(id)) {
-            Some(found) => shape::type_code(self.lines.list[self.first + found].shape),
-            None => Ok(0),
-        }
+        shape::type_code(self.operand_shape(fields, 0)?)
+    }
+
+    /// The shape of operand `index` of `fields`; empty if there is none.
+    pub(super) fn operand_shape(&self, fields: &Record<'_, '_>, index: usize) -> Read<&'a [u8]> {
+        let id = fields.list(36)?.get(index).copied();
+        let found = id.and_then(|id| self.places.find(id));
+        Ok(found.map_or(&[], |found| self.lines.list[self.first + found].shape))
     }
 
     /// Takes note that this instruction calls the computations `ids`, in that order.

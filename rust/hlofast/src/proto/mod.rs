@@ -49,6 +49,8 @@ pub const NOT_IN_TEXT: &[(&str, &str)] = &[
     ("HloComputationProto.is_fusion_computation", "follows from its caller"),
     ("HloComputationProto.program_shape", "follows from parameters and root"),
     ("HloInstructionProto.id", "numbers; names are what text has"),
+    ("HloInstructionProto.outer_dimension_partitions", "dead"),
+    ("HloInstructionProto.async_group_id", "dead; earlier texts have it, those of today do not"),
     ("OpMetadata.size_of_generated_code_in_bytes", "never printed"),
     ("OpMetadata.size_of_memory_working_set_in_bytes", "never printed"),
     ("OpMetadata.profile_info", "never printed"),

@@ -96,6 +96,33 @@ pub(super) fn type_code(shape: &[u8]) -> Read<i64> {
     Ok(code)
 }
 
+/// How many dimensions an array has.
+pub(super) fn rank(shape: &[u8]) -> Read<usize> {
+    let mut fields = Fields::new(shape);
+    let mut rank = 0;
+    while let Some((number, value)) = fields.next()? {
+        if number == 3 {
+            value.integers(|_| {
+                rank += 1;
+                Ok(())
+            })?;
+        }
+    }
+    Ok(rank)
+}
+
+/// The shapes in a tuple.
+pub(super) fn elements(shape: &[u8]) -> Read<Vec<&[u8]>> {
+    let mut fields = Fields::new(shape);
+    let mut elements = Vec::new();
+    while let Some((number, value)) = fields.next()? {
+        if let (4, Some(element)) = (number, value.bytes()) {
+            elements.push(element);
+        }
+    }
+    Ok(elements)
+}
+
 /// Appends the text of `shape`.
 pub(super) fn write<'a>(out: &mut Out<'a>, shape: &'a [u8], style: Style, depth: u32) -> Read<()> {
     if depth >= MAX_DEPTH {

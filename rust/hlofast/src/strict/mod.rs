@@ -39,6 +39,10 @@ pub fn check(module: &Module, strictness: Strictness) -> Result<()> {
     if strictness == Strictness::Tolerant {
         return Ok(());
     }
+    if module.source().follows_mark() {
+        let message = "a byte order mark stands in front, which XLA does not read";
+        return Err(ParseError::new(ErrorKind::UnexpectedCharacter, Span::at(0), message));
+    }
     Checker::new(module, strictness).module()
 }
 

@@ -76,7 +76,7 @@ impl<'a> Checker<'a> {
                 opens.push(true);
                 self.shape_depth(opens.len())?;
                 self.advance();
-                if self.array_shape(&mut end)? {
+                if self.array_shape(&mut end, false)? {
                     return Err(ParseError::new(
                         ErrorKind::InvalidShape,
                         Span::new(start, end),
@@ -84,7 +84,7 @@ impl<'a> Checker<'a> {
                     ));
                 }
             } else {
-                self.array_shape(&mut end)?;
+                self.array_shape(&mut end, opens.contains(&false))?;
             }
             loop {
                 let Some(is_buffer) = opens.last() else {
@@ -112,8 +112,9 @@ impl<'a> Checker<'a> {
         ))
     }
 
-    /// `f32[2,3]{1,0}`; moves `end` behind its last token. Whether it is a token or opaque.
-    fn array_shape(&mut self, end: &mut usize) -> Result<bool> {
+    /// `f32[2,3]{1,0}`; moves `end` behind its last token. Whether it is a token or opaque. XLA
+    /// validates the layouts of tuples, and no others.
+    fn array_shape(&mut self, end: &mut usize, in_tuple: bool) -> Result<bool> {
         let start = self.lexer.start;
         if self.kind() != Kind::Type {
             return Err(self.error(ErrorKind::InvalidShape, "expected an element type"));
@@ -147,7 +148,14 @@ impl<'a> Checker<'a> {
         {
             let at = self.lexer.start;
             has_layout = true;
-            let ordered = self.layout(end)?;
+            let (ordered, is_permutation) = self.layout(end)?;
+            if ordered == rank && in_tuple && !is_permutation {
+                return Err(ParseError::new(
+                    ErrorKind::InvalidLayout,
+                    Span::new(at, *end),
+                    "the layout of an array in a tuple orders each dimension once",
+                ));
+            }
             if ordered != rank {
                 return Err(ParseError::new(
                     ErrorKind::InvalidLayout,
@@ -182,13 +190,14 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// `{1,0:T(8,128)}`; the number of dimensions it orders.
-    fn layout(&mut self, end: &mut usize) -> Result<usize> {
+    /// `{1,0:T(8,128)}`; the number of dimensions it orders, and whether it orders each of them once.
+    fn layout(&mut self, end: &mut usize) -> Result<(usize, bool)> {
         self.advance();
         let mut ordered = 0;
+        let mut numbers: Vec<i64> = Vec::new();
         if self.kind() == Kind::Int {
             loop {
-                self.integer()?;
+                numbers.push(self.integer()?);
                 ordered += 1;
                 if !self.eat(Kind::Comma) {
                     break;
@@ -203,7 +212,8 @@ impl<'a> Checker<'a> {
             return Err(self.error(ErrorKind::InvalidLayout, "expected '}' at the end of a layout"));
         }
         self.advance();
-        Ok(ordered)
+        numbers.sort_unstable();
+        Ok((ordered, numbers.into_iter().eq(0..ordered as i64)))
     }
 
     /// XLA ignores what is wrong with an item and goes on where its reader stopped, with the next

@@ -4,6 +4,7 @@ use super::find::{find_modules, starts_with_module};
 use super::source::{SharedBytes, Source};
 use super::{Span, decompress, foreign};
 use crate::error::{ErrorKind, ParseError, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How to open input.
@@ -54,11 +55,19 @@ pub fn modules(source: &Source) -> Result<Vec<FoundModule>> {
         let label = found.label.and_then(|label| text.get(label));
         let source = match found.cleaned {
             Some(cleaned) => source.cleaned_part(cleaned.text, cleaned.lines, found.lines_before),
-            None => source.part(found.span, found.lines_before),
+            None => source.part(with_line_break(text, found.span), found.lines_before),
         };
         FoundModule { source, label: label.map(|label| String::from_utf8_lossy(label).into()) }
     });
     Ok(modules.collect())
+}
+
+/// `span` with the line break behind it: it ends the module's last line.
+fn with_line_break(text: &[u8], span: Range<usize>) -> Range<usize> {
+    let behind = text.get(span.end..).unwrap_or_default();
+    let breaks: [&[u8]; 2] = [b"\n", b"\r\n"];
+    let found = breaks.into_iter().find(|line_break| behind.starts_with(line_break));
+    span.start..span.end + found.map_or(0, <[u8]>::len)
 }
 
 /// Every module in `bytes`: [`unpack`], then [`modules`].
@@ -88,7 +97,9 @@ pub fn read_one<T>(
     let text = module.source.bytes();
     match first {
         // Nothing but blanks around it: the first answer stands.
-        Some(error) if text.len() == source.bytes().trim_ascii().len() => Err(whole(error)),
+        Some(error) if text.trim_ascii().len() == source.bytes().trim_ascii().len() => {
+            Err(whole(error))
+        }
         _ => read(module.source.clone()).map_err(|error| (error, module.source.clone())),
     }
 }

@@ -73,6 +73,12 @@ impl Source {
         Self { start, end, lines_before: self.lines_before + lines, ..self.clone() }
     }
 
+    /// Whether nothing but a byte order mark stands before it.
+    pub fn follows_mark(&self) -> bool {
+        let before = (*self.bytes).as_ref().get(..self.start);
+        self.origin.is_none() && before == Some(b"\xef\xbb\xbf")
+    }
+
     /// A cleaned copy of a part of this source that starts after `lines` of its lines; `origins`
     /// says where (in this source) each line of the copy comes from.
     #[must_use]

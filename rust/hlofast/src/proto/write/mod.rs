@@ -34,7 +34,7 @@ pub const NOT_IN_PROTO: &[(&str, &str)] = &[
     ("input_output_alias", "all but the first of one part of the result, as in XLA"),
     ("mode", "of collectives: it follows from channel_id and use_global_device_ids"),
     ("channel_id", "if below 1, which reads as none"),
-    ("slice_sizes", "of a collective-permute: the numbers stay, their grouping does not"),
+    ("slice_sizes", "of a collective-permute of tuples: which of the numbers belong together"),
 ];
 
 /// Bytes of protobuf for each byte of text, and in any case. Real modules take less than theirs.

@@ -92,7 +92,13 @@ fn one(
             }
             (Grammar::Integers, V::Integers(value)) => fields.integers(number, value),
             (Grammar::IntegerLists, V::IntegerLists(lists)) => {
-                if let Some(what) = field.loses.filter(|_| lists.len() > 1) {
+                // Readers cut them apart by the dimensions of what they are cut from.
+                let operand = writer.module.operands(row).first();
+                let array = operand.and_then(|operand| {
+                    writer.module.shapes().array(writer.module.shape(Row(*operand)))
+                });
+                let is_cut = array.is_some_and(|a| lists.iter().all(|list| list.len() == a.rank()));
+                if let Some(what) = field.loses.filter(|_| lists.len() > 1 && !is_cut) {
                     writer.leave_out(span, what);
                 }
                 fields.integers(number, lists.items);
