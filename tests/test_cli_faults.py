@@ -252,8 +252,8 @@ class TestFiguresOfJson:
             assert module["facts"]["step_seconds"]["value"] is None
             assert module["tables"]["groups"][0]["seconds"] is None
         else:
-            figures = printed["figures"] if verb == "report" else printed["modules"][0]["figures"]
-            assert None in [one["value"] for one in figures if one["key"] == "step"]
+            (result,) = printed["results"]
+            assert result["facts"]["step"]["value"] is None
 
     def test_people_still_read_them(self, train_step: Path, device: list[str | Path]) -> None:
         done = hlofast_command("time", train_step, *device)

@@ -43,7 +43,7 @@ def test_rows_are_printed(dataset: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "First 2 rows"
     assert lines[5] == "note: there are more rows: --limit 0 gives all"
-    assert lines[1].split() == ["stage", "flops", "step", "is_scheduled"]
+    assert lines[1].split() == ["stage", "flops", "step"]
     flops = hlofast.open_dataset(dataset).query(MODULES)["flops"].tolist()
     assert f"{flops[0]:,}" in lines[2]
     assert lines[4] == "" and lines[6:] == [""]

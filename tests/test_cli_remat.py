@@ -113,7 +113,7 @@ def test_stacks_for_people() -> None:
     text = shown(STACKED, "--top", "0")
     stacks = [row for row in only(STACKED)["tables"]["residuals"] if row["is_stacked"]]
     assert {row["trip_count"] for row in stacks} == {4}
-    assert "  stacked  trip count  in flight  " in text
+    assert "  stacked  trip count  " in text
     assert "\nKept from forward to backward\n" in text
 
 

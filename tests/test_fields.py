@@ -51,7 +51,7 @@ def tables_of(path: object) -> dict[str, Table]:
     for key in ("phase", "scope", "source", "source_file", "opcode", "dtype", "computation"):
         found[f"cost.by.{key}"] = cost.by(key)
     for name in ("markers", "sections", "stash", "cross_mesh", "divisions"):
-        found[f"stages.{name}"] = getattr(stages, name)
+        found[f"stages.{name}"] = getattr(stages, "parts" if name == "sections" else name)
     return found
 
 

@@ -122,7 +122,7 @@ def test_command_line(tmp_path: Path) -> None:
 
     done = run("summary", "--json", str(path))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["modules"][0]["name"] == hlofast.load(PROTOS[0]).name
+    assert json.loads(done.stdout)["results"][0]["name"] == hlofast.load(PROTOS[0]).name
     cut = tmp_path / "cut.hlo.pb"
     cut.write_bytes(path.read_bytes()[:5000])
     done = run("summary", str(cut))

@@ -300,7 +300,7 @@ def test_command_says_why_a_candidate_saves_nothing() -> None:
     assert (candidate["no_saving"], candidate["saved"]) == ("kept in fast memory", 0)
     assert (plan["rule"], plan["constants"]) == ("in_place", "last_use")
     done = hlofast_command("remat", path, "--plan")
-    assert " in_place  hbm " in done.stdout
+    assert " in_place  hbm\n" in done.stdout
     assert "  kept in fast memory\n" in done.stdout
 
 

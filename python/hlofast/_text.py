@@ -220,7 +220,9 @@ def says_something(table: Table, name: str) -> bool:
 def heading_of(field: Field) -> str:
     """The heading of a column: its label, and its unit unless that says it already."""
     unit, text = field.unit, field.label
-    if unit in ("", "s") or text.endswith(unit) or (unit == "FLOP" and "FLOP" in text):
+    if unit == "FLOP":
+        return text.replace("flops", "FLOP") if "flop" in text.lower() else f"{text} FLOP"
+    if unit != "B" or "byte" in text or text.endswith("B"):
         return text
     return f"{text} {unit}"
 

@@ -50,7 +50,11 @@ impl fmt::Display for Mismatch {
                 write!(f, "it names {groups} devices, the mesh has {mesh}")?;
                 // A program for several slices is written for one of them.
                 if *groups > 1 && groups < mesh && mesh.is_multiple_of(*groups) {
-                    write!(f, " (if the program is for one slice of several, the mesh lies on {} slices)", mesh / groups)?;
+                    write!(
+                        f,
+                        " (if the program is for one slice of several, the mesh lies on {} slices)",
+                        mesh / groups
+                    )?;
                 }
                 Ok(())
             }
