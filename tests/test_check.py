@@ -507,7 +507,7 @@ class TestProgram:
         html = hlofast.check(
             hlofast.Declaration(), hlofast.load(SMALL), {"peak.max": "1KiB"}
         )._repr_html_()
-        assert ">bytes at stake B</th>" in html
+        assert ">bytes at stake</th>" in html
         name = hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }")
         declared = hlofast.Declaration.loads('[mesh]\naxes = { "<i>" = 2 }')
         assert "<i>" not in hlofast.check(declared, name)._repr_html_()

@@ -65,7 +65,7 @@ def test_names_are_escaped_in_html() -> None:
     html = module.matmuls()._repr_html_() + module.cost()._repr_html_()
     assert "<img" not in html
     assert "&lt;img" in html
-    assert "bytes accessed B" in html
+    assert "bytes accessed" in html
     assert ">FLOP<" in html
 
 

@@ -41,11 +41,11 @@ impl TextColumn {
 
     /// The texts as a list of str; with `is_nullable` empty ones are None.
     pub fn list<'py>(&self, py: Python<'py>, is_nullable: bool) -> PyResult<Bound<'py, PyList>> {
-        let made = |value: &Box<[u8]>| match value.is_empty() && is_nullable {
+        let made = |value: &[u8]| match value.is_empty() && is_nullable {
             true => Ok(None),
             false => Ok(Some(text(py, value)?.into_any())),
         };
-        let values = self.values.iter().map(made).collect::<PyResult<Vec<_>>>()?;
+        let values = self.values.iter().map(|value| made(value)).collect::<PyResult<Vec<_>>>()?;
         let Some(codes) = &self.codes else { return PyList::new(py, values) };
         let codes = codes.get();
         let of = |row: usize| {
