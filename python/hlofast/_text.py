@@ -142,11 +142,6 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def known(value: int | None) -> int | None:
-    """`value`, or None for what is not known, which columns of the core have as -1."""
-    return None if value is None or value < 0 else value
-
-
 def seconds(value: float) -> str:
     """A time: in s, ms, us or ns, whichever reads best."""
     if value != value:
@@ -388,12 +383,3 @@ def _join(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
         cut = cell if len(cell) <= width else cell[: width - 1] + "…"
         parts.append(f"{cut:>{width}}" if number else f"{cut:<{width}}")
     return GAP.join(parts).rstrip()
-
-
-def print_json(verb: str, version: int, document: dict[str, Any]) -> None:
-    """Write the JSON form of a verb that is no `Result` yet to standard output."""
-    import json
-
-    whole = {"schema": f"hlofast.{verb}", "version": version, **document}
-    json.dump(whole, sys.stdout, indent=1, allow_nan=False)
-    sys.stdout.write("\n")
