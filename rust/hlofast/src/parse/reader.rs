@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
             general_until: if options.force_general { usize::MAX } else { 0 },
             has_late_calls: false,
             depth: 0,
-            block_budget: text.len().saturating_mul(8).saturating_add(1 << 20),
+            block_budget: block_budget(text.len()),
             budget: text.len().saturating_mul(16).saturating_add(1 << 20),
             outline: Outline::default(),
             outlined: 0,
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
         let mut reader = Self::new(&[], options);
         reader.text = &whole[..part.end];
         reader.whole = whole;
-        reader.block_budget = part.len().saturating_mul(8).saturating_add(1 << 20);
+        reader.block_budget = block_budget(part.len());
         reader.is_first_part = false;
         reader.reserve(part.len());
         reader
@@ -509,4 +509,11 @@ impl<'a> Reader<'a> {
         self.columns.flags[row as usize] |= Flags::MARKED_ROOT;
         Ok(())
     }
+}
+
+/// Bytes that computations in place of names may take together beyond the twelfth level, for a text
+/// of `length` bytes. Each level is read once more and takes memory, which `parse_hostile.rs` bounds
+/// at 40 bytes per byte; a small text may nest a hundred levels, as XLA reads them, in 512 KiB.
+fn block_budget(length: usize) -> usize {
+    (512_usize << 10).saturating_sub(length) + length / 2
 }
