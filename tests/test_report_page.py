@@ -110,8 +110,8 @@ def test_tables_sort_and_filter(browser: Browser, report: Path, train_step: Path
     grid = browser.open(report, until=USABLE).page.locator("#matmuls .grid")
     names = grid.locator("tbody tr[aria-rowindex] td:first-child")
     assert names.all_inner_texts() == table["name"].tolist()
-    grid.get_by_role("button", name="K", exact=True).click()
-    header = grid.get_by_role("columnheader", name="K", exact=True)
+    grid.get_by_role("button", name="k", exact=True).click()
+    header = grid.get_by_role("columnheader", name="k", exact=True)
     assert header.get_attribute("aria-sort") == "descending"
     largest = grid.locator("tbody tr[aria-rowindex]").first.locator("td").nth(5).inner_text()
     assert number(largest) == max(table["k"])
