@@ -200,7 +200,9 @@ def read_mesh(mesh: MeshLike) -> Mesh:
     names, shape = getattr(mesh, "axis_names", None), getattr(mesh, "shape", None)
     if names is not None and hasattr(shape, "items"):
         # HLO numbers the devices of a JAX mesh in its row-major order.
+        # A JAX mesh, known by its attributes alone, since JAX is never imported.
         return Mesh([(str(name), int(size)) for name, size in shape.items()])  # type: ignore[union-attr]
+    # What is no mapping is refused by `Mesh` itself.
     return Mesh(mesh)  # type: ignore[arg-type]
 
 

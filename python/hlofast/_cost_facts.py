@@ -27,15 +27,15 @@ FACTS = (
     Field("bytes", "bytes_written", "Bytes written to memory space 0.", label="HBM written"),
     Field("text", "bytes_model", "What counts as a byte that is moved.", label="bytes are"),
     Field("count", "matmuls", "Matrix products and convolutions, each instruction once."),
-    Field("flops", "matmul_flops", "FLOPs of matrix products.", label="matmul FLOP"),
+    Field("flops", "matmul_flops", "FLOPs of matmuls and convolutions.", label="matmul FLOP"),
     Field("ratio", "matmul_share", "Their part of all FLOPs.", label="matmul share"),
     Field("seconds", "step_seconds", "How long a step took.", label="step"),
     Field("number", "peak_flops", "Peak of a device in FLOP per second.", label="peak FLOP/s"),
     Field("count", "num_devices", "Devices that the FLOPs were divided among.", label="devices"),
     Field("ratio", "mfu", "Part of the peak used, without recomputation.", label="MFU"),
     Field("ratio", "hfu", "Part of the peak used, with recomputation.", label="HFU"),
-    Field("ratio", "matmul_mfu", "MFU of matrix products alone.", label="matmul MFU"),
-    Field("ratio", "matmul_hfu", "HFU of matrix products alone.", label="matmul HFU"),
+    Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions alone.", label="matmul MFU"),
+    Field("ratio", "matmul_hfu", "HFU of matmuls and convolutions alone.", label="matmul HFU"),
 )
 _BY_NAME = {field.name: field for field in FACTS}
 

@@ -129,6 +129,7 @@ class Result:
     @property
     def title(self) -> str:
         """What it is about: the name of the module."""
+        # Results of modules have one; the others say their title themselves.
         return str(self.module.name)  # type: ignore[attr-defined]
 
     @property

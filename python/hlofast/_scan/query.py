@@ -274,7 +274,7 @@ class Answer(Result):
         """The rows, and what their columns are."""
         return (Section("columns", "Columns", of_rows(_COLUMNS, self.columns)), *self.sections())
 
-    def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:  # noqa: ARG002
+    def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:  # noqa: ARG002 - an answer has one form
         """As JSON has it: the query, its columns and rows, with lists and structures in them."""
         names = [name for name, _ in self.columns]
         return {

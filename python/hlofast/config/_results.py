@@ -83,7 +83,7 @@ _IMPLIED = (
     Field(
         "flops",
         "recomputed",
-        "Operations that are computed again.",
+        "Operations that are recomputed.",
         label="recomputed FLOP",
         nullable=True,
     ),
