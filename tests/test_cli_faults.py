@@ -14,7 +14,7 @@ import pytest
 import hlofast
 from conftest import FIXTURES
 from hlofast import _text as output
-from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS
+from hlofast.cli import INTERNAL, UNREADABLE, USAGE, VERBS, results
 from test_cli import COMMAND, document, hlofast_command
 
 pytestmark = pytest.mark.once
@@ -269,7 +269,7 @@ class TestFiguresOfJson:
     def test_a_figure_that_was_forgotten_is_no_document(self) -> None:
         for value in (float("inf"), float("nan")):
             with pytest.raises(ValueError, match="Out of range float values"):
-                output.print_json("summary", 1, {"figure": value})
+                results.print_json({"figure": value})
 
     def test_finite(self) -> None:
         inf, nan = float("inf"), float("nan")
