@@ -4,26 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import hlofast
-from harness import Figure, Record, against, geometric_mean, seconds
+from harness import Figure, Record, against, geometric_mean, say, seconds
 from texts import Text, dumps, generated, seed
-
-DEVICE = "h100"
-"""Any device with all figures; what it is does not change the work."""
-
-
-def step(module: Any) -> Any:
-    """What `collectives`, `time` and `lint` find, from a module that nobody has asked before."""
-    return module.collectives(), module.time(device=DEVICE), module.lint()
-
-
-def peak(module: Any) -> Any:
-    """Live ranges, the bytes alive at every step, and the peak."""
-    memory = module.memory()
-    return memory.live_peak, memory.timeline
+from work import peak, step
 
 
 def one(text: Text, rounds: int) -> dict[str, float]:
     """Best times in milliseconds, in turns."""
+    say(f"analyses of {text.name}")
     data = text.read()
     best: dict[str, float] = {}
 
