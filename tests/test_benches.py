@@ -55,6 +55,7 @@ def test_quick_benches_take_own_dumps_and_compare_runs(tmp_path):
     text = "HloModule m\n\nENTRY e {\n  ROOT x = f32[2] constant({1, 2})\n}"
     (folder / "small.txt").write_text(text)
     (folder / "notes.txt").write_text("no module\n")
+    (folder / "newer.txt").write_text(text.replace("constant({1, 2})", "opcode_of_tomorrow()"))
     arguments = (f"--dumps={folder}", "-k", "bench_parse", "--benchmark-max-time=0.001")
     run_quick(tmp_path, *arguments, "--benchmark-save=old")
     shown = run_quick(tmp_path, *arguments, "--benchmark-compare")
@@ -63,9 +64,15 @@ def test_quick_benches_take_own_dumps_and_compare_runs(tmp_path):
     (saved,) = (tmp_path / ".benchmarks").rglob("0001_old.json")
     rows = json.loads(saved.read_text())["benchmarks"]
     peers = {"xla"} if importlib.util.find_spec("jaxlib") else set()
-    assert {row["params"]["who"] for row in rows} == {"hlofast", "hlofast_strict"} | peers
-    assert {row["group"] for row in rows} == {"parse: small.txt, 0.0 MB"}
-    for row in rows:
+    small, newer = (
+        [row for row in rows if row["group"] == f"parse: {name}, 0.0 MB"]
+        for name in ("small.txt", "newer.txt")
+    )
+    assert {row["params"]["who"] for row in small} == {"hlofast", "hlofast_strict"} | peers
+    assert [row["params"]["who"] for row in newer] == ["hlofast"]
+    assert "strict parsing refuses newer.txt: " in shown
+    assert "XLA does not read newer.txt: " in shown or not peers
+    for row in small:
         assert row["extra_info"]["bytes"] == len(text)
         rate = len(text) / 1e6 / row["stats"]["min"]
         assert row["extra_info"]["MB/s"] == pytest.approx(rate, abs=0.01)
