@@ -6,7 +6,7 @@ from typing import Any
 import hlofast
 from harness import Figure, Record, against, geometric_mean, say, seconds
 from texts import Text, dumps, generated, seed
-from work import peak, step
+from work import device_for, peak, step
 
 
 def one(text: Text, rounds: int) -> dict[str, float]:
@@ -14,15 +14,16 @@ def one(text: Text, rounds: int) -> dict[str, float]:
     say(f"analyses of {text.name}")
     data = text.read()
     best: dict[str, float] = {}
+    device = device_for(data)
 
     def clock(name: str, work: Callable[[], object]) -> None:
         best[name] = min(best.get(name, float("inf")), seconds(work) * 1e3)
 
     for _ in range(rounds):
         clock("parse", lambda: hlofast.loads(data))
-        for name, work in {"step": step, "memory": peak}.items():
+        for name, ask in {"step": lambda module: step(module, device), "memory": peak}.items():
             fresh = hlofast.loads(data)
-            clock(name, lambda work=work, fresh=fresh: work(fresh))
+            clock(name, lambda ask=ask, fresh=fresh: ask(fresh))
     return best
 
 
@@ -58,4 +59,7 @@ def bench_analyses(benchmark: Any, record: Record, quick: bool) -> None:
     data = texts[0].read()
     benchmark.group = f"analyses {texts[0].name}"
     modules = iter([hlofast.loads(data) for _ in range(6 * 3)])
-    against(benchmark, lambda: step(next(modules)), {"parse": lambda: hlofast.loads(data)}, 3)
+    device = device_for(data)
+    against(
+        benchmark, lambda: step(next(modules), device), {"parse": lambda: hlofast.loads(data)}, 3
+    )

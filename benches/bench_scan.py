@@ -185,7 +185,7 @@ def bench_every_file_is_classified(record: Record, trees: list[Tree]) -> None:
     found = hlofast.scan(tree.root, tables=["modules"], max_text_bytes=MAX_TEXT_BYTES)
     rows = {os.path.relpath(row["path"], tree.root): row for row in found.files}
     right = sum(
-        (rows[name]["kind"], rows[name]["status"], rows[name]["stage"]) == expected[:3]
+        (rows[name]["kind"], rows[name]["status"], rows[name]["stage"] or "") == expected[:3]
         for name, expected in tree.expected.items()
         if name in rows
     )

@@ -3,7 +3,7 @@
     python benches/run.py [--quick] [--accept] [NAME...]
 
 Needs `pip install '.[bench-full]'` and makes its dumps first, once, in about 10 minutes. NAME is
-one of the bench_NAME.py; none means all, which takes about half an hour. `--quick` takes fewer
+one of the bench_NAME.py; none means all, which takes about 15 minutes. `--quick` takes fewer
 rounds and texts, and its results go to benches/.cache. `--accept` records the checksums it finds
 instead of comparing. The quick set is another one: `pytest benches`.
 """

@@ -5,8 +5,8 @@ from typing import Any
 
 import hlofast
 
-DEVICE = "h100"
-"""Any device with all figures; the choice does not change the work."""
+DEVICES = {"tpu": "tpu-v5p", "gpu": "h100", "cpu": "h100", None: "h100"}
+"""A device with all figures for each backend; `time` refuses a device of another backend."""
 FIGURES = ("flops", "transcendentals", "bytes_read", "bytes_written", "multiplicity")
 ATTRIBUTES = ("phase", "scope")
 
@@ -51,9 +51,13 @@ def attribute(module: Any) -> Any:
     return cost, figures, spaces, [cost.columns[name] for name in ATTRIBUTES], sources
 
 
-def step(module: Any) -> Any:
+def device_for(data: bytes) -> str:
+    return DEVICES[hlofast.loads(data).summary().backend]
+
+
+def step(module: Any, device: str) -> Any:
     """What `collectives`, `time` and `lint` find, from a module that nobody has asked before."""
-    return module.collectives(), module.time(device=DEVICE), module.lint()
+    return module.collectives(), module.time(device=device), module.lint()
 
 
 def peak(module: Any) -> Any:
