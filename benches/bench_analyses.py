@@ -4,38 +4,26 @@ from collections.abc import Callable
 from typing import Any
 
 import hlofast
-from harness import Figure, Record, against, geometric_mean, seconds
+from harness import Figure, Record, against, geometric_mean, say, seconds
 from texts import Text, dumps, generated, seed
-
-DEVICES = {"tpu": "tpu-v5p", "gpu": "h100", "cpu": "h100", None: "h100"}
-"""A device with all figures for each backend; `time` refuses a device of another backend."""
-
-
-def step(module: Any, device: str) -> Any:
-    """What `collectives`, `time` and `lint` find, from a module that nobody has asked before."""
-    return module.collectives(), module.time(device=device), module.lint()
-
-
-def peak(module: Any, device: str) -> Any:
-    """Live ranges, the bytes alive at every step, and the peak."""
-    memory = module.memory()
-    return memory.live_peak, memory.timeline
+from work import device_for, peak, step
 
 
 def one(text: Text, rounds: int) -> dict[str, float]:
     """Best times in milliseconds, in turns."""
+    say(f"analyses of {text.name}")
     data = text.read()
     best: dict[str, float] = {}
-    device = DEVICES[hlofast.loads(data).summary().backend]
+    device = device_for(data)
 
     def clock(name: str, work: Callable[[], object]) -> None:
         best[name] = min(best.get(name, float("inf")), seconds(work) * 1e3)
 
     for _ in range(rounds):
         clock("parse", lambda: hlofast.loads(data))
-        for name, work in {"step": step, "memory": peak}.items():
+        for name, ask in {"step": lambda module: step(module, device), "memory": peak}.items():
             fresh = hlofast.loads(data)
-            clock(name, lambda work=work, fresh=fresh: work(fresh, device))
+            clock(name, lambda ask=ask, fresh=fresh: ask(fresh))
     return best
 
 
@@ -71,4 +59,7 @@ def bench_analyses(benchmark: Any, record: Record, quick: bool) -> None:
     data = texts[0].read()
     benchmark.group = f"analyses {texts[0].name}"
     modules = iter([hlofast.loads(data) for _ in range(6 * 3)])
-    against(benchmark, lambda: step(next(modules)), {"parse": lambda: hlofast.loads(data)}, 3)
+    device = device_for(data)
+    against(
+        benchmark, lambda: step(next(modules), device), {"parse": lambda: hlofast.loads(data)}, 3
+    )

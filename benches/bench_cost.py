@@ -3,47 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 import hlofast
-from harness import Figure, Record, against, geometric_mean, seconds
+from harness import Figure, Record, against, geometric_mean, say, seconds
 from texts import Text, dumps, seed
-
-FIGURES = ("flops", "transcendentals", "bytes_read", "bytes_written", "multiplicity")
-ATTRIBUTES = ("phase", "scope")
-
-
-def count(module: Any) -> Any:
-    """FLOPs, transcendentals, bytes by memory space, multiplicities, as arrays and totals."""
-    cost = module.cost()
-    return cost, [cost.columns[name] for name in FIGURES], cost.memory_spaces
-
-
-def attribute(module: Any) -> Any:
-    """The same, and phase, scope and source of every instruction."""
-    cost, figures, spaces = count(module)
-    sources = module.columns.source_file, module.columns.source_line
-    return cost, figures, spaces, [cost.columns[name] for name in ATTRIBUTES], sources
-
-
-def decoded(data: bytes) -> Any:
-    """A module whose attributes (op_name, source file and line among them) and users are at hand,
-    as those of XLA's modules are, and whose costs are not: once known, they are kept.
-    """
-    module = hlofast.loads(data)
-    module.cost(xla=True)
-    _ = module.columns.op_name
-    return module
-
-
-@pytest.fixture(scope="session")
-def xla_cost() -> Callable[[Any], dict[str, float]]:
-    """XLA's cost analysis, with the sizes of its CPU client."""
-    import jax
-    from jaxlib import _jax
-
-    client = jax.devices("cpu")[0].client
-    return lambda module: _jax.hlo_module_cost_analysis(client, module)
+from work import attribute, count, decoded
 
 
 def bench_cost(
@@ -89,6 +52,7 @@ def one(
     xla_cost: Callable[[Any], dict[str, float]],
 ) -> dict[str, float]:
     """Ratios of the best times, ours after XLA's in turns."""
+    say(f"cost of {text.name}")
     data = text.read()
     string = data.decode()
     peer = xla_parse(string)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import hlofast
-from harness import CHECKOUT, Figure, Record, against, interleave
+from harness import CHECKOUT, Figure, Record, against, interleave, say
 from texts import Text, generated, seed
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
@@ -15,6 +15,7 @@ from renamed import renamed
 
 def one(text: Text, rounds: int) -> dict[str, float]:
     """Best times in milliseconds, in turns."""
+    say(f"diff of {text.name}")
     data = text.read()
     before = hlofast.loads(data)
     after = hlofast.loads(renamed(before))

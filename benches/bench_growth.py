@@ -3,7 +3,7 @@
 from typing import Any
 
 import hlofast
-from harness import Figure, Record, interleave
+from harness import Figure, Record, interleave, say
 from texts import Text, generated
 
 BASE = ("instructions", 10_000)
@@ -49,6 +49,7 @@ def bench_growth(benchmark: Any, record: Record, quick: bool) -> None:
 
 def beside(data: bytes, text: Text, rounds: int) -> dict[str, Any]:
     """Times `text` and the base `data` by turns. The small one gets more turns."""
+    say(f"growth: {text.name}")
     grown = text.read()
     turns = max(1, round(min(len(grown) / len(data), 20)))
     backwards = max(1, round(min(len(data) / len(grown), 20)))

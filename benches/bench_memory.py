@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hlofast
-from harness import CHECKOUT, Figure, Record, geometric_mean
+from harness import CHECKOUT, Figure, Record, geometric_mean, say
 from texts import Text, dumps, seed
 
 
@@ -49,6 +49,7 @@ def bench_memory(record: Record) -> None:
 def bench_allocator(record: Record) -> None:
     """`nbytes` is what the allocator was asked for."""
     texts = [text for text in [seed(), *dumps()] if text][:12]
+    say("building a program that counts allocations (cargo, release profile)")
     command = ["cargo", "run", "--quiet", "--release", "--package", "hlofast"]
     output = subprocess.check_output(
         [*command, "--example", "memory", "--", *(str(text.path) for text in texts)],

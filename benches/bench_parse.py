@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import hlofast
 from harness import Figure, Record, against, checksum, geometric_mean, interleave
 from texts import Text, dumps, seed
+from work import plain, strict, with_columns
 
 CHECKSUMS = Path(__file__).with_name("checksums.json")
 SEED = seed()
@@ -19,23 +19,6 @@ QUICK = (
     "cpu_dense_scanned.before", "cpu_dense_scanned.after", "cpu_collectives.before.short",
     "tpu_mixture.before", "tpu_dense_scanned_wide.after", "cpu_optimizers.after.bare",
 )  # fmt: skip
-
-
-def plain(data: bytes) -> Any:
-    return hlofast.loads(data, threads=1)
-
-
-def with_columns(data: bytes) -> Any:
-    """Every column, the users among them."""
-    module = hlofast.loads(data, threads=1)
-    for name in module.columns:
-        module.columns[name]
-    return module
-
-
-def strict(data: bytes) -> Any:
-    """Every value of every attribute is decoded and checked."""
-    return hlofast.loads(data, threads=1, strict=True)
 
 
 def graph_database(text: str) -> Any:

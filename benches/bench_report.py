@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import Figure, Record, against, seconds
+from harness import Figure, Record, against, say, seconds
 from texts import generated, seed
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
@@ -28,6 +28,7 @@ def bench_report(benchmark: Any, record: Record, quick: bool, tmp_path: Path) ->
 
     text = seed() or generated("instructions", 10_000)
     benchmark.group = f"report of {text.name}"
+    say(f"report of {text.name}")
     times = against(benchmark, lambda: write(text.path), {}, 2 if quick else 7, turns=1)["ours"]
     size = page.stat().st_size
     what = f"report: the command, {text.name.replace('_', ' ')}"
@@ -38,6 +39,7 @@ def bench_report(benchmark: Any, record: Record, quick: bool, tmp_path: Path) ->
     record.details.append({"text": text.name, "bytes": size} | times.facts())
     count = 100_000 if quick else 1_000_000
     large = generated("instructions", count)
+    say(f"report of {large.name}, and its page in a browser")
     best = min(seconds(lambda: write(large.path)) for _ in range(1 if quick else 2))
     record.figures.append(
         Figure(f"report: the command, {count:,} instructions", best, "s", at_most=20)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import scan_dumps
-from harness import CHECKOUT, Figure, Record, bare_python, interleave
+from harness import CHECKOUT, Figure, Record, bare_python, interleave, say
 from texts import CACHE
 
 sys.path.insert(0, str(CHECKOUT / "tests"))
@@ -59,6 +59,7 @@ def trees(quick: bool) -> Iterator[list[Tree]]:
     """Two directories, the first with a quarter of the programs of the second."""
     root = CACHE / "scan"
     shutil.rmtree(root, ignore_errors=True)
+    say("making the directories to scan")
     texts = fixture_texts()
     if quick:
         made = [grow(root / name, texts, hosts=1, passes=2) for name in ("small", "large")]
@@ -142,7 +143,8 @@ def bench_scan(
     seconds: dict[str, list[float]] = {"two": [], "one": [], "one worker": []}
     peers: list[float] = []
     sample = 0
-    for _ in range(rounds):
+    for turn in range(rounds):
+        say(f"scanning {len(tree.expected)} files, then XLA's parser, turn {turn + 1} of {rounds}")
         seconds["two"].append(scan(tree.root, 2, "large"))
         seconds["one"].append(scan(tree.root, 1, "one", processors=1))
         seconds["one worker"].append(scan(tree.root, 1, "one"))

@@ -10,6 +10,8 @@ import pytest
 # XLA's parser needs no device; without this JAX would look for one.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import texts
+import work
 from harness import BENCHES, Record
 
 records: dict[str, Record] = {}
@@ -17,9 +19,41 @@ failed: set[str] = set()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--dumps", type=Path, action="append", default=[], metavar="PATH",
+        help="time the quick set on this file, or on the largest modules below this folder",
+    )  # fmt: skip
+    # For run.py.
     parser.addoption("--quick", action="store_true", help="few rounds, fewer texts")
     parser.addoption("--results", type=Path, default=BENCHES / "results")
     parser.addoption("--accept", action="store_true", help="write the checksums found")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest looks for its configuration above all words that could be paths, a FOLDER among them.
+    if config.getoption("--dumps") and config.inipath != BENCHES / "pytest.ini":
+        raise pytest.UsageError("write --dumps=PATH, with '='")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each bench of the quick set that takes a text runs on each of them."""
+    if "text" in metafunc.fixturenames and metafunc.module.__name__ == "quick":
+        paths = metafunc.config.getoption("--dumps")
+        try:
+            found = texts.chosen(paths) if paths else texts.committed()
+        except OSError as error:
+            raise pytest.UsageError(str(error)) from None
+        metafunc.parametrize("text", found, ids=[text.name for text in found])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(
+    report: pytest.TestReport, config: pytest.Config
+) -> tuple[str, str, str] | None:
+    """Seconds instead of the word PASSED in verbose output."""
+    if report.when == "call" and report.passed and config.get_verbosity() > 0:
+        return "passed", ".", f"{report.duration:.1f} s"
+    return None
 
 
 @pytest.fixture
@@ -35,10 +69,16 @@ def record(request: pytest.FixtureRequest) -> Record:
 
 @pytest.fixture(scope="session")
 def xla_parse() -> Callable[[str], Any]:
-    """XLA's parser, as jaxlib ships it."""
-    from jaxlib import _hlo
+    """XLA's parser; what compares with it is skipped where jaxlib is not installed."""
+    pytest.importorskip("jaxlib", reason="jaxlib is not installed: nothing to compare with")
+    return work.xla_parser()
 
-    return _hlo.hlo_module_from_text
+
+@pytest.fixture(scope="session")
+def xla_cost() -> Callable[[Any], dict[str, float]]:
+    """XLA's cost analysis, with the sizes of its CPU client."""
+    pytest.importorskip("jaxlib", reason="jaxlib is not installed: nothing to compare with")
+    return work.xla_cost_analysis()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,6 +26,16 @@ Work = Callable[[], object]
 Clock = Callable[[], float]
 
 
+_began = time.perf_counter()
+
+
+def say(what: str) -> None:
+    """Prints what the full run is about to do. Tests of the quick set capture it."""
+    print(
+        f"\n  [{time.perf_counter() - _began:5.0f} s] {what} ", end="", file=sys.stderr, flush=True
+    )
+
+
 @dataclass(frozen=True)
 class Figure:
     """One measured number beside the asked one."""

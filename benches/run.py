@@ -1,13 +1,15 @@
-"""Runs the benches and writes their results, checksums and the table of the README.
+"""Runs the full set of benches; writes their results, checksums and the tables of both READMEs.
 
     python benches/run.py [--quick] [--accept] [NAME...]
 
-Needs the package with its extra: `pip install '.[bench]'`. NAME is one of the bench_NAME.py; none
-means all. `--quick` takes minutes off, and its results go to benches/.cache. `--accept` records
-the checksums it finds instead of comparing.
+Needs `pip install '.[bench-full]'` and makes its dumps first, once, in about 10 minutes. NAME is
+one of the bench_NAME.py; none means all, which takes about 15 minutes. `--quick` takes fewer
+rounds and texts, and its results go to benches/.cache. `--accept` records the checksums it finds
+instead of comparing. The quick set is another one: `pytest benches`.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 BENCHES = Path(__file__).resolve().parent
+NEEDED = ("jax", "jaxlib", "flax", "optax", "xprof", "pytest_benchmark")
 NAMES = sorted(path.stem.removeprefix("bench_") for path in BENCHES.glob("bench_*.py"))
 
 
@@ -26,11 +29,18 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
         parser.error(f"no bench {', '.join(unknown)}")
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        parser.error(
+            f"{', '.join(missing)} not installed: pip install '.[bench-full]'; "
+            "the quick set needs less: pip install '.[bench]' && pytest benches"
+        )
     results = BENCHES / (".cache/quick" if arguments.quick else "results")
     # The installed package is measured, not the checkout.
     os.chdir(BENCHES)
     sys.path.insert(0, str(BENCHES))
+    # Verbose and uncaptured: what is made, which bench runs, and its seconds.
     status = pytest.main([
+        "-v", "-s", "-o", "console_output_style=classic",
         *(str(BENCHES / f"bench_{name}.py") for name in arguments.names or NAMES),
         "--config-file", str(BENCHES / "pytest.ini"), "--results", str(results),
         *(["--quick"] if arguments.quick else []), *(["--accept"] if arguments.accept else []),

@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-BENCHES = Path(__file__).resolve().parent
+from harness import BENCHES, say
+
 OUT = BENCHES / ".cache" / "scan_dumps"
 EIGHT = "v5e:2x4/2x4"
 
@@ -52,6 +53,7 @@ def missing() -> list[tuple[str, str]]:
 def folders() -> list[Path]:
     """The folders of all programs; made first if some are not there."""
     if missing():
+        say(f"dumping {len(missing())} programs with JAX, once, minutes: {OUT}")
         subprocess.run([sys.executable, __file__], check=True)
     return [folder_of(*each) for each in PROGRAMS]
 

@@ -1,4 +1,4 @@
-"""The texts that the benches read: a seed, real dumps, generated ones."""
+"""The texts that the benches read: committed dumps, one's own, a seed, generated ones."""
 
 import json
 import os
@@ -9,10 +9,22 @@ from functools import cache
 from pathlib import Path
 
 import generate
-from harness import BENCHES, CHECKOUT
+import hlofast
+from harness import BENCHES, CHECKOUT, say
 
 CACHE = BENCHES / ".cache"
 DUMPS = CACHE / "dumps"
+FIXTURES = CHECKOUT / "tests" / "fixtures"
+COMMITTED = {
+    "llm_70b_256_chips": "sharded/decoder_v5e_256.txt.gz",
+    "llm_7b_offloaded": "sharded/offload_v5e_16.txt.gz",
+    "llm_8_cpus": "sharded/decoder_cpu_8.txt.gz",
+    "before_optimizations": "dumps/cpu_dense.before.txt.gz",
+    "small_train_step": "train_step.after_optimizations.txt",
+}
+"""The texts of the quick set: from 0.1 to 2.7 MB, TPU and CPU, before and after XLA's passes."""
+MOST = 6
+"""Of the modules in a folder, so that the quick set stays quick."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +34,45 @@ class Text:
     name: str
     path: Path
     instructions: int | None = None
+    own: bool = False
 
     def read(self) -> bytes:
+        """The module's text: decompressed, found in a page or translated from a protobuf."""
+        if self.own or self.path.suffix != ".txt":
+            return _text(self.path)
         return self.path.read_bytes()
+
+    def size(self) -> int:
+        return len(self.read())
+
+    def label(self) -> str:
+        return f"{self.name}, {self.size() / 1e6:.1f} MB"
+
+
+@cache
+def _text(path: Path) -> bytes:
+    return hlofast.load(path).to_text(form="original").encode()
+
+
+def committed() -> list[Text]:
+    """Dumps of the repository."""
+    return [Text(name, FIXTURES / path) for name, path in COMMITTED.items()]
+
+
+def chosen(paths: list[Path]) -> list[Text]:
+    """The files named, and the largest modules below the folders named."""
+    texts = []
+    for path in paths:
+        if path.is_file():
+            texts.append(Text(path.name, path, own=True))
+            continue
+        found = hlofast.scan(path, tables=["modules"])
+        files = [Path(row["path"]) for row in found.files if row["status"] == "read"]
+        largest = sorted(files, key=lambda file: (-len(_text(file)), str(file)))[:MOST]
+        texts += [Text(str(file.relative_to(path)), file, own=True) for file in largest]
+    if not texts:
+        raise FileNotFoundError(f"no HLO modules below {', '.join(map(str, paths))}")
+    return texts
 
 
 def seed() -> Text | None:
@@ -38,7 +86,8 @@ def seed() -> Text | None:
 def dumps() -> tuple[Text, ...]:
     """The dumps of the index; made first (it takes minutes) if they are not there."""
     if not (DUMPS / "index.json").exists():
-        script = CHECKOUT / "tests" / "fixtures" / "make_dumps.py"
+        say(f"compiling programs with JAX for 42 dumps, once, about 4 minutes: {DUMPS}")
+        script = FIXTURES / "make_dumps.py"
         subprocess.run([sys.executable, script, "--out", DUMPS], check=True)
     index = json.loads((DUMPS / "index.json").read_text())
     return tuple(
@@ -53,6 +102,7 @@ def generated(kind: str, size: int) -> Text:
     path = folder / f"{kind}_{size}.txt"
     source = Path(generate.__file__).stat().st_mtime
     if not path.exists() or path.stat().st_mtime < source:
+        say(f"writing the generated text {path.stem}")
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             file.writelines(generate.KINDS[kind](size))

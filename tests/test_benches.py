@@ -1,7 +1,11 @@
-"""The recorded results of the benches, the table made from them, and the texts they generate."""
+"""The quick benches run; the tables show the recorded results; texts have the size asked for."""
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -22,13 +26,69 @@ def bench_module(name: str) -> ModuleType:
     return module
 
 
+bench_module("rows")
 table = bench_module("table")
 generate = bench_module("generate")
 
 
-def test_readme_shows_the_recorded_results():
-    readme = table.README.read_text()
-    assert readme == table.with_table(readme, table.load())
+def run_quick(folder: Path, *arguments: str) -> str:
+    """What `pytest benches` prints in `folder`, in a process of its own as users run it."""
+    pytest.importorskip("pytest_benchmark")
+    command = [sys.executable, "-P", "-m", "pytest", str(CHECKOUT / "benches"), "-p", "no:xdist"]
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    done = subprocess.run(
+        [*command, *arguments], cwd=folder, env=own, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_quick_benches_run(tmp_path):
+    """Without jaxlib the rows of XLA are skipped, and the reason is shown."""
+    shown = run_quick(tmp_path, "--benchmark-disable")
+    assert "45 passed" in shown or ("34 passed, 11 skipped" in shown and "jaxlib is not" in shown)
+
+
+def test_quick_benches_take_own_dumps_and_compare_runs(tmp_path):
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    text = "HloModule m\n\nENTRY e {\n  ROOT x = f32[2] constant({1, 2})\n}"
+    (folder / "small.txt").write_text(text)
+    (folder / "notes.txt").write_text("no module\n")
+    (folder / "newer.txt").write_text(text.replace("constant({1, 2})", "opcode_of_tomorrow()"))
+    arguments = (f"--dumps={folder}", "-k", "bench_parse", "--benchmark-max-time=0.001")
+    run_quick(tmp_path, *arguments, "--benchmark-save=old")
+    shown = run_quick(tmp_path, *arguments, "--benchmark-compare")
+    assert "bench_parse[small.txt-hlofast] (NOW)" in shown
+    assert "bench_parse[small.txt-hlofast] (0001_old)" in shown
+    (saved,) = (tmp_path / ".benchmarks").rglob("0001_old.json")
+    rows = json.loads(saved.read_text())["benchmarks"]
+    peers = {"xla"} if importlib.util.find_spec("jaxlib") else set()
+    small, newer = (
+        [row for row in rows if row["group"] == f"parse: {name}, 0.0 MB"]
+        for name in ("small.txt", "newer.txt")
+    )
+    assert {row["params"]["who"] for row in small} == {"hlofast", "hlofast_strict"} | peers
+    assert [row["params"]["who"] for row in newer] == ["hlofast"]
+    assert "strict parsing refuses newer.txt: " in shown
+    assert "XLA does not read newer.txt: " in shown or not peers
+    for row in small:
+        assert row["extra_info"]["bytes"] == len(text)
+        rate = len(text) / 1e6 / row["stats"]["min"]
+        assert row["extra_info"]["MB/s"] == pytest.approx(rate, abs=0.01)
+
+
+def test_pages_show_the_recorded_results():
+    for path, text in table.pages().items():
+        assert path.read_text() == text
+
+
+def test_every_recorded_figure_has_words_of_its_own():
+    results = {result["name"]: result for result in table.load()}
+    assert results.keys() == {section.result for section in table.SECTIONS}
+    for section in table.SECTIONS:
+        for row, figure in table.matched(section, results[section.result]):
+            assert row in section.rows, figure["what"]
 
 
 def test_results_say_where_when_and_of_what():
@@ -51,18 +111,21 @@ def test_results_judge_their_figures_truly():
             assert figure["met"] == met, figure["what"]
 
 
-def test_table_marks_what_was_missed():
+def test_table_names_what_is_open():
+    """Figures without a row of their own keep their recorded words."""
     figure = {"what": "w", "unit": "×", "at_least": 2, "at_most": None, "note": ""}
     run = {
-        "name": "n", "date": "d", "commit": "c", "machine": {"cpu": "p", "cores": 2},
-        "versions": {"python": "3"},
+        "name": "startup", "date": "d", "commit": "c", "machine": {"cpu": "p", "cores": 2},
+        "versions": {"python": "3"}, "details": [],
     }  # fmt: skip
     shown = [figure | {"measured": 1.5, "met": False}, figure | {"measured": 25, "met": True}]
     text = table.table([run | {"figures": shown}])
-    assert "| w | ≥ 2 | 1.50× (missed) |" in text
-    assert "| w | ≥ 2 | 25.0× |" in text
+    assert "| w |  |  | 1.50× | ≥ 2× | **open** |" in text
+    assert "| w |  |  | 25.0× | ≥ 2× | yes |" in text
+    assert text.startswith("1 of 2 targets are not met and are open:\n\n* Start of a process: w:")
+    assert "1 of 2 targets are open" in table.front_table([run | {"figures": shown}])
     with pytest.raises(ValueError, match="lacks"):
-        table.with_table("no markers", [])
+        table.between("no markers", "text")
 
 
 @pytest.mark.parametrize(
