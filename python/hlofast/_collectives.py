@@ -52,7 +52,7 @@ MESH_SOURCES = {
 }
 """Where a mesh comes from, in words."""
 _SHARE = Field("ratio", "share", "Its part of all wire bytes.", nullable=True)
-_KEY = Field("text", "key", "The value that the row is about.", label="key", nullable=True)
+_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
 _SHOWN = (
     "name",
     "kind",
@@ -103,14 +103,10 @@ class Collectives(Result, Table):
         Field("count", "collectives", "Collectives, each once however it is written."),
         Field("count", "executions", "Executions of all collectives in one step.", label="calls"),
         Field("bytes", "payload", "Payload of all executions, as far as it is known."),
-        Field(
-            "bytes",
-            "wire_bytes",
-            "Bytes that each device sends in all executions, as far as they are known.",
-            label="wire bytes",
-        ),
+        Field("bytes", "wire_bytes",
+              "Bytes that each device sends in all executions, as far as they are known."),
         Field("count", "host_transfers", "Transfers between device and host.", label="host"),
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

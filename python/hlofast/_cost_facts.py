@@ -28,7 +28,7 @@ FACTS = (
     Field("text", "bytes_model", "What counts as a byte that is moved.", label="bytes are"),
     Field("count", "matmuls", "Matrix products and convolutions, each instruction once."),
     Field("flops", "matmul_flops", "FLOPs of matmuls and convolutions.", label="matmul FLOP"),
-    Field("ratio", "matmul_share", "Their part of all FLOPs.", label="matmul share"),
+    Field("ratio", "matmul_share", "Their part of all FLOPs."),
     Field("seconds", "step_seconds", "How long a step took.", label="step"),
     Field("number", "peak_flops", "Peak of a device in FLOP per second.", label="peak FLOP/s"),
     Field("count", "num_devices", "Devices that the FLOPs were divided among.", label="devices"),

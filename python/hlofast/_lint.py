@@ -141,28 +141,15 @@ class Findings(Result):
     FACTS = (
         Field("word", "status", "How far the compiler has come."),
         Field("count", "findings", "Findings."),
-        Field(
-            "number",
-            "min_share",
-            "Least share at stake: of the payload or wire bytes of all collectives, or of the "
-            "FLOPs of all matrix products.",
-        ),
-        Field(
-            "number",
-            "min_replicated_share",
-            "Least share of the bytes of all parameters that sharding replicated ones saves.",
-        ),
-        Field(
-            "number",
-            "overlap_flops_per_byte",
-            "FLOPs between start and end, for each byte sent, that count as overlap.",
-        ),
-        Field(
-            "number",
-            "order_flops_per_byte",
-            "How many FLOPs a byte counts in the order of the findings.",
-        ),
-    )
+        Field("number", "min_share", "Least share at stake: of the payload or wire bytes of all "
+              "collectives, or of the FLOPs of all matrix products."),
+        Field("number", "min_replicated_share",
+              "Least share of the bytes of all parameters that sharding replicated ones saves."),
+        Field("number", "overlap_flops_per_byte",
+              "FLOPs between start and end, for each byte sent, that count as overlap."),
+        Field("number", "order_flops_per_byte",
+              "How many FLOPs a byte counts in the order of the findings."),
+    )  # fmt: skip
     CODES = CODES
     """The names of all findings."""
     RULES = RULES

@@ -49,17 +49,7 @@ _ACCOUNT = (
     Field("bytes", "bytes", "How much it takes."),
 )
 _GROUPED = ("values", "bytes", "share")
-_SHOWN = (
-    "value",
-    "bytes",
-    "share",
-    "class",
-    "first_step",
-    "last_step",
-    "phase",
-    "shape",
-    "origin",
-)
+_SHOWN = ("value", "bytes", "share", "class", "first_step", "last_step", "phase", "shape", "origin")
 _ON_DEVICE = ("argument", "output", "alias", "constant", "heap")
 _ON_HOST = ("host_argument", "host_output", "host_alias")
 """What `Memory.xla` accounts for, without `_size_in_bytes`."""
@@ -136,41 +126,27 @@ class Memory(Result):
 
     VERB = "memory"
     FACTS = (
-        Field("bytes", "live_peak", "The most bytes alive at once.", label="live peak"),
-        Field("name", "at", "The instruction that runs at the peak.", label="at"),
+        Field("bytes", "live_peak", "The most bytes alive at once."),
+        Field("name", "at", "The instruction that runs at the peak."),
         Field("count", "steps", "Steps of the schedule."),
-        Field(
-            "bytes",
-            "xla_peak",
-            "The peak as `compiled.memory_analysis()` of a TPU program counts it.",
-            label="XLA peak",
-        ),
-        Field(
-            "bytes", "allocated", "What XLA's allocator took, as its file says.", label="allocated"
-        ),
-        Field(
-            "bytes",
-            "fragmentation",
-            "What the allocator took beyond the XLA peak.",
-            signed=True,
-        ),
+        Field("bytes", "xla_peak",
+              "The peak as `compiled.memory_analysis()` of a TPU program counts it.",
+              label="XLA peak"),
+        Field("bytes", "allocated", "What XLA's allocator took, as its file says."),
+        Field("bytes", "fragmentation", "What the allocator took beyond the XLA peak.",
+              signed=True),
         Field("path", "allocation_file", "The file that says so.", label="allocated in"),
-        Field("text", "largest", "The largest value alive at the peak.", label="largest"),
-        Field("bytes", "largest_bytes", "Bytes of the largest value.", label="largest bytes"),
-        Field(
-            "bytes",
-            "next_peak",
-            "The peak if the buffer of the largest value went.",
-            label="next peak",
-        ),
-        Field("name", "next_peak_at", "The instruction that runs there.", label="next peak at"),
+        Field("text", "largest", "The largest value alive at the peak."),
+        Field("bytes", "largest_bytes", "Bytes of the largest value."),
+        Field("bytes", "next_peak", "The peak if the buffer of the largest value went."),
+        Field("name", "next_peak_at", "The instruction that runs there."),
         Field("word", "rule", "By which rule values share memory."),
         Field("word", "sizes", "Which sizes count: device (tiles, padding) or logical."),
         Field("word", "backend", "The backend whose sizes of shapes are meant."),
-        Field("text", "memory_space", "The memory space, by its number.", label="memory space"),
+        Field("text", "memory_space", "The memory space, by its number."),
         Field("word", "constants", "How long constants stay: last_use or program."),
         Field("word", "schedule", "The order: text, post_order or list.", label="order"),
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

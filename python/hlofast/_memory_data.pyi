@@ -7,13 +7,7 @@ from hlofast._core import Column, Field, Module, TextColumn
 _Columns = list[tuple[Field, Column | TextColumn]]
 
 def _memory(
-    module: Module,
-    *,
-    rule: str,
-    sizes: str,
-    constants: str,
-    space: int | None,
-    schedule: str,
+    module: Module, *, rule: str, sizes: str, constants: str, space: int | None, schedule: str
 ) -> MemoryData:
     """Analyses the memory of `module`. `space` is a number, or None for all memory spaces."""
 

@@ -42,7 +42,7 @@ _FIGURES = (
     Field("number", "value", "The number."),
 )
 _KEPT_AS = (
-    Field("name", "kept_as", "The value that is kept.", label="kept as", nullable=True),
+    Field("name", "kept_as", "The value that is kept.", nullable=True),
     Field("text", "kept_index", "Which part of its result; {} for all.", nullable=True),
     Field("bytes", "kept_bytes", "Bytes that are kept.", label="kept", nullable=True),
 )
@@ -504,14 +504,7 @@ class Remat(Result):
         return text if self.fits is None else f"{text}, and it does not fit"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return remat, (
-            self.module,
-            self.hbm,
-            self.device,
-            self.mesh,
-            self._rules,
-            self._rule,
-        )
+        return remat, (self.module, self.hbm, self.device, self.mesh, self._rules, self._rule)
 
     def __repr__(self) -> str:
         counts = ", ".join(

@@ -69,7 +69,7 @@ MEASURED = "measurements"
 KEYS = tuple(_KEYS)
 """What `Time.by` takes."""
 _SHARE = Field("ratio", "share", "The part of all seconds in the table.", nullable=True)
-_KEY = Field("text", "key", "The value that the row is about.", label="key", nullable=True)
+_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
 _PARTS = (
     Field("word", "part", "Compute, memory, other, or exposed: waiting for collectives."),
     Field("axes", "axes", "The mesh axes of the collectives waited for.", nullable=True),
@@ -106,12 +106,8 @@ class Time(Result):
     FACTS = (
         Field("name", "device", "The chip that the module was timed for."),
         Field("word", "estimates", "Whose seconds of instructions count."),
-        Field(
-            "word",
-            "collective_model",
-            "Whose seconds of collectives count: a model, or measurements.",
-            label="collectives",
-        ),
+        Field("word", "collective_model",
+              "Whose seconds of collectives count: a model, or measurements.", label="collectives"),
         Field("text", "mesh", "The mesh whose axes are named."),
         Field("word", "mesh_source", "Where the mesh comes from.", label="mesh from"),
         Field("seconds", "step_seconds", "One run of the module, as scheduled.", label="step"),
@@ -120,32 +116,18 @@ class Time(Result):
         Field("ratio", "hfu", "The same with what is computed again.", label="HFU"),
         Field("ratio", "matmul_mfu", "MFU of matrix products alone.", label="matmul MFU"),
         Field("ratio", "matmul_hfu", "HFU of matrix products alone.", label="matmul HFU"),
-        Field(
-            "number",
-            "peak_flops",
-            "Peak FLOP per second of one JAX device for 16-bit floats.",
-            label="peak FLOP/s",
-        ),
+        Field("number", "peak_flops", "Peak FLOP per second of one JAX device for 16-bit floats.",
+              label="peak FLOP/s"),
         Field("count", "num_devices", "Devices that the FLOPs are divided by.", label="devices"),
-        Field(
-            "seconds",
-            "compiler_seconds",
-            "The compiler's estimates of the instructions that have one.",
-            label="compiler estimate",
-        ),
-        Field(
-            "seconds",
-            "compared_seconds",
-            "The seconds of the same instructions here.",
-            label="same instructions here",
-        ),
-        Field(
-            "count",
-            "compiler_instructions",
-            "How many instructions have an estimate of the compiler.",
-            label="instructions compared",
-        ),
-    )
+        Field("seconds", "compiler_seconds",
+              "The compiler's estimates of the instructions that have one.",
+              label="compiler estimate"),
+        Field("seconds", "compared_seconds", "The seconds of the same instructions here.",
+              label="same instructions here"),
+        Field("count", "compiler_instructions",
+              "How many instructions have an estimate of the compiler.",
+              label="instructions compared"),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -514,12 +496,7 @@ def time(
 
     def timed(measured: list[tuple[int, float]] | None) -> _core.TimeData:
         return _core._time(
-            module,
-            parts,
-            mesh=mesh,
-            estimates=estimates,
-            model=model,
-            measured=measured,
+            module, parts, mesh=mesh, estimates=estimates, model=model, measured=measured
         )
 
     data = timed(None)

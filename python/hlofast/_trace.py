@@ -59,14 +59,11 @@ class Trace(Result):
             for field in _time.Time.FACTS
             if field.name in ("device", "mesh", "step_seconds", "bound")
         ),
-        Field("bytes", "live_peak", "The most bytes alive at once.", label="live peak"),
-        Field(
-            "count",
-            "not_played",
-            "Calls that are shown as a whole, since the trace would be too large otherwise.",
-            label="calls as a whole",
-        ),
-    )
+        Field("bytes", "live_peak", "The most bytes alive at once."),
+        Field("count", "not_played",
+              "Calls that are shown as a whole, since the trace would be too large otherwise.",
+              label="calls as a whole"),
+    )  # fmt: skip
 
     def __init__(self, time: Time, data: _core.TraceData, live_bytes_unknown: str | None) -> None:
         self.time = time

@@ -92,7 +92,7 @@ class Check(Result):
 
     VERB = "check"
     FACTS = (
-        Field("text", "declared_by", "Who declared what is compared.", label="declared by"),
+        Field("text", "declared_by", "Who declared what is compared."),
         Field("text", "mesh", "The mesh that was declared."),
         Field("flag", "ok", "Whether nothing is an error."),
         Field("count", "error", "What must not be.", label="errors"),

@@ -67,14 +67,9 @@ class Scan(Result):
         Field("count", "failed", "Files that could not be read in this scan.", adds_up=True),
         Field("count", "skipped", "Files that hold nothing to read.", adds_up=True),
         Field("count", "unchanged", "Files whose rows the dataset already has.", adds_up=True),
-        Field(
-            "count",
-            "failed_before",
-            "Unchanged files that could not be read in an earlier scan.",
-            label="failed before",
-            adds_up=True,
-        ),
-    )
+        Field("count", "failed_before",
+              "Unchanged files that could not be read in an earlier scan.", adds_up=True),
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -196,12 +196,7 @@ class Found:
 
     def describe(self) -> dict[str, Any]:
         """The fields that open the JSON form of a module."""
-        return {
-            "path": self.path,
-            "line": self.line,
-            "label": self.label,
-            "name": self.module.name,
-        }
+        return {"path": self.path, "line": self.line, "label": self.label, "name": self.module.name}
 
 
 class Failures:

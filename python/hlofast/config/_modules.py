@@ -345,10 +345,7 @@ def _input_linear(builder: Builder, name: str, settings: dict[str, Any]) -> None
     (heads,), leading = settings["shape"], settings.get("leading", ())
     features = ((heads * (leading[0] if leading else 1), _output_axes(layer)),)
     builder.value(
-        settings["key"],
-        (*features, (builder.setting("depth"), ())),
-        is_product=True,
-        is_whole=True,
+        settings["key"], (*features, (builder.setting("depth"), ())), is_product=True, is_whole=True
     )
 
 

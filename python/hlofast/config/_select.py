@@ -37,28 +37,23 @@ _RULES = (
     _SELECTOR,
     Field("text", "mesh_shape", "The mesh shape that the rule makes.", nullable=True),
     Field("text", "modifiers", "The classes of its modifiers, in order, joined by `,`."),
-    Field(
-        "text",
-        "instances",
-        "The names that match, joined by `,`; absent if there are too many to list.",
-        nullable=True,
-    ),
-)
+    Field("text", "instances",
+          "The names that match, joined by `,`; absent if there are too many to list.",
+          nullable=True),
+)  # fmt: skip
 _CHANGES = (
     Field("path", "path", "The value in the config."),
-    Field(
-        "text", "before", "The value before, as printed; absent if there was none.", nullable=True
-    ),
+    Field("text", "before", "The value before, as printed; absent if there was none.",
+          nullable=True),
     Field("text", "after", "The value after, as printed; absent if there is none.", nullable=True),
     Field("text", "why", "The rule, and the modifier, that changed it."),
-)
+)  # fmt: skip
 _NOTES = (
     Field("word", "kind", "What the note is about."),
-    Field(
-        "path", "path", "The place in the config; absent if it is about all of it.", nullable=True
-    ),
+    Field("path", "path", "The place in the config; absent if it is about all of it.",
+          nullable=True),
     Field("text", "text", "What is to be known."),
-)
+)  # fmt: skip
 _NEAR = (
     _RULE,
     _SELECTOR,
