@@ -54,21 +54,9 @@ MESH_SOURCES = {
 _SHARE = Field("ratio", "share", "Its part of all wire bytes.", nullable=True)
 _KEY = Field("text", "key", "The value that the row is about.", nullable=True)
 _SHOWN = (
-    "name",
-    "kind",
-    "axes",
-    "shift",
-    "network",
-    "moved",
-    "tensor",
-    "payload",
-    "multiplicity",
-    "is_lower_bound",
-    "peeled_from",
-    "total_wire_bytes",
-    "phase",
-    "source",
-)
+    "name", "kind", "axes", "shift", "network", "moved", "tensor", "payload", "multiplicity",
+    "is_lower_bound", "peeled_from", "total_wire_bytes", "phase", "source",
+)  # fmt: skip
 _ALPA = (
     Field("word", "counter", "What is counted."),
     Field("count", "instructions", "Instructions that count."),

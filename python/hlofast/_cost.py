@@ -127,15 +127,8 @@ class Cost(Result):
     """
 
     __slots__ = (
-        "_columns",
-        "_data",
-        "_matmuls",
-        "_peak_flops",
-        "_scopes",
-        "_totals",
-        "module",
-        "xla",
-    )
+        "_columns", "_data", "_matmuls", "_peak_flops", "_scopes", "_totals", "module", "xla",
+    )  # fmt: skip
 
     VERB = "cost"
     FACTS = FACTS

@@ -56,18 +56,9 @@ class Diff(Result):
     """
 
     __slots__ = (
-        "_causes",
-        "_changes",
-        "_costs",
-        "_data",
-        "_options",
-        "_pairs",
-        "_peaks",
-        "_rules",
-        "after",
-        "before",
-        "mesh",
-    )
+        "_causes", "_changes", "_costs", "_data", "_options", "_pairs", "_peaks", "_rules", "after",
+        "before", "mesh",
+    )  # fmt: skip
 
     VERB = "diff"
     FACTS = (

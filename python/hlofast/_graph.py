@@ -55,15 +55,8 @@ class Graph(Result):
     """
 
     __slots__ = (
-        "_edges",
-        "_namespaces",
-        "_nodes",
-        "around",
-        "computation",
-        "depth",
-        "inside",
-        "module",
-    )
+        "_edges", "_namespaces", "_nodes", "around", "computation", "depth", "inside", "module",
+    )  # fmt: skip
 
     VERB = "graph"
     FACTS = (

@@ -50,22 +50,10 @@ class Finding:
     """
 
     __slots__ = (
-        "bytes",
-        "bytes_are",
-        "code",
-        "figures",
-        "flops",
-        "instructions",
-        "is_lower_bound",
-        "message",
-        "names",
-        "phases",
-        "places",
-        "provenance",
-        "remedy",
-        "source_file",
+        "bytes", "bytes_are", "code", "figures", "flops", "instructions", "is_lower_bound",
+        "message", "names", "phases", "places", "provenance", "remedy", "source_file",
         "source_line",
-    )
+    )  # fmt: skip
 
     def __init__(self, module: Module, found: dict[str, Any]) -> None:
         self.code: str = found["code"]

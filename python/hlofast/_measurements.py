@@ -12,15 +12,9 @@ if TYPE_CHECKING:
 
 _FIELDS = ("kind", "group_size", "bytes", "seconds")
 _KINDS = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-    "send-recv",
-)
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all",
+    "collective-permute", "collective-broadcast", "send-recv",
+)  # fmt: skip
 _CLASSES = {
     ("alpa.mesh_profiling", "ProfilingResultDatabase"),
     ("alpa.mesh_profiling", "MeshProfilingResult"),

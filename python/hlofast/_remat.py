@@ -92,18 +92,9 @@ class Remat(Result):
     """
 
     __slots__ = (
-        "_cost",
-        "_data",
-        "_plan",
-        "_rule",
-        "_rules",
-        "_statements",
-        "_tables",
-        "device",
-        "hbm",
-        "mesh",
-        "module",
-    )
+        "_cost", "_data", "_plan", "_rule", "_rules", "_statements", "_tables", "device", "hbm",
+        "mesh", "module",
+    )  # fmt: skip
 
     VERB = "remat"
     FACTS = (

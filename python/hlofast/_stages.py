@@ -51,15 +51,9 @@ class Boundary:
     """What the first forward section receives for each micro-batch, from `Stages.boundary`."""
 
     __slots__ = (
-        "cut",
-        "flops",
-        "input_bytes",
-        "inputs",
-        "is_partial",
-        "received",
-        "received_bytes",
+        "cut", "flops", "input_bytes", "inputs", "is_partial", "received", "received_bytes",
         "section",
-    )
+    )  # fmt: skip
 
     def __init__(self, module: Module, found: dict[str, Any]) -> None:
         self.section: str = found["section"]

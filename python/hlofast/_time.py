@@ -91,16 +91,9 @@ class Time(Result):
     """
 
     __slots__ = (
-        "_collectives",
-        "_data",
-        "_mesh",
-        "_step",
-        "_utilization",
-        "collective_model",
-        "device",
-        "estimates",
-        "module",
-    )
+        "_collectives", "_data", "_mesh", "_step", "_utilization", "collective_model", "device",
+        "estimates", "module",
+    )  # fmt: skip
 
     VERB = "time"
     FACTS = (

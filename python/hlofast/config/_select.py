@@ -69,17 +69,9 @@ class EffectiveConfig:
     """
 
     __slots__ = (
-        "changes",
-        "config",
-        "devices",
-        "instance",
-        "mesh",
-        "near",
-        "notes",
-        "rule",
-        "selector",
+        "changes", "config", "devices", "instance", "mesh", "near", "notes", "rule", "selector",
         "source",
-    )
+    )  # fmt: skip
 
     source: Config
     """The config before."""
