@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from hlofast import _text
 from hlofast._core import Field
 from hlofast._matmuls import unknown_products
-from hlofast._result import Fact, Note
+from hlofast._result import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,28 +35,25 @@ FACTS = (
     Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions alone.", label="matmul MFU"),
     Field("ratio", "matmul_hfu", "HFU of matmuls and convolutions alone.", label="matmul HFU"),
 )
-_BY_NAME = {field.name: field for field in FACTS}
 
 
-def facts(cost: Cost) -> tuple[Fact, ...]:
-    """The totals, in order."""
-    rows = [*_totals(cost), *_products(cost), *_utilization(cost)]
-    return tuple(Fact(_BY_NAME[name], value, how) for name, value, how in rows)
-
-
-def _totals(cost: Cost) -> Iterator[tuple[str, Any, str]]:
+def values(cost: Cost) -> Iterator[tuple[str, Any, str]]:
+    """The totals in order: name, value, provenance."""
     way = "as XLA's HloCostAnalysis" if cost.xla else "as executed"
     yield "way", way, "exact"
     yield "backend", cost.backend, "exact"
-    yield "flops", _finite(cost.flops), flops_provenance(cost)
+    # XLA's additions of 32-bit floats may end in infinity, as may shares of a tiny peak.
+    yield "flops", _text.finite(cost.flops), flops_provenance(cost)
     transcendentals = "bound" if cost.misses_flops else "exact"
-    yield "transcendentals", _finite(cost.transcendentals), transcendentals
+    yield "transcendentals", _text.finite(cost.transcendentals), transcendentals
     moved = "exact" if cost.xla else "bound" if cost.misses_bytes else "modelled"
-    yield "bytes_accessed", _finite(cost.bytes_accessed), moved
+    yield "bytes_accessed", _text.finite(cost.bytes_accessed), moved
     if not cost.xla:
         yield "bytes_read", cost.bytes_read, moved
         yield "bytes_written", cost.bytes_written, moved
         yield "bytes_model", MODEL, "modelled"
+    yield from _products(cost)
+    yield from _utilization(cost)
 
 
 def flops_provenance(cost: Cost) -> str:
@@ -95,12 +90,7 @@ def _utilization(cost: Cost) -> Iterator[tuple[str, Any, str]]:
         yield "num_devices", used.num_devices, "exact"
     how = "bound" if used.is_lower_bound else "modelled"
     for name in ("mfu", "hfu", "matmul_mfu", "matmul_hfu"):
-        yield name, _finite(getattr(used, name)), how
-
-
-def _finite(value: float) -> float | None:
-    """XLA's additions of 32-bit floats may end in infinity, as may shares of a tiny peak."""
-    return value if isfinite(value) else None
+        yield name, _text.finite(getattr(used, name)), how
 
 
 def notes(cost: Cost) -> Iterator[Note]:

@@ -9,7 +9,7 @@ from hlofast._cost import read_rules
 from hlofast._module import Module, load
 from hlofast._programs import Program, programs, reason, whole
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import counted
+from hlofast._text import counted, names
 from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
@@ -226,6 +226,5 @@ def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Pro
     named = f"no module {module!r}" if not matching else "several modules"
     if not found:
         raise ValueError(f"{folder}: no modules")
-    listed = ", ".join(one.key for one in (matching or found)[:20])
-    more = len(matching or found) - 20
-    raise ValueError(f"{folder}: {named}: {listed}" + (f" and {more} more" if more > 0 else ""))
+    listed = names([one.key for one in matching or found], most=20)
+    raise ValueError(f"{folder}: {named}: {listed}")

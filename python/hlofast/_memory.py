@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _core
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, column_of, of_rows, with_source
+from hlofast.table import Table, column_of, of_rows, shares, with_source
 
 TYPE_CHECKING = False  # The command line analyses memory; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -193,7 +193,6 @@ class Memory(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The peaks, what makes them, and by which rules they are counted."""
-        known = {field.name: field for field in self.FACTS}
         is_bound = bool(self._data.doubts()["unknown_sizes"])
         at, largest, allocated = self.at, self.without_largest(), self.allocated
         peak = self._account().get("peak_memory_in_bytes")
@@ -226,7 +225,7 @@ class Memory(Result):
             "schedule": self.schedule,
         }
         values += [(name, text, "configuration") for name, text in rules.items()]
-        return tuple(Fact(known[name], value, how) for name, value, how in values)
+        return self._facts(values)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -251,7 +250,7 @@ class Memory(Result):
         sizes = grouped.values("bytes")
         columns = [(key, grouped.values(by)), (_VALUES, grouped.values("rows"))]
         columns += [(grouped.field(name), grouped.values(name)) for name in ("bytes", "byte_steps")]
-        table = Table.of([*columns, (_SHARE, _shares(sizes, self.live_peak))])
+        table = Table.of([*columns, (_SHARE, shares(sizes, self.live_peak))])
         return Section("groups", f"At the peak, by {title}", table, ("key", *_GROUPED))
 
     def _alive(self, at: Instruction | str | int | None) -> Section:
@@ -263,7 +262,7 @@ class Memory(Result):
         added = [
             (_VALUE, [_value(name, index) for name, index in pairs]),
             (_FROM, [source or name or scope for source, name, scope in texts]),
-            (_SHARE, _shares(sizes, sum(sizes))),
+            (_SHARE, shares(sizes, sum(sizes))),
         ]
         columns = [(field, column_of(field, values)) for field, values in added]
         table = Table([*own._described(), *columns])
@@ -435,10 +434,6 @@ class Memory(Result):
 def _value(name: str, index: str) -> str:
     """A value as people call it: `while.85{9}`."""
     return name if index == "{}" else f"{name}{index}"
-
-
-def _shares(sizes: list[int], whole: int) -> list[float | None]:
-    return [size / whole if whole else None for size in sizes]
 
 
 class MemoryFile:

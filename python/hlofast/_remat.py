@@ -413,9 +413,7 @@ class Remat(Result):
             rows.append((number, one.code, one.text, one.advice))
             proofs += [(number, row) for row in one.instructions]
             figures += [(number, name, value) for name, value in one.figures.items()]
-            more = len(one.names) - _SHOWN_PROOFS
-            names = ", ".join(one.names[:_SHOWN_PROOFS])
-            names += f" and {more:,} more" if more > 0 else ""
+            names = _text.names(one.names, most=_SHOWN_PROOFS)
             lines = [("proof", names), ("advice", one.advice or "")]
             shown.append((f"{one.text} [{one.code}]", [line for line in lines if line[1]]))
         return (

@@ -195,8 +195,7 @@ class Stages(Result):
                 found.append(("most_successors", memory.most_successors, "modelled"))
         if boundary is not None:
             found += _of_boundary(boundary)
-        fields = {field.name: field for field in self.FACTS}
-        return tuple(Fact(fields[name], value, how) for name, value, how in found)
+        return self._facts(found)
 
     @property
     def notes(self) -> tuple[Note, ...]:

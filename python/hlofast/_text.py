@@ -92,11 +92,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def names(shown: Sequence[str], count: int | None = None) -> str:
+def names(shown: Sequence[str], count: int | None = None, *, most: int = SHOWN_NAMES) -> str:
     """The first names, and how many more there are; `count` is of all if `shown` are fewer."""
     count = len(shown) if count is None else count
-    text = ", ".join(shown[:SHOWN_NAMES])
-    return text if count <= SHOWN_NAMES else f"{text} and {count - SHOWN_NAMES:,} more"
+    text = ", ".join(shown[:most])
+    return text if count <= most else f"{text} and {count - most:,} more"
 
 
 def label(text: str, room: int = LABEL) -> str:

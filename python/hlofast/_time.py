@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from hlofast import _core, devices
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, column_of, of_rows
+from hlofast.table import Table, column_of, of_rows, shares
 
 TYPE_CHECKING = False  # The command line times modules; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ _PARTS = (
 )
 FIGURE = (Field("name", "figure", "The figure of the device, or what the text does not tell."),)
 _LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
-_UTILIZATION = ("mfu", "hfu", "matmul_mfu", "matmul_hfu", "peak_flops", "num_devices")
+_RATIOS = ("mfu", "hfu", "matmul_mfu", "matmul_hfu")
 
 
 class Time(Result):
@@ -149,7 +147,6 @@ class Time(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """On what the module runs, its step, how much of the device that uses."""
-        known = {field.name: field for field in self.FACTS}
         values: list[tuple[str, Any, str]] = [
             ("device", self.device.name, "configuration"),
             ("estimates", self.estimates, "configuration"),
@@ -164,12 +161,10 @@ class Time(Result):
             is_bound = used.is_lower_bound and not self.is_lower_bound
             how = "bound" if is_bound else "modelled"
             figures = used.as_dict()
-            values += [
-                (name, figures[name], how if known[name].kind == "ratio" else "exact")
-                for name in _UTILIZATION
-            ]
+            values += [(name, figures[name], how) for name in _RATIOS]
+            values += [(name, figures[name], "exact") for name in ("peak_flops", "num_devices")]
         values += self._compared()
-        return tuple(Fact(known[name], value, how) for name, value, how in values)
+        return self._facts(values)
 
     def _used(self) -> Utilization | None:
         """`utilization`; None where a figure for it is missing or the step takes no time."""
@@ -234,8 +229,8 @@ class Time(Result):
             *(("exposed", axes, seconds) for axes, seconds in self._step[4]),
         ]
         rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
-        shares = _shares([seconds for *_, seconds in rows], self.step_seconds)
-        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, shares, strict=True)])
+        found = shares([seconds for *_, seconds in rows], self.step_seconds)
+        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, found, strict=True)])
         return Section("parts", "What the step goes to", table, is_whole=True)
 
     def _groups(self, by: str) -> Section:
@@ -245,7 +240,7 @@ class Time(Result):
             [
                 (_KEY.replace(label=by), grouped.values(by)),
                 *((grouped.field(name), grouped.values(name)) for name in grouped.columns[1:]),
-                (_SHARE, _shares(seconds, sum(seconds))),
+                (_SHARE, shares(seconds, sum(seconds))),
             ]
         )
         return Section("groups", f"By {by}, each instruction by itself", table)
@@ -497,11 +492,6 @@ def time(
         data = timed(_measured(Table(data.collectives()), collectives))
         model = MEASURED
     return Time(module, chip, estimates, data, collective_model=model, mesh=mesh)
-
-
-def _shares(parts: list[float], whole: float) -> list[float | None]:
-    """The parts of a whole; unknown if there is none, or one beyond doubles."""
-    return [part / whole if whole > 0 and isfinite(whole) else None for part in parts]
 
 
 def _measured(found: Table, measurements: Measurements) -> list[tuple[int, float]]:

@@ -78,16 +78,15 @@ class Trace(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """What was written, what is played, the most bytes alive."""
-        known = {field.name: field for field in self.FACTS}
-        found: list[Fact] = []
-        if self._written is not None:
-            names = ("written", "format", "is_compressed")
-            pairs = zip(names, self._written, strict=True)
-            found = [Fact(known[name], value, "exact") for name, value in pairs]
-        found += [fact for fact in self.time.facts if fact.name in known]
-        found.append(Fact(known["live_peak"], self.peak, "modelled"))
-        found.append(Fact(known["not_played"], self.not_played, "exact"))
-        return tuple(found)
+        known = [field.name for field in self.FACTS]
+        names = ("written", "format", "is_compressed")
+        file = [] if self._written is None else zip(names, self._written, strict=True)
+        return (
+            *self._facts((name, value, "exact") for name, value in file),
+            *(fact for fact in self.time.facts if fact.name in known),
+            *self._facts([("live_peak", self.peak, "modelled")]),
+            *self._facts([("not_played", self.not_played, "exact")]),
+        )
 
     @property
     def notes(self) -> tuple[Note, ...]:

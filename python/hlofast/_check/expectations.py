@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hlofast._check.comparison import AGREES, ERROR, WARNING, Comparison
-from hlofast._check.program import Program, plural
+from hlofast._check.program import Program
+from hlofast._text import counted
 from hlofast._toml import read_count, read_file, read_size, read_tables
 
 TYPE_CHECKING = False
@@ -220,7 +221,7 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
             limit.subject,
             f"{words}{limit.value:,}",
             f"at least {compiled:,}" if doubts else f"{compiled:,}",
-            f"not known to hold: {plural(doubts, 'instruction')} of unknown size or trip count"
+            f"not known to hold: {counted(doubts, 'instruction')} of unknown size or trip count"
             if is_open
             else "as expected"
             if is_met

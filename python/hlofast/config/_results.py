@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import names
+from hlofast._text import finite, names
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -135,7 +135,7 @@ class Selected(Result):
             verdict.step_seconds,
             verdict.mfu,
         )
-        return tuple(map(_finite, values))
+        return tuple(map(finite, values))
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -302,10 +302,3 @@ def _kinds(selection: Selected) -> str | None:
     """The kinds of the notes, without those of values that nobody reads."""
     kinds: Sequence[str] = selection.effective.notes.values("kind")
     return ", ".join(dict.fromkeys(kind for kind in kinds if kind != "dead-values")) or None
-
-
-def _finite(value: Any) -> Any:
-    """None for the numbers that JSON has not."""
-    from math import isfinite
-
-    return None if isinstance(value, float) and not isfinite(value) else value
