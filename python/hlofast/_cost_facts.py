@@ -130,9 +130,10 @@ def notes(cost: Cost) -> Iterator[Note]:
 
 
 def _about_module(cost: Cost) -> Iterator[Note]:
-    values = cost.module.summary().values
+    summary = cost.module.summary()
+    values = summary.values
     status, partitions = values["status"], values["num_partitions"]
-    if status in ("unoptimised", "annotated", "partitioned"):
+    if summary.is_unfused:
         ports = (values["parameter_bytes"], values["output_bytes"])
         least = None if None in ports else sum(ports)
         yield Note(
@@ -142,7 +143,7 @@ def _about_module(cost: Cost) -> Iterator[Note]:
             f"{_text.size(least)}",
             lower_bound_bytes=least,
         )
-    if partitions > 1 and status in ("unoptimised", "annotated"):
+    if partitions > 1 and summary.is_whole:
         yield Note(
             "global",
             f"not partitioned yet: figures are of all {partitions:,} devices together, and there "

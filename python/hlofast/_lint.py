@@ -192,7 +192,7 @@ class Findings(Result):
     @property
     def notes(self) -> tuple[Note, ...]:
         """What to keep in mind about the findings."""
-        if self._status not in ("unoptimised", "annotated", "partitioned"):
+        if not self.module.summary().is_unfused:
             return ()
         text = f"the module is {self._status}: compilers may yet change some of what is found"
         return (Note("unfinished", text),)
