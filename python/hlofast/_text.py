@@ -281,13 +281,12 @@ class Printer:
                 value = value[: room - 1] + "…"
             self.stream.write(f"{label}{GAP}{value}\n")
 
-    def notes(self, notes: Sequence[dict[str, Any] | Note]) -> None:
+    def notes(self, notes: Sequence[Note]) -> None:
         """What to keep in mind, below everything else."""
         if notes:
             self.line()
             for note in notes:
-                text = note["text"] if isinstance(note, dict) else note.text
-                self.paragraph("note: ", text)
+                self.paragraph("note: ", note.text)
         self.line()
 
     def result(
