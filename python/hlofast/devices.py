@@ -18,21 +18,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "FIGURES",
-    "CollectiveTime",
-    "Device",
-    "DeviceTable",
-    "Figure",
-    "Measurements",
-    "UnknownDeviceError",
-    "UnknownFigureError",
-    "built_in",
-    "get",
-    "load",
-    "names",
-    "read_measurements",
-    "table",
-]
+    "FIGURES", "CollectiveTime", "Device", "DeviceTable", "Figure", "Measurements",
+    "UnknownDeviceError", "UnknownFigureError", "built_in", "get", "load", "names",
+    "read_measurements", "table",
+]  # fmt: skip
 
 FIGURES: dict[str, str] = {
     "hbm_bytes": "HBM of the chip, in bytes",

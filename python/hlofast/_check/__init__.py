@@ -38,16 +38,9 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 __all__ = [
-    "Check",
-    "Comparison",
-    "Declaration",
-    "DeclaredParameter",
-    "DeclaredValue",
-    "Expectations",
-    "Prediction",
-    "check",
-    "path_of",
-]
+    "Check", "Comparison", "Declaration", "DeclaredParameter", "DeclaredValue", "Expectations",
+    "Prediction", "check", "path_of",
+]  # fmt: skip
 
 
 def _gaps(program: Program) -> Iterator[Comparison]:

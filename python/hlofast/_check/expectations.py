@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hlofast._check.comparison import AGREES, ERROR, WARNING, Comparison
 from hlofast._check.program import Program
+from hlofast._measurements import KINDS
 from hlofast._text import counted
 from hlofast._toml import read_count, read_file, read_size, read_tables
 
@@ -180,10 +181,7 @@ def _of_collectives(table: object) -> Iterator[Limit]:
 
 
 def _check_kind(kind: str) -> None:
-    known = (
-        "all-gather all-reduce reduce-scatter all-to-all ragged-all-to-all collective-permute "
-        "collective-broadcast send-recv cross-mesh-all-reduce"
-    ).split()
+    known = (*KINDS, "cross-mesh-all-reduce")
     if kind != ANY and kind not in known:
         raise ValueError(f"no kind of collective {kind!r}; one of {', '.join(known)}, {ANY}")
 

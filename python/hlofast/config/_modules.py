@@ -22,40 +22,23 @@ _COMMON = "axlearn.common."
 
 WITHOUT_PARAMETERS = frozenset(
     _COMMON + name
-    for name in (
-        "attention.ALiBiAttentionLogitBiasLayer",
-        "attention.AttentionLogitBiasLayer",
-        "attention.CausalAttentionLogitBiasLayer",
-        "attention.FullAttentionLogitBiasLayer",
-        "attention.RoFormerSinusoidalPositionalEmbedding",
-        "attention.ScaleKey",
-        "attention.ScaleQuery",
-        "attention.SinusoidalPositionalEmbedding",
-        "attention._TransformerRepeat",
-        "attention_bias.CausalAttentionBias",
-        "attention_bias.SlidingWindowAttentionBias",
-        "causal_lm.AuxLossMetrics",
-        "causal_lm.CompositeLossMetrics",
-        "causal_lm.CrossEntropyLossMetrics",
-        "decoder.DecodingLayer",
-        "kv_cache.kv_cache.KVCache",
-        "layers.Dropout",
-        "layers.StochasticDepth",
-        "param_init.ConstantInitializer",
-        "param_init.DefaultInitializer",
-        "param_init.GaussianInitializer",
-        "param_init.WeightInitializer",
-    )
+    for name in """
+    attention.ALiBiAttentionLogitBiasLayer attention.AttentionLogitBiasLayer
+    attention.CausalAttentionLogitBiasLayer attention.FullAttentionLogitBiasLayer
+    attention.RoFormerSinusoidalPositionalEmbedding attention.ScaleKey attention.ScaleQuery
+    attention.SinusoidalPositionalEmbedding attention._TransformerRepeat
+    attention_bias.CausalAttentionBias attention_bias.SlidingWindowAttentionBias
+    causal_lm.AuxLossMetrics causal_lm.CompositeLossMetrics causal_lm.CrossEntropyLossMetrics
+    decoder.DecodingLayer kv_cache.kv_cache.KVCache layers.Dropout layers.StochasticDepth
+    param_init.ConstantInitializer param_init.DefaultInitializer param_init.GaussianInitializer
+    param_init.WeightInitializer
+    """.split()
 )
 """Classes that stand in configs of models and add nothing to what is counted here."""
 
 _CAUSAL = frozenset(
-    (
-        "ALiBiAttentionLogitBiasLayer",
-        "CausalAttentionBias",
-        "CausalAttentionLogitBiasLayer",
-        "causal_mask",
-    )
+    "ALiBiAttentionLogitBiasLayer CausalAttentionBias CausalAttentionLogitBiasLayer "
+    "causal_mask".split()
 )
 """Masks by which each token is mixed with itself and all before it."""
 _LANES = 128
