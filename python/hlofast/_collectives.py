@@ -6,7 +6,7 @@ from hlofast import _core
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, with_source
+from hlofast.table import Table, shares, with_source
 
 TYPE_CHECKING = False  # The command line lists collectives; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -52,23 +52,11 @@ MESH_SOURCES = {
 }
 """Where a mesh comes from, in words."""
 _SHARE = Field("ratio", "share", "Its part of all wire bytes.", nullable=True)
-_KEY = Field("text", "key", "The value that the row is about.", label="key", nullable=True)
+_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
 _SHOWN = (
-    "name",
-    "kind",
-    "axes",
-    "shift",
-    "network",
-    "moved",
-    "tensor",
-    "payload",
-    "multiplicity",
-    "is_lower_bound",
-    "peeled_from",
-    "total_wire_bytes",
-    "phase",
-    "source",
-)
+    "name", "kind", "axes", "shift", "network", "moved", "tensor", "payload", "multiplicity",
+    "is_lower_bound", "peeled_from", "total_wire_bytes", "phase", "source",
+)  # fmt: skip
 _ALPA = (
     Field("word", "counter", "What is counted."),
     Field("count", "instructions", "Instructions that count."),
@@ -103,14 +91,10 @@ class Collectives(Result, Table):
         Field("count", "collectives", "Collectives, each once however it is written."),
         Field("count", "executions", "Executions of all collectives in one step.", label="calls"),
         Field("bytes", "payload", "Payload of all executions, as far as it is known."),
-        Field(
-            "bytes",
-            "wire_bytes",
-            "Bytes that each device sends in all executions, as far as they are known.",
-            label="wire bytes",
-        ),
+        Field("bytes", "wire_bytes",
+              "Bytes that each device sends in all executions, as far as they are known."),
         Field("count", "host_transfers", "Transfers between device and host.", label="host"),
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -132,7 +116,6 @@ class Collectives(Result, Table):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The mesh, and totals of all executions that are known."""
-        known = {field.name: field for field in self.FACTS}
         payload, wire = self.values("total_payload"), self.values("total_wire_bytes")
         is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
         modelled = "bound" if is_bound else "modelled"
@@ -148,9 +131,7 @@ class Collectives(Result, Table):
             ("wire_bytes", sum(size or 0 for size in wire), modelled),
         ]
         values.append(("host_transfers", len(self.host_transfers) or None, "exact"))
-        return tuple(
-            Fact(known[name], value, how) for name, value, how in values if value is not None
-        )
+        return self._facts(own for own in values if own[1] is not None)
 
     def _about_mesh(self) -> list[tuple[str, Any, str]]:
         mesh = self.mesh
@@ -205,12 +186,10 @@ class Collectives(Result, Table):
         """Totals by a key, those with most wire bytes first, with their share."""
         grouped = self.by(KEYS[by]).sort_by("total_wire_bytes", descending=True)
         wire = grouped.values("total_wire_bytes")
-        whole = sum(size or 0 for size in wire)
-        shares = [None if size is None or not whole else size / whole for size in wire]
         title = by.replace("_", " ")
         columns = [(_KEY.replace(label=title), grouped.values(KEYS[by]))]
         columns += [(grouped.field(name), grouped.values(name)) for name in grouped.columns[1:]]
-        table = Table.of([*columns, (_SHARE, shares)])
+        table = Table.of([*columns, (_SHARE, shares(wire, sum(size or 0 for size in wire)))])
         return Section("groups", f"By {title}", table)
 
     def _alpa(self) -> list[Section]:

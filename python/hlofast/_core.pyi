@@ -400,41 +400,30 @@ class Field:
         signed: bool = False,
         adds_up: bool = False,
     ) -> Field: ...
-    @property
-    def name(self) -> str:
-        """The name, the same wherever the values are shown."""
-    @property
-    def kind(self) -> str:
-        """What the values are: one of `hlofast.kinds`."""
-    @property
-    def unit(self) -> str:
-        """The unit of the values: B, FLOP, s, or empty."""
-    @property
-    def label(self) -> str:
-        """The heading for people."""
-    @property
-    def doc(self) -> str:
-        """One sentence about the values."""
-    @property
-    def nullable(self) -> bool:
-        """Whether a value may be unknown or absent, which is None, a null or a masked entry."""
-    @property
-    def signed(self) -> bool:
-        """Whether numbers below zero are values."""
-    @property
-    def adds_up(self) -> bool:
-        """Whether the sum over all rows means something."""
-    @property
-    def unknown(self) -> int | None:
-        """The integer in memory behind a masked entry; None where there is none. Of floats it is
-        NaN.
-        """
-    @property
-    def is_text(self) -> bool:
-        """Whether the values are texts."""
-    @property
-    def is_amount(self) -> bool:
-        """Whether the values are amounts, so that they can be added."""
+    name: Final[str]
+    """The name, the same wherever the values are shown."""
+    kind: Final[str]
+    """What the values are: one of `hlofast.kinds`."""
+    unit: Final[str]
+    """The unit of the values: B, FLOP, s, or empty."""
+    label: Final[str]
+    """The heading for people."""
+    doc: Final[str]
+    """One sentence about the values."""
+    nullable: Final[bool]
+    """Whether a value may be unknown or absent, which is None, a null or a masked entry."""
+    signed: Final[bool]
+    """Whether numbers below zero are values."""
+    adds_up: Final[bool]
+    """Whether the sum over all rows means something."""
+    unknown: Final[int | None]
+    """The integer in memory behind a masked entry; None where there is none. Of floats it is
+    NaN.
+    """
+    is_text: Final[bool]
+    """Whether the values are texts."""
+    is_amount: Final[bool]
+    """Whether the values are amounts, so that they can be added."""
     def replace(
         self,
         *,
@@ -463,12 +452,10 @@ class Column:
     """
 
     def __new__(cls, buffer: object) -> Column: ...
-    @property
-    def dtype(self) -> str:
-        """The element type's NumPy name."""
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the memory shown."""
+    dtype: Final[str]
+    """The element type's NumPy name."""
+    nbytes: Final[int]
+    """Bytes of the memory shown."""
     def tolist(self) -> list[Any]:
         """The items as a list."""
     def take(self, rows: Sequence[int]) -> Column:
@@ -493,45 +480,32 @@ class TextColumn:
 class Shape:
     """A shape: an array's element type, dimensions and layout, or a tuple of shapes."""
 
-    @property
-    def id(self) -> int:
-        """The number of the shape in its module."""
-    @property
-    def is_array(self) -> bool:
-        """Whether it is an array (scalars, tokens and opaque values are)."""
-    @property
-    def is_tuple(self) -> bool:
-        """Whether it is a tuple."""
-    @property
-    def is_buffer(self) -> bool:
-        """Whether it is a buffer that holds an array."""
-    @property
-    def element_type(self) -> str | None:
-        """The word for the element type; None for tuples and buffers."""
-    @property
-    def dimensions(self) -> tuple[int | None, ...]:
-        """The sizes of the dimensions, dynamic ones at their bound, None for those without one."""
-    @property
-    def dynamic_dimensions(self) -> tuple[bool, ...]:
-        """For each dimension whether its size is only known when the program runs."""
-    @property
-    def rank(self) -> int | None:
-        """Number of dimensions; None for tuples and buffers."""
-    @property
-    def layout(self) -> Layout | None:
-        """The layout; None where the text gives none."""
-    @property
-    def elements(self) -> tuple[Shape, ...]:
-        """The shapes of a tuple's elements, or of what a buffer holds."""
-    @property
-    def leaf_count(self) -> int:
-        """Number of leaves: 1 for an array."""
-    @property
-    def element_count(self) -> int | None:
-        """Number of elements of an array, dynamic dimensions at their bound; None if unknown."""
-    @property
-    def bytes(self) -> int | None:
-        """Unpadded bytes of all leaves; None if some dimension has no bound."""
+    id: Final[int]
+    """The number of the shape in its module."""
+    is_array: Final[bool]
+    """Whether it is an array (scalars, tokens and opaque values are)."""
+    is_tuple: Final[bool]
+    """Whether it is a tuple."""
+    is_buffer: Final[bool]
+    """Whether it is a buffer that holds an array."""
+    element_type: Final[str | None]
+    """The word for the element type; None for tuples and buffers."""
+    dimensions: Final[tuple[int | None, ...]]
+    """The sizes of the dimensions, dynamic ones at their bound, None for those without one."""
+    dynamic_dimensions: Final[tuple[bool, ...]]
+    """For each dimension whether its size is only known when the program runs."""
+    rank: Final[int | None]
+    """Number of dimensions; None for tuples and buffers."""
+    layout: Final[Layout | None]
+    """The layout; None where the text gives none."""
+    elements: Final[tuple[Shape, ...]]
+    """The shapes of a tuple's elements, or of what a buffer holds."""
+    leaf_count: Final[int]
+    """Number of leaves: 1 for an array."""
+    element_count: Final[int | None]
+    """Number of elements of an array, dynamic dimensions at their bound; None if unknown."""
+    bytes: Final[int | None]
+    """Unpadded bytes of all leaves; None if some dimension has no bound."""
     def leaves(self) -> tuple[Shape, ...]:
         """The shapes of all leaves, in order."""
     def is_compatible(self, other: Shape) -> bool:
@@ -547,33 +521,24 @@ class Shape:
 class Layout:
     """What stands in the braces after an array shape."""
 
-    @property
-    def minor_to_major(self) -> tuple[int, ...]:
-        """Dimension numbers from the fastest-varying to the slowest."""
-    @property
-    def tiles(self) -> tuple[tuple[int | None, ...], ...]:
-        """The tiles, outermost first; None inside one combines with the next minor dimension."""
-    @property
-    def memory_space(self) -> int:
-        """Memory space; 0 is the default one."""
-    @property
-    def element_bits(self) -> int:
-        """Bits of one element where they are packed; 0 where they are not."""
-    @property
-    def tail_padding_alignment(self) -> int:
-        """Elements to whose multiple the end is padded."""
-    @property
-    def index_type(self) -> str | None:
-        """Element type of the indices of legacy sparse layouts."""
-    @property
-    def pointer_type(self) -> str | None:
-        """Element type of the pointers of legacy sparse layouts."""
-    @property
-    def splits(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Split dimensions and where they are split."""
-    @property
-    def metadata_prefix_bytes(self) -> int:
-        """Bytes of dynamic-shape metadata before the data."""
+    minor_to_major: Final[tuple[int, ...]]
+    """Dimension numbers from the fastest-varying to the slowest."""
+    tiles: Final[tuple[tuple[int | None, ...], ...]]
+    """The tiles, outermost first; None inside one combines with the next minor dimension."""
+    memory_space: Final[int]
+    """Memory space; 0 is the default one."""
+    element_bits: Final[int]
+    """Bits of one element where they are packed; 0 where they are not."""
+    tail_padding_alignment: Final[int]
+    """Elements to whose multiple the end is padded."""
+    index_type: Final[str | None]
+    """Element type of the indices of legacy sparse layouts."""
+    pointer_type: Final[str | None]
+    """Element type of the pointers of legacy sparse layouts."""
+    splits: Final[tuple[tuple[int, tuple[int, ...]], ...]]
+    """Split dimensions and where they are split."""
+    metadata_prefix_bytes: Final[int]
+    """Bytes of dynamic-shape metadata before the data."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -581,48 +546,34 @@ class Layout:
 class Metadata:
     """Where an instruction comes from. Absent facts are None."""
 
-    @property
-    def op_name(self) -> str | None:
-        """The framework's name stack."""
-    @property
-    def op_type(self) -> str | None:
-        """The framework's operation type."""
-    @property
-    def source_file(self) -> str | None:
-        """Source file: as written, else of the innermost stack frame."""
-    @property
-    def source_line(self) -> int | None:
-        """First line in the file."""
-    @property
-    def source_end_line(self) -> int | None:
-        """Last line in the file."""
-    @property
-    def source_column(self) -> int | None:
-        """First column."""
-    @property
-    def source_end_column(self) -> int | None:
-        """Last column."""
-    @property
-    def profile_type(self) -> tuple[int, ...] | None:
-        """Kinds of profile guidance that were applied."""
-    @property
-    def deduplicated_name(self) -> str | None:
-        """The name of what it was deduplicated into."""
-    @property
-    def scheduling_name(self) -> str | None:
-        """The name the scheduler knows it by."""
-    @property
-    def stack_frame_id(self) -> int | None:
-        """The number of its frame in the module's tables."""
-    @property
-    def stack_frames(self) -> tuple[StackFrame, ...]:
-        """The call stack, innermost first; empty without one."""
-    @property
-    def metadata_payload(self) -> str | bytes | None:
-        """Free payload; `bytes` if it is binary."""
-    @property
-    def other(self) -> dict[str, str]:
-        """Keys that this version does not know, with their values as written."""
+    op_name: Final[str | None]
+    """The framework's name stack."""
+    op_type: Final[str | None]
+    """The framework's operation type."""
+    source_file: Final[str | None]
+    """Source file: as written, else of the innermost stack frame."""
+    source_line: Final[int | None]
+    """First line in the file."""
+    source_end_line: Final[int | None]
+    """Last line in the file."""
+    source_column: Final[int | None]
+    """First column."""
+    source_end_column: Final[int | None]
+    """Last column."""
+    profile_type: Final[tuple[int, ...] | None]
+    """Kinds of profile guidance that were applied."""
+    deduplicated_name: Final[str | None]
+    """The name of what it was deduplicated into."""
+    scheduling_name: Final[str | None]
+    """The name the scheduler knows it by."""
+    stack_frame_id: Final[int | None]
+    """The number of its frame in the module's tables."""
+    stack_frames: Final[tuple[StackFrame, ...]]
+    """The call stack, innermost first; empty without one."""
+    metadata_payload: Final[str | bytes | None]
+    """Free payload; `bytes` if it is binary."""
+    other: Final[dict[str, str]]
+    """Keys that this version does not know, with their values as written."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 

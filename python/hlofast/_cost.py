@@ -127,15 +127,8 @@ class Cost(Result):
     """
 
     __slots__ = (
-        "_columns",
-        "_data",
-        "_matmuls",
-        "_peak_flops",
-        "_scopes",
-        "_totals",
-        "module",
-        "xla",
-    )
+        "_columns", "_data", "_matmuls", "_peak_flops", "_scopes", "_totals", "module", "xla",
+    )  # fmt: skip
 
     VERB = "cost"
     FACTS = FACTS
@@ -485,9 +478,9 @@ class Cost(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """Totals, and how much of a device's peak a step of known length uses."""
-        from hlofast._cost_facts import facts
+        from hlofast._cost_facts import values
 
-        return facts(self)
+        return self._facts(values(self))
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -1,6 +1,6 @@
 """The part of `hlofast._core` that counts costs; a stub only, the code is in `_core`."""
 
-from typing import Any, final
+from typing import Any, Final, final
 
 from hlofast import _module
 from hlofast._core import Column, Field, Mesh, Module, TextColumn, TimeData
@@ -22,18 +22,14 @@ def _cost(
 class CostData:
     """The cost of a module, as counted by `Module.cost`."""
 
-    @property
-    def backend(self) -> str:
-        """Whose sizes of shapes were counted: cpu, gpu or tpu."""
-    @property
-    def optimal_seconds(self) -> int:
-        """XLA's `optimal_seconds` of a client without a device: -1 per custom call."""
-    @property
-    def is_merged(self) -> bool:
-        """Whether some computation had too many call sites to tell their scopes apart."""
-    @property
-    def has_scopes(self) -> bool:
-        """Whether any instruction has a scope."""
+    backend: Final[str]
+    """Whose sizes of shapes were counted: cpu, gpu or tpu."""
+    optimal_seconds: Final[int]
+    """XLA's `optimal_seconds` of a client without a device: -1 per custom call."""
+    is_merged: Final[bool]
+    """Whether some computation had too many call sites to tell their scopes apart."""
+    has_scopes: Final[bool]
+    """Whether any instruction has a scope."""
     def totals(self) -> tuple[int, int, int, int, int, int]:
         """FLOPs, transcendentals, bytes read and written in memory space 0, then in the others."""
     def float32_totals(self) -> tuple[float, float, float, float] | None:
@@ -89,9 +85,8 @@ class CostData:
 class CollectivesData:
     """The collectives of a module."""
 
-    @property
-    def mesh(self) -> Mesh | None:
-        """The mesh, given or derived."""
+    mesh: Final[Mesh | None]
+    """The mesh, given or derived."""
     def __len__(self) -> int: ...
     def columns(self) -> _Columns:
         """Names and columns of the table: one row per collective and phase."""
@@ -192,9 +187,8 @@ class StagesData:
         """Names and columns of the table of reductions over meshes."""
     def divisions(self) -> _Columns:
         """Names and columns of the table of divisions by the number of micro-batches."""
-    @property
-    def micro_batches(self) -> int | None:
-        """How many micro-batches a step has; None if unknown."""
+    micro_batches: Final[int | None]
+    """How many micro-batches a step has; None if unknown."""
     def boundary(self) -> dict[str, Any] | None:
         """What the first forward section gets, and the cheapest cut nearby; None without one."""
     def memory(self) -> tuple[int, int, int, int | None] | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from hlofast import _text
 from hlofast._core import Field
 from hlofast._matmuls import unknown_products
-from hlofast._result import Fact, Note
+from hlofast._result import Note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ FACTS = (
     Field("text", "bytes_model", "What counts as a byte that is moved.", label="bytes are"),
     Field("count", "matmuls", "Matrix products and convolutions, each instruction once."),
     Field("flops", "matmul_flops", "FLOPs of matmuls and convolutions.", label="matmul FLOP"),
-    Field("ratio", "matmul_share", "Their part of all FLOPs.", label="matmul share"),
+    Field("ratio", "matmul_share", "Their part of all FLOPs."),
     Field("seconds", "step_seconds", "How long a step took.", label="step"),
     Field("number", "peak_flops", "Peak of a device in FLOP per second.", label="peak FLOP/s"),
     Field("count", "num_devices", "Devices that the FLOPs were divided among.", label="devices"),
@@ -37,28 +35,25 @@ FACTS = (
     Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions alone.", label="matmul MFU"),
     Field("ratio", "matmul_hfu", "HFU of matmuls and convolutions alone.", label="matmul HFU"),
 )
-_BY_NAME = {field.name: field for field in FACTS}
 
 
-def facts(cost: Cost) -> tuple[Fact, ...]:
-    """The totals, in order."""
-    rows = [*_totals(cost), *_products(cost), *_utilization(cost)]
-    return tuple(Fact(_BY_NAME[name], value, how) for name, value, how in rows)
-
-
-def _totals(cost: Cost) -> Iterator[tuple[str, Any, str]]:
+def values(cost: Cost) -> Iterator[tuple[str, Any, str]]:
+    """The totals in order: name, value, provenance."""
     way = "as XLA's HloCostAnalysis" if cost.xla else "as executed"
     yield "way", way, "exact"
     yield "backend", cost.backend, "exact"
-    yield "flops", _finite(cost.flops), flops_provenance(cost)
+    # XLA's additions of 32-bit floats may end in infinity, as may shares of a tiny peak.
+    yield "flops", _text.finite(cost.flops), flops_provenance(cost)
     transcendentals = "bound" if cost.misses_flops else "exact"
-    yield "transcendentals", _finite(cost.transcendentals), transcendentals
+    yield "transcendentals", _text.finite(cost.transcendentals), transcendentals
     moved = "exact" if cost.xla else "bound" if cost.misses_bytes else "modelled"
-    yield "bytes_accessed", _finite(cost.bytes_accessed), moved
+    yield "bytes_accessed", _text.finite(cost.bytes_accessed), moved
     if not cost.xla:
         yield "bytes_read", cost.bytes_read, moved
         yield "bytes_written", cost.bytes_written, moved
         yield "bytes_model", MODEL, "modelled"
+    yield from _products(cost)
+    yield from _utilization(cost)
 
 
 def flops_provenance(cost: Cost) -> str:
@@ -95,12 +90,7 @@ def _utilization(cost: Cost) -> Iterator[tuple[str, Any, str]]:
         yield "num_devices", used.num_devices, "exact"
     how = "bound" if used.is_lower_bound else "modelled"
     for name in ("mfu", "hfu", "matmul_mfu", "matmul_hfu"):
-        yield name, _finite(getattr(used, name)), how
-
-
-def _finite(value: float) -> float | None:
-    """XLA's additions of 32-bit floats may end in infinity, as may shares of a tiny peak."""
-    return value if isfinite(value) else None
+        yield name, _text.finite(getattr(used, name)), how
 
 
 def notes(cost: Cost) -> Iterator[Note]:
@@ -140,9 +130,10 @@ def notes(cost: Cost) -> Iterator[Note]:
 
 
 def _about_module(cost: Cost) -> Iterator[Note]:
-    values = cost.module.summary().values
+    summary = cost.module.summary()
+    values = summary.values
     status, partitions = values["status"], values["num_partitions"]
-    if status in ("unoptimised", "annotated", "partitioned"):
+    if summary.is_unfused:
         ports = (values["parameter_bytes"], values["output_bytes"])
         least = None if None in ports else sum(ports)
         yield Note(
@@ -152,7 +143,7 @@ def _about_module(cost: Cost) -> Iterator[Note]:
             f"{_text.size(least)}",
             lower_bound_bytes=least,
         )
-    if partitions > 1 and status in ("unoptimised", "annotated"):
+    if partitions > 1 and summary.is_whole:
         yield Note(
             "global",
             f"not partitioned yet: figures are of all {partitions:,} devices together, and there "

@@ -34,15 +34,9 @@ _EXECUTED_ONLY = (
 )
 """Columns that XLA's way of counting does not have."""
 _SHOWN = (
-    "key",
-    "instructions",
-    "flops",
-    "flops_share",
-    "not_exact",
-    "transcendentals",
-    "bytes_accessed",
+    "key", "instructions", "flops", "flops_share", "not_exact", "transcendentals", "bytes_accessed",
     "bytes_share",
-)
+)  # fmt: skip
 _PROVENANCE = (
     Field("word", "provenance", "How the FLOPs are known.", label="known"),
     Field("flops", "flops", "FLOPs that are known so.", label="FLOP", adds_up=True),

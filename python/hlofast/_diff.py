@@ -29,14 +29,12 @@ _TOTALS = (
     Field("count", "before", "The figure of the first module.", nullable=True),
     Field("count", "after", "The figure of the second module.", nullable=True),
     Field("count", "change", "The second less the first.", nullable=True, signed=True),
-    Field(
-        "ratio", "share", "The change as a part of the first figure.", nullable=True, signed=True
-    ),
-    Field(
-        "flag", "is_lower_bound", "Whether FLOPs are missing in either module.", label="at least"
-    ),
+    Field("ratio", "share", "The change as a part of the first figure.", nullable=True,
+          signed=True),
+    Field("flag", "is_lower_bound", "Whether FLOPs are missing in either module.",
+          label="at least"),
     Field("word", "provenance", "How the figures are known.", label="known"),
-)
+)  # fmt: skip
 _COUNTS = (
     Field("word", "kind", "What happened: vanished, appeared, moved or changed."),
     Field("text", "aspect", "What changed about the instruction.", nullable=True),
@@ -58,18 +56,9 @@ class Diff(Result):
     """
 
     __slots__ = (
-        "_causes",
-        "_changes",
-        "_costs",
-        "_data",
-        "_options",
-        "_pairs",
-        "_peaks",
-        "_rules",
-        "after",
-        "before",
-        "mesh",
-    )
+        "_causes", "_changes", "_costs", "_data", "_options", "_pairs", "_peaks", "_rules", "after",
+        "before", "mesh",
+    )  # fmt: skip
 
     VERB = "diff"
     FACTS = (
@@ -77,16 +66,12 @@ class Diff(Result):
         Field("path", "after", "The file of the second module."),
         Field("count", "differences", "Changes that follow from no other change."),
         Field("count", "consequences", "Changes that follow from others.", label="that follow"),
-        Field(
-            "flag", "compares_layouts", "Whether layouts are compared.", label="layouts compared"
-        ),
-        Field(
-            "flag",
-            "same_schedule",
-            "Whether instructions stand in the same order, if both modules are scheduled.",
-            label="same order",
-        ),
-    )
+        Field("flag", "compares_layouts", "Whether layouts are compared.",
+              label="layouts compared"),
+        Field("flag", "same_schedule",
+              "Whether instructions stand in the same order, if both modules are scheduled.",
+              label="same order"),
+    )  # fmt: skip
 
     def __init__(
         self,

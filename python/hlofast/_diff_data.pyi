@@ -1,6 +1,6 @@
 """The part of `hlofast._core` that compares modules; a stub only, the code is in `_core`."""
 
-from typing import final
+from typing import Final, final
 
 from hlofast._core import Column, Field, Module, TextColumn
 
@@ -15,12 +15,10 @@ def _diff(
 class DiffData:
     """What differs between two modules."""
 
-    @property
-    def compares_layouts(self) -> bool:
-        """Whether layouts count as differences."""
-    @property
-    def same_schedule(self) -> bool | None:
-        """Whether both modules run in the same order; None where the order was not compared."""
+    compares_layouts: Final[bool]
+    """Whether layouts count as differences."""
+    same_schedule: Final[bool | None]
+    """Whether both modules run in the same order; None where the order was not compared."""
     def changes(self, only_causes: bool) -> _Columns:
         """Names and columns of the table of changes: all, or those that no other brought about."""
     def pairs(self) -> _Columns:

@@ -38,14 +38,11 @@ _NODES = (
 _EDGES = (
     Field("instruction", "source", "The instruction that the edge comes from."),
     Field("instruction", "target", "The instruction that the edge goes to."),
-    Field(
-        "index",
-        "operand",
-        "Which operand of the target the source is; absent for other kinds of edges.",
-        nullable=True,
-    ),
+    Field("index", "operand",
+          "Which operand of the target the source is; absent for other kinds of edges.",
+          nullable=True),
     Field("word", "kind", "What the edge is: operand, control, argument or result."),
-)
+)  # fmt: skip
 
 
 class Graph(Result):
@@ -58,15 +55,8 @@ class Graph(Result):
     """
 
     __slots__ = (
-        "_edges",
-        "_namespaces",
-        "_nodes",
-        "around",
-        "computation",
-        "depth",
-        "inside",
-        "module",
-    )
+        "_edges", "_namespaces", "_nodes", "around", "computation", "depth", "inside", "module",
+    )  # fmt: skip
 
     VERB = "graph"
     FACTS = (

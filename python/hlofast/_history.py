@@ -9,7 +9,7 @@ from hlofast._cost import read_rules
 from hlofast._module import Module, load
 from hlofast._programs import Program, programs, reason, whole
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import counted
+from hlofast._text import counted, names
 from hlofast.table import Table
 
 TYPE_CHECKING = False  # The command line shows histories; importing typing would slow its start.
@@ -26,34 +26,11 @@ _FIGURES = (
     Field("count", "instructions", "Instructions of the text, each once.", nullable=True),
     Field("count", "computations", "Computations.", nullable=True),
     Field("count", "fusions", "Instructions that are fusions.", nullable=True),
-    Field(
-        "count",
-        "collectives",
-        "Collectives, each once however it is written.",
-        nullable=True,
-    ),
+    Field("count", "collectives", "Collectives, each once however it is written.", nullable=True),
     Field("flops", "flops", "Floating-point operations of one run.", label="FLOP", nullable=True),
-    Field(
-        "bytes",
-        "bytes_accessed",
-        "Bytes read and written in one run.",
-        label="bytes accessed",
-        nullable=True,
-    ),
-    Field(
-        "bytes",
-        "live_peak",
-        "Most bytes that values take at once.",
-        label="live peak",
-        nullable=True,
-    ),
-    Field(
-        "bytes",
-        "wire_bytes",
-        "Bytes that each device sends in one run.",
-        label="wire bytes",
-        nullable=True,
-    ),
+    Field("bytes", "bytes_accessed", "Bytes read and written in one run.", nullable=True),
+    Field("bytes", "live_peak", "Most bytes that values take at once.", nullable=True),
+    Field("bytes", "wire_bytes", "Bytes that each device sends in one run.", nullable=True),
 )
 FIGURES = tuple(field.name for field in _FIGURES)
 """What is counted at every step."""
@@ -101,14 +78,11 @@ class History(Result, Table):
     FACTS = (
         Field("name", "module", "The name of the module."),
         Field("count", "dumps", "Dumps of the module."),
-        Field("count", "same", "Dumps without a difference to the one before.", label="same"),
+        Field("count", "same", "Dumps without a difference to the one before."),
     )
 
     def __init__(
-        self,
-        program: Program,
-        mesh: Mesh | None = None,
-        rules: list[tuple[str, str]] | None = None,
+        self, program: Program, mesh: Mesh | None = None, rules: list[tuple[str, str]] | None = None
     ) -> None:
         self.program = program
         """Which module of the folder it is."""
@@ -252,6 +226,5 @@ def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Pro
     named = f"no module {module!r}" if not matching else "several modules"
     if not found:
         raise ValueError(f"{folder}: no modules")
-    listed = ", ".join(one.key for one in (matching or found)[:20])
-    more = len(matching or found) - 20
-    raise ValueError(f"{folder}: {named}: {listed}" + (f" and {more} more" if more > 0 else ""))
+    listed = names([one.key for one in matching or found], most=20)
+    raise ValueError(f"{folder}: {named}: {listed}")

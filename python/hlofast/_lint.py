@@ -50,22 +50,10 @@ class Finding:
     """
 
     __slots__ = (
-        "bytes",
-        "bytes_are",
-        "code",
-        "figures",
-        "flops",
-        "instructions",
-        "is_lower_bound",
-        "message",
-        "names",
-        "phases",
-        "places",
-        "provenance",
-        "remedy",
-        "source_file",
+        "bytes", "bytes_are", "code", "figures", "flops", "instructions", "is_lower_bound",
+        "message", "names", "phases", "places", "provenance", "remedy", "source_file",
         "source_line",
-    )
+    )  # fmt: skip
 
     def __init__(self, module: Module, found: dict[str, Any]) -> None:
         self.code: str = found["code"]
@@ -141,28 +129,15 @@ class Findings(Result):
     FACTS = (
         Field("word", "status", "How far the compiler has come."),
         Field("count", "findings", "Findings."),
-        Field(
-            "number",
-            "min_share",
-            "Least share at stake: of the payload or wire bytes of all collectives, or of the "
-            "FLOPs of all matrix products.",
-        ),
-        Field(
-            "number",
-            "min_replicated_share",
-            "Least share of the bytes of all parameters that sharding replicated ones saves.",
-        ),
-        Field(
-            "number",
-            "overlap_flops_per_byte",
-            "FLOPs between start and end, for each byte sent, that count as overlap.",
-        ),
-        Field(
-            "number",
-            "order_flops_per_byte",
-            "How many FLOPs a byte counts in the order of the findings.",
-        ),
-    )
+        Field("number", "min_share", "Least share at stake: of the payload or wire bytes of all "
+              "collectives, or of the FLOPs of all matrix products."),
+        Field("number", "min_replicated_share",
+              "Least share of the bytes of all parameters that sharding replicated ones saves."),
+        Field("number", "overlap_flops_per_byte",
+              "FLOPs between start and end, for each byte sent, that count as overlap."),
+        Field("number", "order_flops_per_byte",
+              "How many FLOPs a byte counts in the order of the findings."),
+    )  # fmt: skip
     CODES = CODES
     """The names of all findings."""
     RULES = RULES
@@ -217,7 +192,7 @@ class Findings(Result):
     @property
     def notes(self) -> tuple[Note, ...]:
         """What to keep in mind about the findings."""
-        if self._status not in ("unoptimised", "annotated", "partitioned"):
+        if not self.module.summary().is_unfused:
             return ()
         text = f"the module is {self._status}: compilers may yet change some of what is found"
         return (Note("unfinished", text),)

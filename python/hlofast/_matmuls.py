@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _text
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, with_columns, with_source
+from hlofast.table import Table, shares, with_columns, with_source
 
 TYPE_CHECKING = False  # The command line lists products; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -131,9 +131,8 @@ class Matmuls(Result, Table):
 
     def _products(self) -> Section:
         """The products, those with most FLOPs first, with their types, source and share."""
-        whole = self._flops()
-        shares = [None if own is None or not whole else own / whole for own in self.values("flops")]
-        table = with_columns(with_source(self), [(_TYPES, self._types()), (_SHARE, shares)])
+        found = shares(self.values("flops"), self._flops())
+        table = with_columns(with_source(self), [(_TYPES, self._types()), (_SHARE, found)])
         bound = ("is_lower_bound",) if any(self.values("is_lower_bound")) else ()
         place = "source" if any(own is not None for own in table.values("source")) else "scope"
         shown = (*_FIRST, *bound, *_LAST, place)
@@ -163,13 +162,13 @@ class Matmuls(Result, Table):
         for key, row in zip(keyed.values("key"), self.values("instruction"), strict=True):
             members.setdefault(key, set()).add(row)
         whole = self._flops()
-        shares = [own / whole if own and whole else None for own in grouped.values("flops")]
+        parts = [own / whole if own and whole else None for own in grouped.values("flops")]
         table = Table.of(
             [
                 (grouped.field("key"), grouped.values("key")),
                 (_INSTRUCTIONS, [len(rows) for rows in members.values()]),
                 *((grouped.field(name), grouped.values(name)) for name in ("flops", "unknown")),
-                (_SHARE, shares),
+                (_SHARE, parts),
             ]
         ).sort_by("flops", descending=True)
         to = f" to depth {depth}" if by == "scope" and depth is not None else ""

@@ -11,16 +11,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FIELDS = ("kind", "group_size", "bytes", "seconds")
-_KINDS = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-    "send-recv",
-)
+KINDS = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all",
+    "collective-permute", "collective-broadcast", "send-recv",
+)  # fmt: skip
 _CLASSES = {
     ("alpa.mesh_profiling", "ProfilingResultDatabase"),
     ("alpa.mesh_profiling", "MeshProfilingResult"),
@@ -50,8 +44,8 @@ class Measurements:
         """`rows` are kind, group size, bytes, seconds."""
         points: dict[tuple[str, int], dict[float, list[float]]] = {}
         for kind, group_size, size, seconds in rows:
-            if kind not in _KINDS:
-                raise ValueError(f"unknown kind {kind!r}; known are: {', '.join(_KINDS)}")
+            if kind not in KINDS:
+                raise ValueError(f"unknown kind {kind!r}; known are: {', '.join(KINDS)}")
             if not (group_size >= 1 and 0 <= size < float("inf") and 0 <= seconds < float("inf")):
                 raise ValueError(f"{kind} of {size!r} bytes in {seconds!r} s makes no sense")
             points.setdefault((kind, group_size), {}).setdefault(size, []).append(seconds)

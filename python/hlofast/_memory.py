@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlofast import _core
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, column_of, of_rows, with_source
+from hlofast.table import Table, column_of, of_rows, shares, with_source
 
 TYPE_CHECKING = False  # The command line analyses memory; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -49,17 +49,7 @@ _ACCOUNT = (
     Field("bytes", "bytes", "How much it takes."),
 )
 _GROUPED = ("values", "bytes", "share")
-_SHOWN = (
-    "value",
-    "bytes",
-    "share",
-    "class",
-    "first_step",
-    "last_step",
-    "phase",
-    "shape",
-    "origin",
-)
+_SHOWN = ("value", "bytes", "share", "class", "first_step", "last_step", "phase", "shape", "origin")
 _ON_DEVICE = ("argument", "output", "alias", "constant", "heap")
 _ON_HOST = ("host_argument", "host_output", "host_alias")
 """What `Memory.xla` accounts for, without `_size_in_bytes`."""
@@ -136,41 +126,27 @@ class Memory(Result):
 
     VERB = "memory"
     FACTS = (
-        Field("bytes", "live_peak", "The most bytes alive at once.", label="live peak"),
-        Field("name", "at", "The instruction that runs at the peak.", label="at"),
+        Field("bytes", "live_peak", "The most bytes alive at once."),
+        Field("name", "at", "The instruction that runs at the peak."),
         Field("count", "steps", "Steps of the schedule."),
-        Field(
-            "bytes",
-            "xla_peak",
-            "The peak as `compiled.memory_analysis()` of a TPU program counts it.",
-            label="XLA peak",
-        ),
-        Field(
-            "bytes", "allocated", "What XLA's allocator took, as its file says.", label="allocated"
-        ),
-        Field(
-            "bytes",
-            "fragmentation",
-            "What the allocator took beyond the XLA peak.",
-            signed=True,
-        ),
+        Field("bytes", "xla_peak",
+              "The peak as `compiled.memory_analysis()` of a TPU program counts it.",
+              label="XLA peak"),
+        Field("bytes", "allocated", "What XLA's allocator took, as its file says."),
+        Field("bytes", "fragmentation", "What the allocator took beyond the XLA peak.",
+              signed=True),
         Field("path", "allocation_file", "The file that says so.", label="allocated in"),
-        Field("text", "largest", "The largest value alive at the peak.", label="largest"),
-        Field("bytes", "largest_bytes", "Bytes of the largest value.", label="largest bytes"),
-        Field(
-            "bytes",
-            "next_peak",
-            "The peak if the buffer of the largest value went.",
-            label="next peak",
-        ),
-        Field("name", "next_peak_at", "The instruction that runs there.", label="next peak at"),
+        Field("text", "largest", "The largest value alive at the peak."),
+        Field("bytes", "largest_bytes", "Bytes of the largest value."),
+        Field("bytes", "next_peak", "The peak if the buffer of the largest value went."),
+        Field("name", "next_peak_at", "The instruction that runs there."),
         Field("word", "rule", "By which rule values share memory."),
         Field("word", "sizes", "Which sizes count: device (tiles, padding) or logical."),
         Field("word", "backend", "The backend whose sizes of shapes are meant."),
-        Field("text", "memory_space", "The memory space, by its number.", label="memory space"),
+        Field("text", "memory_space", "The memory space, by its number."),
         Field("word", "constants", "How long constants stay: last_use or program."),
         Field("word", "schedule", "The order: text, post_order or list.", label="order"),
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -217,7 +193,6 @@ class Memory(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """The peaks, what makes them, and by which rules they are counted."""
-        known = {field.name: field for field in self.FACTS}
         is_bound = bool(self._data.doubts()["unknown_sizes"])
         at, largest, allocated = self.at, self.without_largest(), self.allocated
         peak = self._account().get("peak_memory_in_bytes")
@@ -250,7 +225,7 @@ class Memory(Result):
             "schedule": self.schedule,
         }
         values += [(name, text, "configuration") for name, text in rules.items()]
-        return tuple(Fact(known[name], value, how) for name, value, how in values)
+        return self._facts(values)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -275,7 +250,7 @@ class Memory(Result):
         sizes = grouped.values("bytes")
         columns = [(key, grouped.values(by)), (_VALUES, grouped.values("rows"))]
         columns += [(grouped.field(name), grouped.values(name)) for name in ("bytes", "byte_steps")]
-        table = Table.of([*columns, (_SHARE, _shares(sizes, self.live_peak))])
+        table = Table.of([*columns, (_SHARE, shares(sizes, self.live_peak))])
         return Section("groups", f"At the peak, by {title}", table, ("key", *_GROUPED))
 
     def _alive(self, at: Instruction | str | int | None) -> Section:
@@ -287,7 +262,7 @@ class Memory(Result):
         added = [
             (_VALUE, [_value(name, index) for name, index in pairs]),
             (_FROM, [source or name or scope for source, name, scope in texts]),
-            (_SHARE, _shares(sizes, sum(sizes))),
+            (_SHARE, shares(sizes, sum(sizes))),
         ]
         columns = [(field, column_of(field, values)) for field, values in added]
         table = Table([*own._described(), *columns])
@@ -459,10 +434,6 @@ class Memory(Result):
 def _value(name: str, index: str) -> str:
     """A value as people call it: `while.85{9}`."""
     return name if index == "{}" else f"{name}{index}"
-
-
-def _shares(sizes: list[int], whole: int) -> list[float | None]:
-    return [size / whole if whole else None for size in sizes]
 
 
 class MemoryFile:

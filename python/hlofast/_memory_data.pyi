@@ -1,19 +1,13 @@
 """The part of `hlofast._core` that analyses memory; a stub only, the code is in `_core`."""
 
-from typing import Any, final
+from typing import Any, Final, final
 
 from hlofast._core import Column, Field, Module, TextColumn
 
 _Columns = list[tuple[Field, Column | TextColumn]]
 
 def _memory(
-    module: Module,
-    *,
-    rule: str,
-    sizes: str,
-    constants: str,
-    space: int | None,
-    schedule: str,
+    module: Module, *, rule: str, sizes: str, constants: str, space: int | None, schedule: str
 ) -> MemoryData:
     """Analyses the memory of `module`. `space` is a number, or None for all memory spaces."""
 
@@ -33,21 +27,16 @@ def _memory_file(
 class MemoryData:
     """The live ranges of a module, as analysed by `Module.memory`."""
 
-    @property
-    def live_peak(self) -> int:
-        """Bytes at the peak."""
-    @property
-    def peak_row(self) -> int | None:
-        """The row that runs at the peak."""
-    @property
-    def peak_step(self) -> int:
-        """The step of the peak."""
-    @property
-    def highest(self) -> tuple[int, int | None]:
-        """The most bytes of the timeline, and the row that runs there."""
-    @property
-    def backend(self) -> str:
-        """Whose sizes of shapes were counted: cpu, gpu or tpu."""
+    live_peak: Final[int]
+    """Bytes at the peak."""
+    peak_row: Final[int | None]
+    """The row that runs at the peak."""
+    peak_step: Final[int]
+    """The step of the peak."""
+    highest: Final[tuple[int, int | None]]
+    """The most bytes of the timeline, and the row that runs there."""
+    backend: Final[str]
+    """Whose sizes of shapes were counted: cpu, gpu or tpu."""
     def timeline(self) -> Column:
         """Bytes alive at every step."""
     def sequence(self) -> Column:

@@ -26,8 +26,7 @@ def contradictions(memory: Memory) -> Iterator[Note]:
         )
     if doubts["has_unreadable_aliases"]:
         yield Note(
-            "unreadable-aliases",
-            "input_output_alias cannot be read; nothing counts as donated",
+            "unreadable-aliases", "input_output_alias cannot be read; nothing counts as donated"
         )
     if parts:
         yield Note(

@@ -34,35 +34,26 @@ class Mesh:
         """The same mesh on so many hosts and slices; what is not given stays as it is. A ValueError
         says why that cannot be.
         """
-    @property
-    def axis_names(self) -> tuple[str, ...]:
-        """The names of the axes, major first."""
-    @property
-    def shape(self) -> dict[str, int]:
-        """Sizes by name, major first."""
-    @property
-    def device_count(self) -> int:
-        """Number of devices."""
-    @property
-    def hosts(self) -> int | None:
-        """Number of hosts, where it was given."""
-    @property
-    def slices(self) -> int | None:
-        """Number of slices, where it was given."""
-    @property
-    def source(self) -> str | None:
-        """Where a derived mesh comes from: `shardy_meshes`, `named_shardings`, `entry_shardings`,
-        `shardings` or `replica_groups`; None for a mesh that was given.
-        """
-    @property
-    def invented_names(self) -> bool:
-        """Whether the names of the axes are not in the text, or were made up by the compiler."""
-    @property
-    def evidence(self) -> int:
-        """Attributes of the text that speak for a derived mesh; 0 for one that was given."""
-    @property
-    def ignored(self) -> int:
-        """Attributes of the same kind that do not fit a derived mesh; 0 for one that was given."""
+    axis_names: Final[tuple[str, ...]]
+    """The names of the axes, major first."""
+    shape: Final[dict[str, int]]
+    """Sizes by name, major first."""
+    device_count: Final[int]
+    """Number of devices."""
+    hosts: Final[int | None]
+    """Number of hosts, where it was given."""
+    slices: Final[int | None]
+    """Number of slices, where it was given."""
+    source: Final[str | None]
+    """Where a derived mesh comes from: `shardy_meshes`, `named_shardings`, `entry_shardings`,
+    `shardings` or `replica_groups`; None for a mesh that was given.
+    """
+    invented_names: Final[bool]
+    """Whether the names of the axes are not in the text, or were made up by the compiler."""
+    evidence: Final[int]
+    """Attributes of the text that speak for a derived mesh; 0 for one that was given."""
+    ignored: Final[int]
+    """Attributes of the same kind that do not fit a derived mesh; 0 for one that was given."""
     def devices(self, limit: int = 4194304) -> tuple[int, ...]:
         """The devices in the order of the mesh, the last axis varying fastest. A ValueError beyond
         `limit` devices.
@@ -124,23 +115,16 @@ class PartitionSpec:
 class Sharding:
     """How arrays lie on devices: one sharding, or one per leaf of a tuple."""
 
-    @property
-    def kind(self) -> str:
-        """`replicated`, `manual`, `unknown`, `unreduced`, `maximal`, `tiled`, `named` or
-        `tuple`.
-        """
-    @property
-    def leaves(self) -> tuple[Sharding, ...]:
-        """The shardings that are written: one, or one per leaf of a tuple."""
-    @property
-    def is_replicated(self) -> bool:
-        """Whether every device holds everything."""
-    @property
-    def tile_dimensions(self) -> tuple[int, ...] | None:
-        """Number of tiles along each dimension of the array; None where nothing is cut."""
-    @property
-    def device_count(self) -> int | None:
-        """Number of devices that the sharding names; None if it names none."""
+    kind: Final[str]
+    """`replicated`, `manual`, `unknown`, `unreduced`, `maximal`, `tiled`, `named` or `tuple`."""
+    leaves: Final[tuple[Sharding, ...]]
+    """The shardings that are written: one, or one per leaf of a tuple."""
+    is_replicated: Final[bool]
+    """Whether every device holds everything."""
+    tile_dimensions: Final[tuple[int, ...] | None]
+    """Number of tiles along each dimension of the array; None where nothing is cut."""
+    device_count: Final[int | None]
+    """Number of devices that the sharding names; None if it names none."""
     def devices(self, limit: int = 4194304) -> tuple[int, ...] | None:
         """The devices in row-major order of the tile grid; None if the sharding names none. A
         ValueError beyond `limit` devices.
@@ -158,15 +142,12 @@ class Sharding:
 class ReplicaGroups:
     """Which devices take part together in a collective; expanded on demand."""
 
-    @property
-    def kind(self) -> str:
-        """`everyone`, `lists`, `iota` or `mesh`."""
-    @property
-    def group_count(self) -> int | None:
-        """Number of groups; None for one group of everyone."""
-    @property
-    def group_size(self) -> int | None:
-        """Devices per group; None if they differ or are not written."""
+    kind: Final[str]
+    """`everyone`, `lists`, `iota` or `mesh`."""
+    group_count: Final[int | None]
+    """Number of groups; None for one group of everyone."""
+    group_size: Final[int | None]
+    """Devices per group; None if they differ or are not written."""
     def expand(self, limit: int = 4194304) -> tuple[tuple[int, ...], ...] | None:
         """All groups as tuples; None for one group of everyone. A ValueError beyond `limit`
         devices.

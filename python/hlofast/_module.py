@@ -387,31 +387,13 @@ def load(
     not the module's.
     """
     name = os.fspath(path)
-    told = _told(context)
+    options: dict[str, Any] = {"module": module, "strict": strict, "on_error": on_error}
+    options |= {"max_bytes": max_bytes, "threads": threads, "context": _told(context)}
     if "://" not in name:
-        made = _core._load(
-            name,
-            module=module,
-            strict=strict,
-            on_error=on_error,
-            max_bytes=max_bytes,
-            threads=threads,
-            context=told,
-        )
-        return _checked(made)
+        return _checked(_core._load(name, **options))
     from hlofast import _remote
 
-    made = _core._loads(
-        _remote.read(name, storage_options),
-        path=name,
-        module=module,
-        strict=strict,
-        on_error=on_error,
-        max_bytes=max_bytes,
-        threads=threads,
-        context=told,
-    )
-    return _checked(made)
+    return _checked(_core._loads(_remote.read(name, storage_options), path=name, **options))
 
 
 def loads(

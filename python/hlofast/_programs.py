@@ -130,17 +130,13 @@ _FINGERPRINTS = (
     Field("name", "key", "What tells the program apart within the folder."),
     Field("name", "host", "The host that compiled it.", nullable=True),
     Field("index", "module_id", "The number of the module in the process.", nullable=True),
-    Field(
-        "text",
-        "fingerprint",
-        "A digest of the program without names and metadata.",
-        nullable=True,
-    ),
+    Field("text", "fingerprint", "A digest of the program without names and metadata.",
+          nullable=True),
     Field("count", "hosts", "Hosts with a program of this name and fingerprint."),
     Field("flag", "is_common", "Whether all hosts that have a program of this name have this one."),
     Field("path", "file", "The file of its last stage."),
     Field("text", "error", "Why the file could not be read.", nullable=True),
-)
+)  # fmt: skip
 _DIFFERING = (
     Field("name", "module_name", "The name of the module."),
     Field("word", "stage", "How far compilation was."),

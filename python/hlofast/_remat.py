@@ -42,7 +42,7 @@ _FIGURES = (
     Field("number", "value", "The number."),
 )
 _KEPT_AS = (
-    Field("name", "kept_as", "The value that is kept.", label="kept as", nullable=True),
+    Field("name", "kept_as", "The value that is kept.", nullable=True),
     Field("text", "kept_index", "Which part of its result; {} for all.", nullable=True),
     Field("bytes", "kept_bytes", "Bytes that are kept.", label="kept", nullable=True),
 )
@@ -92,18 +92,9 @@ class Remat(Result):
     """
 
     __slots__ = (
-        "_cost",
-        "_data",
-        "_plan",
-        "_rule",
-        "_rules",
-        "_statements",
-        "_tables",
-        "device",
-        "hbm",
-        "mesh",
-        "module",
-    )
+        "_cost", "_data", "_plan", "_rule", "_rules", "_statements", "_tables", "device", "hbm",
+        "mesh", "module",
+    )  # fmt: skip
 
     VERB = "remat"
     FACTS = (
@@ -422,9 +413,7 @@ class Remat(Result):
             rows.append((number, one.code, one.text, one.advice))
             proofs += [(number, row) for row in one.instructions]
             figures += [(number, name, value) for name, value in one.figures.items()]
-            more = len(one.names) - _SHOWN_PROOFS
-            names = ", ".join(one.names[:_SHOWN_PROOFS])
-            names += f" and {more:,} more" if more > 0 else ""
+            names = _text.names(one.names, most=_SHOWN_PROOFS)
             lines = [("proof", names), ("advice", one.advice or "")]
             shown.append((f"{one.text} [{one.code}]", [line for line in lines if line[1]]))
         return (
@@ -504,14 +493,7 @@ class Remat(Result):
         return text if self.fits is None else f"{text}, and it does not fit"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return remat, (
-            self.module,
-            self.hbm,
-            self.device,
-            self.mesh,
-            self._rules,
-            self._rule,
-        )
+        return remat, (self.module, self.hbm, self.device, self.mesh, self._rules, self._rule)
 
     def __repr__(self) -> str:
         counts = ", ".join(

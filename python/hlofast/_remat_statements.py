@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hlofast import _text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -382,7 +384,8 @@ def _recomputed(found: _Tables) -> list[Statement]:
         flops = sum(row["flops"] or 0 for row in rows)
         products = {row["instruction"] for row in found.products}
         is_product = any(row["instruction"] in products for row in rows)
-        text += f"; {flops:,} FLOP, {_count(collectives, 'collective')}"
+        moved = _text.counted(collectives, "collective") if collectives else "no collective"
+        text += f"; {flops:,} FLOP, {moved}"
         if not is_product:
             text += ", no matrix product"
         proof = [row["instruction"] for row in rows]
@@ -465,9 +468,4 @@ def _tensors(found: _Tables, rows: Sequence[int]) -> str:
 
 
 def _listed(words: Sequence[str]) -> str:
-    shown = ", ".join(words[:SHOWN])
-    return shown if len(words) <= SHOWN else f"{shown} and {len(words) - SHOWN:,} more"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"no {noun}" if not count else f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return _text.names(words, most=SHOWN)

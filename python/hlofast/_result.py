@@ -137,6 +137,11 @@ class Result:
         """The single figures, in the order in which people should see them."""
         return ()
 
+    def _facts(self, values: Iterable[tuple[str, Any, str]]) -> tuple[Fact, ...]:
+        """Facts of `FACTS` by name, with value and provenance."""
+        known = {field.name: field for field in self.FACTS}
+        return tuple(Fact(known[name], value, how) for name, value, how in values)
+
     @property
     def notes(self) -> tuple[Note, ...]:
         """What to keep in mind about the figures."""

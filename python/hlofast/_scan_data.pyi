@@ -1,7 +1,7 @@
 """The part of `hlofast._core` that reads dump directories; a stub only, the code is in `_core`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 from hlofast._core import Column, Field, Mesh, TextColumn
 
@@ -62,9 +62,8 @@ class SurveyData:
     """The files below some paths, and the programs they belong to."""
 
     def __len__(self) -> int: ...
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files."""
+    bytes: Final[int]
+    """Bytes of all files."""
     def paths(self) -> list[str]:
         """The paths of all files."""
     def stamps(self) -> list[tuple[str, tuple[int, int]]]:
@@ -125,9 +124,8 @@ class ScanPart:
     """Some files with the rows of their modules."""
 
     def __reduce__(self) -> tuple[Any, ...]: ...
-    @property
-    def size(self) -> int:
-        """Bytes of its text, or of its rows if they take more."""
+    size: Final[int]
+    """Bytes of its text, or of its rows if they take more."""
     def states(self) -> list[tuple[str, str]]:
         """The files, each with what tells whether it has to be done again."""
     def unchanged(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlofast import _text
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.table import of_rows
@@ -190,12 +191,8 @@ def is_ambiguous(found: list[Shown]) -> bool:
 
 def places(found: list[Shown]) -> str:
     """`COMPUTATION/NAME` of the first instructions."""
-    listed = ", ".join(
-        f"{one.instruction.computation.name}/{one.title}"
-        for one in found[:10]
-        if one.instruction is not None
-    )
-    return listed + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+    own = [(one.instruction, one.title) for one in found]
+    return _text.names([f"{at.computation.name}/{title}" for at, title in own if at is not None])
 
 
 def show(module: Module, name: str) -> Shown:

@@ -51,15 +51,9 @@ class Boundary:
     """What the first forward section receives for each micro-batch, from `Stages.boundary`."""
 
     __slots__ = (
-        "cut",
-        "flops",
-        "input_bytes",
-        "inputs",
-        "is_partial",
-        "received",
-        "received_bytes",
+        "cut", "flops", "input_bytes", "inputs", "is_partial", "received", "received_bytes",
         "section",
-    )
+    )  # fmt: skip
 
     def __init__(self, module: Module, found: dict[str, Any]) -> None:
         self.section: str = found["section"]
@@ -201,8 +195,7 @@ class Stages(Result):
                 found.append(("most_successors", memory.most_successors, "modelled"))
         if boundary is not None:
             found += _of_boundary(boundary)
-        fields = {field.name: field for field in self.FACTS}
-        return tuple(Fact(fields[name], value, how) for name, value, how in found)
+        return self._facts(found)
 
     @property
     def notes(self) -> tuple[Note, ...]:

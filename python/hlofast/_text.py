@@ -92,11 +92,11 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def names(shown: Sequence[str], count: int | None = None) -> str:
+def names(shown: Sequence[str], count: int | None = None, *, most: int = SHOWN_NAMES) -> str:
     """The first names, and how many more there are; `count` is of all if `shown` are fewer."""
     count = len(shown) if count is None else count
-    text = ", ".join(shown[:SHOWN_NAMES])
-    return text if count <= SHOWN_NAMES else f"{text} and {count - SHOWN_NAMES:,} more"
+    text = ", ".join(shown[:most])
+    return text if count <= most else f"{text} and {count - most:,} more"
 
 
 def label(text: str, room: int = LABEL) -> str:
@@ -281,13 +281,12 @@ class Printer:
                 value = value[: room - 1] + "…"
             self.stream.write(f"{label}{GAP}{value}\n")
 
-    def notes(self, notes: Sequence[dict[str, Any] | Note]) -> None:
+    def notes(self, notes: Sequence[Note]) -> None:
         """What to keep in mind, below everything else."""
         if notes:
             self.line()
             for note in notes:
-                text = note["text"] if isinstance(note, dict) else note.text
-                self.paragraph("note: ", text)
+                self.paragraph("note: ", note.text)
         self.line()
 
     def result(

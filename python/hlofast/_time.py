@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from hlofast import _core, devices
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast.table import Table, column_of, of_rows
+from hlofast.table import Table, column_of, of_rows, shares
 
 TYPE_CHECKING = False  # The command line times modules; importing typing would slow its start.
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ MEASURED = "measurements"
 KEYS = tuple(_KEYS)
 """What `Time.by` takes."""
 _SHARE = Field("ratio", "share", "The part of all seconds in the table.", nullable=True)
-_KEY = Field("text", "key", "The value that the row is about.", label="key", nullable=True)
+_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
 _PARTS = (
     Field("word", "part", "Compute, memory, other, or exposed: waiting for collectives."),
     Field("axes", "axes", "The mesh axes of the collectives waited for.", nullable=True),
@@ -78,7 +76,7 @@ _PARTS = (
 )
 FIGURE = (Field("name", "figure", "The figure of the device, or what the text does not tell."),)
 _LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
-_UTILIZATION = ("mfu", "hfu", "matmul_mfu", "matmul_hfu", "peak_flops", "num_devices")
+_RATIOS = ("mfu", "hfu", "matmul_mfu", "matmul_hfu")
 
 
 class Time(Result):
@@ -91,27 +89,16 @@ class Time(Result):
     """
 
     __slots__ = (
-        "_collectives",
-        "_data",
-        "_mesh",
-        "_step",
-        "_utilization",
-        "collective_model",
-        "device",
-        "estimates",
-        "module",
-    )
+        "_collectives", "_data", "_mesh", "_step", "_utilization", "collective_model", "device",
+        "estimates", "module",
+    )  # fmt: skip
 
     VERB = "time"
     FACTS = (
         Field("name", "device", "The chip that the module was timed for."),
         Field("word", "estimates", "Whose seconds of instructions count."),
-        Field(
-            "word",
-            "collective_model",
-            "Whose seconds of collectives count: a model, or measurements.",
-            label="collectives",
-        ),
+        Field("word", "collective_model",
+              "Whose seconds of collectives count: a model, or measurements.", label="collectives"),
         Field("text", "mesh", "The mesh whose axes are named."),
         Field("word", "mesh_source", "Where the mesh comes from.", label="mesh from"),
         Field("seconds", "step_seconds", "One run of the module, as scheduled.", label="step"),
@@ -120,32 +107,18 @@ class Time(Result):
         Field("ratio", "hfu", "The same with what is computed again.", label="HFU"),
         Field("ratio", "matmul_mfu", "MFU of matrix products alone.", label="matmul MFU"),
         Field("ratio", "matmul_hfu", "HFU of matrix products alone.", label="matmul HFU"),
-        Field(
-            "number",
-            "peak_flops",
-            "Peak FLOP per second of one JAX device for 16-bit floats.",
-            label="peak FLOP/s",
-        ),
+        Field("number", "peak_flops", "Peak FLOP per second of one JAX device for 16-bit floats.",
+              label="peak FLOP/s"),
         Field("count", "num_devices", "Devices that the FLOPs are divided by.", label="devices"),
-        Field(
-            "seconds",
-            "compiler_seconds",
-            "The compiler's estimates of the instructions that have one.",
-            label="compiler estimate",
-        ),
-        Field(
-            "seconds",
-            "compared_seconds",
-            "The seconds of the same instructions here.",
-            label="same instructions here",
-        ),
-        Field(
-            "count",
-            "compiler_instructions",
-            "How many instructions have an estimate of the compiler.",
-            label="instructions compared",
-        ),
-    )
+        Field("seconds", "compiler_seconds",
+              "The compiler's estimates of the instructions that have one.",
+              label="compiler estimate"),
+        Field("seconds", "compared_seconds", "The seconds of the same instructions here.",
+              label="same instructions here"),
+        Field("count", "compiler_instructions",
+              "How many instructions have an estimate of the compiler.",
+              label="instructions compared"),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -174,7 +147,6 @@ class Time(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """On what the module runs, its step, how much of the device that uses."""
-        known = {field.name: field for field in self.FACTS}
         values: list[tuple[str, Any, str]] = [
             ("device", self.device.name, "configuration"),
             ("estimates", self.estimates, "configuration"),
@@ -189,12 +161,10 @@ class Time(Result):
             is_bound = used.is_lower_bound and not self.is_lower_bound
             how = "bound" if is_bound else "modelled"
             figures = used.as_dict()
-            values += [
-                (name, figures[name], how if known[name].kind == "ratio" else "exact")
-                for name in _UTILIZATION
-            ]
+            values += [(name, figures[name], how) for name in _RATIOS]
+            values += [(name, figures[name], "exact") for name in ("peak_flops", "num_devices")]
         values += self._compared()
-        return tuple(Fact(known[name], value, how) for name, value, how in values)
+        return self._facts(values)
 
     def _used(self) -> Utilization | None:
         """`utilization`; None where a figure for it is missing or the step takes no time."""
@@ -259,8 +229,8 @@ class Time(Result):
             *(("exposed", axes, seconds) for axes, seconds in self._step[4]),
         ]
         rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
-        shares = _shares([seconds for *_, seconds in rows], self.step_seconds)
-        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, shares, strict=True)])
+        found = shares([seconds for *_, seconds in rows], self.step_seconds)
+        table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, found, strict=True)])
         return Section("parts", "What the step goes to", table, is_whole=True)
 
     def _groups(self, by: str) -> Section:
@@ -270,7 +240,7 @@ class Time(Result):
             [
                 (_KEY.replace(label=by), grouped.values(by)),
                 *((grouped.field(name), grouped.values(name)) for name in grouped.columns[1:]),
-                (_SHARE, _shares(seconds, sum(seconds))),
+                (_SHARE, shares(seconds, sum(seconds))),
             ]
         )
         return Section("groups", f"By {by}, each instruction by itself", table)
@@ -514,12 +484,7 @@ def time(
 
     def timed(measured: list[tuple[int, float]] | None) -> _core.TimeData:
         return _core._time(
-            module,
-            parts,
-            mesh=mesh,
-            estimates=estimates,
-            model=model,
-            measured=measured,
+            module, parts, mesh=mesh, estimates=estimates, model=model, measured=measured
         )
 
     data = timed(None)
@@ -527,11 +492,6 @@ def time(
         data = timed(_measured(Table(data.collectives()), collectives))
         model = MEASURED
     return Time(module, chip, estimates, data, collective_model=model, mesh=mesh)
-
-
-def _shares(parts: list[float], whole: float) -> list[float | None]:
-    """The parts of a whole; unknown if there is none, or one beyond doubles."""
-    return [part / whole if whole > 0 and isfinite(whole) else None for part in parts]
 
 
 def _measured(found: Table, measurements: Measurements) -> list[tuple[int, float]]:

@@ -1,6 +1,6 @@
 """The part of `hlofast._core` that times modules; a stub only, the code is in `_core`."""
 
-from typing import final
+from typing import Final, final
 
 from hlofast._core import Column, Field, Mesh, Module, TextColumn
 
@@ -39,15 +39,12 @@ def _collective_time(
 class TimeData:
     """The time of a module, as modelled by `Module.time`."""
 
-    @property
-    def unknown_figures(self) -> list[str]:
-        """Figures that were needed and are not known."""
-    @property
-    def mesh(self) -> str | None:
-        """The mesh as text."""
-    @property
-    def mesh_source(self) -> str:
-        """Where the mesh comes from."""
+    unknown_figures: Final[list[str]]
+    """Figures that were needed and are not known."""
+    mesh: Final[str | None]
+    """The mesh as text."""
+    mesh_source: Final[str]
+    """Where the mesh comes from."""
     def column(self, name: str) -> Column:
         """The column over instructions called `name`."""
     def step(self) -> tuple[float, float, float, float, list[tuple[str, float]]]:

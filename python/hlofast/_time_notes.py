@@ -22,14 +22,14 @@ def notes(time: Time) -> Iterator[Note]:
     if source != GIVEN and context.device == time.device:
         yield Note("found-device", f"nobody gave the device: {source} beside the dump names it")
     yield from _unknown(time)
-    status = time.module.summary().status
+    summary = time.module.summary()
     if not time.module.is_scheduled:
         yield Note("unscheduled", "the module is not scheduled: its instructions ran in text order")
-    if status in ("unoptimised", "annotated", "partitioned"):
+    if summary.is_unfused:
         yield Note(
             "unfused",
-            f"the module is {status}: instructions are not fused yet and move several times the "
-            "bytes that run",
+            f"the module is {summary.status}: instructions are not fused yet and move several "
+            "times the bytes that run",
         )
     if len(time.collectives):
         yield from _about_mesh(time)

@@ -59,14 +59,11 @@ class Trace(Result):
             for field in _time.Time.FACTS
             if field.name in ("device", "mesh", "step_seconds", "bound")
         ),
-        Field("bytes", "live_peak", "The most bytes alive at once.", label="live peak"),
-        Field(
-            "count",
-            "not_played",
-            "Calls that are shown as a whole, since the trace would be too large otherwise.",
-            label="calls as a whole",
-        ),
-    )
+        Field("bytes", "live_peak", "The most bytes alive at once."),
+        Field("count", "not_played",
+              "Calls that are shown as a whole, since the trace would be too large otherwise.",
+              label="calls as a whole"),
+    )  # fmt: skip
 
     def __init__(self, time: Time, data: _core.TraceData, live_bytes_unknown: str | None) -> None:
         self.time = time
@@ -81,16 +78,15 @@ class Trace(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """What was written, what is played, the most bytes alive."""
-        known = {field.name: field for field in self.FACTS}
-        found: list[Fact] = []
-        if self._written is not None:
-            names = ("written", "format", "is_compressed")
-            pairs = zip(names, self._written, strict=True)
-            found = [Fact(known[name], value, "exact") for name, value in pairs]
-        found += [fact for fact in self.time.facts if fact.name in known]
-        found.append(Fact(known["live_peak"], self.peak, "modelled"))
-        found.append(Fact(known["not_played"], self.not_played, "exact"))
-        return tuple(found)
+        known = [field.name for field in self.FACTS]
+        names = ("written", "format", "is_compressed")
+        file = [] if self._written is None else zip(names, self._written, strict=True)
+        return (
+            *self._facts((name, value, "exact") for name, value in file),
+            *(fact for fact in self.time.facts if fact.name in known),
+            *self._facts([("live_peak", self.peak, "modelled")]),
+            *self._facts([("not_played", self.not_played, "exact")]),
+        )
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -1,7 +1,7 @@
 """The part of `hlofast._core` that makes traces; a stub only, the code is in `_core`."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from hlofast._core import Column, Field, MemoryData, TextColumn, TimeData
 
@@ -20,15 +20,12 @@ def _trace(
 class TraceData:
     """The schedule of a module as slices and samples, as made by `Module.trace`."""
 
-    @property
-    def peak(self) -> int | None:
-        """The most bytes alive; None where they are not counted."""
-    @property
-    def samples(self) -> int:
-        """Samples of bytes alive."""
-    @property
-    def not_played(self) -> int:
-        """Calls shown as a whole since the trace would be too large."""
+    peak: Final[int | None]
+    """The most bytes alive; None where they are not counted."""
+    samples: Final[int]
+    """Samples of bytes alive."""
+    not_played: Final[int]
+    """Calls shown as a whole since the trace would be too large."""
     def write(
         self, form: str, facts: list[tuple[str, str]], write: Callable[[bytes], object]
     ) -> None:

@@ -11,15 +11,9 @@ class Utilization:
     """
 
     __slots__ = (
-        "hfu",
-        "is_lower_bound",
-        "matmul_hfu",
-        "matmul_mfu",
-        "mfu",
-        "num_devices",
-        "peak_flops",
+        "hfu", "is_lower_bound", "matmul_hfu", "matmul_mfu", "mfu", "num_devices", "peak_flops",
         "step_seconds",
-    )
+    )  # fmt: skip
 
     matmul_mfu: float
     """Matrix products and convolutions without recomputation."""

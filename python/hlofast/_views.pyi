@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, final, overload
+from typing import Any, ClassVar, Final, TypeVar, final, overload
 
 import numpy
 import numpy.typing
@@ -18,51 +18,36 @@ _Array = numpy.typing.NDArray[Any]
 class Computation:
     """A computation of a module: a light view, made on access. It is a sequence of instructions."""
 
-    @property
-    def name(self) -> str:
-        """The name, without `%`."""
-    @property
-    def module(self) -> _module.Module:
-        """The module it belongs to."""
-    @property
-    def index(self) -> int:
-        """The position in `module.computations`."""
-    @property
-    def instructions(self) -> InstructionSequence:
-        """Its instructions in text order."""
-    @property
-    def root(self) -> Instruction | None:
-        """The root; None for an empty computation."""
-    @property
-    def parameters(self) -> InstructionSequence:
-        """Its parameters, by number."""
-    @property
-    def is_entry(self) -> bool:
-        """Whether it is the module's entry."""
-    @property
-    def is_implicit(self) -> bool:
-        """Whether the text only implies it, as async sugar does."""
-    @property
-    def is_inline(self) -> bool:
-        """Whether it is written in place, inside the instruction that calls it."""
-    @property
-    def execution_thread(self) -> str | None:
-        """The execution thread; None for the main one."""
-    @property
-    def signature(self) -> str:
-        """`(parameters) -> shape` as written; empty in the short form."""
-    @property
-    def callers(self) -> InstructionSequence:
-        """The instructions that call it."""
-    @property
-    def columns(self) -> Columns:
-        """Its part of the module's columns."""
-    @property
-    def text(self) -> str | None:
-        """Its text, byte for byte; None where the text only implies it."""
-    @property
-    def text_line(self) -> int | None:
-        """The 1-based line of the file on which its text starts; None where there is none."""
+    name: Final[str]
+    """The name, without `%`."""
+    module: Final[_module.Module]
+    """The module it belongs to."""
+    index: Final[int]
+    """The position in `module.computations`."""
+    instructions: Final[InstructionSequence]
+    """Its instructions in text order."""
+    root: Final[Instruction | None]
+    """The root; None for an empty computation."""
+    parameters: Final[InstructionSequence]
+    """Its parameters, by number."""
+    is_entry: Final[bool]
+    """Whether it is the module's entry."""
+    is_implicit: Final[bool]
+    """Whether the text only implies it, as async sugar does."""
+    is_inline: Final[bool]
+    """Whether it is written in place, inside the instruction that calls it."""
+    execution_thread: Final[str | None]
+    """The execution thread; None for the main one."""
+    signature: Final[str]
+    """`(parameters) -> shape` as written; empty in the short form."""
+    callers: Final[InstructionSequence]
+    """The instructions that call it."""
+    columns: Final[Columns]
+    """Its part of the module's columns."""
+    text: Final[str | None]
+    """Its text, byte for byte; None where the text only implies it."""
+    text_line: Final[int | None]
+    """The 1-based line of the file on which its text starts; None where there is none."""
     def post_order(self) -> InstructionSequence:
         """Operands before users, otherwise in text order."""
     def names(self) -> list[str]:
@@ -89,89 +74,62 @@ class Computation:
 class Instruction:
     """An instruction of a module: a light view, made on access."""
 
-    @property
-    def name(self) -> str:
-        """The name, without `%`."""
-    @property
-    def opcode(self) -> str:
-        """The opcode of XLA's graph; unknown ones as written."""
-    @property
-    def opcode_text(self) -> str:
-        """The opcode as the text writes it, such as `all-to-all-start` for an `async-start`."""
-    @property
-    def module(self) -> _module.Module:
-        """The module it belongs to."""
-    @property
-    def computation(self) -> Computation:
-        """The computation it belongs to."""
-    @property
-    def row(self) -> int:
-        """The row number in the module's columns."""
-    @property
-    def index(self) -> int:
-        """The position in its computation."""
-    @property
-    def shape(self) -> Shape:
-        """The result shape."""
-    @property
-    def operands(self) -> InstructionSequence:
-        """The operands."""
-    @property
-    def users(self) -> InstructionSequence:
-        """The instructions that use the result, each once."""
-    @property
-    def called_computations(self) -> ComputationSequence:
-        """The computations it calls, in text order."""
-    @property
-    def calls(self) -> tuple[tuple[str, Computation], ...]:
-        """Its calls with their roles: `(role, computation)`, where role is the attribute's name."""
-    @property
-    def control_predecessors(self) -> InstructionSequence:
-        """The instructions that must run before it though it does not read them."""
-    @property
-    def control_successors(self) -> InstructionSequence:
-        """The instructions that name it as a control predecessor."""
-    @property
-    def attributes(self) -> Attributes:
-        """The attributes: a mapping whose values are decoded on access."""
-    @property
-    def metadata(self) -> Metadata | None:
-        """Where it comes from; None if the text does not say."""
-    @property
-    def source(self) -> SourceLocation | None:
-        """Source file and line, from the metadata or its innermost stack frame; None if unknown."""
-    @property
-    def sharding(self) -> Sharding | None:
-        """How the result lies on devices; None if the text does not say."""
-    @property
-    def frontend_attributes(self) -> dict[str, str | bytes]:
-        """The framework's own attributes, as a dictionary."""
-    @property
-    def backend_config(self) -> str | bytes | None:
-        """The back-end's configuration: the content of a string (`bytes` if it is binary), or a
-        dictionary as written; None without one.
-        """
-    @property
-    def backend_config_json(self) -> Any:
-        """`backend_config` read as JSON; None if there is none or it is not JSON."""
-    @property
-    def literal(self) -> Literal | None:
-        """The values of a constant; None for other instructions."""
-    @property
-    def parameter_number(self) -> int | None:
-        """The number of a parameter; None for other instructions."""
-    @property
-    def is_root(self) -> bool:
-        """Whether it is the root of its computation."""
-    @property
-    def is_implicit(self) -> bool:
-        """Whether the text only implies it."""
-    @property
-    def text(self) -> str | None:
-        """Its text, byte for byte; None where the text only implies it."""
-    @property
-    def text_line(self) -> int | None:
-        """The 1-based line of the file on which its text starts; None where there is none."""
+    name: Final[str]
+    """The name, without `%`."""
+    opcode: Final[str]
+    """The opcode of XLA's graph; unknown ones as written."""
+    opcode_text: Final[str]
+    """The opcode as the text writes it, such as `all-to-all-start` for an `async-start`."""
+    module: Final[_module.Module]
+    """The module it belongs to."""
+    computation: Final[Computation]
+    """The computation it belongs to."""
+    row: Final[int]
+    """The row number in the module's columns."""
+    index: Final[int]
+    """The position in its computation."""
+    shape: Final[Shape]
+    """The result shape."""
+    operands: Final[InstructionSequence]
+    """The operands."""
+    users: Final[InstructionSequence]
+    """The instructions that use the result, each once."""
+    called_computations: Final[ComputationSequence]
+    """The computations it calls, in text order."""
+    calls: Final[tuple[tuple[str, Computation], ...]]
+    """Its calls with their roles: `(role, computation)`, where role is the attribute's name."""
+    control_predecessors: Final[InstructionSequence]
+    """The instructions that must run before it though it does not read them."""
+    control_successors: Final[InstructionSequence]
+    """The instructions that name it as a control predecessor."""
+    attributes: Final[Attributes]
+    """The attributes: a mapping whose values are decoded on access."""
+    metadata: Final[Metadata | None]
+    """Where it comes from; None if the text does not say."""
+    source: Final[SourceLocation | None]
+    """Source file and line, from the metadata or its innermost stack frame; None if unknown."""
+    sharding: Final[Sharding | None]
+    """How the result lies on devices; None if the text does not say."""
+    frontend_attributes: Final[dict[str, str | bytes]]
+    """The framework's own attributes, as a dictionary."""
+    backend_config: Final[str | bytes | None]
+    """The back-end's configuration: the content of a string (`bytes` if it is binary), or a
+    dictionary as written; None without one.
+    """
+    backend_config_json: Final[Any]
+    """`backend_config` read as JSON; None if there is none or it is not JSON."""
+    literal: Final[Literal | None]
+    """The values of a constant; None for other instructions."""
+    parameter_number: Final[int | None]
+    """The number of a parameter; None for other instructions."""
+    is_root: Final[bool]
+    """Whether it is the root of its computation."""
+    is_implicit: Final[bool]
+    """Whether the text only implies it."""
+    text: Final[str | None]
+    """Its text, byte for byte; None where the text only implies it."""
+    text_line: Final[int | None]
+    """The 1-based line of the file on which its text starts; None where there is none."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __copy__(self) -> Instruction: ...
@@ -182,34 +140,26 @@ class Instruction:
 class Literal:
     """What stands in a constant's parentheses: the literal of an array, or of a tuple of arrays."""
 
-    @property
-    def shape(self) -> Shape:
-        """The shape of the array or tuple."""
-    @property
-    def text(self) -> str | bytes:
-        """The text, as written; `bytes` if it is not UTF-8. Empty where a tuple around it is
-        elided.
-        """
-    @property
-    def leaves(self) -> tuple[Literal, ...]:
-        """The literals of the arrays of a tuple, in order; of an array, the literal itself."""
-    @property
-    def extent(self) -> typing.Literal["full", "elided", "first only"] | None:
-        """How much of the array the text gives: `full`, `elided` (`...` stands for elements that
-        were left out) or `first only` (one element without braces for a whole array; XLA leaves
-        the others 0). None for tuples.
-        """
-    @property
-    def is_elided(self) -> bool:
-        """Whether some elements were left out when the text was printed, here or in any leaf."""
-    @property
-    def array(self) -> _Array:
-        """The elements as a read-only NumPy array. It has the array's dimensions if the text gives
-        all elements, else one dimension with those given. `pred` is bool; integers narrower than
-        a byte are int8 or uint8; `f16`, `f32`, `f64`, `c64` and `c128` are NumPy's own; of other
-        floats it holds the bits (uint16 for `bf16`, uint8 for the smaller ones): `shape` says
-        which they are. A tuple has none: take those of its `leaves`.
-        """
+    shape: Final[Shape]
+    """The shape of the array or tuple."""
+    text: Final[str | bytes]
+    """The text, as written; `bytes` if it is not UTF-8. Empty where a tuple around it is elided."""
+    leaves: Final[tuple[Literal, ...]]
+    """The literals of the arrays of a tuple, in order; of an array, the literal itself."""
+    extent: Final[typing.Literal["full", "elided", "first only"] | None]
+    """How much of the array the text gives: `full`, `elided` (`...` stands for elements that
+    were left out) or `first only` (one element without braces for a whole array; XLA leaves
+    the others 0). None for tuples.
+    """
+    is_elided: Final[bool]
+    """Whether some elements were left out when the text was printed, here or in any leaf."""
+    array: Final[_Array]
+    """The elements as a read-only NumPy array. It has the array's dimensions if the text gives
+    all elements, else one dimension with those given. `pred` is bool; integers narrower than
+    a byte are int8 or uint8; `f16`, `f32`, `f64`, `c64` and `c128` are NumPy's own; of other
+    floats it holds the bits (uint16 for `bf16`, uint8 for the smaller ones): `shape` says
+    which they are. A tuple has none: take those of its `leaves`.
+    """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -233,9 +183,8 @@ class ComputationIterator:
 class InstructionSequence(Sequence[Instruction]):
     """A lazy, immutable sequence of instructions. Index it with a position, a slice or a name."""
 
-    @property
-    def rows(self) -> Column:
-        """The row numbers, as a column."""
+    rows: Final[Column]
+    """The row numbers, as a column."""
     def names(self) -> list[str]:
         """The names of all instructions."""
     def opcodes(self) -> list[str]:

@@ -18,21 +18,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
-    "FIGURES",
-    "CollectiveTime",
-    "Device",
-    "DeviceTable",
-    "Figure",
-    "Measurements",
-    "UnknownDeviceError",
-    "UnknownFigureError",
-    "built_in",
-    "get",
-    "load",
-    "names",
-    "read_measurements",
-    "table",
-]
+    "FIGURES", "CollectiveTime", "Device", "DeviceTable", "Figure", "Measurements",
+    "UnknownDeviceError", "UnknownFigureError", "built_in", "get", "load", "names",
+    "read_measurements", "table",
+]  # fmt: skip
 
 FIGURES: dict[str, str] = {
     "hbm_bytes": "HBM of the chip, in bytes",
@@ -211,12 +200,7 @@ class Device(Mapping[str, Figure]):
         for key, value in (flops or {}).items():
             peaks[key] = Figure(_positive(f"{self.name}: flops.{key}", value), source)
         return Device(
-            self.name,
-            changed,
-            peaks,
-            label=self.label,
-            backend=self.backend,
-            aliases=self.aliases,
+            self.name, changed, peaks, label=self.label, backend=self.backend, aliases=self.aliases
         )
 
     def collective_time(
@@ -470,14 +454,7 @@ def _device(
     label = cells.get("label", start.label if start is not None and is_same else name)
     if not isinstance(label, str):
         _refuse(path, name, "label is a text")
-    return Device(
-        name,
-        figures,
-        peaks,
-        label=label,
-        backend=backend,
-        aliases=tuple(aliases),
-    )
+    return Device(name, figures, peaks, label=label, backend=backend, aliases=tuple(aliases))
 
 
 def _refuse(path: str, name: str, message: str) -> NoReturn:

@@ -10,16 +10,6 @@ class ParseError(ValueError):
     something to say. `message` is the sentence alone.
     """
 
-    message: str
-    path: str | None
-    line: int
-    column: int
-    offset: int
-    end_offset: int
-    kind: str
-    excerpt: str
-    help: str | None
-
     def __init__(
         self,
         message: str,

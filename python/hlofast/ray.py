@@ -175,18 +175,13 @@ class Rows:
         self.root = root
         self._scanner = _scan.Scanner(
             (),
-            None,
-            format="parquet",
             tables=() if table == "files" else (table,),
             device=device,
             mesh=mesh,
             workers=1,
-            executor=None,
             max_bytes=max_bytes,
             max_text_bytes=max_text_bytes,
             max_seconds=max_seconds,
-            batch_bytes=_scan.BATCH_BYTES,
-            progress=False,
         )
 
     def __call__(self, batch: Any) -> Any:

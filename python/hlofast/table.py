@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from hlofast import _core
 from hlofast._core import Column, Field, TextColumn
 from hlofast._extras import library
@@ -277,9 +279,13 @@ _SHARE = Field("ratio", "share", "Its part of the sum of all rows.", nullable=Tr
 def with_share(table: Table, name: str) -> Table:
     """`table` with a column `share`: the part of each value of column `name` in their sum."""
     values = table.values(name)
-    whole = sum(value or 0 for value in values)
-    shares = [None if value is None or not whole else value / whole for value in values]
-    return Table([*table._described(), (_SHARE, column_of(_SHARE, shares))])
+    return with_columns(table, [(_SHARE, shares(values, sum(value or 0 for value in values)))])
+
+
+def shares(parts: Sequence[float | None], whole: float) -> list[float | None]:
+    """The parts of a whole; unknown if it is nothing or beyond doubles, and where a part is."""
+    is_known = whole > 0 and isfinite(whole)
+    return [part / whole if is_known and part is not None else None for part in parts]
 
 
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:

@@ -38,16 +38,9 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 __all__ = [
-    "Check",
-    "Comparison",
-    "Declaration",
-    "DeclaredParameter",
-    "DeclaredValue",
-    "Expectations",
-    "Prediction",
-    "check",
-    "path_of",
-]
+    "Check", "Comparison", "Declaration", "DeclaredParameter", "DeclaredValue", "Expectations",
+    "Prediction", "check", "path_of",
+]  # fmt: skip
 
 
 def _gaps(program: Program) -> Iterator[Comparison]:
@@ -92,7 +85,7 @@ class Check(Result):
 
     VERB = "check"
     FACTS = (
-        Field("text", "declared_by", "Who declared what is compared.", label="declared by"),
+        Field("text", "declared_by", "Who declared what is compared."),
         Field("text", "mesh", "The mesh that was declared."),
         Field("flag", "ok", "Whether nothing is an error."),
         Field("count", "error", "What must not be.", label="errors"),

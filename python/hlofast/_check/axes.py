@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
 from hlofast._check.loops import is_in_layers
-from hlofast._check.program import Program, plural
+from hlofast._check.program import Program
 from hlofast._context import devices_of
+from hlofast._text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
         found["is_in_layers"] |= is_in_layers(program, row)
         found["bytes"] += row["total_payload"] or 0
     for (kind, axes), found in sums.items():
-        count = plural(len(found["rows"]), "collective")
+        count = counted(len(found["rows"]), "collective")
         is_part = ":(" in axes
         part = ", along a part of an axis"
         severity = AGREES
@@ -136,7 +137,7 @@ def unexplained(program: Program) -> Iterator[Comparison]:
             f"{kind} over {axes_text}",
             "no such exchange",
             f"{found['bytes']:,} wire B of {moved} in {phase}",
-            f"{scope}: no declared split asks for {plural(len(found['rows']), 'collective')} "
+            f"{scope}: no declared split asks for {counted(len(found['rows']), 'collective')} "
             f"{where}",
             found["bytes"],
             found["row"]["instruction"],

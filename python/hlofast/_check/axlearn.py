@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hlofast._check.declaration import (
-    Declaration,
-    DeclaredParameter,
-    DeclaredValue,
-    Prediction,
-)
+from hlofast._check.declaration import Declaration, DeclaredParameter, DeclaredValue, Prediction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -44,18 +44,14 @@ _FIELDS = (
     Field("text", "subject", "Whose it is: a parameter's path, a value's name, a collective."),
     Field("text", "declared", "What was declared."),
     Field("text", "compiled", "What was compiled."),
-    Field(
-        "bytes",
-        "bytes",
-        "Bytes at stake on each device, in a step where they are sent; absent if there are none.",
-        label="bytes at stake",
-        nullable=True,
-    ),
+    Field("bytes", "bytes",
+          "Bytes at stake on each device, in a step where they are sent; absent if there are none.",
+          label="bytes at stake", nullable=True),
     Field("instruction", "instruction", "The instruction that shows it.", nullable=True),
     Field("name", "name", "The name of that instruction.", nullable=True),
     Field("word", "provenance", "How what was compiled is known."),
     Field("text", "message", "What follows, with the numbers."),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hlofast._check.comparison import AGREES, ERROR, WARNING, Comparison
-from hlofast._check.program import Program, plural
+from hlofast._check.program import Program
+from hlofast._measurements import KINDS
+from hlofast._text import counted
 from hlofast._toml import read_count, read_file, read_size, read_tables
 
 TYPE_CHECKING = False
@@ -179,10 +181,7 @@ def _of_collectives(table: object) -> Iterator[Limit]:
 
 
 def _check_kind(kind: str) -> None:
-    known = (
-        "all-gather all-reduce reduce-scatter all-to-all ragged-all-to-all collective-permute "
-        "collective-broadcast send-recv cross-mesh-all-reduce"
-    ).split()
+    known = (*KINDS, "cross-mesh-all-reduce")
     if kind != ANY and kind not in known:
         raise ValueError(f"no kind of collective {kind!r}; one of {', '.join(known)}, {ANY}")
 
@@ -220,7 +219,7 @@ def expectations(program: Program, expected: Expectations) -> Iterator[Compariso
             limit.subject,
             f"{words}{limit.value:,}",
             f"at least {compiled:,}" if doubts else f"{compiled:,}",
-            f"not known to hold: {plural(doubts, 'instruction')} of unknown size or trip count"
+            f"not known to hold: {counted(doubts, 'instruction')} of unknown size or trip count"
             if is_open
             else "as expected"
             if is_met

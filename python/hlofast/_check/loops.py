@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
-from hlofast._check.program import Program, plural
+from hlofast._check.program import Program
+from hlofast._text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def accumulation(program: Program) -> Iterator[Comparison]:
         compiled,
         "the layers run once per micro-batch"
         if is_same
-        else f"{plural(len(loops), 'loop')} over layers start {compiled} times in a step",
+        else f"{counted(len(loops), 'loop')} over layers start {compiled} times in a step",
         None,
         loops[0]["instruction"],
     )

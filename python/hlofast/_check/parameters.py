@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from hlofast._check.comparison import AGREES, ERROR, NOTE, WARNING, Comparison
-from hlofast._check.program import Parameter, Program, plural
+from hlofast._check.program import Parameter, Program
+from hlofast._text import counted, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,15 +41,14 @@ def shardings(program: Program) -> Iterator[Comparison]:
     others = [one for one in program.parameters if one.declared is None]
     if others:
         size = sum(parameter.bytes for parameter in others)
-        shown = ", ".join(parameter.path for parameter in others[:_SHOWN])
-        more = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
+        shown = names([parameter.path for parameter in others], most=_SHOWN)
         yield Comparison(
             "parameter-undeclared",
             NOTE,
-            plural(len(others), "parameter"),
+            counted(len(others), "parameter"),
             "not declared",
             f"{size:,} B",
-            f"no pattern matches {shown}{more}",
+            f"no pattern matches {shown}",
             size,
             others[0].row,
         )
@@ -66,7 +66,7 @@ def _sharding(program: Program, parameter: Parameter) -> Comparison:
             ERROR,
             parameter.path,
             spec_text(parameter.declared.spec),
-            plural(rank, "dimension"),
+            counted(rank, "dimension"),
             f"the declared spec has {len(parameter.declared.spec)} entries",
             None,
             parameter.row,

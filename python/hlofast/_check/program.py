@@ -148,8 +148,3 @@ class Program:
 def percent(part: float, whole: float) -> str:
     """`part` of `whole`."""
     return "-" if not whole else f"{100 * part / whole:.1f} %"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 loop`, `2 loops`."""
-    return f"{count:,} {noun if count == 1 else noun + 's'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hlofast import _core, _text
+from hlofast._context import read_mesh
 from hlofast._core import Field
 from hlofast._extras import library
 from hlofast._result import Fact, Note, Result, Section
@@ -67,14 +68,9 @@ class Scan(Result):
         Field("count", "failed", "Files that could not be read in this scan.", adds_up=True),
         Field("count", "skipped", "Files that hold nothing to read.", adds_up=True),
         Field("count", "unchanged", "Files whose rows the dataset already has.", adds_up=True),
-        Field(
-            "count",
-            "failed_before",
-            "Unchanged files that could not be read in an earlier scan.",
-            label="failed before",
-            adds_up=True,
-        ),
-    )
+        Field("count", "failed_before",
+              "Unchanged files that could not be read in an earlier scan.", adds_up=True),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -397,19 +393,19 @@ class Scanner:
     def __init__(
         self,
         paths: str | PathLike[str] | Iterable[str | PathLike[str]],
-        out: str | PathLike[str] | None,
+        out: str | PathLike[str] | None = None,
         *,
-        format: str,  # noqa: A002 - as in `scan`
-        tables: Iterable[str] | None,
-        device: str | Device | None,
-        mesh: Mesh | str | Mapping[str, int] | None,
-        workers: int | None,
-        executor: Executor | Engine | None,
-        max_bytes: int,
-        max_text_bytes: int,
-        max_seconds: float | None,
-        batch_bytes: int,
-        progress: bool,
+        format: str = "parquet",  # noqa: A002 - as in `scan`
+        tables: Iterable[str] | None = None,
+        device: str | Device | None = "auto",
+        mesh: Mesh | str | Mapping[str, int] | None = None,
+        workers: int | None = None,
+        executor: Executor | Engine | None = None,
+        max_bytes: int = MAX_BYTES,
+        max_text_bytes: int = MAX_BYTES,
+        max_seconds: float | None = MAX_SECONDS,
+        batch_bytes: int = BATCH_BYTES,
+        progress: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         several = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -427,11 +423,7 @@ class Scanner:
             from hlofast import devices
 
             devices.get(device)
-        if isinstance(mesh, str):
-            mesh = _core.Mesh.parse(mesh)
-        elif mesh is not None and not isinstance(mesh, _core.Mesh):
-            mesh = _core.Mesh(mesh)
-        self.mesh = mesh
+        self.mesh = None if mesh is None else read_mesh(mesh)
         self.storage_options = storage_options
         self.engine: Engine | None = None
         if executor is not None:

@@ -34,11 +34,7 @@ class Batch:
     __slots__ = ("number", "parts", "states", "tags")
 
     def __init__(
-        self,
-        number: int,
-        parts: dict[str, list[Any]],
-        states: dict[str, str],
-        tags: dict[str, str],
+        self, number: int, parts: dict[str, list[Any]], states: dict[str, str], tags: dict[str, str]
     ) -> None:
         self.number = number
         self.parts = parts
@@ -197,10 +193,7 @@ class Dataset:
             tags = {path: tag for path, tag in batch.tags.items() if path in rest}
             new = Batch(self._number(), {}, rest, tags)
             for table, (name, _) in batch.parts.items():
-                with (
-                    self.folder.reading(name) as source,
-                    self._part(table, new.number) as part,
-                ):
+                with self.folder.reading(name) as source, self._part(table, new.number) as part:
                     count = formats.copy_without(self.format, source, part.temporary, "path", hit)
                     part.is_wanted = count > 0
                 if count:
@@ -231,9 +224,7 @@ def heads(record: Any) -> bool:
     return (record.get("schema"), record.get("version")) == (SCHEMA, VERSION)
 
 
-def replayed(
-    records: list[Any],
-) -> tuple[dict[int, Batch], list[Any] | None, int]:
+def replayed(records: list[Any]) -> tuple[dict[int, Batch], list[Any] | None, int]:
     """What the rows of a manifest come to: batches, the part of the programs, the next number."""
     batches: dict[int, Batch] = {}
     programs = None

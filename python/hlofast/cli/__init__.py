@@ -126,9 +126,7 @@ def _run(argv: list[str]) -> int:
     if argv and argv[0] in VERBS:
         verb = importlib.import_module(f"hlofast.cli.{argv[0]}")
         parser = _Parser(
-            prog=f"hlofast {argv[0]}",
-            description=verb.__doc__,
-            formatter_class=_Formatter,
+            prog=f"hlofast {argv[0]}", description=verb.__doc__, formatter_class=_Formatter
         )
         verb.configure(parser)
         return int(verb.run(parser.parse_args(argv[1:])))

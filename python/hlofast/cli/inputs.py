@@ -170,15 +170,6 @@ def read_rules(path: str | None) -> list[tuple[str, str]] | None:
     return None
 
 
-def read_mesh_and_rules(
-    arguments: argparse.Namespace,
-) -> tuple[Mesh | None, list[tuple[str, str]]] | None:
-    """What the arguments of `add_mesh` and `add_rules` say; None, and said why, if it is wrong."""
-    rules = read_rules(arguments.rules)
-    is_mesh, mesh = read_mesh(arguments)
-    return None if rules is None or not is_mesh else (mesh, rules)
-
-
 class Found:
     """A module and where it stood."""
 
@@ -196,12 +187,7 @@ class Found:
 
     def describe(self) -> dict[str, Any]:
         """The fields that open the JSON form of a module."""
-        return {
-            "path": self.path,
-            "line": self.line,
-            "label": self.label,
-            "name": self.module.name,
-        }
+        return {"path": self.path, "line": self.line, "label": self.label, "name": self.module.name}
 
 
 class Failures:

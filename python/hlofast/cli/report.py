@@ -54,9 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     inputs.add_device(parser)
     inputs.add_mesh(parser)
     parser.add_argument(
-        "--config",
-        metavar="CONFIG",
-        help="what was declared: a TOML description or golden config",
+        "--config", metavar="CONFIG", help="what was declared: a TOML description or golden config"
     )
     parser.add_argument("--instance", metavar="NAME", help="the instance, of a golden config")
     results.add_json(parser)

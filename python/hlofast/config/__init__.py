@@ -35,21 +35,7 @@ from hlofast.config._verdict import Verdict
 from hlofast.errors import ConfigError
 
 __all__ = [
-    "UNCONSTRAINED",
-    "Builder",
-    "Config",
-    "ConfigError",
-    "EffectiveConfig",
-    "Enumeration",
-    "Instance",
-    "Opaque",
-    "PartitionSpec",
-    "StepFlops",
-    "StepMemory",
-    "StepTraffic",
-    "Verdict",
-    "is_config",
-    "load",
-    "loads",
-    "register_module",
-]
+    "UNCONSTRAINED", "Builder", "Config", "ConfigError", "EffectiveConfig", "Enumeration",
+    "Instance", "Opaque", "PartitionSpec", "StepFlops", "StepMemory", "StepTraffic", "Verdict",
+    "is_config", "load", "loads", "register_module",
+]  # fmt: skip

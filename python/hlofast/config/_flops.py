@@ -16,14 +16,10 @@ _PRODUCTS = (
     Field("count", "multiplications", "Multiplications per token, of attention per pair of them."),
     Field("flops", "forward", "Operations of the forward pass of a step.", adds_up=True),
     Field("flops", "backward", "Operations of the backward pass of a step.", adds_up=True),
-    Field(
-        "flops",
-        "recomputed",
-        "Operations that backward runs again; unknown where the policy is not modelled.",
-        nullable=True,
-        adds_up=True,
-    ),
-)
+    Field("flops", "recomputed",
+          "Operations that backward runs again; unknown where the policy is not modelled.",
+          nullable=True, adds_up=True),
+)  # fmt: skip
 
 
 class StepFlops:

@@ -71,9 +71,7 @@ class Instance(Frozen):
         devices_per_host: int | None = None,
         readings: tuple[tuple[int, str], ...] = (),
     ) -> None:
-        fields = (name, why, device, devices, slices, devices_per_host, readings)
-        for field, value in zip(self.__slots__, fields, strict=True):
-            object.__setattr__(self, field, value)
+        super().__init__(name, why, device, devices, slices, devices_per_host, readings)
 
     def __repr__(self) -> str:
         count = "unknown" if self.devices is None else f"{self.devices:,}"

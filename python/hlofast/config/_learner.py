@@ -28,11 +28,7 @@ _MOMENTS: dict[str, tuple[str, ...]] = {
 
 Scalars (counts, norms) are left out. Of functions that are not here it is not known.
 """
-_WRAPPERS = {
-    "chain": "args",
-    "named_chain": None,
-    "skip_and_clip_by_global_norm": "inner",
-}
+_WRAPPERS = {"chain": "args", "named_chain": None, "skip_and_clip_by_global_norm": "inner"}
 _MOST_NESTED = 20
 
 

@@ -31,29 +31,16 @@ _ACTIVATIONS = (
     Field("path", "module", "The module that computes it, by its path in the model's state."),
     Field("name", "value", "The value within the module."),
     Field("name", "name", "Its checkpoint name; absent without one.", nullable=True),
-    Field(
-        "word",
-        "fate",
-        "What becomes of it: saved, offloaded or recomputed; unknown where the policy is not "
-        "modelled.",
-        nullable=True,
-    ),
+    Field("word", "fate", "What becomes of it: saved, offloaded or recomputed; unknown where the "
+          "policy is not modelled.", nullable=True),
     Field("flag", "is_needed", "Whether backward needs it."),
     Field("count", "layers", "Layers that compute it."),
-    Field(
-        "bytes",
-        "bytes",
-        "Bytes of one layer on one device; unknown without mesh or batch.",
-        nullable=True,
-    ),
-    Field(
-        "bytes",
-        "total_bytes",
-        "Bytes that are kept of all layers; unknown where size or fate is.",
-        nullable=True,
-        adds_up=True,
-    ),
-)
+    Field("bytes", "bytes", "Bytes of one layer on one device; unknown without mesh or batch.",
+          nullable=True),
+    Field("bytes", "total_bytes",
+          "Bytes that are kept of all layers; unknown where size or fate is.", nullable=True,
+          adds_up=True),
+)  # fmt: skip
 _REPLICATED = (
     Field("name", "path", "The parameter's place in the model's state."),
     Field("text", "partition_spec", "How it is divided, as configs write partition specs."),

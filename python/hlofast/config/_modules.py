@@ -8,7 +8,7 @@ what the transposes of the operations read.
 from __future__ import annotations
 
 from hlofast.config import _parts
-from hlofast.config._parts import UnmodelledError, checked_size
+from hlofast.config._parts import UnmodelledError, checked_size, sharding_of
 from hlofast.config._tree import Config
 
 TYPE_CHECKING = False
@@ -22,40 +22,23 @@ _COMMON = "axlearn.common."
 
 WITHOUT_PARAMETERS = frozenset(
     _COMMON + name
-    for name in (
-        "attention.ALiBiAttentionLogitBiasLayer",
-        "attention.AttentionLogitBiasLayer",
-        "attention.CausalAttentionLogitBiasLayer",
-        "attention.FullAttentionLogitBiasLayer",
-        "attention.RoFormerSinusoidalPositionalEmbedding",
-        "attention.ScaleKey",
-        "attention.ScaleQuery",
-        "attention.SinusoidalPositionalEmbedding",
-        "attention._TransformerRepeat",
-        "attention_bias.CausalAttentionBias",
-        "attention_bias.SlidingWindowAttentionBias",
-        "causal_lm.AuxLossMetrics",
-        "causal_lm.CompositeLossMetrics",
-        "causal_lm.CrossEntropyLossMetrics",
-        "decoder.DecodingLayer",
-        "kv_cache.kv_cache.KVCache",
-        "layers.Dropout",
-        "layers.StochasticDepth",
-        "param_init.ConstantInitializer",
-        "param_init.DefaultInitializer",
-        "param_init.GaussianInitializer",
-        "param_init.WeightInitializer",
-    )
+    for name in """
+    attention.ALiBiAttentionLogitBiasLayer attention.AttentionLogitBiasLayer
+    attention.CausalAttentionLogitBiasLayer attention.FullAttentionLogitBiasLayer
+    attention.RoFormerSinusoidalPositionalEmbedding attention.ScaleKey attention.ScaleQuery
+    attention.SinusoidalPositionalEmbedding attention._TransformerRepeat
+    attention_bias.CausalAttentionBias attention_bias.SlidingWindowAttentionBias
+    causal_lm.AuxLossMetrics causal_lm.CompositeLossMetrics causal_lm.CrossEntropyLossMetrics
+    decoder.DecodingLayer kv_cache.kv_cache.KVCache layers.Dropout layers.StochasticDepth
+    param_init.ConstantInitializer param_init.DefaultInitializer param_init.GaussianInitializer
+    param_init.WeightInitializer
+    """.split()
 )
 """Classes that stand in configs of models and add nothing to what is counted here."""
 
 _CAUSAL = frozenset(
-    (
-        "ALiBiAttentionLogitBiasLayer",
-        "CausalAttentionBias",
-        "CausalAttentionLogitBiasLayer",
-        "causal_mask",
-    )
+    "ALiBiAttentionLogitBiasLayer CausalAttentionBias CausalAttentionLogitBiasLayer "
+    "causal_mask".split()
 )
 """Masks by which each token is mixed with itself and all before it."""
 _LANES = 128
@@ -148,9 +131,7 @@ def _repeated(builder: Builder) -> None:
 @_axlearn("attention.StackedTransformerLayer")
 def _stacked(builder: Builder) -> None:
     layers = builder.size("num_layers")
-    layer = builder.config.get("layer")
-    if not isinstance(layer, Config):
-        raise UnmodelledError("layer is not set")
+    layer = builder.part("layer")
     if layer.is_sequence:
         if len(layer) != layers:
             raise UnmodelledError(f"{len(layer)} layers where num_layers is {layers}")
@@ -171,11 +152,8 @@ def _norms(builder: Builder) -> str:
     structure = builder.get("structure", "prenorm")
     if not isinstance(structure, str) or structure not in _STRUCTURES:
         raise UnmodelledError(f"structure {structure!r} is not modelled")
-    norm = builder.config.get("norm")
     for name in _STRUCTURES[structure]:
-        if not isinstance(norm, Config):
-            raise UnmodelledError("norm is not set")
-        builder.enter(norm, name)
+        builder.enter(builder.part("norm"), name)
     builder.value("input", ((builder.width, ()),))
     if structure in ("prenorm", "hybridnorm"):
         builder.value("normalised", ((builder.width, ()),))
@@ -209,9 +187,7 @@ def _attention(builder: Builder) -> None:
         if isinstance(scale, Config):
             name = "scale_" + key.partition("_")[0]
             _scale(builder, scale, name, depth)
-    output = builder.config.get("output_linear")
-    if not isinstance(output, Config):
-        raise UnmodelledError("output_linear is not set")
+    output = builder.part("output_linear")
     axes = _output_axes(output)
     _mask(builder)
     _mixed(builder, heads, depth, axes)
@@ -221,12 +197,8 @@ def _attention(builder: Builder) -> None:
 
 def _output_axes(output: Config) -> tuple[str, ...]:
     """The axes that divide the heads, as the output projection has them."""
-    try:
-        spec = output.partition_spec("param_partition_spec")
-    except TypeError as error:
-        raise UnmodelledError(str(error)) from None
-    part = spec.dimensions[1] if spec is not None and len(spec) > 1 else None
-    return () if part is None else (part,) if isinstance(part, str) else tuple(part)
+    spec = sharding_of(output, "param_partition_spec") or ()
+    return spec[1] if len(spec) > 1 else ()
 
 
 def _mask(builder: Builder) -> None:
@@ -338,17 +310,12 @@ def _fused(builder: Builder) -> None:
 
 def _input_linear(builder: Builder, name: str, settings: dict[str, Any]) -> None:
     """The projection `name` by the module `layer`, and its whole result."""
-    layer = builder.config.get("layer")
-    if not isinstance(layer, Config):
-        raise UnmodelledError("layer is not set")
+    layer = builder.part("layer")
     builder.enter(layer, name, settings={**settings, "joint": builder.key("input")})
     (heads,), leading = settings["shape"], settings.get("leading", ())
     features = ((heads * (leading[0] if leading else 1), _output_axes(layer)),)
     builder.value(
-        settings["key"],
-        (*features, (builder.setting("depth"), ())),
-        is_product=True,
-        is_whole=True,
+        settings["key"], (*features, (builder.setting("depth"), ())), is_product=True, is_whole=True
     )
 
 
@@ -431,13 +398,9 @@ def _feed_forward(builder: Builder) -> None:
 def _last_axes(linear: Config) -> tuple[str, ...]:
     """The axes that divide what a linear layer results in."""
     for key, index in (("output_partition_spec", 2), ("param_partition_spec", 1)):
-        try:
-            spec = linear.partition_spec(key)
-        except TypeError as error:
-            raise UnmodelledError(str(error)) from None
-        if spec is not None and len(spec) > index:
-            part = spec.dimensions[index]
-            return () if part is None else (part,) if isinstance(part, str) else tuple(part)
+        spec = sharding_of(linear, key) or ()
+        if len(spec) > index:
+            return spec[index]
     return ()
 
 

@@ -18,21 +18,13 @@ _PARAMETERS = (
     Field("count", "copies", "Arrays of this kind."),
     Field("count", "elements", "Elements of all copies.", adds_up=True),
     Field("bytes", "bytes", "Bytes of all copies.", adds_up=True),
-    Field(
-        "count",
-        "elements_per_device",
-        "Elements on one device, with the padding of uneven parts; unknown without a mesh.",
-        nullable=True,
-        adds_up=True,
-    ),
-    Field(
-        "bytes",
-        "bytes_per_device",
-        "Bytes on one device, with the padding of uneven parts; unknown without a mesh.",
-        nullable=True,
-        adds_up=True,
-    ),
-)
+    Field("count", "elements_per_device",
+          "Elements on one device, with the padding of uneven parts; unknown without a mesh.",
+          nullable=True, adds_up=True),
+    Field("bytes", "bytes_per_device",
+          "Bytes on one device, with the padding of uneven parts; unknown without a mesh.",
+          nullable=True, adds_up=True),
+)  # fmt: skip
 _GAPS = (
     Field("path", "path", "What of the config is not modelled."),
     Field("text", "why", "Why it is not."),

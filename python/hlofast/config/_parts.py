@@ -280,17 +280,14 @@ class Builder:
 
     def sharding(self, key: str = "param_partition_spec") -> Spec | None:
         """A partition spec of the config: for each dimension the axes that divide it."""
-        try:
-            spec = self.config.partition_spec(key)
-        except TypeError as error:
-            raise UnmodelledError(str(error)) from None
-        if spec is None:
-            return None
-        return tuple(
-            () if part is None or part == "UNCONSTRAINED"
-            else (part,) if isinstance(part, str) else tuple(part)
-            for part in spec.dimensions
-        )  # fmt: skip
+        return sharding_of(self.config, key)
+
+    def part(self, key: str) -> Config:
+        """A part of the config that has to be there."""
+        found = self.config.get(key)
+        if not isinstance(found, Config):
+            raise UnmodelledError(f"{key} is not set")
+        return found
 
     def parameter(self, name: str, shape: tuple[int, ...], sharding: Spec | None = None) -> str:
         """Adds weights; `shape` and `sharding` are those of one layer. Returns their path."""
@@ -449,6 +446,21 @@ class Builder:
         parts = self._parts
         if len(parts.parameters) + len(parts.products) + len(parts.values) > MOST_PARTS:
             raise UnmodelledError(f"more than {MOST_PARTS:,} parts")
+
+
+def sharding_of(config: Config, key: str) -> Spec | None:
+    """A partition spec of `config`: for each dimension the axes that divide it."""
+    try:
+        spec = config.partition_spec(key)
+    except TypeError as error:
+        raise UnmodelledError(str(error)) from None
+    if spec is None:
+        return None
+    return tuple(
+        () if part is None or part == "UNCONSTRAINED"
+        else (part,) if isinstance(part, str) else tuple(part)
+        for part in spec.dimensions
+    )  # fmt: skip
 
 
 def checked_size(value: object, name: str) -> int:

@@ -74,11 +74,7 @@ def _is_word(character: str) -> bool:
 
 
 def _class(letter: str) -> Callable[[str], bool]:
-    kinds: dict[str, Callable[[str], bool]] = {
-        "d": str.isdecimal,
-        "w": _is_word,
-        "s": str.isspace,
-    }
+    kinds: dict[str, Callable[[str], bool]] = {"d": str.isdecimal, "w": _is_word, "s": str.isspace}
     is_in = kinds[letter.lower()]
     return is_in if letter.islower() else lambda character: not is_in(character)
 

@@ -20,10 +20,7 @@ _BY_NAMES = {
 }
 _JAX = ("jax._src.ad_checkpoint.", "jax.checkpoint_policies.", "jax.ad_checkpoint.")
 _DOTS = ("dots_saveable", "checkpoint_dots")
-_DOTS_WITHOUT_BATCH = (
-    "dots_with_no_batch_dims_saveable",
-    "checkpoint_dots_with_no_batch_dims",
-)
+_DOTS_WITHOUT_BATCH = ("dots_with_no_batch_dims_saveable", "checkpoint_dots_with_no_batch_dims")
 
 
 class UnknownPolicyError(ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
-from hlofast._text import names
+from hlofast._text import finite, names
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -23,107 +23,46 @@ _INSTANCE = (
     Field("count", "devices", "Devices of the instance.", nullable=True),
     Field("count", "slices", "Slices that the devices lie on."),
     Field("text", "mesh", "Axes of the mesh with several devices.", nullable=True),
-    Field(
-        "count",
-        "accumulation_steps",
-        "Parts of a batch that are computed one after the other.",
-        label="accumulation",
-        nullable=True,
-    ),
-)
+    Field("count", "accumulation_steps", "Parts of a batch that are computed one after the other.",
+          label="accumulation", nullable=True),
+)  # fmt: skip
 _IMPLIED = (
     Field("word", "status", "Whether the step fits into memory.", label="verdict"),
     Field("name", "binding_term", "What takes most memory.", label="most for", nullable=True),
     Field("bytes", "state_bytes", "Parameters and optimizer state.", label="state", nullable=True),
-    Field(
-        "bytes",
-        "hbm_lower_bound",
-        "All that is held in device memory, without what lives only for a short time.",
-        label="bound",
-        nullable=True,
-    ),
-    Field(
-        "bytes",
-        "expected_peak_bytes",
-        "The peak where memory is short.",
-        label="peak",
-        nullable=True,
-    ),
-    Field(
-        "bytes",
-        "relaxed_peak_bytes",
-        "The peak if there is room.",
-        label="relaxed peak",
-        nullable=True,
-    ),
+    Field("bytes", "hbm_lower_bound",
+          "All that is held in device memory, without what lives only for a short time.",
+          label="bound", nullable=True),
+    Field("bytes", "expected_peak_bytes", "The peak where memory is short.", label="peak",
+          nullable=True),
+    Field("bytes", "relaxed_peak_bytes", "The peak if there is room.", label="relaxed peak",
+          nullable=True),
     Field("bytes", "capacity_bytes", "Memory of the device.", label="memory", nullable=True),
-    Field(
-        "bytes",
-        "excess_bytes",
-        "By how much the expected peak exceeds the memory.",
-        label="excess",
-        nullable=True,
-    ),
+    Field("bytes", "excess_bytes", "By how much the expected peak exceeds the memory.",
+          label="excess", nullable=True),
     Field("bytes", "host_bytes", "Memory of the host.", label="host", nullable=True),
-    Field(
-        "number",
-        "sequences_per_device",
-        "Sequences on a device at a time.",
-        label="sequences",
-        nullable=True,
-    ),
+    Field("number", "sequences_per_device", "Sequences on a device at a time.", label="sequences",
+          nullable=True),
     Field("count", "parameters", "Parameters of the model.", nullable=True),
-    Field(
-        "flops",
-        "executed",
-        "Operations of a step on all devices.",
-        label="executed FLOP",
-        nullable=True,
-    ),
-    Field(
-        "flops",
-        "recomputed",
-        "Operations that are recomputed.",
-        label="recomputed FLOP",
-        nullable=True,
-    ),
-    Field(
-        "flops", "model", "Operations that the step has to do.", label="model FLOP", nullable=True
-    ),
+    Field("flops", "executed", "Operations of a step on all devices.", label="executed FLOP",
+          nullable=True),
+    Field("flops", "recomputed", "Operations that are recomputed.", label="recomputed FLOP",
+          nullable=True),
+    Field("flops", "model", "Operations that the step has to do.", label="model FLOP",
+          nullable=True),
     Field("flops", "attention", "Operations of attention.", label="attention FLOP", nullable=True),
-    Field(
-        "flops",
-        "six_n_t",
-        "6 · parameters · tokens, the usual estimate.",
-        label="6NT FLOP",
-        nullable=True,
-    ),
-    Field(
-        "bytes", "gathered_bytes", "Weights gathered in a step.", label="gathered", nullable=True
-    ),
-    Field(
-        "seconds",
-        "compute_seconds",
-        "The step, were there no communication.",
-        label="computation",
-        nullable=True,
-    ),
-    Field(
-        "seconds",
-        "communication_seconds",
-        "All collectives one after the other.",
-        label="communication",
-        nullable=True,
-    ),
-    Field(
-        "seconds",
-        "step_seconds",
-        "The longer of the two, the ideal step.",
-        label="ideal step",
-        nullable=True,
-    ),
+    Field("flops", "six_n_t", "6 · parameters · tokens, the usual estimate.", label="6NT FLOP",
+          nullable=True),
+    Field("bytes", "gathered_bytes", "Weights gathered in a step.", label="gathered",
+          nullable=True),
+    Field("seconds", "compute_seconds", "The step, were there no communication.",
+          label="computation", nullable=True),
+    Field("seconds", "communication_seconds", "All collectives one after the other.",
+          label="communication", nullable=True),
+    Field("seconds", "step_seconds", "The longer of the two, the ideal step.", label="ideal step",
+          nullable=True),
     Field("ratio", "mfu", "Model FLOPs utilisation of that step.", label="MFU", nullable=True),
-)
+)  # fmt: skip
 _PROVENANCES = dict.fromkeys((field.name for field in _INSTANCE), "configuration") | {
     "capacity_bytes": "exact",
     "parameters": "exact",
@@ -196,7 +135,7 @@ class Selected(Result):
             verdict.step_seconds,
             verdict.mfu,
         )
-        return tuple(map(_finite, values))
+        return tuple(map(finite, values))
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -259,7 +198,7 @@ class Described(Result):
         Field("count", "values", "Values in the config."),
         Field("text", "axes", "The names of the mesh axes, joined by `, `."),
         Field("count", "parameters", "Parameters of the model."),
-        Field("count", "mesh_rules", "Mesh rules.", label="mesh rules"),
+        Field("count", "mesh_rules", "Mesh rules."),
     )
 
     def __init__(self, config: Config, selections: Iterable[Selected] = ()) -> None:
@@ -363,10 +302,3 @@ def _kinds(selection: Selected) -> str | None:
     """The kinds of the notes, without those of values that nobody reads."""
     kinds: Sequence[str] = selection.effective.notes.values("kind")
     return ", ".join(dict.fromkeys(kind for kind in kinds if kind != "dead-values")) or None
-
-
-def _finite(value: Any) -> Any:
-    """None for the numbers that JSON has not."""
-    from math import isfinite
-
-    return None if isinstance(value, float) and not isfinite(value) else value

@@ -6,7 +6,7 @@ from hlofast._core import Field
 from hlofast.config import _instances, _mesh, _modifiers
 from hlofast.config._modifiers import Report
 from hlofast.config._patterns import Pattern, PatternError
-from hlofast.config._tree import Config
+from hlofast.config._tree import Config, Modelled
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from hlofast._core import Mesh
-    from hlofast.config._flops import StepFlops
     from hlofast.config._implied import Implied
     from hlofast.config._instances import Instance
     from hlofast.config._memory import StepMemory
@@ -37,28 +36,23 @@ _RULES = (
     _SELECTOR,
     Field("text", "mesh_shape", "The mesh shape that the rule makes.", nullable=True),
     Field("text", "modifiers", "The classes of its modifiers, in order, joined by `,`."),
-    Field(
-        "text",
-        "instances",
-        "The names that match, joined by `,`; absent if there are too many to list.",
-        nullable=True,
-    ),
-)
+    Field("text", "instances",
+          "The names that match, joined by `,`; absent if there are too many to list.",
+          nullable=True),
+)  # fmt: skip
 _CHANGES = (
     Field("path", "path", "The value in the config."),
-    Field(
-        "text", "before", "The value before, as printed; absent if there was none.", nullable=True
-    ),
+    Field("text", "before", "The value before, as printed; absent if there was none.",
+          nullable=True),
     Field("text", "after", "The value after, as printed; absent if there is none.", nullable=True),
     Field("text", "why", "The rule, and the modifier, that changed it."),
-)
+)  # fmt: skip
 _NOTES = (
     Field("word", "kind", "What the note is about."),
-    Field(
-        "path", "path", "The place in the config; absent if it is about all of it.", nullable=True
-    ),
+    Field("path", "path", "The place in the config; absent if it is about all of it.",
+          nullable=True),
     Field("text", "text", "What is to be known."),
-)
+)  # fmt: skip
 _NEAR = (
     _RULE,
     _SELECTOR,
@@ -67,24 +61,16 @@ _NEAR = (
 )
 
 
-class EffectiveConfig:
+class EffectiveConfig(Modelled):
     """The config that a trainer has on an instance, after the mesh rule that its name selects.
 
     Comes from `Config.select`. Nothing changes it.
     """
 
     __slots__ = (
-        "changes",
-        "config",
-        "devices",
-        "instance",
-        "mesh",
-        "near",
-        "notes",
-        "rule",
-        "selector",
+        "changes", "config", "devices", "instance", "mesh", "near", "notes", "rule", "selector",
         "source",
-    )
+    )  # fmt: skip
 
     source: Config
     """The config before."""
@@ -135,29 +121,11 @@ class EffectiveConfig:
         """See `Config.parameter_count`."""
         return self.config.parameter_count()
 
-    def parameters(self) -> Table:
-        """See `Config.parameters`; with what each device has of them on this mesh."""
-        from hlofast.config._parameters import parameter_table
-
-        return parameter_table(self._implied())
-
-    def unmodelled(self) -> Table:
-        """See `Config.unmodelled`; with what does not go with the mesh."""
-        from hlofast.config._parameters import gap_table
-
-        return gap_table(self._implied())
-
     def memory(self) -> StepMemory:
         """What one device holds of a training step; nothing is known without a mesh."""
         from hlofast.config._memory import StepMemory
 
         return StepMemory(self._implied())
-
-    def flops(self) -> StepFlops:
-        """Floating-point operations of a training step, on all devices together."""
-        from hlofast.config._flops import StepFlops
-
-        return StepFlops(self._implied())
 
     def traffic(self) -> StepTraffic:
         """What devices send each other in a training step; nothing is known without a mesh."""

@@ -38,7 +38,44 @@ class Leaf:
         self.written = written
 
 
-class Config(Mapping["Any", "Any"]):
+class Modelled:
+    """What a config implies, as far as its classes are modelled: see `Config.unmodelled`."""
+
+    __slots__ = ()
+
+    def _implied(self) -> Implied:
+        raise NotImplementedError
+
+    def parameters(self) -> Table:
+        """The parameters of the model, one row each.
+
+        Columns: `path` (in the model's state, as AXLearn names it; `*` is the number of a layer),
+        `module` (where its config stands), `class`, `shape` (with layers that are stacked),
+        `dtype`, `partition_spec`, `layers` (that it holds weights of), `copies` (arrays of this
+        kind), `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
+        (with the padding of uneven parts; None without a mesh, which `EffectiveConfig` has).
+        """
+        from hlofast.config._parameters import parameter_table
+
+        return parameter_table(self._implied())
+
+    def flops(self) -> StepFlops:
+        """Floating-point operations of a training step, on all devices together."""
+        from hlofast.config._flops import StepFlops
+
+        return StepFlops(self._implied())
+
+    def unmodelled(self) -> Table:
+        """What of model and learner is not modelled, or does not go with the mesh.
+
+        Columns: `path` and `why`.
+        """
+        from hlofast.config._parameters import gap_table
+
+        return gap_table(self._implied())
+
+
+class Config(Modelled, Mapping["Any", "Any"]):
     """A config as AXLearn's `debug_string` prints it, or a part of one: a tree of typed values.
 
     It is a mapping from keys to values and to further configs, in the order of the file. A key is
@@ -293,31 +330,6 @@ class Config(Mapping["Any", "Any"]):
         from hlofast.config._parameters import parameter_count
 
         return parameter_count(self._implied())
-
-    def parameters(self) -> Table:
-        """The parameters of the model, one row each.
-
-        Columns: `path` (in the model's state, as AXLearn names it; `*` is the number of a layer),
-        `module` (where its config stands), `class`, `shape` (with layers that are stacked),
-        `dtype`, `partition_spec`, `layers` (that it holds weights of), `copies` (arrays of this
-        kind), `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
-        (with the padding of uneven parts; None without a mesh, which `EffectiveConfig` has).
-        """
-        from hlofast.config._parameters import parameter_table
-
-        return parameter_table(self._implied())
-
-    def flops(self) -> StepFlops:
-        """Floating-point operations of a training step, as the config implies them."""
-        from hlofast.config._flops import StepFlops
-
-        return StepFlops(self._implied())
-
-    def unmodelled(self) -> Table:
-        """What of the model and the learner is not modelled: columns `path` and `why`."""
-        from hlofast.config._parameters import gap_table
-
-        return gap_table(self._implied())
 
     def _implied(self) -> Implied:
         from hlofast.config._implied import Implied

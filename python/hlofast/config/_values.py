@@ -47,7 +47,38 @@ class Fault(Exception):  # noqa: N818 - the error that people see is ConfigError
         self.end = start + 1 if end is None else end
 
 
-class PartitionSpec:
+class Frozen:
+    """Equality and hash by the fields in `__slots__`, which never change."""
+
+    __slots__ = ()
+
+    def __init__(self, *values: Any) -> None:
+        names: tuple[str, ...] = self.__slots__
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def _fields(self) -> tuple[Any, ...]:
+        names: tuple[str, ...] = self.__slots__
+        return tuple(getattr(self, name) for name in names)
+
+    def __setattr__(self, name: str, value: object = None) -> NoReturn:
+        raise AttributeError(f"a value of class {type(self).__name__} does not change")
+
+    __delattr__ = __setattr__
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._fields()))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._fields()
+
+
+class PartitionSpec(Frozen):
     """How a config asks for an array to be cut: for each dimension the mesh axes that cut it.
 
     `dimensions` has for each dimension None, the name of an axis, a tuple of names (major first),
@@ -60,7 +91,7 @@ class PartitionSpec:
     dimensions: tuple[str | tuple[str, ...] | None, ...]
 
     def __init__(self, *dimensions: str | tuple[str, ...] | list[str] | None) -> None:
-        object.__setattr__(self, "dimensions", tuple(map(_dimension, dimensions)))
+        super().__init__(tuple(map(_dimension, dimensions)))
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -79,20 +110,6 @@ class PartitionSpec:
     def __getitem__(self, index: int) -> str | tuple[str, ...] | None:
         return self.dimensions[index]
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("a PartitionSpec does not change")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError("a PartitionSpec does not change")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PartitionSpec):
-            return NotImplemented
-        return self.dimensions == other.dimensions
-
-    def __hash__(self) -> int:
-        return hash((PartitionSpec, self.dimensions))
-
     def __reduce__(self) -> tuple[object, ...]:
         return PartitionSpec, self.dimensions
 
@@ -110,33 +127,6 @@ def _dimension(given: str | tuple[str, ...] | list[str] | None) -> str | tuple[s
     raise TypeError(f"a dimension is None, an axis or a tuple of axes, not {given!r}")
 
 
-class Frozen:
-    """Equality and hash by the fields in `__slots__`, which never change."""
-
-    __slots__ = ()
-
-    def _fields(self) -> tuple[Any, ...]:
-        names: tuple[str, ...] = self.__slots__
-        return tuple(getattr(self, name) for name in names)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a value of class {type(self).__name__} does not change")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a value of class {type(self).__name__} does not change")
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._fields() == other._fields()
-
-    def __hash__(self) -> int:
-        return hash((type(self), self._fields()))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), self._fields()
-
-
 class Enumeration(Frozen):
     """A member of an enumeration: `<GMMBackend.TOKAMAX: 'TOKAMAX'>`."""
 
@@ -147,9 +137,7 @@ class Enumeration(Frozen):
     value: Value
 
     def __init__(self, class_name: str, name: str, value: Value) -> None:
-        object.__setattr__(self, "class_name", class_name)
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "value", value)
+        super().__init__(class_name, name, value)
 
     def __hash__(self) -> int:
         return hash((self.class_name, self.name))
@@ -166,7 +154,7 @@ class Opaque(Frozen):
     text: str
 
     def __init__(self, text: str) -> None:
-        object.__setattr__(self, "text", text)
+        super().__init__(text)
 
     def __repr__(self) -> str:
         return self.text
