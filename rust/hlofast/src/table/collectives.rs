@@ -1,10 +1,10 @@
 //! The table of collectives: one row per collective and phase.
 
 use super::{Columns, Field, Origin, ScopeTexts, common, number, row_or_none};
-use crate::comms::{Along, Collective, Collectives, Mesh, along};
+use crate::comms::{Along, Collective, Collectives, Mesh, Piece, along};
 use crate::cost::PhaseExecutions;
 use crate::flow::Attribution;
-use crate::ir::{Module, Row};
+use crate::ir::{ElementType, Module, Row};
 use std::sync::Arc;
 
 /// The collectives of a module, and where on a mesh each goes.
@@ -190,6 +190,10 @@ impl Sent {
         );
         built.texts(common::moved(), each().map(|c| c.moved.as_str()));
         let pieces = |c: &Collective| &all.pieces[c.pieces.start as usize..c.pieces.end as usize];
+        built.texts(
+            Field::word("dtype", "The element type of most of the bytes that it moves.").nullable(),
+            each().map(|c| most_of(module, pieces(c)).map_or("", ElementType::as_str)),
+        );
         built.numbers(
             Field::count("tensors", "Arrays that it moves at once.").label("arrays"),
             each().map(|c| pieces(c).len() as i64),
@@ -271,6 +275,19 @@ fn total(size: i64, count: Option<i64>) -> i64 {
         Some(count) if size >= 0 => size.saturating_mul(count),
         _ => -1,
     }
+}
+
+/// The element type of most bytes of `pieces`; of two with as many, the first.
+fn most_of(module: &Module, pieces: &[Piece]) -> Option<ElementType> {
+    let mut sums: Vec<(ElementType, u64)> = Vec::new();
+    for piece in pieces {
+        let Some(array) = module.shapes().array(module.shape(piece.row)) else { continue };
+        match sums.iter_mut().find(|(of, _)| *of == array.element_type) {
+            Some((_, sum)) => *sum = sum.saturating_add(piece.bytes),
+            None => sums.push((array.element_type, piece.bytes)),
+        }
+    }
+    sums.into_iter().rev().max_by_key(|(_, sum)| *sum).map(|(of, _)| of)
 }
 
 /// The row that says where `collective` comes from: what wraps it if it has no origin itself.
