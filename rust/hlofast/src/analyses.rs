@@ -300,8 +300,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The findings, from the thresholds of `options` on.
     pub fn lint_with(&self, options: &lint::Options) -> Findings {
         let (cost, attribution) = (self.cost(), self.attribution());
-        let mesh = || self.mesh();
-        lint::lint(self.module(), cost, attribution, self.collectives(), &mesh, options)
+        let (mesh, along) = (|| self.mesh(), || &self.sent().along[..]);
+        lint::lint(self.module(), cost, attribution, self.collectives(), &mesh, &along, options)
     }
 
     /// The pipeline stages.

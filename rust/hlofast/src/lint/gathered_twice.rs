@@ -205,7 +205,8 @@ mod tests {
         let attribution = flow::attribution(&module, &flow::AttributionOptions::default());
         let all = comms::collectives(&module, &cost, &attribution);
         let (steps, found) = steps_of(|| {
-            lint::lint(&module, &cost, &attribution, &all, &|| None, &lint::Options::default())
+            let options = lint::Options::default();
+            lint::lint(&module, &cost, &attribution, &all, &|| None, &|| &[], &options)
         });
         (found.findings.iter().map(|finding| finding.places as usize).max().unwrap_or(0), steps)
     }

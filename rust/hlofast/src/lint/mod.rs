@@ -25,7 +25,7 @@ mod widened_weights_kept;
 
 pub use finding::{Figure, Finding, Findings, Measure};
 
-use crate::comms::{Collectives, Mesh};
+use crate::comms::{Along, Collectives, Mesh};
 use crate::cost::Cost;
 use crate::flow::Attribution;
 use crate::ir::Module;
@@ -78,6 +78,10 @@ const RULES: &[Rule] = &[
 /// The mesh of a program, worked out where a rule asks for it.
 pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 
+/// By collective: where on that mesh it goes, worked out where a rule asks for it. Nothing of it
+/// without a mesh.
+pub type AlongOf<'a> = dyn Fn() -> &'a [Along] + 'a;
+
 /// Every code and what it finds, in the order of the rules.
 pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().map(|rule| (rule.code, rule.what))
@@ -90,9 +94,10 @@ pub fn lint<'a>(
     attribution: &'a Attribution,
     collectives: &'a Collectives,
     mesh: &'a MeshOf<'a>,
+    along: &'a AlongOf<'a>,
     options: &'a Options,
 ) -> Findings {
-    let program = Program::new(module, cost, attribution, collectives, mesh, options);
+    let program = Program::new(module, cost, attribution, collectives, mesh, along, options);
     let mut found = Vec::new();
     let mut sites: Vec<Site> = Vec::new();
     for rule in RULES {
