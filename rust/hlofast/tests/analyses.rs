@@ -190,7 +190,7 @@ fn results_are_those_of_the_functions() {
     let trace = analyses.trace(
         timed,
         &device(),
-        analyses.memory().ok(),
+        analyses.memory().ok().map(AsRef::as_ref),
         &Default::default(),
     );
     assert!(!trace.unwrap().samples.is_empty());
