@@ -421,6 +421,15 @@ def test_element_type_of_most_bytes() -> None:
         "  ROOT t = ((f32[1024], s32[]), bf16[4096]) tuple(a, b)"
     ).collectives(MESH)
     assert {row["name"]: row["dtype"] for row in found} == {"a": "f32", "b": "bf16"}
+    # What arrays are put together and converted before does not count.
+    joined = only(
+        "  p = bf16[1024] parameter(0)\n"
+        "  q = bf16[512] parameter(1)\n"
+        "  both = bf16[1536] concatenate(p, q), dimensions={0}\n"
+        "  wide = f32[1536] convert(both)\n"
+        f"  ROOT a = f32[1536] all-reduce(wide), channel_id=1, {MODEL}, to_apply=add"
+    )
+    assert joined["dtype"] == "f32"
     payload = {row["dtype"]: row["total_payload"] for row in found.by("dtype")}
     assert payload == {"f32": 4096 + 4, "bf16": 8192}
 

@@ -1,7 +1,7 @@
 //! The table of collectives: one row per collective and phase.
 
 use super::{Columns, Field, Origin, ScopeTexts, common, number, row_or_none};
-use crate::comms::{Along, Collective, Collectives, Mesh, Piece, along};
+use crate::comms::{Along, Collective, Collectives, Mesh, along};
 use crate::cost::PhaseExecutions;
 use crate::flow::Attribution;
 use crate::ir::{ElementType, Module, Row};
@@ -192,7 +192,7 @@ impl Sent {
         let pieces = |c: &Collective| &all.pieces[c.pieces.start as usize..c.pieces.end as usize];
         built.texts(
             Field::word("dtype", "The element type of most of the bytes that it moves.").nullable(),
-            each().map(|c| most_of(module, pieces(c)).map_or("", ElementType::as_str)),
+            each().map(|c| most_of(module, c.row).map_or("", ElementType::as_str)),
         );
         built.numbers(
             Field::count("tensors", "Arrays that it moves at once.").label("arrays"),
@@ -277,14 +277,17 @@ fn total(size: i64, count: Option<i64>) -> i64 {
     }
 }
 
-/// The element type of most bytes of `pieces`; of two with as many, the first.
-fn most_of(module: &Module, pieces: &[Piece]) -> Option<ElementType> {
+/// The element type of most bytes of the result of `row`. What starts a collective has its operands
+/// there too, which are of the same types, and small counters or a token, which are not.
+fn most_of(module: &Module, row: Row) -> Option<ElementType> {
+    let shapes = module.shapes();
     let mut sums: Vec<(ElementType, u64)> = Vec::new();
-    for piece in pieces {
-        let Some(array) = module.shapes().array(module.shape(piece.row)) else { continue };
+    for leaf in shapes.leaves(module.shape(row)) {
+        let Some(array) = shapes.array(leaf) else { continue };
+        let bytes = shapes.logical_bytes(leaf).unwrap_or(0);
         match sums.iter_mut().find(|(of, _)| *of == array.element_type) {
-            Some((_, sum)) => *sum = sum.saturating_add(piece.bytes),
-            None => sums.push((array.element_type, piece.bytes)),
+            Some((_, sum)) => *sum = sum.saturating_add(bytes),
+            None => sums.push((array.element_type, bytes)),
         }
     }
     sums.into_iter().rev().max_by_key(|(_, sum)| *sum).map(|(of, _)| of)
