@@ -21,6 +21,7 @@ mod reduced_twice;
 mod replicated_parameter;
 mod site;
 mod walk;
+mod widened_payload;
 mod widened_weights_kept;
 
 pub use finding::{Figure, Finding, Findings, Measure};
@@ -73,6 +74,7 @@ const RULES: &[Rule] = &[
     full_rematerialisation::RULE,
     loop_invariant_collective::RULE,
     widened_weights_kept::RULE,
+    widened_payload::RULE,
 ];
 
 /// The mesh of a program, worked out where a rule asks for it.
