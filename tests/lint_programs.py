@@ -146,6 +146,13 @@ GATHERED_AND_CUT = f"""
   ROOT part = f32[16,64] dynamic-slice(whole, at, zero), dynamic_slice_sizes={{16,64}}
 """
 
+WIDENED_REDUCTION = f"""
+  x = bf16[2048] parameter(0)
+  c = f32[2048] convert(x)
+  flat = f32[64,32] reshape(c)
+  ROOT r = f32[64,32] all-reduce(flat), {ALL}, to_apply=add
+"""
+
 LOOP = f"""
 body {{
   s = (s32[], f32[64,32], f32[8,64,32], f32[64,32]) parameter(0)

@@ -8,7 +8,7 @@ import pytest
 
 import hlofast
 import lint_programs as programs
-from conftest import CHECKOUT, FIXTURES, Seeds
+from conftest import FIXTURES, Seeds
 from lint_programs import ADD
 from shown import check_one_source, codes, figures
 from test_cli import TWO_MODULES, document, hlofast_command
@@ -141,14 +141,11 @@ def test_thresholds(sliced: Path) -> None:
 
 
 def test_rules_are_described_alike_everywhere(sliced: Path) -> None:
-    """What a rule finds stands in its Rust file; help, results and README repeat it."""
+    """What a rule finds stands in its Rust file; help and results repeat it."""
     shown = hlofast_command("lint", "--help").stdout
-    readme = (CHECKOUT / "README.md").read_text()
     assert tuple(hlofast.Findings.RULES) == hlofast.Findings.CODES
     for code, what in hlofast.Findings.RULES.items():
         assert re.search(rf"^  {code} +{re.escape(what)}$", shown, re.MULTILINE)
-    rows = [f"| `{code}` | {what} |" for code, what in hlofast.Findings.RULES.items()]
-    assert "\n".join(["| code | what is found |", "|---|---|", *rows, ""]) in readme
     (row,) = only(sliced)["tables"]["codes"]
     assert row["what"] == hlofast.Findings.RULES[row["code"]]
 

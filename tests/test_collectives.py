@@ -410,6 +410,30 @@ def test_mesh_of_the_text() -> None:
     assert given.mesh_source == "given"
 
 
+def test_element_type_of_most_bytes() -> None:
+    """Gradients that are reduced in f32 where bf16 would do show in sums by `dtype`."""
+    found = module(
+        "  p = f32[1024] parameter(0)\n"
+        "  q = bf16[1024] parameter(1)\n"
+        "  i = s32[] parameter(2)\n"
+        f"  a = (f32[1024], s32[]) all-reduce(p, i), channel_id=1, {MODEL}, to_apply=add\n"
+        f"  b = bf16[4096] all-gather(q), channel_id=2, {MODEL}, dimensions={{0}}\n"
+        "  ROOT t = ((f32[1024], s32[]), bf16[4096]) tuple(a, b)"
+    ).collectives(MESH)
+    assert {row["name"]: row["dtype"] for row in found} == {"a": "f32", "b": "bf16"}
+    # What arrays are put together and converted before does not count.
+    joined = only(
+        "  p = bf16[1024] parameter(0)\n"
+        "  q = bf16[512] parameter(1)\n"
+        "  both = bf16[1536] concatenate(p, q), dimensions={0}\n"
+        "  wide = f32[1536] convert(both)\n"
+        f"  ROOT a = f32[1536] all-reduce(wide), channel_id=1, {MODEL}, to_apply=add"
+    )
+    assert joined["dtype"] == "f32"
+    payload = {row["dtype"]: row["total_payload"] for row in found.by("dtype")}
+    assert payload == {"f32": 4096 + 4, "bf16": 8192}
+
+
 def test_totals_by_any_column() -> None:
     found = module(SYNC.replace("GROUPS", MODEL)).collectives(MESH)
     for name in ("axes", "kind", "phase", "source", "moved", "scope", "tensor", "computation"):

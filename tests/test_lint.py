@@ -555,6 +555,69 @@ def test_seed_003(seeds: Seeds) -> None:
     assert finding.phases == ("backward",)
 
 
+def test_widened_payload() -> None:
+    finding = only(lint(programs.WIDENED_REDUCTION))
+    assert finding.code == "widened-payload"
+    assert finding.names == ("r", "c")
+    # 8,192 B among 4: 2 * 3/4 of it, and half of that in 16 bits.
+    assert finding.figures == {"wire_bytes": 12_288, "wire_bytes_after": 6_144}
+    assert (finding.bytes, finding.bytes_are, finding.provenance) == (6_144, "wire", "modelled")
+    assert "in f32 of numbers converted from bf16" in finding.message
+    assert "sums in that type round at every addition" in finding.message
+
+
+GATHERED = programs.WIDENED_REDUCTION.replace(
+    f"r = f32[64,32] all-reduce(flat), {ALL}, to_apply=add",
+    f"r = f32[256,32] all-gather(flat), {ALL}, dimensions={{0}}",
+)
+
+
+def test_what_is_only_moved_stays_the_same_in_the_narrow_type() -> None:
+    for narrow, factor in (("bf16", 2), ("f8e4m3fn", 4)):
+        finding = only(lint(GATHERED.replace("bf16", narrow)))
+        assert finding.code == "widened-payload"
+        assert "with the same result" in finding.message
+        sent, after = finding.figures["wire_bytes"], finding.figures["wire_bytes_after"]
+        assert (sent, after) == (3 * 8_192, 3 * 8_192 // factor)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # Something is computed in f32.
+        ("c = f32[2048] convert(x)", "w = f32[2048] convert(x)\n  c = f32[2048] negate(w)"),
+        # It is an f32 number that was rounded on its way.
+        ("x = bf16[2048] parameter(0)", "x = f32[2048] parameter(0)"),
+        # Sums in 8 bits are worth little.
+        ("x = bf16[2048]", "x = f8e4m3fn[2048]"),
+        # The compiler widened it, for what cannot add in 16 bits.
+        (f"ROOT r = f32[64,32] all-reduce(flat), {ALL}, to_apply=add",
+         f"r = f32[64,32] all-reduce(flat), {ALL}, to_apply=add\n  b = bf16[64,32] convert(r)\n"
+         "  ROOT n = bf16[64,32] negate(b)"),
+        # The numbers are integers.
+        ("bf16[2048]", "s16[2048]"),
+    ],
+)  # fmt: skip
+def test_payload_that_has_to_be_wide(old: str, new: str) -> None:
+    text = programs.WIDENED_REDUCTION.replace(old, new)
+    assert text != programs.WIDENED_REDUCTION
+    assert codes(text) == []
+
+
+def test_programs_compiled_for_cpus_are_wide_by_themselves() -> None:
+    header = "num_partitions=4, is_scheduled=true"
+    assert codes(programs.WIDENED_REDUCTION, header=header) == []
+    tiled = programs.WIDENED_REDUCTION.replace("[64,32] ", "[64,32]{1,0:T(8,128)} ")
+    assert codes(tiled, header=header) == ["widened-payload"]
+
+
+def test_gradients_of_a_tpu_program_reduced_wide() -> None:
+    findings = fixture("sharded/experts_v6e_8.txt.gz").lint()
+    finding = only(findings.of("widened-payload"))
+    assert finding.names[0] == "all-reduce"
+    assert finding.bytes == 4 * 1024 * 4096 * 2
+
+
 WIDENED = """HloModule m
 
 ENTRY e {

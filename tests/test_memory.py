@@ -93,6 +93,13 @@ def test_figures_and_tables() -> None:
     assert "1,004 B at d" in repr(memory)
 
 
+def test_the_usual_way_to_count_is_counted_once() -> None:
+    module = hlofast.loads(CHAIN)
+    first, again = module.memory(), module.memory(rule="in_place", schedule="text")
+    assert numpy.shares_memory(first.timeline, again.timeline)
+    assert not numpy.shares_memory(first.timeline, module.memory(schedule="list").timeline)
+
+
 @pytest.mark.parametrize("key", ["class", "phase", "scope", "source", "op_name", "shape"])
 def test_groups_add_up(key: str) -> None:
     memory = hlofast.load(FIXTURES / "dumps" / "tpu_train_step_named.after.txt.gz").memory()

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList};
 /// The names of all findings, and what each is.
 #[pyfunction]
 pub fn _lint_rules() -> Vec<(&'static str, &'static str)> {
-    hlofast::lint::rules().map(|(code, what)| (code.as_str(), what)).collect()
+    hlofast::lint::rules().collect()
 }
 
 /// From where on something is a finding, by name.
@@ -81,7 +81,7 @@ pub fn findings<'py>(
 
 fn describe<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("code", finding.code.as_str())?;
+    dict.set_item("code", finding.code)?;
     dict.set_item("message", &finding.message)?;
     dict.set_item("remedy", finding.remedy)?;
     dict.set_item("rows", finding.rows.iter().map(|row| row.0).collect::<Vec<_>>())?;

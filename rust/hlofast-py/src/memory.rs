@@ -73,15 +73,16 @@ pub fn _memory(
         sizes: choice(sizes, "sizes", &all_sizes)?,
         constants: choice(constants, "constants", &all_constants)?,
         space: space.map_or(Space::All, Space::One),
-        order: Some(choice(
-            schedule,
-            "schedule",
-            &Order::ALL.map(|order| (order.as_str(), order)),
-        )?),
+        order: choice(schedule, "schedule", &Order::ALL.map(|order| (order.as_str(), order)))?,
     };
     let stage = Arc::clone(&module.get().held.stage);
-    let memory = module.py().detach(|| stage.memory_with(&options)).map_err(failed)?;
-    Ok(MemoryData { stage, memory: Arc::new(memory) })
+    let memory = module.py().detach(|| {
+        if options == Options::default() {
+            return stage.memory().map(Arc::clone);
+        }
+        stage.memory_with(&options).map(Arc::new)
+    });
+    Ok(MemoryData { stage, memory: memory.map_err(failed)? })
 }
 
 /// XLA's account of `module`: bytes by name. `table_bytes` is what a device rounds the pointer

@@ -40,7 +40,7 @@ pub struct Analyses<M> {
     facts: Slot<Facts>,
     summary: Slot<Summary>,
     derived_mesh: Slot<Option<DerivedMesh>>,
-    memory: Slot<Result<Memory, MemoryError>>,
+    memory: Slot<Result<Arc<Memory>, MemoryError>>,
     account: Slot<Result<XlaAccount, MemoryError>>,
     // With phase rules.
     attribution: Slot<Attribution>,
@@ -236,8 +236,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     }
 
     /// What is alive when, counted as [`memory::Options::default`] says.
-    pub fn memory(&self) -> Result<&Memory, MemoryError> {
-        let find = || self.memory_with(&memory::Options::default());
+    pub fn memory(&self) -> Result<&Arc<Memory>, MemoryError> {
+        let find = || self.memory_with(&memory::Options::default()).map(Arc::new);
         self.memory.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
@@ -255,11 +255,11 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// [`Analyses::memory`] and [`Analyses::account`], which take less time together.
     pub fn memory_and_account(
         &self,
-    ) -> (Result<&Memory, MemoryError>, Result<&XlaAccount, MemoryError>) {
+    ) -> (Result<&Arc<Memory>, MemoryError>, Result<&XlaAccount, MemoryError>) {
         if self.memory.get().is_none() && self.account.get().is_none() {
             let found = memory_and_account(self.module(), &memory::Options::default());
             // Where threads race for it, the first result stays. They are equal.
-            self.memory.set(found.0).ok();
+            self.memory.set(found.0.map(Arc::new)).ok();
             self.account.set(found.1).ok();
         }
         (self.memory(), self.account())
@@ -300,8 +300,8 @@ impl<M: Borrow<Module>> Analyses<M> {
     /// The findings, from the thresholds of `options` on.
     pub fn lint_with(&self, options: &lint::Options) -> Findings {
         let (cost, attribution) = (self.cost(), self.attribution());
-        let mesh = || self.mesh();
-        lint::lint(self.module(), cost, attribution, self.collectives(), &mesh, options)
+        let (mesh, along) = (|| self.mesh(), || &self.sent().along[..]);
+        lint::lint(self.module(), cost, attribution, self.collectives(), &mesh, &along, options)
     }
 
     /// The pipeline stages.

@@ -106,7 +106,7 @@
 //! let module = parse(Source::from_slice(text.as_bytes()), &Options::default())?;
 //! let analyses = Analyses::new(&module);
 //! let finding = &analyses.lint().findings[0];
-//! assert_eq!(finding.code.as_str(), "gathered-twice");
+//! assert_eq!(finding.code, "gathered-twice");
 //! println!("{}: {}", finding.message, finding.remedy);
 //! # Ok::<(), hlofast::ParseError>(())
 //! ```

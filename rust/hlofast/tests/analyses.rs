@@ -172,7 +172,8 @@ fn results_are_those_of_the_functions() {
     assert_eq!(analyses.bytes_accessed()[y], 4 * (8 * 16 + 16 * 4 + 8 * 4));
     let found = analyses.collectives();
     let options = lint::Options { min_share: 0.0, ..Default::default() };
-    let direct = lint::lint(&module, cost, attribution, found, &|| analyses.mesh(), &options);
+    let (mesh, along) = (|| analyses.mesh(), || &analyses.sent().along[..]);
+    let direct = lint::lint(&module, cost, attribution, found, &mesh, &along, &options);
     assert_eq!(analyses.lint_with(&options).findings, direct.findings);
     let options = time::Options { device: device(), mesh: context.mesh, ..Default::default() };
     let direct = time::time(&module, cost, found, &options);
@@ -186,7 +187,12 @@ fn results_are_those_of_the_functions() {
     assert_eq!(analyses.account().unwrap().peak, memory::xla_account(&module, None).unwrap().peak);
     let direct = stages::stages(&module, cost, attribution, &stages::Options::default());
     assert_eq!(analyses.stages().sections, direct.sections);
-    let trace = analyses.trace(timed, &device(), analyses.memory().ok(), &Default::default());
+    let trace = analyses.trace(
+        timed,
+        &device(),
+        analyses.memory().ok().map(AsRef::as_ref),
+        &Default::default(),
+    );
     assert!(!trace.unwrap().samples.is_empty());
 }
 

@@ -194,7 +194,7 @@ fn a_call_may_give_something_else_each_time() {
             all_reduce("a", "y"),
         );
         let (_, _, found) = read(&text);
-        found.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>()
+        found.findings.iter().map(|finding| finding.code).collect::<Vec<_>>()
     };
     assert_eq!(findings("r = f32[4] negate(p)"), ["loop-invariant-collective"]);
     assert!(findings("r = f32[4] rng(p, p), distribution=rng_uniform").is_empty());

@@ -5,14 +5,14 @@
 //! gathered array are then dynamic-slices whose start depends on the device.
 
 use super::cut::{Cut, same_parts};
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
 use crate::comms::CollectiveKind;
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::FullRematerialisation,
+    code: "full-rematerialisation",
     what: "arrays gathered only to be cut again",
     measure: Measure::Payload,
     find,

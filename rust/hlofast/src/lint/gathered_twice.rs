@@ -5,7 +5,7 @@
 //! is a choice (it saves memory), and so is an optimization barrier between the two. Where phases
 //! are known, but not those of the two gathers, they may be such.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
@@ -16,7 +16,7 @@ use crate::ir::{ComputationId, Opcode, Row};
 use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::GatheredTwice,
+    code: "gathered-twice",
     what: "a gather of what the devices hold already",
     measure: Measure::Payload,
     find,
@@ -205,7 +205,8 @@ mod tests {
         let attribution = flow::attribution(&module, &flow::AttributionOptions::default());
         let all = comms::collectives(&module, &cost, &attribution);
         let (steps, found) = steps_of(|| {
-            lint::lint(&module, &cost, &attribution, &all, &|| None, &lint::Options::default())
+            let options = lint::Options::default();
+            lint::lint(&module, &cost, &attribution, &all, &|| None, &|| &[], &options)
         });
         (found.findings.iter().map(|finding| finding.places as usize).max().unwrap_or(0), steps)
     }

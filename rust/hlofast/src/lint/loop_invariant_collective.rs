@@ -1,6 +1,6 @@
 //! `loop-invariant-collective`: collectives in a loop that give the same in every iteration.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped};
 use super::site::{Rule, Site};
 use super::walk::is_kept;
@@ -10,7 +10,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::LoopInvariantCollective,
+    code: "loop-invariant-collective",
     what: "collectives in a loop that give the same in every iteration",
     measure: Measure::Payload,
     find,

@@ -4,7 +4,7 @@
 //! by a convert; so do the products that make the gradients of these parameters: their result has
 //! as many elements and is only used after a convert back to 16 bits.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::program::{Program, counted, grouped, percent};
 use super::site::{Rule, Site};
 use super::walk::{Trail, Use, conversions, converts, uses};
@@ -12,7 +12,7 @@ use crate::cost::Backend;
 use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::LowPrecisionInF32,
+    code: "low-precision-in-f32",
     what: "matrix products of 32-bit copies of 16-bit parameters",
     measure: Measure::None,
     find,

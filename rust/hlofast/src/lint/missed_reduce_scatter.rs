@@ -5,7 +5,7 @@
 //! nothing.
 
 use super::cut::{Cut, same_parts};
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::offsets::{Offsets, devices};
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
@@ -13,7 +13,7 @@ use crate::Provenance;
 use crate::comms::CollectiveKind;
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::MissedReduceScatter,
+    code: "missed-reduce-scatter",
     what: "an all-reduce of whose result each device uses only its own part",
     measure: Measure::Wire,
     find,

@@ -1,7 +1,9 @@
 //! Findings: what a program does that a change to the model, its sharding or its checkpoint policy
 //! would save, with the instructions that prove it and what is at stake.
 //!
-//! Start at [`lint()`]. Each rule has a file of its own.
+//! Start at [`lint()`]. A rule is a file with its code, what it finds, its words and its remedy: a
+//! new one is such a file, its line in `RULES` and a test. Everything else, the README's table of
+//! codes too, is generated from `RULES`.
 
 mod cut;
 mod finding;
@@ -19,16 +21,18 @@ mod reduced_twice;
 mod replicated_parameter;
 mod site;
 mod walk;
+mod widened_payload;
 mod widened_weights_kept;
 
-pub use finding::{Code, Figure, Finding, Findings, Measure};
+pub use finding::{Figure, Finding, Findings, Measure};
 
-use crate::comms::{Collectives, Mesh};
+use crate::comms::{Along, Collectives, Mesh};
 use crate::cost::Cost;
 use crate::flow::Attribution;
-use crate::ir::{Module, Row};
+use crate::ir::Module;
 use program::Program;
 use site::{Rule, Site};
+use std::cmp::Reverse;
 
 /// From where on something is a finding.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,8 +61,8 @@ impl Default for Options {
     }
 }
 
-/// The rules, by code.
-const RULES: [Rule; Code::ALL.len()] = [
+/// The rules. Of findings with as much at stake, those of the first rule come first.
+const RULES: &[Rule] = &[
     missed_reduce_scatter::RULE,
     reduced_twice::RULE,
     gathered_twice::RULE,
@@ -70,14 +74,19 @@ const RULES: [Rule; Code::ALL.len()] = [
     full_rematerialisation::RULE,
     loop_invariant_collective::RULE,
     widened_weights_kept::RULE,
+    widened_payload::RULE,
 ];
 
 /// The mesh of a program, worked out where a rule asks for it.
 pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 
+/// By collective: where on that mesh it goes, worked out where a rule asks for it. Nothing of it
+/// without a mesh.
+pub type AlongOf<'a> = dyn Fn() -> &'a [Along] + 'a;
+
 /// Every code and what it finds, in the order of the rules.
-pub fn rules() -> impl Iterator<Item = (Code, &'static str)> {
-    RULES.into_iter().map(|rule| (rule.code, rule.what))
+pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
+    RULES.iter().map(|rule| (rule.code, rule.what))
 }
 
 /// The findings in `module`, those with most at stake first. They name the axes of `mesh`.
@@ -87,12 +96,13 @@ pub fn lint<'a>(
     attribution: &'a Attribution,
     collectives: &'a Collectives,
     mesh: &'a MeshOf<'a>,
+    along: &'a AlongOf<'a>,
     options: &'a Options,
 ) -> Findings {
-    let program = Program::new(module, cost, attribution, collectives, mesh, options);
+    let program = Program::new(module, cost, attribution, collectives, mesh, along, options);
     let mut found = Vec::new();
     let mut sites: Vec<Site> = Vec::new();
-    for rule in &RULES {
+    for rule in RULES {
         (rule.find)(&program, &mut sites);
         for site in site::merge(&program, &mut sites) {
             if program.matters(&site, rule.measure) {
@@ -105,10 +115,7 @@ pub fn lint<'a>(
         let flops = u128::from(finding.flops.unwrap_or(0));
         flops.saturating_add(bytes.saturating_mul(u128::from(options.order_flops_per_byte)))
     };
-    found.sort_by(|a, b| {
-        let place = |row: &Row| program.place(*row);
-        let order = |finding: &Finding| (finding.code, finding.rows.first().map(place));
-        weight(b).cmp(&weight(a)).then_with(|| order(a).cmp(&order(b)))
-    });
+    // Those of one rule are in the order in which calls reach them, which sorting keeps.
+    found.sort_by_key(|finding| Reverse(weight(finding)));
     Findings { findings: found }
 }

@@ -1,11 +1,11 @@
 //! `not-overlapped`: asynchronous collectives between whose start and end nothing is computed.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::program::{Program, bytes, counted, grouped};
 use super::site::{Rule, Site};
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::NotOverlapped,
+    code: "not-overlapped",
     what: "asynchronous collectives with nothing scheduled between start and end",
     measure: Measure::Payload,
     find,

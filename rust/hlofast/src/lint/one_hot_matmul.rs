@@ -4,14 +4,14 @@
 //! dimension (an iota, perhaps shifted) and numbers that do not. Two such iotas make the unit
 //! matrix or a mask, which is something else.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::program::{Program, counted, grouped, percent};
 use super::site::{Rule, Site};
 use super::walk::{Trail, converts};
 use crate::ir::{Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::OneHotMatmul,
+    code: "one-hot-matmul",
     what: "matrix products with a one-hot matrix, where a gather would do",
     measure: Measure::None,
     find,

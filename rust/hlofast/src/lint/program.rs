@@ -3,10 +3,9 @@
 use super::finding::Measure;
 use super::site::Site;
 use super::walk::Walk;
-use super::{MeshOf, Options};
+use super::{AlongOf, MeshOf, Options};
 use crate::comms::{
-    Along, AxisMatch, AxisPart, Collective, Collectives, DeviceGroups, GroupMode, Mesh,
-    PermuteMatch, along,
+    AxisMatch, AxisPart, Collective, Collectives, DeviceGroups, GroupMode, Mesh, PermuteMatch,
 };
 use crate::cost::custom_call::{CustomCallKind, custom_call_target, known_target};
 use crate::cost::{Cost, Executions};
@@ -31,6 +30,7 @@ pub(super) struct Program<'a> {
     /// By computation: it runs inside a loop of unknown trip count. Empty if nothing does.
     open: Vec<bool>,
     mesh: &'a MeshOf<'a>,
+    along: &'a AlongOf<'a>,
     /// By computation: how many calls reach first from the entry.
     reached: OnceCell<Vec<u32>>,
     /// By groups: the devices of the first group.
@@ -69,6 +69,7 @@ impl<'a> Program<'a> {
         attribution: &'a Attribution,
         collectives: &'a Collectives,
         mesh: &'a MeshOf<'a>,
+        along: &'a AlongOf<'a>,
         options: &'a Options,
     ) -> Self {
         let mut program = Self {
@@ -81,6 +82,7 @@ impl<'a> Program<'a> {
             executions: Executions::new(module, cost, attribution),
             open: open_computations(module, cost),
             mesh,
+            along,
             reached: OnceCell::new(),
             members: collectives.groups.iter().map(|_| OnceCell::new()).collect(),
             payload: 0,
@@ -221,25 +223,22 @@ impl<'a> Program<'a> {
     /// too; those along no axes if they have the same groups. None where neither is known.
     pub fn links(&self) -> Vec<Option<u32>> {
         #[derive(PartialEq, Eq, Hash)]
-        enum Link {
-            Axes(Vec<AxisPart>),
+        enum Link<'a> {
+            Axes(&'a [AxisPart]),
             Groups(u32),
         }
-        let collectives = &self.collectives.collectives;
-        let places = match self.mesh() {
-            Some(mesh) => along(self.module, mesh, self.collectives),
-            None => vec![Along::default(); collectives.len()],
-        };
-        let mut numbers: HashMap<Link, u32, BuildMix> = HashMap::default();
-        let link = |(collective, place): (&Collective, Along)| {
+        let places = (self.along)();
+        let mut numbers: HashMap<Link<'_>, u32, BuildMix> = HashMap::default();
+        let link = |(number, collective): (usize, &Collective)| {
+            let axes = places.get(number).map_or(&[][..], |place| &place.parts);
             let link = match collective.groups {
-                _ if !place.parts.is_empty() => Link::Axes(place.parts),
+                _ if !axes.is_empty() => Link::Axes(axes),
                 groups => Link::Groups(groups?),
             };
             let next = numbers.len() as u32;
             Some(*numbers.entry(link).or_insert(next))
         };
-        collectives.iter().zip(places).map(link).collect()
+        self.collectives.collectives.iter().enumerate().map(link).collect()
     }
 
     /// `model (4 devices)`, or the groups where they are along no axes.

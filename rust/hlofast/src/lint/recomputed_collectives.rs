@@ -1,14 +1,14 @@
 //! `recomputed-collectives`: collectives that are executed again because the forward pass is
 //! recomputed for the backward pass.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::program::{Program, bytes, counted, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
 use crate::flow::Phase;
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::RecomputedCollectives,
+    code: "recomputed-collectives",
     what: "collectives that recomputation for the backward pass repeats",
     measure: Measure::Payload,
     find,

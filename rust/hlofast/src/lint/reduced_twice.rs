@@ -5,7 +5,7 @@
 //! embeddings) get such a gradient.
 
 use super::cut::results;
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::program::{Program, bytes, counted};
 use super::site::{Rule, Site};
 use super::walk::{Use, Walk, conversions, uses};
@@ -13,7 +13,7 @@ use crate::comms::{Collective, CollectiveKind};
 use crate::ir::{CallRole, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::ReducedTwice,
+    code: "reduced-twice",
     what: "arrays that are all-reduced apart and then added, such as gradients of tied embeddings",
     measure: Measure::Payload,
     find,

@@ -1,7 +1,7 @@
 //! `replicated-parameter`: large floating-point parameters of which several devices hold the same,
 //! while others are cut.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::program::{Program, bytes, counted, percent};
 use super::site::{Rule, Site};
 use crate::comms::Mesh;
@@ -12,7 +12,7 @@ use crate::ir::{ElementKind, Module, Opcode, Row, ShapeView};
 use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::ReplicatedParameter,
+    code: "replicated-parameter",
     what: "large parameters that several devices hold the same of, while others are sharded",
     measure: Measure::Memory,
     find,

@@ -1,6 +1,6 @@
 //! Places where a rule applies, and how they become findings.
 
-use super::finding::{Code, Figure, Finding, Measure};
+use super::finding::{Figure, Finding, Measure};
 use super::program::{Program, Runs};
 use crate::Provenance;
 use crate::comms::Collective;
@@ -10,7 +10,8 @@ use std::cmp::Reverse;
 
 /// A rule: what it looks for and what it says.
 pub(super) struct Rule {
-    pub code: Code,
+    /// The name that people and programs use. It never changes.
+    pub code: &'static str,
     /// What it finds, in help texts and tables of rules.
     pub what: &'static str,
     pub measure: Measure,

@@ -4,7 +4,7 @@
 //! Only copies of at least 1 MiB count. Programs that XLA compiled for CPUs are left out: products
 //! of 16-bit floats are widened there by the compiler.
 
-use super::finding::{Code, Measure};
+use super::finding::Measure;
 use super::low_precision_in_f32::is_widened_by_compiler;
 use super::program::{Program, bytes, counted, percent};
 use super::site::{Rule, Site};
@@ -12,7 +12,7 @@ use crate::flow::Phase;
 use crate::remat::{ResidualKind, residuals};
 
 pub(super) const RULE: Rule = Rule {
-    code: Code::WidenedWeightsKept,
+    code: "widened-weights-kept",
     what: "copies of weights in a wider type, kept from forward to backward",
     measure: Measure::Memory,
     find,

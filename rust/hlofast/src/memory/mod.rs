@@ -150,7 +150,7 @@ impl Frame {
 
 /// Analyses what is alive when `module` runs.
 pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError> {
-    let permutation = order::permutation(module, options.order.unwrap_or(Order::Text));
+    let permutation = order::permutation(module, options.order);
     let frame = Frame::new(module, permutation.as_deref(), options.rule)?;
     memory_of(module, frame, options)
 }
@@ -160,8 +160,7 @@ pub fn memory_and_account(
     module: &Module,
     options: &Options,
 ) -> (Result<Memory, MemoryError>, Result<XlaAccount, MemoryError>) {
-    let is_in_text_order = options.order.is_none_or(|order| order == Order::Text);
-    if !is_in_text_order {
+    if options.order != Order::Text {
         return (memory(module, options), xla_account(module, None));
     }
     let frame = match Frame::new(module, None, options.rule) {
@@ -177,7 +176,7 @@ pub fn memory_and_account(
 }
 
 fn memory_of(module: &Module, mut frame: Frame, options: &Options) -> Result<Memory, MemoryError> {
-    let order = options.order.unwrap_or(Order::Text);
+    let order = options.order;
     let mut ranges = std::mem::take(&mut frame.ranges);
     let mut sets = std::mem::replace(&mut frame.sets, Sets::new(0));
     let reader = frame.reader(module);

@@ -94,6 +94,6 @@ pub struct Options {
     pub constants: Constants,
     /// Which memory counts.
     pub space: Space,
-    /// The order in which instructions run; None is the text's order.
-    pub order: Option<Order>,
+    /// The order in which instructions run.
+    pub order: Order,
 }

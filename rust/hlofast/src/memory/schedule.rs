@@ -10,9 +10,10 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Where an order of instructions comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// The text's own order, which is the schedule of a scheduled module.
+    #[default]
     Text,
     /// Operands before users, otherwise as in the text.
     PostOrder,

@@ -6,7 +6,7 @@ use crate::flow::origin::Place;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Row};
 use crate::memory::{
-    Memory, MemoryError, Options, Rule, Space, Tables, XlaAccount, memory, xla_account,
+    Memory, MemoryError, Options, Order, Rule, Space, Tables, XlaAccount, memory, xla_account,
 };
 use hashbrown::HashSet;
 
@@ -67,7 +67,7 @@ pub(super) fn count<'a>(
     }
     let XlaAccount { peak, heap_space, heap_step, .. } = xla_account(module, counting.tables)?;
     let space = Space::One(heap_space);
-    let memory = memory(module, &Options { space, order: None, ..*options })?;
+    let memory = memory(module, &Options { space, order: Order::Text, ..*options })?;
     Ok(AtPeak { peak, space: heap_space, step: heap_step, memory, module })
 }
 

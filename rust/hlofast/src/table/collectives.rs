@@ -4,7 +4,7 @@ use super::{Columns, Field, Origin, ScopeTexts, common, number, row_or_none};
 use crate::comms::{Along, Collective, Collectives, Mesh, along};
 use crate::cost::PhaseExecutions;
 use crate::flow::Attribution;
-use crate::ir::{Module, Row};
+use crate::ir::{ElementType, Module, Row};
 use std::sync::Arc;
 
 /// The collectives of a module, and where on a mesh each goes.
@@ -190,6 +190,10 @@ impl Sent {
         );
         built.texts(common::moved(), each().map(|c| c.moved.as_str()));
         let pieces = |c: &Collective| &all.pieces[c.pieces.start as usize..c.pieces.end as usize];
+        built.texts(
+            Field::word("dtype", "The element type of most of the bytes that it moves.").nullable(),
+            each().map(|c| most_of(module, c.row).map_or("", ElementType::as_str)),
+        );
         built.numbers(
             Field::count("tensors", "Arrays that it moves at once.").label("arrays"),
             each().map(|c| pieces(c).len() as i64),
@@ -271,6 +275,22 @@ fn total(size: i64, count: Option<i64>) -> i64 {
         Some(count) if size >= 0 => size.saturating_mul(count),
         _ => -1,
     }
+}
+
+/// The element type of most bytes of the result of `row`. What starts a collective has its operands
+/// there too, which are of the same types, and small counters or a token, which are not.
+fn most_of(module: &Module, row: Row) -> Option<ElementType> {
+    let shapes = module.shapes();
+    let mut sums: Vec<(ElementType, u64)> = Vec::new();
+    for leaf in shapes.leaves(module.shape(row)) {
+        let Some(array) = shapes.array(leaf) else { continue };
+        let bytes = shapes.logical_bytes(leaf).unwrap_or(0);
+        match sums.iter_mut().find(|(of, _)| *of == array.element_type) {
+            Some((_, sum)) => *sum = sum.saturating_add(bytes),
+            None => sums.push((array.element_type, bytes)),
+        }
+    }
+    sums.into_iter().rev().max_by_key(|(_, sum)| *sum).map(|(of, _)| of)
 }
 
 /// The row that says where `collective` comes from: what wraps it if it has no origin itself.

@@ -102,7 +102,7 @@ pub fn findings(module: &Module, findings: &[crate::lint::Finding]) -> Columns {
     let first = |finding: &crate::lint::Finding| finding.rows.first().copied();
     let mut table = Columns::default();
     let name = |row: Row| module.instruction_name(row);
-    table.texts(Field::word("code", "The rule that found it."), each().map(|f| f.code.as_str()));
+    table.texts(Field::word("code", "The rule that found it."), each().map(|f| f.code));
     let doc = "The first instruction that shows it.";
     let field = common::name().renamed("name", doc).nullable();
     table.texts(field, each().map(|finding| first(finding).map_or(&b""[..], name)));
