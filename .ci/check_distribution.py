@@ -1,5 +1,6 @@
 """What the wheel and the source distribution must hold; fails with a list of what does not."""
 
+import json
 import os
 import subprocess
 import sys
@@ -57,6 +58,19 @@ def check_wheel(path: Path) -> list[str]:
     return faults
 
 
+def check_platform(path: Path) -> list[str]:
+    """Faults of the platform tag; auditwheel judges whether the symbols are those of the tag."""
+    tags = path.stem.split("-")[-1].split(".")
+    if not any(tag.startswith("manylinux_2_17_") for tag in tags):
+        return [f"{path.name}: not a manylinux2014 wheel"]
+    command = [sys.executable, "-m", "auditwheel", "show", "--json", str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    if shown.returncode:
+        return [f"auditwheel show: {shown.stderr}"]
+    found = json.loads(shown.stdout)["overall_tag"]
+    return [] if found in tags else [f"{path.name}: its symbols are those of {found}"]
+
+
 def check_sdist(path: Path) -> list[str]:
     """Faults of the source distribution."""
     with tarfile.open(path) as archive:
@@ -78,7 +92,7 @@ def check_flags() -> list[str]:
 def main() -> int:
     """Check the two files named on the command line."""
     wheel, sdist = map(Path, sys.argv[1:3])
-    faults = check_wheel(wheel) + check_sdist(sdist) + check_flags()
+    faults = check_wheel(wheel) + check_platform(wheel) + check_sdist(sdist) + check_flags()
     for fault in faults:
         print(fault, file=sys.stderr)
     print(f"{wheel.name}: {wheel.stat().st_size:,} bytes, {len(faults)} faults")

@@ -12,7 +12,7 @@ from conftest import CHECKOUT
 
 pytestmark = pytest.mark.once
 
-TOPS = (".ci", "benches", "python", "rust", "tests")
+TOPS = (".ci", ".github", "benches", "python", "rust", "tests")
 SOURCES = ("rust/hlofast/src", "python/hlofast")
 """Where paths that begin with a folder of either may begin."""
 IS_PLACE = re.compile(r"/|\.(rs|pyi?|toml|js|md|json)$").search
