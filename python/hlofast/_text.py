@@ -36,14 +36,14 @@ def natural(text: str) -> int:
     return number
 
 
-def add_top(parser: argparse.ArgumentParser) -> None:
+def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
     """Declare `--top N`: how many rows tables for people have."""
     parser.add_argument(
         "--top",
         type=natural,
-        default=10,
+        default=default,
         metavar="N",
-        help="rows per table, 0 for all (default 10); JSON always has all",
+        help="rows per table, 0 for all (default %(default)s); JSON always has all",
     )
 
 

@@ -474,11 +474,14 @@ class Scanner:
         from hlofast._scan.dataset import Dataset
 
         chip = self.device if isinstance(self.device, str | None) else repr(self.device._parts())
+        place = None if self.mesh is None else str(self.mesh)
+        if self.mesh is not None and (self.mesh.hosts, self.mesh.slices) != (None, None):
+            place = repr(self.mesh)  # The text is that of the axes alone.
         options = {
             "hlofast": _core._version,
             "tables": self.tables,
             "device": chip,
-            "mesh": None if self.mesh is None else str(self.mesh),
+            "mesh": place,
             "max_bytes": self.max_bytes,
             "max_text_bytes": self.max_text_bytes,
             "max_seconds": self.max_seconds,

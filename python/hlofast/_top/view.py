@@ -5,9 +5,11 @@ from __future__ import annotations
 from hlofast import _text as output
 from hlofast._report.data import (
     FIGURES,
+    HEAD,
     UNKNOWN_DEVICE,
     UNKNOWN_MESH,
     contents,
+    head,
     seconds,
     short,
     short_bytes,
@@ -244,7 +246,10 @@ class Overview(Result):
     __slots__ = ("contents", "found")
 
     VERB = "top"
-    FACTS = tuple(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes"))
+    FACTS = (
+        *HEAD,
+        *(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes")),
+    )
 
     def __init__(self, found: Analyses, path: str | None = None) -> None:
         self.found = found
@@ -261,8 +266,8 @@ class Overview(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The verdict."""
-        return tuple(figure.fact for figure in self.contents.figures)
+        """What the module is, where it is seen to run, and the verdict."""
+        return (*head(self.found), *(figure.fact for figure in self.contents.figures))
 
     @property
     def notes(self) -> tuple[Note, ...]:
