@@ -507,10 +507,20 @@ class TestProgram:
         html = hlofast.check(
             hlofast.Declaration(), hlofast.load(SMALL), {"peak.max": "1KiB"}
         )._repr_html_()
-        assert ">bytes at stake</th>" in html
+        assert "<p><b>error: expectation: " in html
+        assert "<br>subject: peak<br>declared: at most 1,024<br>" in html
         name = hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }")
         declared = hlofast.Declaration.loads('[mesh]\naxes = { "<i>" = 2 }')
-        assert "<i>" not in hlofast.check(declared, name)._repr_html_()
+        html = hlofast.check(declared, name)._repr_html_()
+        assert "<i>" not in html
+        assert "<br>declared: &lt;i&gt;=2<br>" in html
+
+    def test_findings_that_are_left_out_are_counted(self) -> None:
+        limits = {f"collectives.axis{number}.all-reduce.max_count": 0 for number in range(12)}
+        check = hlofast.check(hlofast.Declaration(), hlofast.load(SMALL), limits)
+        for shown in (str(check), check._repr_html_()):
+            assert "Findings (first 10 of 12)" in shown
+            assert (shown.count("no such axis"), shown.count("error: expectation")) == (10, 10)
 
     def test_what_cannot_be_read_stands_in_the_document(self, tmp_path: Path) -> None:
         bad = tmp_path / "bad.toml"

@@ -88,10 +88,6 @@ class View:
             rows = known + [row for row in rows if values[row] is None]
         return rows
 
-    def values(self, row: int) -> list[str | float | None]:
-        """The values of a row, instructions by their names; None where one is not known."""
-        return [self._column(field.name)[row] for field in self.sheet.fields]
-
     def cells(self, row: int) -> list[str]:
         """What stands in a row."""
         fields = self.sheet.fields
