@@ -30,7 +30,8 @@ examples:
   hlofast scan dumps/ -o tables --engine ray       on a Ray cluster (hlofast[ray])
 
 Modules are timed for --device, otherwise for the device that their folder names; --device none
-leaves times out. --mesh, --hosts and --slices are meant for all modules.
+leaves times out. --mesh, --hosts and --slices are meant for all modules; without --mesh axes have
+the names that each text has by itself.
 
 A dataset has a folder table=NAME per table and a manifest. A scan that was interrupted goes on
 where it was if the same command is given again; files that are new or changed are read, by their
