@@ -19,7 +19,6 @@ from hlofast._scan.query import Answer
 from hlofast._top.view import Overview
 from hlofast.cli.guide import Guide
 from hlofast.config._results import Compared, Described, Selected
-from hlofast.devices import get
 
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
@@ -44,7 +43,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "collectives": lambda: module().collectives(),
     "guide": lambda: Guide(()),
     "report": lambda: module().report(plots=False),
-    "top": lambda: Overview(Analyses(module(), get("tpu-v5p"), None, None)),
+    "top": lambda: Overview(Analyses(module().with_context(device="tpu-v5p"))),
     "query": lambda: Answer("", [], [], is_cut=False),
     "scan": lambda: hlofast.scan([]),
     "memory": lambda: module().memory(),

@@ -109,9 +109,9 @@ def test_ambiguous_names_stand_with_each_reading() -> None:
         ("neuron-trn2n.48xlarge-8", 512, 128),
     ]
     assert rows[1]["notes"][0]["text"].startswith("the name is taken to mean 8 machines of 64")
-    rows = [row for row in selected(TRAINER, "--devices", "16") if row["rule"] == 7]
+    rows = [row for row in selected(TRAINER, "--device-count", "16") if row["rule"] == 7]
     assert [row["devices"] for row in rows] == [16, 16]
-    by_rule = {row["rule"]: row for row in selected(TRAINER, "--devices", "16")}
+    by_rule = {row["rule"]: row for row in selected(TRAINER, "--device-count", "16")}
     assert by_rule[1]["mesh"]["fsdp"] == 8  # The selector has no number.
     assert by_rule[3]["devices"] == 16 and by_rule[0]["devices"] == 32  # The names have.
 
@@ -146,7 +146,7 @@ def test_an_instance() -> None:
 def test_several_instances_and_devices() -> None:
     names = ["tpu-v6e-16-8", "neuron-trn2.48xlarge-8"]
     arguments = [part for name in names for part in ("--instance", name)]
-    rows = selected(TRAINER, *arguments, "--devices", "128")
+    rows = selected(TRAINER, *arguments, "--device-count", "128")
     assert [row["instance"] for row in rows] == names
     assert [row["rule"] for row in rows] == [None, 7]
     told = [note["text"] for note in rows[0]["notes"] if note["code"] == "no-rule"]
@@ -207,8 +207,8 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     "arguments",
     [
         (),
-        ("--devices", "0"),
-        ("--devices", "x"),
+        ("--device-count", "0"),
+        ("--device-count", "x"),
         (TRAINER, "--diff", TRAINER),
         ("--diff", TRAINER, "--instance", "x"),
         ("--text", "--json"),

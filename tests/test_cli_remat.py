@@ -171,7 +171,7 @@ def test_the_command_prints_the_result() -> None:
 def test_statements_that_are_not_shown_are_counted() -> None:
     count = len(hlofast.load(KEPT).remat().statements)
     assert count > 2
-    assert f"\nand {count - 2} more\n" in shown(KEPT, "--top", "2")
+    assert f"\nWhat follows (first 2 of {count})\n" in shown(KEPT, "--top", "2")
 
 
 def test_html_escapes_names() -> None:

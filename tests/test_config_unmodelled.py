@@ -218,7 +218,7 @@ def test_parts_of_what_is_not_modelled_have_no_totals() -> None:
 
 @pytest.mark.parametrize("devices", ["0", "-1", "x", "1" * 40, "²"])
 def test_numbers_of_devices_that_are_none(devices: str) -> None:
-    for command in (("config", "--devices"), ("stages", "--stage-devices")):
+    for command in (("config", "--device-count"), ("stages", "--device-count")):
         done = hlofast_command(command[0], "any.txt", f"{command[1]}={devices}")
         assert done.returncode == 2
         assert f"{devices!r} is no number of devices" in done.stderr

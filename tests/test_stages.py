@@ -337,7 +337,7 @@ class TestProgram:
         [
             ("--hbm", "much"),
             ("--device", "abacus"),
-            ("--stage-devices", "0"),
+            ("--device-count", "0"),
             ("--most-moved", "2"),
         ],
     )

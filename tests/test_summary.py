@@ -224,3 +224,21 @@ def test_html_escapes_names() -> None:
 def test_pickled_summaries_are_the_same(train_step: Path) -> None:
     summary = hlofast.load(train_step).summary()
     assert str(pickle.loads(pickle.dumps(summary))) == str(summary)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "replicated"),
+    [
+        ("sharding={replicated}", 32),
+        ("sharding={devices=[8]<=[8]}", 0),
+        ("sharding={devices=[x]}", None),
+        ("backend_config={}", None),
+    ],
+)
+def test_replicated_parameters_count_where_shardings_can_be_read(
+    sharding: str, replicated: int | None
+) -> None:
+    text = f"HloModule m\nENTRY e {{ ROOT p = f32[8]{{0}} parameter(0), {sharding} }}"
+    facts = {fact.name: fact.value for fact in hlofast.loads(text).summary().facts}
+    assert facts.get("replicated_bytes") == replicated
+    assert hlofast.loads(text).report(plots=False).verdict["flops"] == 0

@@ -52,8 +52,25 @@ def table(
     )
 
 
+def paragraphs(section: Section) -> str:
+    """The first rows of a section that reads better as text."""
+    every = section.paragraphs or ()
+    shown = every if section.is_whole else every[:_SHOWN]
+    if not shown:
+        return ""
+    title = section.title + _text.first_of(len(shown), len(every))
+    parts = [f"<p><b>{escape(title)}</b></p>"]
+    for head, lines in shown:
+        own = "".join(
+            f"<br>{escape(_text.printable(start))}: {escape(_text.printable(text))}"
+            for start, text in lines
+        )
+        parts.append(f"<p><b>{escape(_text.printable(head))}</b>{own}</p>")
+    return "".join(parts)
+
+
 def result(shown: Result, sections: Iterable[Section]) -> str:
-    """Facts, the first rows of each section, notes."""
+    """Facts, the first rows or paragraphs of each section, notes."""
     facts = "".join(
         f'<tr title="{escape(fact.field.doc)}"><td>{escape(fact.field.label)}</td>'
         f"<td>{escape(_text.figure(fact.field, fact.value))}</td></tr>"
@@ -62,6 +79,8 @@ def result(shown: Result, sections: Iterable[Section]) -> str:
     head = f"<table><caption>{escape(shown.title)}</caption>{facts}</table>"
     tables = "".join(
         table(section.table, section.columns, section.title, shown._module)
+        if section.paragraphs is None
+        else paragraphs(section)
         for section in sections
         if section.columns
     )

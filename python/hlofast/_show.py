@@ -80,13 +80,18 @@ class Shown(Result):
     @property
     def facts(self) -> tuple[Fact, ...]:
         """What it is and where it stands."""
-        one = self.instruction
-        values = _of_computation(self.module, self._what) if one is None else _of_instruction(one)  # type: ignore[arg-type]
+        from hlofast._core import Instruction
+
+        one = self._what
+        if isinstance(one, Instruction):
+            values = _of_instruction(one)
+        else:
+            values = _of_computation(self.module, one)
         values["module"] = self.module.name
         return tuple(
             Fact(field, values[field.name])
             for field in self.FACTS
-            if values.get(field.name) is not None or (field.name == "bytes" and one is not None)
+            if values.get(field.name) is not None or (field.name == "bytes" and "bytes" in values)
         )
 
     @property

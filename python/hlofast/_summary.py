@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from hlofast._core import Field
 from hlofast._result import Fact, Result, Section
+from hlofast.errors import ParseError
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line summarises; importing typing would slow its start.
 if TYPE_CHECKING:
     from typing import Any
 
+    from hlofast._core import Instruction, Sharding
     from hlofast._module import Module
 
 WHOLE = ("unoptimised", "annotated")
@@ -73,6 +75,16 @@ _TITLES = {
     "computations": ("Computations by size", "instructions"),
 }
 """The heading of each table, and the column that orders it."""
+_OPTIONAL = ("status_reason", "backend_reason", "replicated_bytes")
+"""Facts that are left out where they are not known."""
+
+
+def sharding_of(one: Instruction) -> Sharding | None:
+    """The sharding of an instruction; None without one, and for one that cannot be read."""
+    try:
+        return one.sharding
+    except ParseError:
+        return None
 
 
 class Summary(Result):
@@ -105,6 +117,8 @@ class Summary(Result):
         Field("name", "entry", "The entry computation."),
         Field("count", "entry_instructions", "Instructions of the entry.", label="in the entry"),
         Field("bytes", "parameter_bytes", "Bytes of all parameters.", label="parameters"),
+        Field("bytes", "replicated_bytes", "Bytes of parameters that every device holds in full.",
+              label="replicated"),
         Field("bytes", "output_bytes", "Bytes of all results.", label="results"),
         Field("count", "aliases", "Results that take the memory of a parameter."),
         Field("count", "must_alias", "Aliases that the compiler must keep.", label="must alias"),
@@ -149,7 +163,19 @@ class Summary(Result):
         values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
         # A table has the same name.
         values["computations"] = found["counts"]["computations"]
+        values["replicated_bytes"] = self._replicated_bytes()
         return {field.name: values[field.name] for field in self.FACTS}
+
+    def _replicated_bytes(self) -> int | None:
+        """Bytes of parameters that are replicated; None where no parameter has a sharding."""
+        sizes = {row["number"]: row["bytes"] for row in self._found["entry"]["parameters"]}
+        found = None
+        for one in self.module.entry.parameters:
+            sharding = sharding_of(one)
+            if sharding is not None:
+                size = sizes.get(one.parameter_number) if sharding.is_replicated else None
+                found = (found or 0) + (size or 0)
+        return found
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -158,7 +184,7 @@ class Summary(Result):
         return tuple(
             Fact(field, values[field.name])
             for field in self.FACTS
-            if values[field.name] is not None or not field.name.endswith("_reason")
+            if values[field.name] is not None or field.name not in _OPTIONAL
         )
 
     def sections(self) -> tuple[Section, ...]:

@@ -36,14 +36,14 @@ def natural(text: str) -> int:
     return number
 
 
-def add_top(parser: argparse.ArgumentParser) -> None:
+def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
     """Declare `--top N`: how many rows tables for people have."""
     parser.add_argument(
         "--top",
         type=natural,
-        default=10,
+        default=default,
         metavar="N",
-        help="rows per table, 0 for all (default 10); JSON always has all",
+        help="rows per table, 0 for all (default %(default)s); JSON always has all",
     )
 
 
@@ -97,6 +97,11 @@ def names(shown: Sequence[str], count: int | None = None, *, most: int = SHOWN_N
     count = len(shown) if count is None else count
     text = ", ".join(shown[:most])
     return text if count <= most else f"{text} and {count - most:,} more"
+
+
+def first_of(shown: int, total: int) -> str:
+    """What a heading says of rows that are left out; nothing if none are."""
+    return "" if shown == total else f" (first {shown:,} of {total:,})"
 
 
 def label(text: str, room: int = LABEL) -> str:
@@ -307,14 +312,15 @@ class Printer:
         table = section.table
         limit = None if section.is_whole else limit
         if section.paragraphs is not None:
-            for head, lines in section.paragraphs[:limit]:
+            paragraphs = section.paragraphs[:limit]
+            if cut := first_of(len(paragraphs), len(section.paragraphs)):
+                self.line()
+                self.heading(section.title + cut)
+            for head, lines in paragraphs:
                 self.line()
                 self.heading(head)
                 for start, text in lines:
                     self.paragraph(f"  {start}: ", text)
-            if limit is not None and (more := len(section.paragraphs) - limit) > 0:
-                self.line()
-                self.line(f"and {more:,} more")
             return
         fields = [table.field(name) for name in section.columns if says_something(table, name)]
         shown = table if limit is None else table.top(limit)
@@ -331,10 +337,9 @@ class Printer:
         """A table with a title; numbers to the right. `total` counts the rows not shown too."""
         if not rows:
             return
-        more = "" if total == len(rows) else f" (first {len(rows)} of {total:,})"
         if title:
             self.stream.write("\n")
-        self.columns(title + more, columns, rows)
+        self.columns(title + first_of(len(rows), total), columns, rows)
 
     def columns(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A title, and rows below the names of their columns; numbers to the right."""

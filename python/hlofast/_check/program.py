@@ -9,6 +9,7 @@ from functools import cached_property
 
 from hlofast._check.declaration import Declaration, DeclaredParameter, path_of
 from hlofast._collectives import collectives
+from hlofast._context import hbm_for, rules_for
 from hlofast._remat import remat
 
 TYPE_CHECKING = False
@@ -52,8 +53,14 @@ class Program:
 
     @cached_property
     def mesh(self) -> Mesh | None:
-        """The declared mesh, else the one that the text speaks of."""
-        return self.declaration.mesh or self.module.mesh()
+        """The declared mesh, else that of the context, which may be the text's."""
+        return self.declaration.mesh or self.module.context.mesh
+
+    @property
+    def available(self) -> int | None:
+        """Bytes that the program may take: the budget of the context, else the declared one."""
+        budget = hbm_for(self.module, None)
+        return self.declaration.available if budget is None else int(budget)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -89,12 +96,12 @@ class Program:
     @cached_property
     def collectives(self) -> Collectives:
         """What devices send each other, along the axes of the mesh."""
-        return collectives(self.module, self.mesh, None)
+        return collectives(self.module, self.mesh, rules_for(self.module, None))
 
     @cached_property
     def remat(self) -> Remat:
         """What is kept from forward to backward."""
-        return remat(self.module, None, None, self.mesh, None, None)
+        return remat(self.module, None, None, self.mesh, rules_for(self.module, None), None)
 
     def memory(self, space: str = "hbm") -> Memory:
         """What is alive in a memory space; contradictions of the text are notes there."""

@@ -149,18 +149,19 @@ def peak(program: Program) -> Iterator[Comparison]:
     declaration = program.declaration
     predicted = declaration.predictions.get("peak_bytes")
     expected = declaration.predictions.get("expected_peak_bytes")
-    if (predicted, expected, declaration.available) == (None, None, None):
+    available = program.available
+    if (predicted, expected, available) == (None, None, None):
         return
     if not program.is_partitioned:
         return
     compiled, row, how = program.peak
-    if declaration.available is not None:
-        more = compiled - declaration.available
+    if available is not None:
+        more = compiled - available
         yield Comparison(
             "peak-bytes",
             ERROR if more > 0 else AGREES,
             "memory of a device",
-            f"at most {declaration.available:,} B",
+            f"at most {available:,} B",
             f"{compiled:,} B",
             f"{more:,} B too much, {how}" if more > 0 else f"{-more:,} B are left, {how}",
             max(more, 0),

@@ -12,7 +12,7 @@ from hlofast.table import of_rows
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hlofast._check import Declaration
-    from hlofast._context import MeshLike
+    from hlofast._context import MeshLike, Told
     from hlofast._module import Module
     from hlofast._report.data import Contents, Statement
     from hlofast.config import EffectiveConfig
@@ -137,10 +137,14 @@ def of_module(
     source: str | None = None,
 ) -> Report:
     """`Module.report`."""
-    from hlofast._context import device_for, mesh_for
     from hlofast._report.data import Analyses, contents
 
-    found = Analyses(module, device_for(module, device), mesh_for(module, mesh), config)
+    told: Told = {}
+    if device is not None:
+        told["device"] = device
+    if mesh is not None:
+        told["mesh"] = mesh
+    found = Analyses(module.with_context(**told) if told else module, config)
     report = Report(contents(found, source), plots=plots)
     if path is not None:
         report.save(path)

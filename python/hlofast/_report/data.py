@@ -6,24 +6,23 @@ import warnings
 from os import PathLike
 
 from hlofast import _text as output
-from hlofast._collectives import MESH_SOURCES
+from hlofast._collectives import Collectives
 from hlofast._core import Field
 from hlofast._result import Fact, Note
+from hlofast._summary import Summary
+from hlofast._time import Time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
-    from hlofast import Mesh, Module
+    from hlofast import Module
     from hlofast._check import Check, Declaration
     from hlofast._memory import Memory
     from hlofast._report.chart import Chart
     from hlofast._report.sheet import Sheet
     from hlofast._result import Result
-    from hlofast._time import Time
     from hlofast.config import EffectiveConfig
-    from hlofast.devices import Device
 
 UNKNOWN_DEVICE = "no device is given: hlofast report --device NAME, or module.report(device=NAME)"
 UNKNOWN_MESH = "no mesh is known: hlofast report --mesh data=2,model=4, or module.report(mesh=…)"
@@ -50,22 +49,32 @@ FIGURES = {
 class Figure:
     """A figure of the verdict."""
 
-    __slots__ = ("key", "label", "note", "text", "value")
+    __slots__ = ("how", "key", "label", "note", "text", "value")
 
-    def __init__(self, key: str, label: str, value: float | None, text: str, note: str) -> None:
+    def __init__(
+        self,
+        key: str,
+        label: str,
+        value: float | None,
+        text: str,
+        note: str,
+        how: str = "modelled",
+    ) -> None:
         self.key = key
         self.label = label
         self.value = value
         """As the API has it; None where it is not known."""
-        self.text = text
+        self.text = f"at least {text}" if how == "bound" else text
         self.note = note
+        self.how = how
+        """How it is known, one of `hlofast._result.PROVENANCES`."""
 
     @property
     def fact(self) -> Fact:
         """The figure as results have it."""
         field = FIGURES[self.key].replace(label=self.label)
         value = int(self.value) if field.kind in _WHOLE and self.value is not None else self.value
-        return Fact(field, value, "exact" if field.kind == "count" else "modelled")
+        return Fact(field, value, "exact" if field.kind == "count" else self.how)
 
     @property
     def said(self) -> Note:
@@ -79,13 +88,14 @@ _WHOLE = ("bytes", "flops", "count")
 class Statement:
     """Something to know or to change."""
 
-    __slots__ = ("code", "place", "proof", "remedy", "stake", "text", "verb")
+    __slots__ = ("code", "lines", "place", "proof", "remedy", "stake", "text", "verb")
 
     def __init__(
         self,
         code: str,
-        text: str,
+        text: str = "",
         *,
+        lines: Iterable[tuple[str, str]] = (),
         stake: str = "",
         remedy: str = "",
         place: str = "",
@@ -94,6 +104,8 @@ class Statement:
     ) -> None:
         self.code = code
         self.text = text
+        self.lines = tuple(lines)
+        """Labels with texts, where a result says several things of it."""
         self.stake = stake
         self.remedy = remedy
         self.place = place
@@ -158,31 +170,28 @@ class Contents:
 
 
 class Analyses:
-    """A module with what was found out about it, each analysis once."""
+    """A module with what was found out about it in its context, each analysis once."""
 
     def __init__(
         self,
         module: Module,
-        device: Device | None,
-        mesh: Mesh | None,
-        config: Declaration | EffectiveConfig | str | PathLike[str] | None,
+        config: Declaration | EffectiveConfig | str | PathLike[str] | None = None,
     ) -> None:
         self.module = module
         self.summary = module.summary()
         self.cost = module.cost()
-        self.collectives = module.collectives(mesh)
+        self.collectives = module.collectives()
         self.time: Time | None = None
-        if device is not None:
-            self.time = module.time(device, mesh=mesh)
-        self.findings = module.lint(mesh)
-        self.remat = module.remat(mesh=mesh)
+        if module.context.device is not None:
+            self.time = module.time()
+        self.findings = module.lint()
+        self.remat = module.remat()
         self.memory: Memory | None = None
         self.no_memory = ""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The notes say it too.
-                chip = None if self.time is None else self.time.device
-                self.memory = module.memory(device=chip)
+                self.memory = module.memory()
                 self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
                 self.values = self.memory.values()
         except (ValueError, OverflowError) as error:
@@ -203,6 +212,9 @@ class Analyses:
     @property
     def per_device_hbm(self) -> float | None:
         """Bytes of HBM that a program may use on the device; None if they are not known."""
+        budget = self.module.context.hbm
+        if budget is not None:
+            return budget
         if self.time is None:
             return None
         for figure in ("hbm_usable_bytes", "hbm_bytes"):
@@ -216,30 +228,11 @@ class Analyses:
 
 def contents(found: Analyses, path: str | None) -> Contents:
     """The page about a module."""
-    module, summary = found.module, found.summary
-    values = summary.values
-    mesh = found.collectives.mesh
-    devices = _devices(values)
-    facts = [
-        ("file", path or module.path or "not from a file"),
-        ("status", f"{summary.status} ({values['status_reason']})"),
-        (
-            "backend",
-            f"{summary.backend} ({values['backend_reason']})" if summary.backend else "unknown",
-        ),
-        (
-            "size",
-            f"{output.counted(values['instructions'], 'instruction')} in "
-            f"{output.counted(values['computations'], 'computation')}"
-            f"{_implied(values['implicit_instructions'])}",
-        ),
-        *([("devices", devices)] if devices else ()),
-        ("device", UNKNOWN_DEVICE if found.time is None else _device(found.time)),
-        (
-            "mesh",
-            UNKNOWN_MESH if mesh is None else _mesh(found, mesh),
-        ),
-    ]
+    module = found.module
+    facts = [("file", path or module.path or "not from a file")]
+    for fact in head(found):
+        unknown = _UNKNOWN.get(fact.name) if fact.value is None else None
+        facts.append((fact.field.label, unknown or output.known_as(fact)))
     from hlofast._report import sections
 
     statements = [*_findings(found), *sections.advice(found)]
@@ -247,26 +240,33 @@ def contents(found: Analyses, path: str | None) -> Contents:
     return Contents(module.name, "module", facts, _verdict(found), statements, parts, found)
 
 
-def _devices(values: dict[str, Any]) -> str:
-    """Empty where both are 1, which is also what headers without these attributes mean."""
-    partitions, replicas = values["num_partitions"], values["replica_count"]
-    if partitions == replicas == 1:
-        return ""
-    return f"{output.counted(partitions, 'partition')}, {output.counted(replicas, 'replica')}"
+_UNKNOWN = {"device": UNKNOWN_DEVICE, "mesh": UNKNOWN_MESH}
+_SUMMARY = (
+    *("status", "status_reason", "backend", "backend_reason", "instructions"),
+    *("implicit_instructions", "computations", "num_partitions", "replica_count"),
+)
+"""What the head of a page takes from the summary."""
+_ABSENT = {"implicit_instructions": 0, "num_partitions": 1, "replica_count": 1}
+"""What headers without these attributes mean, too, so that nobody needs to read it."""
+_DEVICE = tuple(field for field in Time.FACTS if field.name == "device")
+_MESH = tuple(field for field in Collectives.FACTS if field.name in ("mesh", "mesh_source"))
+HEAD = (*(field for field in Summary.FACTS if field.name in _SUMMARY), *_DEVICE, *_MESH)
+"""The facts that can stand at the head of a page."""
 
 
-def _implied(count: int) -> str:
-    return f"; the text implies {count:,} more" if count else ""
-
-
-def _mesh(found: Analyses, mesh: Mesh) -> str:
-    """The mesh, and where it is from."""
-    source = found.collectives.mesh_source or "given"
-    return f"{mesh} ({MESH_SOURCES[source]})"
-
-
-def _device(time: Time) -> str:
-    return f"{time.device.label} ({time.device.name}), modelled"
+def head(found: Analyses) -> tuple[Fact, ...]:
+    """What the module is and where it is seen to run: facts of its analyses."""
+    summary = [
+        fact
+        for fact in found.summary.facts
+        if fact.name in _SUMMARY and fact.value != _ABSENT.get(fact.name)
+    ]
+    for result, fields in ((found.time, _DEVICE), (found.collectives, _MESH)):
+        known = {} if result is None else {fact.name: fact for fact in result.facts}
+        # Where the mesh is from goes without saying if there is none.
+        wanted = [field for field in fields if field.name in known or field.name != "mesh_source"]
+        summary += [known.get(field.name) or Fact(field, None) for field in wanted]
+    return tuple(summary)
 
 
 def _verdict(found: Analyses) -> list[Figure]:
@@ -277,18 +277,20 @@ def _verdict(found: Analyses) -> list[Figure]:
         for key, label in (("step", "Step time"), ("mfu", "MFU")):
             figures.append(Figure(key, label, None, "unknown", UNKNOWN_DEVICE))
     else:
-        least = "at least " if time.unknown or time.open_loops else ""
+        known_how = {fact.name: fact.provenance for fact in time.facts}
         step = time.step_seconds
         note = f"bound by {time.bound}; modelled, not measured"
         if time.unknown:
             note += f"; unknown and counted as 0: {', '.join(time.unknown)}"
-        figures.append(Figure("step", "Step time", step, least + seconds(step), note))
+        how = known_how["step_seconds"]
+        figures.append(Figure("step", "Step time", step, seconds(step), note, how))
         try:
             use = time.utilization
             note = f"HFU {output.share(use.hfu, 1)}, of {use.peak_flops:.4g} FLOP/s in bfloat16"
             if use.is_lower_bound:
                 note += "; some FLOPs are not known"
-            figures.append(Figure("mfu", "MFU", use.mfu, str(output.share(use.mfu, 1)), note))
+            text, how = str(output.share(use.mfu, 1)), known_how.get("mfu", "modelled")
+            figures.append(Figure("mfu", "MFU", use.mfu, text, note, how))
         except ValueError as error:
             figures.append(Figure("mfu", "MFU", None, "unknown", str(error)))
     figures.append(_peak(found))

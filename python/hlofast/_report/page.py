@@ -251,7 +251,9 @@ def _statement(one: Statement, kind: str) -> str:
     remedy = f'<p class="remedy">{text(one.remedy)}</p>' if one.remedy else ""
     links = ", ".join(f'<a href="#i-{row}"><bdi>{text(name)}</bdi></a>' for row, name in one.proof)
     proof = f'<p class="proof">Shown by {links}</p>' if links else ""
-    return f"<li>{head}<p>{text(one.text)}</p>{remedy}{proof}</li>"
+    said = f"<p>{text(one.text)}</p>" if one.text else ""
+    said += "".join(f"<p>{text(label)}: {text(what)}</p>" for label, what in one.lines)
+    return f"<li>{head}{said}{remedy}{proof}</li>"
 
 
 def _section(section: Section) -> str:

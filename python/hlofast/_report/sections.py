@@ -11,19 +11,18 @@ from hlofast._report.data import (
     Statement,
     facts_of,
     notes_of,
-    short_bytes,
 )
 from hlofast._report.scopes import scopes
-from hlofast._report.sheet import Sheet, sheet_of
+from hlofast._report.sheet import Sheet, field_of
+from hlofast._summary import sharding_of
+from hlofast.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
     from hlofast._check import Check
     from hlofast._report.data import Analyses
-    from hlofast.table import Table
 
 
 def of_module(found: Analyses) -> list[Section]:
@@ -219,54 +218,43 @@ def _remat(found: Analyses) -> Section:
     )
 
 
+_PARAMETER = ("number", "op_name", "shape", "bytes", "donated")
+_PORTS = (
+    *("parameter_bytes", "replicated_bytes", "output_bytes", "aliases", "must_alias"),
+    *("aliased_bytes", "buffer_donors"),
+)
+"""What the summary says of parameters and results."""
+
+
 def _parameters(found: Analyses) -> Section:
     """What goes in: sizes, shardings, donation."""
     mesh = found.collectives.mesh
-    rows = []
-    replicated = 0
-    values = found.summary.values
+    table = found.summary.parameters
     inputs = {one.parameter_number: one for one in found.module.entry.parameters}
-    for port in found.summary.parameters:
-        one = inputs.get(port["number"])
-        sharding = None if one is None else one.sharding
-        spec = ""
-        if sharding is not None and mesh is not None:
-            spec = _spec(sharding, mesh)
-        if sharding is not None and sharding.is_replicated:
-            replicated += port["bytes"] or 0
-        rows.append(
-            {
-                "number": port["number"],
-                "instruction": None if one is None else one.row,
-                "argument": port["op_name"] or "",
-                "shape": port["shape"],
-                "bytes": port["bytes"],
-                "spec": spec,
-                "sharding": "not said" if sharding is None else str(sharding),
-                "donated": "yes" if port["donated"] else "no",
-            }
-        )
-    facts = [
-        (
-            "parameters",
-            f"{output.counted(len(rows), 'value')}, {output.size(values['parameter_bytes'])}",
-        ),
-        ("results", output.size(values["output_bytes"])),
-        ("replicated", output.size(replicated) if replicated else ""),
-    ]
-    columns = (
-        ("number", "number", "count"),
-        ("instruction", "parameter", "instruction"),
-        ("argument", "argument", "name"),
-        ("shape", "shape", "name"),
-        ("bytes", "bytes", "bytes"),
-        ("spec", "partition spec", "name"),
-        ("sharding", "sharding as written", "name"),
-        ("donated", "donated", "text"),
+    columns: dict[str, list[Any]] = {"parameter": [], "spec": [], "sharding": []}
+    for number in table.values("number"):
+        one = inputs.get(number)
+        sharding = None if one is None else sharding_of(one)
+        is_known = sharding is not None and mesh is not None
+        columns["parameter"].append(None if one is None else one.row)
+        columns["spec"].append(_spec(sharding, mesh) if is_known else "")
+        columns["sharding"].append("not said" if sharding is None else str(sharding))
+    own = (
+        field_of("parameter", "parameter", "instruction"),
+        field_of("spec", "partition spec", "name"),
+        field_of("sharding", "sharding as written", "name"),
     )
-    sheet = sheet_of("parameters", "Parameters", rows, columns, sort="bytes")
+    shown = Table.of(
+        (
+            *((table.field(name), table.values(name)) for name in _PARAMETER),
+            *((field, columns[field.name]) for field in own),
+        )
+    )
+    order = "number parameter op_name shape bytes spec sharding donated"
+    sheet = _sheet("parameters", "Parameters", shown, order, sort="bytes")
+    facts = [(f.field.label, output.known_as(f)) for f in found.summary.facts if f.name in _PORTS]
     unknown = ""
-    if rows and mesh is None:
+    if len(table) and mesh is None:
         unknown = f"Partition specs are unknown: {UNKNOWN_MESH}."
     return Section(
         "parameters", "Parameters and shardings", facts=facts, sheets=[sheet], unknown=unknown
@@ -282,25 +270,20 @@ def _spec(sharding: Any, mesh: Any) -> str:
 
 def _check(check: Check) -> Section:
     """What was declared beside what was compiled."""
-    counts = check.counts()
-    facts = [
-        ("declared by", check.declaration.source),
-        ("compared", ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)),
-    ]
+    findings = check.sections()[0]
     statements = []
-    for one in check.found():
-        proof: Iterable[tuple[int, str]] = ()
-        if one.instruction is not None:
-            proof = [(one.instruction, check.module[one.instruction].name)]
-        text = f"{one.subject}: declared {one.declared}, compiled {one.compiled}. {one.message}"
-        stake = short_bytes(one.bytes) if one.bytes else ""
-        statements.append(Statement(f"{one.severity}: {one.code}", text, stake=stake, proof=proof))
+    for row, (head, lines) in zip(findings.table, findings.paragraphs or (), strict=True):
+        is_shown = row["instruction"] is not None
+        proof = [(row["instruction"], row["name"])] if is_shown else []
+        # The name is a link on a page.
+        told = [(label, text) for label, text in lines if not is_shown or text != row["name"]]
+        statements.append(Statement(head, lines=told, proof=proof))
     columns = "severity code subject declared compiled bytes instruction provenance message"
     sheet = _sheet("check", "All that was compared", check.comparisons, columns)
     return Section(
         "check",
         "Declared and compiled",
-        facts=facts,
+        facts=facts_of(check),
         statements=statements,
         sheets=[sheet],
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from hlofast import _text as output
 from hlofast._report.data import (
     FIGURES,
+    HEAD,
     UNKNOWN_DEVICE,
     UNKNOWN_MESH,
     contents,
+    head,
     seconds,
     short,
     short_bytes,
@@ -85,10 +87,6 @@ class View:
             known.sort(key=values.__getitem__, reverse=self.is_descending)
             rows = known + [row for row in rows if values[row] is None]
         return rows
-
-    def values(self, row: int) -> list[str | float | None]:
-        """The values of a row, instructions by their names; None where one is not known."""
-        return [self._column(field.name)[row] for field in self.sheet.fields]
 
     def cells(self, row: int) -> list[str]:
         """What stands in a row."""
@@ -244,7 +242,10 @@ class Overview(Result):
     __slots__ = ("contents", "found")
 
     VERB = "top"
-    FACTS = tuple(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes"))
+    FACTS = (
+        *HEAD,
+        *(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes")),
+    )
 
     def __init__(self, found: Analyses, path: str | None = None) -> None:
         self.found = found
@@ -261,8 +262,8 @@ class Overview(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The verdict."""
-        return tuple(figure.fact for figure in self.contents.figures)
+        """What the module is, where it is seen to run, and the verdict."""
+        return (*head(self.found), *(figure.fact for figure in self.contents.figures))
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hlofast import _text
 from hlofast.cli import FINDINGS, UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
@@ -57,13 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="what was declared: a TOML description or a golden config",
     )
-    inputs.add_files(parser, several=False)
-    results.add_json(parser)
-    _text.add_top(parser)
-    parser.add_argument("--instance", metavar="NAME", help="the instance, of a golden config")
-    parser.add_argument(
-        "--devices", type=_text.natural, metavar="N", help="how many, where its name does not say"
-    )
+    results.add_usual(parser, several=False)
+    inputs.add_instance(parser)
     parser.add_argument("--expect", metavar="FILE.toml", help="limits that the program must keep")
     parser.add_argument(
         "--fail-on",
@@ -80,13 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config is None and arguments.expect is None:
         inputs.complain("there is nothing to compare with: CONFIG or --expect is missing")
         return USAGE
+    context = inputs.read_context(arguments)
     read = _read(arguments)
     if isinstance(read, int):
         return read
     declaration, expected = read
     import hlofast
 
-    reader = inputs.Reader(arguments)
+    reader = inputs.Reader(arguments, context)
     shower = results.Shower(hlofast.Check, arguments)
     severities = hlofast.Check.SEVERITIES
     grave = severities[: severities.index(arguments.fail_on) + 1]
@@ -111,7 +106,7 @@ def _read(
 
     path, expected = arguments.config, None
     try:
-        declaration = read_declaration(path, arguments.instance, arguments.devices)
+        declaration = read_declaration(path, arguments.instance, arguments.device_count)
         if arguments.expect is not None:
             path = arguments.expect
             expected = hlofast.Expectations.load(path)

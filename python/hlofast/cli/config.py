@@ -17,7 +17,7 @@ EXAMPLES = """\
 examples:
   hlofast config fuji-70B.txt                             all mesh rules, with their meshes
   hlofast config fuji-70B.txt --instance tpu-v6e-256-4    what the rule for it changes, and why
-  hlofast config fuji-70B.txt --instance neuron-trn2.48xlarge-64 --devices 4096
+  hlofast config fuji-70B.txt --instance neuron-trn2.48xlarge-64 --device-count 4096
   hlofast config fuji-70B.txt --instance tpu-v5p-1024 --text > effective.txt
   hlofast config monday.txt --diff tuesday.txt            exit code 1 if there are differences
   hlofast config --json fuji-70B.txt | jq '.results[].tables.selections'
@@ -33,19 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     parser.add_argument("files", nargs="+", metavar="FILE", help='config; "-" is standard input')
-    parser.add_argument(
-        "--instance",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="what the config is on this instance, tpu-v5litepod-256-4; may be repeated",
-    )
-    parser.add_argument(
-        "--devices",
-        type=inputs.count,
-        metavar="N",
-        help="how many devices, where names of instances do not say",
-    )
+    inputs.add_instance(parser, several=True)
     parser.add_argument("--diff", metavar="FILE", help="compare with this config")
     parser.add_argument("--text", action="store_true", help="print the config on the instance")
     results.add_json(parser)
@@ -82,9 +70,9 @@ def _show(config: Config, shower: results.Shower, arguments: argparse.Namespace)
     from hlofast.config._results import Described, Selected
 
     if arguments.instance:
-        found = [config.select(name, arguments.devices) for name in arguments.instance]
+        found = [config.select(name, arguments.device_count) for name in arguments.instance]
     else:
-        found = config.select_all(arguments.devices)
+        found = config.select_all(arguments.device_count)
     chosen = [Selected(effective) for effective in found]
     if arguments.json or not arguments.instance:
         shower.show(Described(config, chosen))
@@ -136,7 +124,7 @@ def _read(path: str, failures: inputs.Failures) -> Config | None:
 def _effective(config: Config, arguments: argparse.Namespace) -> Config:
     """The config that `--text` prints."""
     for name in arguments.instance:
-        return config.select(name, arguments.devices).config
+        return config.select(name, arguments.device_count).config
     return config
 
 

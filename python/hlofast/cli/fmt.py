@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write to PATH, all or nothing; a protobuf if it ends in .pb, compressed if in .gz",
     )
     results.add_json(parser)
+    inputs.add_context(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     if _is_proto(arguments.output):
         return _write_proto(arguments)
-    reader = inputs.Reader(arguments)
+    reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Formatted, arguments) if arguments.json else None
     texts = []
     for found in reader:
@@ -83,7 +84,7 @@ def _write_proto(arguments: argparse.Namespace) -> int:
         return USAGE
     path = arguments.output
     wrapped = path.removesuffix(".gz").endswith(".hlo_proto.pb")
-    reader = inputs.Reader(arguments)
+    reader = inputs.Reader(arguments, inputs.read_context(arguments))
     found = list(reader)
     if reader.exit_code() or not found:
         return reader.exit_code()

@@ -57,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH, all or nothing")
     parser.add_argument("--force", action="store_true", help="even if no tool can lay it out")
     results.add_json(parser)
+    inputs.add_context(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.output:
         inputs.complain("--json prints nodes and edges; it does not go with -o")
         return USAGE
-    reader = inputs.Reader(arguments)
+    reader = inputs.Reader(arguments, inputs.read_context(arguments))
     found = inputs.only(reader)
     graph = None if found is None else _graph(found.module, found.path, arguments)
     if arguments.json:

@@ -1,4 +1,4 @@
-"""Arguments that several verbs have: files and the modules in them, devices, meshes, rules."""
+"""Arguments that several verbs have: files and the modules in them, what is known of a run."""
 
 from __future__ import annotations
 
@@ -36,50 +36,6 @@ def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
     parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """The arguments that name a chip."""
-    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
-    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
-
-
-def read_device(arguments: argparse.Namespace) -> tuple[bool, Device | None]:
-    """Whether the arguments make sense, which is said if not, and the chip that they name."""
-    try:
-        if arguments.devices or arguments.device:
-            from hlofast import devices
-
-            known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
-            return True, known[arguments.device] if arguments.device else None
-    except (OSError, ValueError) as error:
-        complain(str(error))
-        return False, None
-    return True, None
-
-
-def add_mesh(parser: argparse.ArgumentParser) -> None:
-    """The arguments that describe a mesh."""
-    parser.add_argument(
-        "--mesh", metavar="data=2,model=4", help="the mesh's axes (default the text's)"
-    )
-    parser.add_argument("--hosts", type=int, metavar="N", help="hosts the mesh lies on")
-    parser.add_argument("--slices", type=int, metavar="N", help="slices the mesh lies on")
-
-
-def read_mesh(arguments: argparse.Namespace) -> tuple[bool, Mesh | None]:
-    """Whether the arguments make sense, which is said if not, and the mesh they describe."""
-    if arguments.mesh is None:
-        if arguments.hosts is not None or arguments.slices is not None:
-            complain("--hosts and --slices go with --mesh")
-            return False, None
-        return True, None
-    try:
-        hosts, slices = arguments.hosts, arguments.slices
-        return True, hlofast.Mesh.parse(arguments.mesh, hosts=hosts, slices=slices)
-    except (ValueError, OverflowError) as error:
-        complain(f"--mesh {arguments.mesh}: {error}")
-        return False, None
-
-
 def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
     """End with exit code 2 where the mesh that was given has other devices than a module."""
     if mesh is not None:
@@ -91,23 +47,44 @@ def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
             raise hlofast.ContextError(f"{path}: {error}") from None
 
 
+WITHOUT_CONTEXT = {
+    "config": "reads no module; mesh, device and memory are those of its own mesh rules",
+    "scan": "takes those of `add_place`: no table has figures of a budget or a measured step, "
+    "and phases follow the conventions of frameworks, so that datasets can be compared",
+    "query": "reads tables that a scan made in its own context",
+    "schema": "reads no module",
+    "guide": "reads no module",
+}
+"""Verbs that take not all of `add_context`, and why: for them such an option changes nothing."""
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say where modules run: devices as a mesh, and the chip."""
+    parser.add_argument(
+        "--mesh", metavar="data=2,model=4", help="the mesh's axes (default the text's)"
+    )
+    parser.add_argument("--hosts", type=int, metavar="N", help="hosts the mesh lies on")
+    parser.add_argument("--slices", type=int, metavar="N", help="slices the mesh lies on")
+    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
+    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
+
+
 def add_context(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say what is known of the run."""
-    add_mesh(parser)
-    add_device(parser)
-    add_rules(parser)
+    """The arguments that say what is known of the run: the same for every verb over modules."""
+    add_place(parser)
+    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
     parser.add_argument("--hbm", metavar="16GiB", help="memory that a device may use")
     parser.add_argument("--step-seconds", metavar="300ms", help="how long a step took")
 
 
 def read_context(arguments: argparse.Namespace) -> Context:
-    """What the arguments of `add_context` say, for `Reader`.
+    """What the arguments of `add_context`, or of `add_place` alone, say, for `Reader`.
 
     A `ContextError`, which ends the command line with exit code 2, for what makes no sense.
     """
     told = hlofast.Context()
     for name in ("mesh", "device", "rules", "hbm", "step_seconds", "hosts", "slices"):
-        text = getattr(arguments, name)
+        text = getattr(arguments, name, None)
         if text is None or (name in ("hosts", "slices") and arguments.mesh is not None):
             continue
         option = text if name == "rules" else f"--{name.replace('_', '-')} {text}"
@@ -123,10 +100,11 @@ def read_context(arguments: argparse.Namespace) -> Context:
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
             # Readers of files name the file or the option themselves.
-            named = (*filter(None, (arguments.devices, arguments.rules)), f"{option}:")
+            files = (arguments.devices, getattr(arguments, "rules", None))
+            named = (*filter(None, files), f"{option}:")
             text = str(error) if str(error).startswith(named) else f"{option}: {error}"
             raise hlofast.ContextError(text) from None
-    if arguments.hbm is not None:
+    if getattr(arguments, "hbm", None) is not None:
         note_small(arguments.hbm)
     return told
 
@@ -143,31 +121,6 @@ def note_small(size: str) -> None:
     is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
     if is_number and 0 < int(number) < 1 << 20:
         complain(f"note: --hbm {number} is in bytes; with a unit it is {number}GiB or {number}MiB")
-
-
-def add_rules(parser: argparse.ArgumentParser) -> None:
-    """The argument that names phases."""
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
-
-
-def read_rules(path: str | None) -> list[tuple[str, str]] | None:
-    """The rules of a TOML file, none without a file; None, and said why, if they are no rules."""
-    if path is None:
-        return []
-    from hlofast import _cost
-
-    try:
-        rules = _cost.read_rules(path)
-        # The core checks patterns and phases when it counts; this module costs nothing.
-        hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }").cost(rules=rules)
-    except OSError as error:
-        complain(f"{path}: {error.strerror or error}")
-    except ValueError as error:
-        text = str(error)
-        complain(text if text.startswith(path) else f"{path}: {text}")
-    else:
-        return rules
-    return None
 
 
 class Found:
@@ -289,6 +242,24 @@ def only(reader: Reader) -> Found | None:
         names = output.names([one.module.name for one in found])
         complain(f"{found[0].path} holds {len(found)} modules; --module says which: {names}")
     return found[0] if len(found) == 1 else None
+
+
+def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """The arguments that say on which instance a golden config is meant."""
+    parser.add_argument(
+        "--instance",
+        action="append" if several else "store",
+        default=[] if several else None,
+        metavar="NAME",
+        help="the instance of a golden config, as tpu-v5litepod-256-4"
+        + ("; may be repeated" if several else ""),
+    )
+    parser.add_argument(
+        "--device-count",
+        type=count,
+        metavar="N",
+        help="number of devices, where the instance's name does not give it",
+    )
 
 
 def count(text: str) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from hlofast import Context
     from hlofast._report import Report
 
 EXAMPLES = """\
@@ -41,23 +42,20 @@ OTHERS = frozenset(
 )
 """Endings of names whose owners expect something else than a page."""
 SHOWN = 3
-"""Findings that are printed; the page has all."""
+"""Findings that are printed unless `--top` says otherwise; the page has all."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    inputs.add_files(parser, several=False)
+    results.add_usual(parser, several=False, top=SHOWN)
     parser.add_argument(
         "-o", "--output", metavar="PAGE", required=True, help="the page to write, all or nothing"
     )
-    inputs.add_device(parser)
-    inputs.add_mesh(parser)
     parser.add_argument(
         "--config", metavar="CONFIG", help="what was declared: a TOML description or golden config"
     )
-    parser.add_argument("--instance", metavar="NAME", help="the instance, of a golden config")
-    results.add_json(parser)
+    inputs.add_instance(parser)
     parser.add_argument("--no-charts", action="store_true", help="tables alone, without bokeh")
 
 
@@ -67,17 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     if ending in OTHERS:
         inputs.complain(f"{arguments.output}: pages are HTML; give -o a name that ends in .html")
         return USAGE
-    is_device, device = inputs.read_device(arguments)
-    is_mesh, mesh = inputs.read_mesh(arguments)
-    if not is_device or not is_mesh:
-        return USAGE
+    context = inputs.read_context(arguments)
     declaration: Any = None
-    if arguments.config is None and arguments.instance is not None:
-        inputs.complain("--instance goes with --config")
-        return USAGE
+    for option in ("instance", "device_count"):
+        if arguments.config is None and getattr(arguments, option) is not None:
+            inputs.complain(f"--{option.replace('_', '-')} goes with --config")
+            return USAGE
     try:
         if arguments.config is not None:
-            declaration = read_declaration(arguments.config, arguments.instance, None)
+            declaration = read_declaration(
+                arguments.config, arguments.instance, arguments.device_count
+            )
     except UsageError as error:
         inputs.complain(f"{arguments.config}: {error}")
         return USAGE
@@ -86,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
         return UNREADABLE
     try:
         if _files.is_folder(arguments.file):
-            report, code = _of_directory(arguments, device, mesh)
+            report, code = _of_directory(arguments, context)
         else:
-            report, code = _of_file(arguments, device, mesh, declaration)
+            report, code = _of_file(arguments, context, declaration)
     except OSError as error:
         inputs.Failures().failed(arguments.file, error)
         return UNREADABLE
@@ -107,9 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _of_directory(
-    arguments: argparse.Namespace, device: Any, mesh: Any
-) -> tuple[Report | None, int]:
+def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Report | None, int]:
     """The page about a dump directory, and the exit code."""
     from hlofast._report import report
     from hlofast._report.directory import NoDumpsError
@@ -118,7 +114,12 @@ def _of_directory(
         inputs.complain(f"{arguments.file}: a directory; --config and --module are of one module")
         return None, USAGE
     try:
-        made = report(arguments.file, device=device, mesh=mesh, plots=not arguments.no_charts)
+        made = report(
+            arguments.file,
+            device=context.device,
+            mesh=context.mesh,
+            plots=not arguments.no_charts,
+        )
     except NoDumpsError as error:
         inputs.complain(str(error))
         return None, USAGE
@@ -126,12 +127,12 @@ def _of_directory(
 
 
 def _of_file(
-    arguments: argparse.Namespace, device: Any, mesh: Any, declaration: Any
+    arguments: argparse.Namespace, context: Context, declaration: Any
 ) -> tuple[Report | None, int]:
     """The page about the one module of a file, and the exit code."""
     from hlofast._report import of_module
 
-    reader = inputs.Reader(arguments)
+    reader = inputs.Reader(arguments, context)
     found = list(reader)
     if len(found) > 1:
         names = output.names([one.module.name for one in found])
@@ -139,11 +140,8 @@ def _of_file(
         return None, USAGE
     if not found:
         return None, reader.exit_code() or UNREADABLE
-    inputs.note_misfit(found[0].module, found[0].path, mesh)
     report = of_module(
         found[0].module,
-        device=device,
-        mesh=mesh,
         config=declaration,
         plots=not arguments.no_charts,
         source=found[0].path,
@@ -155,6 +153,6 @@ def _say(arguments: argparse.Namespace, report: Report) -> None:
     """Show what was written: its verdict and the first findings."""
     from hlofast._report import Report as Kind
 
-    shower = results.Shower(Kind, arguments, limit=SHOWN)
+    shower = results.Shower(Kind, arguments)
     shower.show(report)
     shower.end([])

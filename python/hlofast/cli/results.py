@@ -22,13 +22,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_usual(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
+def add_usual(parser: argparse.ArgumentParser, *, several: bool = True, top: int = 10) -> None:
     """Declare what every verb over modules takes: files, `--json`, `--top`, the context."""
     from hlofast.cli import inputs
 
     inputs.add_files(parser, several=several)
     add_json(parser)
-    _text.add_top(parser)
+    _text.add_top(parser, top)
     inputs.add_context(parser)
 
 

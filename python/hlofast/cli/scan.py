@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any, BinaryIO, NoReturn, TextIO
 
+    from hlofast import Mesh
     from hlofast._scan import Scan, Scanner
+    from hlofast.devices import Device
     from hlofast.ray import Cluster
 
 EXAMPLES = """\
@@ -26,6 +28,10 @@ examples:
   hlofast scan dumps/ -o tables --watch            follow a running job
   hlofast scan s3://runs/dumps -o s3://runs/tables with fsspec (the extra remote) and s3fs
   hlofast scan dumps/ -o tables --engine ray       on a Ray cluster (hlofast[ray])
+
+Modules are timed for --device, otherwise for the device that their folder names; --device none
+leaves times out. --mesh, --hosts and --slices are meant for all modules; without --mesh axes have
+the names that each text has by itself.
 
 A dataset has a folder table=NAME per table and a manifest. A scan that was interrupted goes on
 where it was if the same command is given again; files that are new or changed are read, by their
@@ -47,10 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help=f"some of {', '.join(_scan.TABLES)} (default: all but instructions)",
     )
-    parser.add_argument(
-        "--device", default="auto", metavar="NAME", help="time modules for it (default: the dump's)"
-    )
-    parser.add_argument("--mesh", metavar="NAME=SIZE,...", help="the mesh of all modules")
+    inputs.add_place(parser)
     parser.add_argument(
         "--workers",
         type=int,
@@ -164,13 +167,14 @@ def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | 
     tables = None if arguments.tables is None else arguments.tables.split(",")
     if tables is None and arguments.out is None:
         tables = ["modules"]
+    device, mesh = _place(arguments)
     return _scan.Scanner(
         arguments.paths,
         out,
         format=arguments.format,
         tables=tables,
-        device=None if arguments.device == "none" else arguments.device,
-        mesh=arguments.mesh,
+        device=device,
+        mesh=mesh,
         workers=arguments.workers,
         executor=cluster,
         max_bytes=arguments.max_bytes,
@@ -179,6 +183,18 @@ def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | 
         batch_bytes=arguments.batch_bytes,
         progress=True,
     )
+
+
+def _place(arguments: argparse.Namespace) -> tuple[str | Device | None, Mesh | None]:
+    """The chip to time modules for, as `Scanner` takes it, and the mesh of all modules."""
+    named = dict(vars(arguments))
+    word = named["device"]
+    if word in ("auto", "none"):
+        named["device"] = None
+    told = inputs.read_context(type(arguments)(**named))
+    if told.mesh is None and (told.hosts, told.slices) != (None, None):
+        raise ValueError("--hosts and --slices go with --mesh: each module has its own otherwise")
+    return told.device or (None if word == "none" else "auto"), told.mesh
 
 
 def _write(part: Any, stream: BinaryIO) -> None:

@@ -15,7 +15,7 @@ EXAMPLES = """\
 examples:
   hlofast stages mesh_1.hlo.txt
   hlofast stages --hbm 16GiB mesh_1.hlo.txt                 how many stages may follow
-  hlofast stages --device a100 --stage-devices 4 mesh_1.hlo.txt
+  hlofast stages --device a100 --device-count 4 mesh_1.hlo.txt
   hlofast stages --json mesh_1.hlo.txt | jq '.results[].tables.stash[] | [.kind, .bytes, .name]'
 
 Sections lie between pairs of markers, which are found through the calls that wrap them. What stays
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser)
     parser.add_argument(
-        "--stage-devices",
+        "--device-count",
         type=inputs.count,
         default=1,
         metavar="N",
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Report on the stages of every module."""
 
     def analyse(found: inputs.Found) -> tuple[Result, None]:
-        devices, most_moved = arguments.stage_devices, arguments.most_moved
+        devices, most_moved = arguments.device_count, arguments.most_moved
         return found.module.stages(devices=devices, most_moved=most_moved), None
 
     return results.run_modules(Stages, arguments, analyse)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from hlofast import _text as output
-from hlofast.cli import UNREADABLE, USAGE, inputs, results
+from hlofast.cli import USAGE, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from hlofast._report.data import Analyses, Contents
+    from hlofast._result import Result
+    from hlofast._top.app import Top
 
 EXAMPLES = """\
 examples:
   hlofast top module_0042.jit_train_step.after_optimizations.txt
   hlofast top --device tpu-v5p --mesh data=2,model=4 step.txt
-  hlofast top --rows 5 step.txt | less           plain text, as everywhere but on a terminal
+  hlofast top --top 5 step.txt | less            plain text, as everywhere but on a terminal
 
 Keys: up and down, Tab from the list of tables to the rows; Enter on a sum shows its instructions,
 on an instruction what it reads and who reads it, Escape goes back; s sorts by the next column, r
@@ -29,84 +29,38 @@ textual (pip install 'hlofast[top]').
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    inputs.add_files(parser, several=False)
-    inputs.add_device(parser)
-    inputs.add_mesh(parser)
-    results.add_json(parser)
+    results.add_usual(parser, several=False)
     parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
-    parser.add_argument(
-        "--rows",
-        type=output.natural,
-        default=10,
-        metavar="N",
-        help="rows per table in plain text, 0 for all (default 10)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the module of a file."""
-    is_device, device = inputs.read_device(arguments)
-    is_mesh, mesh = inputs.read_mesh(arguments)
-    if not is_device or not is_mesh:
-        return USAGE
-    reader = inputs.Reader(arguments)
-    modules = list(reader)
-    for one in modules:
-        inputs.note_misfit(one.module, one.path, mesh)
-    if arguments.json:
-        from hlofast._report.data import Analyses
-        from hlofast._top.view import Overview
-
-        shower = results.Shower(Overview, arguments)
-        for one in modules:
-            shower.show(Overview(Analyses(one.module, device, mesh, None), one.path), at=one)
-        shower.end(reader.errors)
-        return reader.exit_code()
-    if len(modules) > 1:
-        names = output.names([one.module.name for one in modules])
-        inputs.complain(f"{arguments.file}: several modules, name one with --module: {names}")
-        return USAGE
-    if not modules:
-        return reader.exit_code() or UNREADABLE
-    from hlofast._report.data import Analyses
-    from hlofast._top.view import contents_of
-
-    found = Analyses(modules[0].module, device, mesh, None)
-    page = contents_of(found, modules[0].path)
     is_terminal = sys.stdout.isatty() and sys.stdin.isatty()
-    if is_terminal and not arguments.plain:
+    if is_terminal and not arguments.plain and not arguments.json:
         try:
             from hlofast._top.app import Top
         except ImportError:
             inputs.complain("the view needs textual: pip install 'hlofast[top]'; in plain text:")
         else:
-            Top(found, page).run()
-            return reader.exit_code()
-    _print(found, page, arguments.rows or None)
+            return _view(arguments, Top)
+    from hlofast._report.data import Analyses
+    from hlofast._top.view import Overview
+
+    def analyse(found: inputs.Found) -> tuple[Result, None]:
+        return Overview(Analyses(found.module), found.path), None
+
+    return results.run_modules(Overview, arguments, analyse)
+
+
+def _view(arguments: argparse.Namespace, view: type[Top]) -> int:
+    """Show the one module that the arguments select, until the user ends that."""
+    from hlofast._report.data import Analyses
+    from hlofast._top.view import contents_of
+
+    reader = inputs.Reader(arguments, inputs.read_context(arguments))
+    one = inputs.only(reader)
+    if one is None:
+        return reader.exit_code() or USAGE
+    found = Analyses(one.module)
+    view(found, contents_of(found, one.path)).run()
     return reader.exit_code()
-
-
-def _print(found: Analyses, page: Contents, limit: int | None) -> None:
-    from hlofast._top.view import View, sheets
-
-    printer = output.Printer()
-    printer.heading(page.title)
-    printer.facts(page.facts)
-    printer.facts([(figure.label, f"{figure.text} ({figure.note})") for figure in page.figures])
-    for _, section in sheets(found, page):
-        for sheet in section:
-            view = View(sheet, found.module)
-            fields = sheet.fields
-            rows = view.rows()
-            texts = ("text", "code", "row")
-            cells = [
-                [
-                    cell if sheet.kind(field) in texts else output.Figure(cell)
-                    for field, cell in zip(fields, view.cells(row), strict=True)
-                ]
-                for row in rows[:limit]
-            ]
-            printer.table(sheet.caption, [field.label for field in fields], cells, len(rows))
-            if sheet.note and rows:
-                printer.paragraph("note: ", sheet.note)
-    printer.line()

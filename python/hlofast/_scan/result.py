@@ -1,0 +1,260 @@
+"""`Scan`: what a scan found, in memory or in a dataset."""
+
+from __future__ import annotations
+
+from hlofast import _core, _text
+from hlofast._core import Field
+from hlofast._extras import library
+from hlofast._result import Fact, Note, Result, Section
+from hlofast._scan.found import Tables
+from hlofast.table import Table, of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from hlofast._core import ScanPart, ScanTable, SurveyData
+    from hlofast._scan.folder import RemoteFolder
+    from hlofast._scan.stored import ReadFolder, Stored
+
+_TABLES, *_ = _core._scan_words()
+TABLES = tuple(name for name in _TABLES if name != "files")
+"""The tables that can be asked for; `files` is always there."""
+_SHOWN = ("program", "host", "files", "status", "flops", "wire_bytes", "live_peak", "device")
+_FAILURES = ("path", "line", "column", "reason")
+
+
+class Scan(Result):
+    """What a scan found: in memory, or where it was written.
+
+    `scan["modules"]` is a `Table`; `to_arrow`, `to_pandas` and `to_polars` give one table to those
+    libraries, `to_duckdb` all of them to a connection. What is unknown is None, a null or masked,
+    as in every table.
+    """
+
+    VERB = "scan"
+    FACTS = (
+        Field("path", "dataset", "Where the tables are written; unknown if they are in memory."),
+        Field("count", "read", "Files that were read in this scan.", adds_up=True),
+        Field("count", "failed", "Files that could not be read in this scan.", adds_up=True),
+        Field("count", "skipped", "Files that hold nothing to read.", adds_up=True),
+        Field("count", "unchanged", "Files whose rows the dataset already has.", adds_up=True),
+        Field("count", "failed_before",
+              "Unchanged files that could not be read in an earlier scan.", adds_up=True),
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        survey: SurveyData | None,
+        folder: ReadFolder | RemoteFolder | None,
+        tables: Iterable[str] = (),
+    ) -> None:
+        self.path = None if folder is None else folder.path
+        """The dataset; None if the rows are in memory."""
+        self.counts = {"read": 0, "failed": 0, "skipped": 0, "unchanged": 0}
+        """Files by what became of them; their sum is the number of files."""
+        self.failures: list[dict[str, Any]] = []
+        """The rows in `files` of those that failed, at most a thousand."""
+        self._failed: set[str] = set()
+        self._failed_before: list[dict[str, Any]] | None = None
+        self.unknown_targets: list[str] = []
+        """Chips that dumps name and that the device table has not."""
+        self.is_started_over = False
+        """Whether earlier rows were given up, since they were made with other options."""
+        self._survey = survey
+        self._folder = folder
+        self._asked = frozenset(("files", "programs", *tables))
+        self._parts: dict[str, list[ScanTable]] = {}
+        self._tables: dict[str, Table] = {}
+
+    @property
+    def files(self) -> Table:
+        """Every file, what it is and what became of it; `fields` says what the columns are."""
+        return self["files"]
+
+    @property
+    def programs(self) -> Table:
+        """The compilations that the files belong to, each with the figures of its last stage.
+
+        `fields` says what the columns are. The figures are those of the canonical module; they are
+        unknown where that could not be read, and without the table `modules`.
+        """
+        return self["programs"]
+
+    @property
+    def failed_before(self) -> list[dict[str, Any]]:
+        """The rows in `files` of unchanged files that failed when they were scanned.
+
+        Those are not read again: `counts` has them among the unchanged, and `failures` not at all.
+        """
+        if self._failed_before is None:
+            self._failed_before = []
+            if self.counts["unchanged"] and self._folder is not None:
+
+                def counts(part: dict[str, list[Any]], row: int) -> bool:
+                    return part["status"][row] == "failed" and part["path"][row] not in self._failed
+
+                rows = self._stored().rows("files", where=counts)
+                self._failed_before = Table(rows.columns()).to_pylist()
+        return self._failed_before
+
+    def differing_hosts(self) -> Table:
+        """What some hosts compiled and others did not: a row per module name and fingerprint.
+
+        Only hosts are compared that compiled a module of that name to that stage; a host is what
+        `programs` says it is. Without rows if all hosts compiled the same.
+        """
+        from hlofast._programs import differing_hosts
+
+        return differing_hosts(self.programs)
+
+    @property
+    def tables(self) -> Tables:
+        """The tables that have rows, by name; each is made when it is first asked for."""
+        names = self._stored().tables if self._folder is not None else ("programs", *self._parts)
+        return Tables(self, names)
+
+    @property
+    def title(self) -> str:
+        """How many files were found."""
+        return _text.counted(sum(self.counts.values()), "file")
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The dataset, and files by what became of them."""
+        before = {"dataset": self.path, "failed_before": len(self.failed_before)}
+        values: dict[str, Any] = before | self.counts
+        is_shown = {"dataset": self.path is not None, "failed_before": bool(self.failed_before)}
+        return tuple(
+            Fact(field, values[field.name])
+            for field in self.FACTS
+            if is_shown.get(field.name, True)
+        )
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind about the tables."""
+        notes = []
+        if self.is_started_over:
+            text = "the dataset was made anew, because its rows were made with other options"
+            notes.append(Note("started-over", text))
+        for target in self.unknown_targets:
+            text = f"a dump names the device {target!r}, which is not known: no times for it"
+            notes.append(Note("unknown-target", text))
+        return tuple(notes)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The programs, what hosts compiled differently, what could not be read."""
+        programs = self.programs
+        shown = [name for name in _SHOWN if name in programs]
+        fields = [field for field in _core._scan_fields("files") if field.name in _FAILURES]
+        fields.sort(key=lambda field: _FAILURES.index(field.name))
+        failed = [
+            [row[name] for name in _FAILURES] for row in (*self.failures, *self.failed_before)
+        ]
+        columns = ("module_name", "fingerprint", "flops", "hosts", "other_hosts")
+        return (
+            Section("programs", "Programs", programs, shown),
+            Section(
+                "differing_hosts",
+                "Compiled otherwise by other hosts",
+                self.differing_hosts(),
+                columns,
+            ),
+            Section("failures", "Not read", of_rows(fields, failed), ("path", "line", "reason")),
+        )
+
+    def _stored(self) -> Stored:
+        from hlofast._scan.stored import Stored
+
+        if self._folder is None:
+            raise ValueError("a scan whose rows are in memory")
+        return Stored(self._folder)
+
+    def __getitem__(self, name: str) -> Table:
+        """A table; one that was not asked for has neither rows nor columns.
+
+        A KeyError for other names.
+        """
+        if name != "programs" and name not in _TABLES:
+            raise KeyError(name)
+        if name not in self._tables:
+            rows = self._rows(name)
+            self._tables[name] = Table(() if rows is None else rows.columns())
+        return self._tables[name]
+
+    def _rows(self, name: str) -> ScanTable | None:
+        """The rows of a table; None of one that was not asked for."""
+        if self._folder is not None:
+            stored = self._stored()
+            return stored.rows(name) if name in stored.asked else None
+        if name not in self._asked:
+            return None
+        if name == "programs" and self._survey is not None:
+            return self._survey.programs(self._rows("modules"))
+        parts = self._parts.get(name)
+        return _core._concatenated(parts) if parts else _core._scan_rows(name, 0, {})
+
+    def to_arrow(self, table: str) -> Any:
+        """A table as `pyarrow.Table`; needs `hlofast[arrow]`."""
+        arrow = library("pyarrow", "arrow")
+        if self._folder is not None:
+            return self._stored().to_arrow(table)
+        rows = self._rows(table)
+        return arrow.table({} if rows is None else rows)
+
+    def to_pandas(self, table: str) -> Any:
+        """A table as `pandas.DataFrame`; needs `hlofast[pandas]`."""
+        library("pandas", "pandas")
+        return self.to_arrow(table).to_pandas()
+
+    def to_polars(self, table: str) -> Any:
+        """A table as `polars.DataFrame`; needs `hlofast[polars,arrow]`."""
+        polars = library("polars", "polars")
+        return polars.from_arrow(self.to_arrow(table))
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """A duckdb connection with all tables under their names; needs `hlofast[duckdb]`."""
+        connection = library("duckdb", "duckdb").connect() if connection is None else connection
+        for table in self.tables:
+            connection.register(table, self.to_arrow(table))
+        return connection
+
+    def query(self, sql: str) -> Table:
+        """What a SELECT over the tables gives, by duckdb; needs `hlofast[duckdb]`.
+
+        All tables that were asked for are there under their names, with rows or without; nothing
+        else can be read, and nothing written. Null is None in the result; integers beyond 64 bits
+        stand as the largest number there is, and what is neither number nor text as text. A
+        `ValueError` for what duckdb cannot answer, with its reason.
+        """
+        from hlofast._scan.query import Query
+
+        with Query(self, sql) as query:
+            return query.table()
+
+    def _take(self, part: ScanPart) -> None:
+        """Count what is in `part`."""
+        self.counts["unchanged"] += len(part.unchanged())
+        if "files" not in part.tables():
+            return
+        self._count(Table(part.table("files").columns()))
+
+    def _count(self, files: Table) -> None:
+        statuses = files.values("status")
+        for row, status in enumerate(statuses):
+            self.counts[status or "skipped"] += 1
+            if status == "failed":
+                self._failed.add(str(files._columns["path"][row]))
+                if len(self.failures) < 1000:
+                    self.failures.append(files.row(row))
+
+    def _keep(self, part: ScanPart) -> None:
+        for table in part.tables():
+            self._parts.setdefault(table, []).append(part.table(table))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if count)
+        place = "" if self.path is None else f" in {self.path}"
+        return f"<Scan of {sum(self.counts.values()):,} files: {counts}{place}>"
