@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hlofast._scan.tasks import Engine, Tasks
     from hlofast.devices import Device
 
-_TABLES, KINDS, STAGES = _core._scan_words()
+_TABLES, *_ = _core._scan_words()
 TABLES = tuple(name for name in _TABLES if name != "files")
 """The tables that can be asked for; `files` is always there."""
 DEFAULT_TABLES = tuple(name for name in TABLES if name != "instructions")

@@ -150,26 +150,6 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
 
 
-def read_rules(path: str | None) -> list[tuple[str, str]] | None:
-    """The rules of a TOML file, none without a file; None, and said why, if they are no rules."""
-    if path is None:
-        return []
-    from hlofast import _cost
-
-    try:
-        rules = _cost.read_rules(path)
-        # The core checks patterns and phases when it counts; this module costs nothing.
-        hlofast.loads("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }").cost(rules=rules)
-    except OSError as error:
-        complain(f"{path}: {error.strerror or error}")
-    except ValueError as error:
-        text = str(error)
-        complain(text if text.startswith(path) else f"{path}: {text}")
-    else:
-        return rules
-    return None
-
-
 class Found:
     """A module and where it stood."""
 
