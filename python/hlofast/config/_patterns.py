@@ -24,7 +24,6 @@ _LONGEST_RUN = 40
 _DIGITS = "0123456789"
 _HEXADECIMAL = "0123456789abcdefABCDEF"
 _OCTAL = "01234567"
-_SPECIAL = "()[{?*+|.^$\\"
 _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
