@@ -300,10 +300,12 @@ def _verdict(found: Analyses) -> list[Figure]:
     note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
     if found.summary.is_whole:
         note = f"{output.share(known.get('exact', 0), flops)} exact; of all devices together"
-    figures.append(Figure("flops", "FLOPs", flops, short(flops, "FLOP"), note))
+    counted = {fact.name: fact.provenance for fact in found.cost.facts}
+    figures.append(Figure("flops", "FLOPs", flops, short(flops, "FLOP"), note, counted["flops"]))
     moved = (found.cost.bytes_read or 0) + (found.cost.bytes_written or 0)
     note = "read and written; modelled: nothing inside fusions counts"
-    figures.append(Figure("bytes", "HBM traffic", moved, short_bytes(moved), note))
+    text = short_bytes(moved)
+    figures.append(Figure("bytes", "HBM traffic", moved, text, note, counted["bytes_read"]))
     return figures
 
 
@@ -314,17 +316,19 @@ def _peak(found: Analyses) -> Figure:
     is_xla = memory.backend == "tpu" and found.module.is_scheduled
     peak = memory.xla_peak if is_xla else memory.live_peak
     rule = "XLA's account" if is_xla else "live values"
+    known = {fact.name: fact.provenance for fact in memory.facts}
+    how = known["xla_peak" if is_xla else "live_peak"]
     hbm = found.per_device_hbm
     text = short_bytes(peak)
     if hbm is None:
         why = "HBM is unknown: " + (
             UNKNOWN_DEVICE if found.time is None else f"{found.time.device.name} has no figure"
         )
-        return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}")
+        return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}", how)
     note = f"{rule}; {output.share(peak, hbm)} of {short_bytes(int(hbm))} of HBM"
     if peak > hbm:
         note += f"; {short_bytes(peak - int(hbm))} too much"
-    return Figure("peak", "Peak memory", peak, text, note)
+    return Figure("peak", "Peak memory", peak, text, note, how)
 
 
 def _exposed(found: Analyses) -> Figure:
