@@ -137,6 +137,8 @@ fn deep_but_closed() {
         let blocks = entry(&format!("a = f32[2] call(p), to_apply={}", {
             nest(block, "{ q = f32[2] parameter(0) }", " }", depth.min(20_000))
         }));
+        // Each block is read ahead for the shape that the call around it leaves out.
+        let shapeless = blocks.replace("= f32[2] call", "= call");
         let lines = blocks.replace("{ q", "{\n q").replace(") r", ")\n r");
         let start = "{ q = f32[2] parameter(0) r = ((f32[2]), f32[2]) call-start(q), to_apply=";
         let starts = entry(&format!("a = ((f32[2]), f32[2]) call-start(p), to_apply={}", {
@@ -153,6 +155,7 @@ fn deep_but_closed() {
             ("sharding", sharding),
             ("literal", literal),
             ("blocks", blocks),
+            ("blocks without shapes", shapeless),
             ("blocks on lines", lines),
             ("blocks of starts", starts),
             ("groups", groups),

@@ -12,8 +12,12 @@ use crate::ir::{Call, CallRole, Computation, ComputationId, Flags, Opcode, Row, 
 use crate::text::{Cursor, Span, is_identifier_byte};
 use std::sync::Arc;
 
-/// Deepest nesting of blocks that are read ahead for the sake of their signatures.
-const MAX_BLOCK_LEVEL: u8 = 8;
+/// Deepest nesting of blocks that are read ahead for the sake of their signatures: each level takes
+/// some 20 KiB of a stack that may be no larger than 2 MiB.
+const MAX_BLOCK_LEVEL: u8 = 32;
+
+/// Levels that may hold any amount of text; `Reader::signature_budget` bounds those beyond.
+const FREE_BLOCK_LEVELS: u8 = 8;
 
 /// How an opcode is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -369,22 +373,32 @@ impl Reader<'_> {
     }
 
     /// Blocks are read after the computation they stand in, so one whose signature is needed
-    /// before is read twice; its own blocks may need the same, up to a few levels.
+    /// before is read twice; its own blocks may need the same, up to `MAX_BLOCK_LEVEL` levels.
     fn block_signature(&mut self, body: Span) -> Option<Arc<Signature>> {
         if self.block_level >= MAX_BLOCK_LEVEL {
             return None;
         }
-        let mut reader = Reader::of_part(self.whole, body.range(), self.options);
+        if self.block_level >= FREE_BLOCK_LEVELS {
+            self.signature_budget = self.signature_budget.checked_sub(body.len())?;
+        }
+        let mut reader = Box::new(Reader::of_part(self.whole, body.range(), self.options));
         reader.options.collect_errors = false;
         reader.block_level = self.block_level + 1;
-        let open = body.start as usize;
-        let mut computation = Computation { is_inline: true, ..Computation::default() };
-        reader.read_body(open + 1, &mut computation, open).ok()?;
-        let id = reader.finish_computation(computation).ok()?;
-        let Signature { parameters, result } = reader.signature_of(id.0)?;
+        reader.signature_budget = self.signature_budget;
+        let read = reader.read_block_signature(body);
+        self.signature_budget = reader.signature_budget;
+        let Signature { parameters, result } = read?;
         let mut import = |shape: ShapeId| self.shapes.import(&reader.shapes.table, shape);
         let parameters = parameters.into_iter().map(&mut import).collect();
         Some(Arc::new(Signature { parameters, result: import(result) }))
+    }
+
+    fn read_block_signature(&mut self, body: Span) -> Option<Signature> {
+        let open = body.start as usize;
+        let mut computation = Computation { is_inline: true, ..Computation::default() };
+        self.read_body(open + 1, &mut computation, open).ok()?;
+        let id = self.finish_computation(computation).ok()?;
+        self.signature_of(id.0)
     }
 
     /// The number of parameter `row`.

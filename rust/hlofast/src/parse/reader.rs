@@ -129,6 +129,9 @@ pub(super) struct Reader<'a> {
     pub signatures: Signatures,
     /// How many readers wait for the signature of the block that this one reads.
     pub block_level: u8,
+    /// Bytes that blocks deep inside of others may still hold, each counted as often as it is read
+    /// for the sake of a signature.
+    pub signature_budget: usize,
 }
 
 /// The columns' lengths before an instruction, to take it back after a fault.
@@ -197,6 +200,7 @@ impl<'a> Reader<'a> {
             single_parameters: hashbrown::HashMap::default(),
             signatures: Signatures::default(),
             block_level: 0,
+            signature_budget: block_budget(text.len()),
         };
         reader.columns.operand_offsets.push(0);
         reader
@@ -208,6 +212,7 @@ impl<'a> Reader<'a> {
         reader.text = &whole[..part.end];
         reader.whole = whole;
         reader.block_budget = block_budget(part.len());
+        reader.signature_budget = reader.block_budget;
         reader.is_first_part = false;
         reader.reserve(part.len());
         reader
