@@ -137,7 +137,7 @@ impl Facts {
         });
         let (target, count) = found?;
         let calls = if *count == 1 { "call" } else { "calls" };
-        Some(format!("{count} {calls} of {}", String::from_utf8_lossy(target)))
+        Some(format!("{count} {calls} to {}", String::from_utf8_lossy(target)))
     }
 }
 
