@@ -138,8 +138,8 @@ impl Module {
         order
     }
 
-    /// By computation: whether only fusions call it. The rows of such a computation move no bytes by
-    /// themselves and have no schedule, so their text order carries no meaning.
+    /// By computation: whether only fusions call it. The rows of such a computation move no bytes
+    /// by themselves and have no schedule, so their text order carries no meaning.
     pub fn computations_in_fusions(&self) -> Vec<bool> {
         let count = self.computations.len();
         let mut is_fused = vec![false; count];

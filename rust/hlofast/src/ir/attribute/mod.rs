@@ -1,6 +1,6 @@
-//! Attributes: how values are written, which opcodes take them, and which protobuf field holds them.
-//! `table.rs` states all of it; decoding, strict checks, and reading and writing protobufs derive
-//! from that table.
+//! Attributes: how values are written, which opcodes take them, and which protobuf field holds
+//! them. `table.rs` states all of it; decoding, strict checks, and reading and writing protobufs
+//! derive from that table.
 
 mod table;
 mod words;
