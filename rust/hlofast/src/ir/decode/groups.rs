@@ -138,8 +138,8 @@ impl<'a> ReplicaGroups<'a> {
         }
     }
 
-    /// Device `index` of group `group`, by arithmetic where the groups are compact. None if there is
-    /// no such device, and for `Everyone`.
+    /// Device `index` of group `group`, by arithmetic where the groups are compact. None if there
+    /// is no such device, and for `Everyone`.
     pub fn device(&self, group: u64, index: u64) -> Option<i64> {
         if let ReplicaGroups::Lists(lists) = self {
             let list = lists.get(usize::try_from(group).ok()?)?;
