@@ -309,7 +309,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.stages.get_or_init(|| self.stages_with(&stages::Options::default()))
     }
 
-    /// The pipeline stages, cut as `options` say.
+    /// The pipeline stages, divided as `options` say.
     pub fn stages_with(&self, options: &stages::Options) -> Stages {
         stages::stages(self.module(), self.cost(), self.attribution(), options)
     }

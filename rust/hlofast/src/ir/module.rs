@@ -260,7 +260,7 @@ impl Module {
         self.source.bytes()
     }
 
-    /// The bytes of `span`: of the source text, or of the arena behind it.
+    /// The bytes of `span`: of the source text, or of the arena after it.
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         bytes_of(self.text(), &self.arena, span)

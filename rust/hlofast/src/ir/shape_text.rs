@@ -286,7 +286,7 @@ fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Layout> {
 }
 
 /// Layout items in XLA's fixed order; each at most once. XLA ignores an item that it cannot read
-/// and goes on with the next kind of item where it stopped; so does this reader.
+/// and continues with the next kind of item where it stopped; so does this reader.
 fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()> {
     if eat_item(cursor, b"D")? {
         layout.had_level_types = true;

@@ -51,7 +51,7 @@ pub struct LiteralData {
     /// Number of elements in `bytes`.
     pub count: usize,
     /// The elements in row-major order, little-endian, each in whole bytes: sub-byte integers are
-    /// sign- or zero-extended to one byte, small floats stand in the low bits, `pred` is 0 or 1,
+    /// sign- or zero-extended to one byte, small floats are in the low bits, `pred` is 0 or 1,
     /// complex numbers are real part, imaginary part.
     pub bytes: Vec<u8>,
 }

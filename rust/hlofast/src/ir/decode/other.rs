@@ -242,7 +242,7 @@ pub struct Sparsity {
     pub kept: i64,
     /// Elements of a block.
     pub block: i64,
-    /// The dimension along which blocks lie.
+    /// The dimension that is divided into blocks.
     pub dimension: i64,
     /// Distance between the elements of a block.
     pub stride: i64,
