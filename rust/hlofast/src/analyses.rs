@@ -1,9 +1,9 @@
-//! The analyses of a module in one place: each is made when it is first asked for, once.
+//! The analyses of one module, each computed once, on first use.
 //!
 //! Start at [`Analyses::new`] or, with a mesh, a device, phase rules or costs of custom calls, at
-//! [`Analyses::with`]. A method without arguments keeps its result; one that ends in `_with` takes
-//! options and makes its result anew. Nothing is computed here: this file knows which analysis
-//! needs which, so that nobody else has to.
+//! [`Analyses::with`]. Methods without arguments cache their result; methods that end in `_with`
+//! take options and compute a new result on every call. This file computes nothing itself: it is
+//! the one place that knows which analysis depends on which.
 
 mod context;
 
@@ -26,47 +26,47 @@ use crate::trace::{self, Trace, TraceError};
 use std::borrow::Borrow;
 use std::sync::{Arc, OnceLock};
 
-/// A result that contexts share where it does not depend on what they differ in.
+/// A result, shared by contexts whose differences do not affect it.
 type Slot<T> = Arc<OnceLock<T>>;
 
-/// A module, what is told about its run, and what has been found so far.
+/// A module, the context of its run and the results computed so far.
 ///
 /// `M` is how the module is held: `&Module` to borrow it, `Arc<Module>` to share it.
 #[derive(Debug)]
 pub struct Analyses<M> {
     module: M,
     context: Context,
-    // Of the module alone.
+    // Depend on the module alone.
     facts: Slot<Facts>,
     summary: Slot<Summary>,
     derived_mesh: Slot<Option<DerivedMesh>>,
     memory: Slot<Result<Arc<Memory>, MemoryError>>,
     account: Slot<Result<XlaAccount, MemoryError>>,
-    // With phase rules.
+    // Also on phase rules.
     attribution: Slot<Attribution>,
-    // With options of costs.
+    // Also on cost options.
     cost: Slot<Cost>,
     uncertain: Slot<Vec<i128>>,
     multiplicity: Slot<Vec<i64>>,
     bytes_accessed: Slot<Vec<i64>>,
-    // With both.
+    // On both.
     collectives: Slot<Arc<Collectives>>,
     remat: Slot<Report>,
     stages: Slot<Stages>,
-    // With these and a mesh.
+    // On both and on the mesh.
     sent: Slot<Sent>,
     lint: Slot<Findings>,
-    // With all of it.
+    // On all of these and on the device.
     time: Slot<Option<Time>>,
 }
 
 impl<M: Borrow<Module>> Analyses<M> {
-    /// Of `module`, of whose run nothing is known.
+    /// Analyses of `module`, with nothing known about its run.
     pub fn new(module: M) -> Self {
         Self::with(module, Context::default())
     }
 
-    /// Of `module`, run as `context` says.
+    /// Analyses of `module`, run as `context` says.
     pub fn with(module: M, context: Context) -> Self {
         Self {
             module,
@@ -90,8 +90,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         }
     }
 
-    /// Of the same module in another context. The two share every result that the difference does
-    /// not change, whichever of them makes it.
+    /// Analyses of the same module in another context. Both share every result that does not depend
+    /// on the difference, whichever computes it first.
     pub fn with_context(&self, context: Context) -> Self
     where
         M: Clone,
@@ -131,7 +131,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.module.borrow()
     }
 
-    /// What is told about the run.
+    /// The context of the run.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -141,24 +141,24 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.facts.get_or_init(|| Facts::of_module(self.module()))
     }
 
-    /// Phases and scopes.
+    /// The phase and scope of each row.
     pub fn attribution(&self) -> &Attribution {
         let options = &self.context.attribution;
         self.attribution.get_or_init(|| attribution(self.module(), options))
     }
 
-    /// What instructions cost.
+    /// The cost of each instruction.
     pub fn cost(&self) -> &Cost {
         let options = &self.context.cost;
         self.cost.get_or_init(|| cost(self.module(), self.facts(), options))
     }
 
-    /// By computation: executions, of those that costs count, inside loops of unknown trip count.
+    /// By computation: counted executions that lie inside loops of unknown trip count.
     pub fn uncertain(&self) -> &[i128] {
         self.uncertain.get_or_init(|| uncertain_executions(self.module(), self.cost()))
     }
 
-    /// By row: how often the totals of costs count it; -1 beyond 64 bits.
+    /// By row: the call count in cost totals; -1 beyond 64 bits.
     pub fn multiplicity(&self) -> &[i64] {
         self.multiplicity.get_or_init(|| {
             let module = self.module();
@@ -189,12 +189,12 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
-    /// The totals of costs by `key`.
+    /// Cost totals grouped by `key`.
     pub fn cost_by(&self, key: GroupKey) -> Vec<Group> {
         group(self.module(), self.cost(), self.attribution(), key)
     }
 
-    /// Matrix products and convolutions whose size is not known, nor told by the context.
+    /// Matmuls and convolutions of unknown size for which the context gives no FLOPs.
     pub fn unknown_products(&self) -> Vec<Row> {
         let told = self.context.cost.overrides.iter().filter(|(_, call)| call.flops.is_some());
         let rows: Vec<u32> = told.map(|(row, _)| *row).collect();
@@ -207,18 +207,18 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.collectives.get_or_init(|| Arc::new(find()))
     }
 
-    /// The mesh that the text speaks of.
+    /// The mesh derived from the text.
     pub fn derived_mesh(&self) -> Option<&DerivedMesh> {
         self.derived_mesh.get_or_init(|| derive_mesh(self.module())).as_ref()
     }
 
-    /// The mesh that was given, or else the one that the text speaks of.
+    /// The given mesh, or else the one derived from the text.
     pub fn mesh(&self) -> Option<&Mesh> {
         let given = self.context.mesh.as_ref();
         given.or_else(|| self.derived_mesh().map(|derived| &derived.mesh))
     }
 
-    /// Where the mesh comes from: `given`, what of the text speaks of it, or `none`.
+    /// Where the mesh comes from: `given`, the part of the text it was derived from, or `none`.
     pub fn mesh_source(&self) -> &'static str {
         match &self.context.mesh {
             Some(_) => "given",
@@ -226,7 +226,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         }
     }
 
-    /// The collectives and where on the mesh each goes.
+    /// The collectives, with the mesh axes that each runs along.
     pub fn sent(&self) -> &Sent {
         self.sent.get_or_init(|| {
             let found = Arc::clone(self.collectives());
@@ -235,37 +235,37 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
-    /// What is alive when, counted as [`memory::Options::default`] says.
+    /// Live values over the schedule, counted as [`memory::Options::default`] says.
     pub fn memory(&self) -> Result<&Arc<Memory>, MemoryError> {
         let find = || self.memory_with(&memory::Options::default()).map(Arc::new);
         self.memory.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
-    /// What is alive when, counted as `options` say.
+    /// Live values over the schedule, counted as `options` say.
     pub fn memory_with(&self, options: &memory::Options) -> Result<Memory, MemoryError> {
         memory(self.module(), options)
     }
 
-    /// XLA's account of the compiled program.
+    /// XLA's own account of the compiled program's memory.
     pub fn account(&self) -> Result<&XlaAccount, MemoryError> {
         let find = || memory::xla_account(self.module(), None);
         self.account.get_or_init(find).as_ref().map_err(|error| *error)
     }
 
-    /// [`Analyses::memory`] and [`Analyses::account`], which take less time together.
+    /// [`Analyses::memory`] and [`Analyses::account`]; computing them together is faster.
     pub fn memory_and_account(
         &self,
     ) -> (Result<&Arc<Memory>, MemoryError>, Result<&XlaAccount, MemoryError>) {
         if self.memory.get().is_none() && self.account.get().is_none() {
             let found = memory_and_account(self.module(), &memory::Options::default());
-            // Where threads race for it, the first result stays. They are equal.
+            // If threads race, the first result stays; the results are equal.
             self.memory.set(found.0.map(Arc::new)).ok();
             self.account.set(found.1).ok();
         }
         (self.memory(), self.account())
     }
 
-    /// What is computed again, and what is kept instead.
+    /// Recomputed values, and residuals kept instead of recomputing them.
     pub fn remat(&self) -> &Report {
         self.remat.get_or_init(|| {
             let (cost, attribution) = (self.cost(), self.attribution());
@@ -273,8 +273,8 @@ impl<M: Borrow<Module>> Analyses<M> {
         })
     }
 
-    /// What to compute again so that the budget of `options` is met, or else that of the context.
-    /// `seconds` are those of each row on a device, if they are known.
+    /// What to recompute to meet the budget of `options`, or else that of the context. `seconds` is
+    /// the time of each row on a device, if known.
     pub fn plan(
         &self,
         seconds: Option<&[f64]>,
@@ -292,12 +292,12 @@ impl<M: Borrow<Module>> Analyses<M> {
         )
     }
 
-    /// The findings, from the usual thresholds on.
+    /// The findings, with the default thresholds.
     pub fn lint(&self) -> &Findings {
         self.lint.get_or_init(|| self.lint_with(&lint::Options::default()))
     }
 
-    /// The findings, from the thresholds of `options` on.
+    /// The findings, with the thresholds of `options`.
     pub fn lint_with(&self, options: &lint::Options) -> Findings {
         let (cost, attribution) = (self.cost(), self.attribution());
         let (mesh, along) = (|| self.mesh(), || &self.sent().along[..]);
@@ -309,12 +309,12 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.stages.get_or_init(|| self.stages_with(&stages::Options::default()))
     }
 
-    /// The pipeline stages, cut as `options` say.
+    /// The pipeline stages, divided as `options` say.
     pub fn stages_with(&self, options: &stages::Options) -> Stages {
         stages::stages(self.module(), self.cost(), self.attribution(), options)
     }
 
-    /// How long the module takes on the context's device; None without one.
+    /// The modelled time of the module on the context's device; None without a device.
     pub fn time(&self) -> Option<&Time> {
         let time = || {
             let device = self.context.device.clone()?;
@@ -323,7 +323,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         self.time.get_or_init(time).as_ref()
     }
 
-    /// How long the module takes as `options` say; without a mesh in them, on that of
+    /// The modelled time of the module as `options` say; if they have no mesh, on
     /// [`Analyses::mesh`].
     pub fn time_with(&self, options: &time::Options) -> Time {
         let (module, cost, found) = (self.module(), self.cost(), self.collectives());
@@ -336,7 +336,7 @@ impl<M: Borrow<Module>> Analyses<M> {
         }
     }
 
-    /// The schedule that `time` played on `device`, as slices and, with `memory`, bytes alive.
+    /// The schedule that `time` simulated on `device`, as slices and, with `memory`, live bytes.
     pub fn trace(
         &self,
         time: &Time,
@@ -349,18 +349,17 @@ impl<M: Borrow<Module>> Analyses<M> {
         trace::trace(module, cost, &time.simulation, &recording, memory, options)
     }
 
-    /// What the module is: status, backend, signature and counts.
+    /// Status, backend, signature and counts of the module.
     pub fn summary(&self) -> &Summary {
         self.summary.get_or_init(|| self.summary_with(&summary::Options::default()))
     }
 
-    /// The same, as much of it as `options` say.
+    /// The summary, with the limits of `options`.
     pub fn summary_with(&self, options: &summary::Options) -> Summary {
         summarise(self.module(), options)
     }
 
-    /// Bytes of columns, phases, collectives and the report of what is computed again, as far as
-    /// they were found.
+    /// Heap bytes of the columns, phases, collectives and recomputation report computed so far.
     pub fn heap_bytes(&self) -> usize {
         self.facts.get().map_or(0, Facts::heap_bytes)
             + self.attribution.get().map_or(0, Attribution::heap_bytes)

@@ -1,9 +1,8 @@
 //! Edits: a new module from an old one, with some of its text replaced.
 //!
-//! Nothing mutates. Edits become patches of the text, the patched text is read again, and with
-//! that everything is checked that reading checks: an operand that no longer exists, a name that
-//! is taken. Instructions that no edit touches keep their text byte for byte. What is inserted
-//! may stand in any form the language allows.
+//! Nothing mutates. Edits become patches of the text, and the patched text is parsed again, so the
+//! parser's checks apply: an operand that no longer exists, a name that is taken. Instructions that
+//! no edit touches keep their text byte for byte. Inserted text may take any form that HLO allows.
 
 use crate::error::ParseError;
 use crate::ir::{Attributes, ComputationId, Flags, Module, Opcode, Row};
@@ -63,7 +62,7 @@ pub enum Edit {
         /// The instruction.
         row: Row,
     },
-    /// Replaces `(parameters) -> shape` of a computation. Without effect where the text has no
+    /// Replaces `(parameters) -> shape` of a computation; no effect where the text has no
     /// signature.
     ChangeSignature {
         /// The computation.
@@ -107,7 +106,7 @@ pub enum EditError {
         /// The bytes of the original text that both change.
         at: Span,
     },
-    /// The edited text is no module; the error's spans refer to that text.
+    /// The edited text is not a valid module; the error's spans refer to that text.
     Invalid(ParseError),
 }
 
@@ -123,7 +122,7 @@ impl fmt::Display for EditError {
 
 impl std::error::Error for EditError {}
 
-/// The module that `edits` make of `module`.
+/// Applies `edits` to `module` and returns the new module.
 pub fn apply(module: &Module, edits: &[Edit]) -> Result<Module, EditError> {
     let text = edited_text(module, edits)?;
     let source = Source::new(std::sync::Arc::new(text));
@@ -146,7 +145,7 @@ pub fn edited_text(module: &Module, edits: &[Edit]) -> Result<Vec<u8>, EditError
     for patch in patches {
         let (start, end) = (patch.at.start as usize, patch.at.end as usize);
         if start < done {
-            // What is removed as a whole needs no other change.
+            // Changes inside removed text are dropped.
             if end <= removed_to {
                 continue;
             }
@@ -163,21 +162,21 @@ pub fn edited_text(module: &Module, edits: &[Edit]) -> Result<Vec<u8>, EditError
     Ok(out)
 }
 
-/// Bytes of the text and what comes in their place.
+/// A byte range of the text and its replacement.
 struct Patch {
     at: Span,
     text: Vec<u8>,
     kind: Kind,
 }
 
-/// What a patch does; of those that start at one place, earlier kinds go first.
+/// The kind of a patch. Patches that start at the same place apply in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// New text before an instruction, its `ROOT` included.
     Insertion,
     /// `ROOT` before an instruction.
     Mark,
-    /// Nothing in the place of an instruction with everything in it.
+    /// Deletes a whole instruction or computation.
     Removal,
     Replacement,
 }
@@ -240,7 +239,7 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
             let found = module.computations().get(before.0 as usize);
             let found = found.ok_or("there is no such computation")?;
             if found.is_inline || found.is_implicit || found.header.is_empty() {
-                return Err("the computation is not written on its own");
+                return Err("the computation is not written as a block of its own");
             }
             let text = [text.trim_ascii(), b"\n\n"].concat();
             let at = Span::at(found.header.start as usize);
@@ -251,7 +250,7 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
             let found = found.ok_or("there is no such computation")?;
             let is_apart = !found.is_inline && !found.is_implicit && !found.header.is_empty();
             if !is_apart || !found.execution_thread.is_empty() {
-                return Err("the computation is not written on its own");
+                return Err("only a computation in a plain block of its own can be removed");
             }
             let at = Span::new(found.header.start as usize, found.body.end as usize);
             patches.push(removal(module, at));
@@ -272,7 +271,7 @@ fn patches_of(module: &Module, edit: &Edit, patches: &mut Vec<Patch>) -> Result<
     Ok(())
 }
 
-/// Nothing in the place of `at` and the whitespace after it.
+/// A patch that deletes `at` and the whitespace after it.
 fn removal(module: &Module, at: Span) -> Patch {
     let rest = module.text().get(at.end as usize..).unwrap_or_default();
     let space = rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -280,7 +279,7 @@ fn removal(module: &Module, at: Span) -> Patch {
     Patch { at, text: Vec::new(), kind: Kind::Removal }
 }
 
-/// The text of `row`, if it has text of its own.
+/// The span of `row`'s text; an error for rows that the text only implies.
 fn written(module: &Module, row: Row) -> Result<Span, Reason> {
     if row.0 as usize >= module.row_count() {
         return Err("there is no such instruction");
@@ -291,7 +290,7 @@ fn written(module: &Module, row: Row) -> Result<Span, Reason> {
     Ok(module.instruction_span(row))
 }
 
-/// Whitespace between the last line break before `at` and `at`.
+/// The whitespace that indents the line of `at`; empty if other text precedes `at` on it.
 fn indentation(text: &[u8], at: usize) -> &[u8] {
     let before = text.get(..at).unwrap_or_default();
     let line = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);
@@ -299,7 +298,7 @@ fn indentation(text: &[u8], at: usize) -> &[u8] {
     if line.iter().all(u8::is_ascii_whitespace) { line } else { b"" }
 }
 
-/// Where operand `index` stands, its shape included.
+/// The span of operand `index`, including its shape.
 fn operand_span(module: &Module, row: Row, index: usize) -> Result<Span, Reason> {
     let payload = module.opcode_and_payload(row).1;
     let mut cursor = Cursor::within(module.text(), payload);
@@ -329,12 +328,12 @@ fn operand_span(module: &Module, row: Row, index: usize) -> Result<Span, Reason>
         }
     })();
     if read.is_err() || slots.len() != module.operands(row).len() {
-        return Err("the operand list holds more than operands");
+        return Err("the operand list cannot be matched with the operands");
     }
     slots.get(index).copied().ok_or("there is no such operand")
 }
 
-/// From the result shape, or where it would stand, to the opcode.
+/// The span from the result shape (or where it would stand) to the opcode.
 fn shape_span(module: &Module, row: Row) -> Result<Span, Reason> {
     let opcode = module.opcode_and_payload(row).0;
     let name = module.name_span(row);
@@ -351,8 +350,8 @@ fn shape_span(module: &Module, row: Row) -> Result<Span, Reason> {
     }
 }
 
-/// The patch that sets or removes `key` in a list of attributes; `from` is where the list's first
-/// comma stands.
+/// The patch that sets or removes `key` in a list of attributes; `from` is the position of the
+/// list's first comma.
 fn set_attribute(
     module: &Module,
     list: impl Iterator<Item = (Span, Span)>,
@@ -387,7 +386,7 @@ fn mark_root(module: &Module, row: Row, patches: &mut Vec<Patch>) -> Result<(), 
         let mut cursor = Cursor::within(module.text(), span);
         cursor.advance(b"ROOT".len());
         if cursor.skip_space().is_err() {
-            return Err("the old root cannot be told from its mark");
+            return Err("the text after the old root's ROOT cannot be read");
         }
         let mark = Span::new(span.start as usize, cursor.position());
         patches.push(Patch::new(mark, Vec::new()));

@@ -24,7 +24,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A byte that starts no token here.
+    /// A byte that cannot start a token here.
     UnexpectedCharacter = "unexpected-character",
     /// The text ends inside a construct.
     UnexpectedEnd = "unexpected-end",
@@ -36,7 +36,7 @@ kinds! {
     UnclosedBracket = "unclosed-bracket",
     /// A closing bracket that closes nothing, or the wrong kind.
     MismatchedBracket = "mismatched-bracket",
-    /// A string with an escape that means nothing.
+    /// A string with an invalid escape.
     InvalidString = "invalid-string",
     /// A number that cannot be read or is out of range.
     InvalidNumber = "invalid-number",
@@ -129,7 +129,7 @@ struct Fault {
     help: Option<Box<str>>,
 }
 
-/// The result of everything that reads text.
+/// The result of functions that read text.
 pub type Result<T> = std::result::Result<T, ParseError>;
 
 impl ParseError {
@@ -147,7 +147,7 @@ impl ParseError {
         self
     }
 
-    /// Adds a second place that belongs to the fault, such as the first definition.
+    /// Adds a second place related to the fault, such as the first definition.
     #[must_use]
     #[cold]
     pub fn with_related(mut self, related: Span) -> Self {
@@ -174,7 +174,7 @@ impl ParseError {
         self.0.span
     }
 
-    /// A second place, if one belongs to the fault.
+    /// A second place related to the fault, if any.
     pub fn related(&self) -> Option<Span> {
         self.0.related
     }
@@ -184,7 +184,7 @@ impl ParseError {
         &self.0.message
     }
 
-    /// One line of advice, where there is something to say.
+    /// One line of advice, if any.
     pub fn help(&self) -> Option<&str> {
         self.0.help.as_deref()
     }

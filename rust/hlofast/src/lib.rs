@@ -1,12 +1,12 @@
 //! hlofast reads XLA HLO dumps into a frozen, column-oriented module and analyses them.
 //!
-//! [`parse()`] turns a [`text::Source`] into an [`ir::Module`]; [`unpack`] makes the source of bytes
-//! that may be compressed, or a protobuf. [`Analyses`] answers questions about the module: each
-//! analysis is a method, and is made when it is first asked for. What the text does not say (mesh,
-//! device, phase rules, costs of custom calls) is told in a [`Context`]. The crate knows no Python,
-//! and only [`dump`] reads files.
+//! [`parse()`] turns a [`text::Source`] into an [`ir::Module`]; [`unpack`] makes a source from
+//! bytes and decompresses them or translates a protobuf where needed. [`Analyses`] answers
+//! questions about the module: each analysis is a method, computed on first use. What the text does
+//! not say (mesh, device, phase rules, costs of custom calls) goes into a [`Context`]. The crate
+//! does not depend on Python, and only [`dump`] reads files.
 //!
-//! # What a module costs, by phase
+//! # Cost by phase
 //!
 //! ```
 //! use hlofast::cost::GroupKey;
@@ -37,7 +37,7 @@
 //! # Ok::<(), hlofast::ParseError>(())
 //! ```
 //!
-//! # Along which axes of a mesh collectives go
+//! # Collectives along mesh axes
 //!
 //! ```
 //! use hlofast::comms::Mesh;
@@ -62,12 +62,12 @@
 //! let sent = analyses.sent();
 //! assert_eq!(sent.along[0].axes, "model");
 //! assert_eq!(sent.found.collectives[0].payload(), Some(1024));
-//! // Each device sends this much around a ring.
+//! // What each device sends in a ring all-reduce.
 //! assert_eq!(sent.wire_bytes(0), 1536);
 //! # Ok::<(), hlofast::ParseError>(())
 //! ```
 //!
-//! # What needs memory at the peak
+//! # Live values at the memory peak
 //!
 //! ```
 //! use hlofast::{Analyses, Options, parse, text::Source};
@@ -89,7 +89,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What would be better otherwise
+//! # Findings
 //!
 //! ```
 //! use hlofast::{Analyses, Options, parse, text::Source};
@@ -143,8 +143,8 @@ pub use provenance::Provenance;
 
 use parse::Strictness;
 
-/// The text in `bytes`: decompressed if need be, translated if it is a protobuf. The modules in it
-/// are found by [`text::modules`] or [`text::read_one`].
+/// The text in `bytes`, decompressed if compressed and translated if it is a protobuf.
+/// [`text::modules`] and [`text::read_one`] find the modules in it.
 pub fn unpack(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Result<text::Source> {
     let source = text::unpack(bytes, options)?;
     if !proto::is_proto(source.bytes()) {
@@ -155,10 +155,10 @@ pub fn unpack(bytes: text::SharedBytes, options: &text::OpenOptions<'_>) -> Resu
     Ok(source.translated(text, buffer_assignment, outline))
 }
 
-/// Reads the one module that `source` holds, as strictly as `options` say.
+/// Reads the only module in `source`, as strictly as `options` say.
 ///
 /// A strict mode reads tolerantly first and then checks the text, so that every mode gives the
-/// same module. With `collect_errors` the faults are in `Module::errors`.
+/// same module. With `collect_errors`, faults go to `Module::errors`.
 pub fn parse(source: text::Source, options: &Options) -> Result<ir::Module> {
     let mut module = parse::read(source, options)?;
     if options.strictness != Strictness::Tolerant

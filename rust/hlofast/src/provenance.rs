@@ -1,4 +1,4 @@
-//! Where a number comes from. Every analysis says it beside the number.
+//! Where a figure comes from. Every analysis reports it beside the figure.
 
 /// How a figure was obtained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,7 +11,7 @@ pub enum Provenance {
     FromBackendConfig,
     /// The result of a stated model.
     Modelled,
-    /// Not known; the figure beside it stands for nothing.
+    /// Unknown; the figure beside it has no meaning.
     Unknown,
 }
 
@@ -24,7 +24,7 @@ impl Provenance {
         Provenance::Unknown,
     ];
 
-    /// The word tables and JSON use.
+    /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Provenance::Exact => "exact",

@@ -3,10 +3,10 @@
 use crate::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use std::ops::Range;
 
-/// Conditions on rows; those that are None do not matter, all others must hold.
+/// Conditions on rows. All must hold; None imposes no condition.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Opcodes by name, as the graph or as the text has them.
+    /// Opcode names, as in the graph or as in the text.
     pub opcodes: Option<Vec<Box<[u8]>>>,
     /// Only rows of these computations.
     pub computations: Option<Vec<ComputationId>>,
@@ -20,7 +20,7 @@ pub struct Selection {
     pub shapes: Option<Vec<bool>>,
     /// At least this many unpadded bytes; results of unknown size are left out.
     pub min_bytes: Option<i64>,
-    /// At most this many.
+    /// At most this many unpadded bytes.
     pub max_bytes: Option<i64>,
     /// A part of the name.
     pub name: Option<Box<[u8]>>,
@@ -94,7 +94,7 @@ impl Module {
         });
     }
 
-    /// For each shape whether `test` holds.
+    /// For each shape, whether `test` holds.
     pub fn shapes_where(&self, mut test: impl FnMut(ShapeId) -> bool) -> Vec<bool> {
         self.shapes.ids().map(&mut test).collect()
     }

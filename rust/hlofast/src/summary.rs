@@ -1,5 +1,4 @@
-//! What a module is at a glance: how far the compiler has come, for which backend, what goes in
-//! and out, and what it is made of.
+//! A module at a glance: compilation status, backend, entry signature and contents.
 
 mod donation;
 mod identity;
@@ -23,7 +22,7 @@ impl Default for Options {
     }
 }
 
-/// Instructions of one opcode.
+/// How often one opcode occurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpcodeCount {
     /// The opcode as the text writes it.
@@ -56,16 +55,16 @@ pub struct NameCount {
     pub instructions: usize,
 }
 
-/// What a computation is for.
+/// The role of a computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Nobody calls it and it is not the entry.
+    /// Not called, and not the entry.
     Unused,
     /// The computation inside a fusion.
     Fusion,
     /// Applied to elements, by reductions, sorts, scatters and collectives.
     Applied,
-    /// What an asynchronous instruction runs.
+    /// Run by an asynchronous instruction.
     Async,
     /// Called by a `call`, a custom call or an unknown opcode.
     Call,
@@ -115,11 +114,11 @@ impl Role {
 /// A computation and how it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputationUse {
-    /// Which.
+    /// The computation.
     pub computation: ComputationId,
-    /// Instructions that the text writes.
+    /// Instructions written in the text.
     pub instructions: usize,
-    /// The most specific of the ways in which it is called.
+    /// The most specific role that its callers give it.
     pub role: Role,
     /// How many call edges lead to it.
     pub callers: usize,
@@ -130,8 +129,8 @@ pub struct ComputationUse {
 pub struct Port {
     /// Parameter number, or index into the result.
     pub number: u64,
-    /// The parameter, or what computes this part of the result (None if the root is not a tuple
-    /// instruction with one operand per part).
+    /// The parameter, or the row that computes this part of the result (None if the root is not a
+    /// tuple instruction with one operand per part).
     pub row: Option<Row>,
     /// Its shape.
     pub shape: ShapeId,
@@ -142,7 +141,7 @@ pub struct Port {
 /// The entry computation's interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// By parameter number.
+    /// In order of parameter numbers.
     pub parameters: Vec<Port>,
     /// The elements of the result tuple, or the one result.
     pub outputs: Vec<Port>,
@@ -185,20 +184,20 @@ impl Signature {
     }
 }
 
-/// The summary of a module. Counts leave implicit rows out.
+/// The summary of a module. Counts exclude implicit rows.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// How far the compiler has come.
+    /// The compilation status.
     pub status: Guess<Status>,
-    /// What the program was compiled for, if it shows.
+    /// The backend that the program was compiled for, if the text shows it.
     pub backend: Option<Guess<Backend>>,
-    /// Instructions that the text writes.
+    /// Instructions written in the text.
     pub instructions: usize,
     /// Rows that the text only implies.
     pub implicit_instructions: usize,
-    /// What goes in and out.
+    /// Parameters and results of the entry computation.
     pub signature: Signature,
-    /// Which memory is used again.
+    /// Donated and aliased parameters.
     pub donation: Donation,
     /// Most frequent first.
     pub opcodes: Vec<OpcodeCount>,
@@ -334,7 +333,7 @@ fn name_counts(names: &BTreeMap<Vec<u8>, usize>) -> Vec<NameCount> {
     counts
 }
 
-/// The span of a quoted value without its quotes.
+/// `value` without its quotes, if it has them.
 pub(crate) fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").and_then(|v| v.strip_suffix(b"\"")).unwrap_or(value)
 }

@@ -1,22 +1,22 @@
-//! What analyses are told about a run and the text does not say.
+//! Facts about a run that the text does not give.
 
 use crate::comms::Mesh;
 use crate::cost;
 use crate::flow::AttributionOptions;
 use crate::time::Device;
 
-/// What is known of a run besides the text. Nothing of it is needed.
+/// Facts about a run that the text does not give. Every one is optional.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context {
-    /// How costs are counted: XLA's way or as executed, whose sizes of shapes, what custom calls
-    /// cost.
+    /// How costs are counted: XLA's way or as executed, which rule for shape sizes, costs of custom
+    /// calls.
     pub cost: cost::Options,
-    /// How phases are found: rules that are tried before names.
+    /// How phases are found: rules that apply before names.
     pub attribution: AttributionOptions,
-    /// The devices as a mesh; without it the mesh that the text speaks of.
+    /// The devices as a mesh; None uses the mesh derived from the text.
     pub mesh: Option<Mesh>,
     /// The chip.
     pub device: Option<Device>,
-    /// Bytes of memory that there are on a device.
+    /// Memory of one device, in bytes.
     pub hbm: Option<i64>,
 }

@@ -1,4 +1,4 @@
-//! The attributes of an instruction as raw key and value spans, found when asked for.
+//! The attributes of an instruction as raw key and value spans, found on demand.
 
 use super::attribute::{ASYNCHRONOUS, COMMON, Key};
 use super::module::{Flags, Module, Row};
@@ -22,7 +22,7 @@ pub struct Attributes<'a> {
     filter: Filter,
 }
 
-/// Async sugar writes one list for two rows: the async instruction and what it wraps.
+/// Async sugar writes one list for two rows: the async instruction and the one it wraps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Filter {
     All,
@@ -70,7 +70,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Skips whitespace before a value; `padding=` of a scalar has none, and may end its line.
+/// Skips whitespace before a value. `padding=` of a scalar has no value and may end its line.
 pub(crate) fn skip_to_value(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<()> {
     if key == b"padding" {
         while cursor.peek() == b' ' {
@@ -94,7 +94,7 @@ pub(crate) fn read_value(cursor: &mut Cursor<'_>, key: &[u8]) -> Result<Span> {
     }
 }
 
-/// `{key="text",key={opaque}}`: the opaque values balance braces only.
+/// `{key="text",key={opaque}}`: in opaque values only braces are balanced.
 fn read_dictionaries(cursor: &mut Cursor<'_>) -> Result<Span> {
     let start = cursor.position();
     let before = *cursor;
@@ -122,7 +122,7 @@ fn read_dictionaries(cursor: &mut Cursor<'_>) -> Result<Span> {
     }
 }
 
-/// `mesh['a'=2], device_ids=(..) {'a'}`: the one value with a comma in it.
+/// `mesh['a'=2], device_ids=(..) {'a'}`: the only value with a comma outside brackets.
 fn read_mesh(cursor: &mut Cursor<'_>) -> Result<Span> {
     let start = cursor.position();
     let word = cursor.identifier();

@@ -7,15 +7,15 @@ use std::borrow::Cow;
 
 impl Module {
     /// The content of attribute `backend_config` of `row`: the dictionary as written, or the
-    /// string without quotes and escapes. None if absent or no valid string.
+    /// string without quotes and escapes. None if absent or not a valid string.
     pub fn backend_config(&self, row: Row) -> Option<Cow<'_, [u8]>> {
         config_content(self.attribute_bytes(row, "backend_config")?)
     }
 
-    /// `backend_config` of `row`, read as JSON; None if it is absent or no JSON.
+    /// `backend_config` of `row`, read as JSON; None if it is absent or not JSON.
     pub fn backend_config_json(&self, row: Row) -> Option<Value> {
         let content = self.backend_config(row)?;
-        // Other formats, some of them megabytes long, are not tried.
+        // Other formats, some megabytes long, are not parsed.
         if content.trim_ascii_start().first() != Some(&b'{') {
             return None;
         }

@@ -3,7 +3,7 @@
 /// Lists of `u32`, one per row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Csr {
-    /// One longer than the rows.
+    /// One entry more than rows.
     pub offsets: Vec<u32>,
     /// The items of all rows, in row order.
     pub items: Vec<u32>,

@@ -1,4 +1,4 @@
-//! What is computed from the columns when someone asks, once, and kept in the module.
+//! Data derived from the columns, computed once on first use and kept in the module.
 
 use super::ShapeInterner;
 use super::csr::Csr;
@@ -11,7 +11,7 @@ use super::shape_text::parse_shape;
 use crate::text::{Cursor, Span};
 use std::sync::OnceLock;
 
-/// Lazily filled columns. Every part is computed by Rust only, so that threads may race for it.
+/// Lazily filled columns. No part calls into Python, so threads may race to compute it.
 #[derive(Debug, Default)]
 pub struct Derived {
     users: OnceLock<Csr>,
@@ -88,8 +88,8 @@ impl Module {
         })
     }
 
-    /// Numbers all values densely: row `r`'s leaf `k` is value `leaf_offsets()[r] + k`. One
-    /// longer than the rows.
+    /// Numbers all values densely: row `r`'s leaf `k` is value `leaf_offsets()[r] + k`. One entry
+    /// more than rows.
     pub fn leaf_offsets(&self) -> &[u64] {
         self.derived().leaf_offsets.get_or_init(|| {
             let mut offsets = Vec::with_capacity(self.row_count() + 1);
@@ -151,8 +151,8 @@ impl Module {
         found.map(|entry| ComputationId(entry.1))
     }
 
-    /// What stands between the parentheses after the opcode: the operand list, a parameter's
-    /// number, a constant's literal. Also gives the opcode's text.
+    /// The opcode's text, and the text between the parentheses after it: the operand list, a
+    /// parameter's number, or a constant's literal.
     pub fn opcode_and_payload(&self, row: Row) -> (Span, Span) {
         let name = self.name_span(row);
         let limit = self.columns.tail_starts[row.0 as usize];
@@ -162,7 +162,7 @@ impl Module {
         let mut cursor = Cursor::within(bytes, Span { start: name.end - base, end: limit - base });
         let found = (|| {
             cursor.eat(b':').ok()?;
-            // A nameless single instruction goes by its opcode.
+            // A single instruction without a name is named after its opcode.
             let opcode = if cursor.eat(b'=').ok()? {
                 skip_to_opcode(&mut cursor)?
             } else {
@@ -182,12 +182,12 @@ impl Module {
         self.bytes(self.opcode_and_payload(row).0)
     }
 
-    /// The number of parameter `row`; None if it is none.
+    /// The number of parameter `row`; None if `row` is not a parameter.
     pub fn parameter_number(&self, row: Row) -> Option<u64> {
         if self.opcode(row) != Opcode::Parameter {
             return None;
         }
-        // The digits stand right before the closing parenthesis, unless spaces or comments do.
+        // The digits end right before the closing parenthesis, unless spaces or comments follow.
         let end = self.columns.tail_starts[row.0 as usize];
         let start = self.columns.name_starts[row.0 as usize];
         if let Some(before) = self.bytes(Span { start, end }).strip_suffix(b")") {

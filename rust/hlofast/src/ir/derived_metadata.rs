@@ -1,4 +1,4 @@
-//! Where instructions come from, as columns: op_name, source file and line.
+//! Source columns of instructions: op_name, source file and line.
 
 use super::decode::{StackFrames, unescape};
 use super::derived::Derived;
@@ -38,8 +38,7 @@ impl Module {
         self.derived().metadata.get_or_init(|| build(self))
     }
 
-    /// The stack-frame tables.
-    /// Empty if they cannot be read.
+    /// The stack-frame tables; empty if they cannot be read.
     pub fn frame_tables(&self) -> &StackFrames {
         self.derived().frames.get_or_init(|| StackFrames::of_module(self).unwrap_or_default())
     }
@@ -132,12 +131,12 @@ fn build(module: &Module) -> MetadataColumns {
     columns
 }
 
-/// A line as the column holds it: 0 for what is no line.
+/// A line number as the column holds it; 0 if it is out of range.
 fn line_number(value: i64) -> i32 {
     i32::try_from(value).unwrap_or(0).max(0)
 }
 
-/// Distinct file names, numbered as they come.
+/// Distinct file names, numbered by first use.
 #[derive(Default)]
 struct Files {
     names: Vec<Box<[u8]>>,
@@ -174,7 +173,7 @@ fn read_printed(bytes: &[u8], base: u32, text: &[u8], last_file: &mut Span) -> O
         return Some(facts);
     }
     let quoted = after.strip_prefix(FILE)?;
-    // Neighbours mostly come from one file, so its end need not be searched.
+    // Neighbouring rows mostly share a file, so the end of its name need not be searched.
     let known = text.get(last_file.range())?;
     let length =
         if !known.is_empty() && quoted.starts_with(known) && quoted.get(known.len()) == Some(&b'"')
@@ -207,8 +206,8 @@ fn digits(bytes: &[u8]) -> Option<i64> {
     None
 }
 
-/// Reads `{op_type="..." op_name="..." source_line=3}`; `base` is where it starts. Values it does
-/// not know are skipped.
+/// Reads `{op_type="..." op_name="..." source_line=3}`; `base` is where it starts. Unknown values
+/// are skipped.
 fn read_facts(bytes: &[u8], base: u32) -> Facts {
     let mut facts = Facts::default();
     let mut cursor = Cursor::new(bytes);
@@ -216,7 +215,7 @@ fn read_facts(bytes: &[u8], base: u32) -> Facts {
         return facts;
     }
     cursor.advance(1);
-    // What XLA prints first in nearly all metadata.
+    // XLA prints op_name first in nearly all metadata.
     if cursor.eat_bytes(b"op_name=") {
         let Ok(quoted) = cursor.string() else { return facts };
         facts.op_name = Some(Span { start: quoted.start + 1, end: quoted.end - 1 }.shifted(base));
@@ -269,7 +268,7 @@ fn read_facts(bytes: &[u8], base: u32) -> Facts {
     }
 }
 
-/// Distinct texts, numbered as they come.
+/// Distinct texts, numbered by first use.
 struct Texts<'a> {
     text: &'a [u8],
     arena: &'a [u8],

@@ -1,4 +1,4 @@
-//! Facts of rows that follow from their shapes and payloads, as columns.
+//! Columns and orders derived from the rows' shapes, payloads and calls.
 
 use super::csr::Csr;
 use super::module::{Call, CallRole, ComputationId, Module, Row};
@@ -24,7 +24,7 @@ impl CallRole {
 }
 
 impl Module {
-    /// The bytes behind the source text: what was written by this crate, not by the user.
+    /// The bytes after the source text: text that this crate wrote, not the user.
     pub fn arena(&self) -> &[u8] {
         &self.arena
     }
@@ -53,7 +53,7 @@ impl Module {
     }
 
     /// Number of elements of each row's shape, dynamic dimensions at their bound; -1 for tuples,
-    /// buffers and what has no bound.
+    /// buffers and unbounded shapes.
     pub fn elements_column(&self) -> &[i64] {
         self.derived().elements.get_or_init(|| {
             let by_shape: Vec<i64> = self.shapes.ids().map(|id| self.shape_elements(id)).collect();
@@ -61,7 +61,7 @@ impl Module {
         })
     }
 
-    /// Number of elements of array shape `id`, -1 if unknown or none.
+    /// Number of elements of array shape `id`; -1 if unknown or not an array.
     pub fn shape_elements(&self, id: ShapeId) -> i64 {
         let elements = self.shapes.array(id).and_then(|array| array.elements());
         elements.and_then(|count| i64::try_from(count).ok()).unwrap_or(-1)
@@ -138,8 +138,8 @@ impl Module {
         order
     }
 
-    /// Whether each computation is called by fusions only. The rows of such a computation move no
-    /// bytes by themselves and have no schedule: their order in the text means nothing.
+    /// By computation: whether only fusions call it. The rows of such a computation move no bytes
+    /// by themselves and have no schedule, so their text order carries no meaning.
     pub fn computations_in_fusions(&self) -> Vec<bool> {
         let count = self.computations.len();
         let mut is_fused = vec![false; count];
@@ -157,7 +157,7 @@ impl Module {
         is_fused.iter().zip(&runs).map(|(fused, runs)| *fused && !runs).collect()
     }
 
-    /// Where the calls that computation `id` makes stand in `all_calls`.
+    /// The range of `all_calls` that holds the calls of computation `id`.
     pub fn calls_within(&self, id: ComputationId) -> Range<usize> {
         let starts = self.derived().call_starts.get_or_init(|| {
             let rows: Vec<u32> = self.calls.iter().map(|call| call.row.0).collect();
@@ -166,7 +166,7 @@ impl Module {
         starts[id.0 as usize] as usize..starts[id.0 as usize + 1] as usize
     }
 
-    /// Where the rows of each computation begin in `rows`, which ascend; one longer than the
+    /// Where the rows of each computation begin in `rows`, which ascend; one entry more than
     /// computations.
     pub(crate) fn starts_by_computation(&self, rows: &[u32]) -> Vec<u32> {
         let mut starts = Vec::with_capacity(self.computations.len() + 1);
@@ -179,7 +179,7 @@ impl Module {
         starts
     }
 
-    /// Which element get-tuple-element `row` takes; None if it is none or does not say.
+    /// The index of get-tuple-element `row`; None for other opcodes or an unreadable index.
     pub fn tuple_index(&self, row: Row) -> Option<usize> {
         if self.opcode(row) != Opcode::GetTupleElement {
             return None;

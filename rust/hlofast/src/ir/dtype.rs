@@ -1,4 +1,4 @@
-//! Element types: one table, the single truth.
+//! Element types, defined in one table.
 
 macro_rules! element_types {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $bits:literal, $kind:ident;)*) => {
@@ -11,7 +11,7 @@ macro_rules! element_types {
             /// Every element type, in code order.
             pub const ALL: &'static [ElementType] = &[$(ElementType::$name,)*];
 
-            /// The word HLO text uses.
+            /// The type's name in HLO text.
             pub fn as_str(self) -> &'static str {
                 match self { $(ElementType::$name => $word,)* }
             }
@@ -21,7 +21,7 @@ macro_rules! element_types {
                 match self { $(ElementType::$name => $bits,)* }
             }
 
-            /// What its values are.
+            /// The family of its values.
             pub fn kind(self) -> ElementKind {
                 match self { $(ElementType::$name => ElementKind::$kind,)* }
             }
@@ -131,7 +131,7 @@ impl ElementType {
         Self::ALL.get(code as usize).copied()
     }
 
-    /// Bits one element takes when nothing packs it: whole bytes.
+    /// Bits of one element when it is not packed: whole bytes.
     pub fn storage_bits(self) -> u32 {
         self.bits().div_ceil(8) * 8
     }

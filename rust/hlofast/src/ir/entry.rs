@@ -1,4 +1,4 @@
-//! Text that ends before its entry computation: it reads as a whole module of less.
+//! Detects text cut off before its entry computation, which still reads as a complete module.
 
 use super::decode::{HeaderValue, decode_header};
 use super::intern::ShapeInterner;
@@ -8,17 +8,17 @@ use crate::error::{ErrorKind, ParseError};
 use crate::text::Span;
 
 impl Module {
-    /// What is wrong if the text seems to end before its entry computation: none is marked as
-    /// ENTRY, and the last one, which therefore is the entry, has other parameters or another
-    /// result than the header says. XLA reads such text without a word, and so does `parse`.
+    /// An error if the text seems to end before its entry computation: no computation is marked
+    /// `ENTRY`, and the last one, which is therefore the entry, does not have the parameters and
+    /// result that the header gives. XLA reads such text without complaint, and so does `parse`.
     pub fn missing_entry(&self) -> Option<ParseError> {
         let entry = self.computation(self.entry());
-        // Faults that were passed over have been told, and the entry may be among them.
+        // Collected faults are reported already, and the entry may be among them.
         if entry.is_marked_entry || !self.errors().is_empty() {
             return None;
         }
         let value = self.header_attribute("entry_computation_layout")?;
-        // One that cannot be read tells nothing.
+        // A layout that cannot be read proves nothing.
         let HeaderValue::EntryLayout(layout) =
             decode_header(b"entry_computation_layout", self.bytes(value)).ok()?
         else {
@@ -37,8 +37,8 @@ impl Module {
         }
         let name = String::from_utf8_lossy(self.bytes(entry.name));
         let message = format!(
-            "no computation is marked as ENTRY, and the last one, {name}, is not what \
-             entry_computation_layout describes: the text seems to be cut off"
+            "no computation is marked as ENTRY, and the last one, {name}, does not match \
+             entry_computation_layout: the text seems to be cut off"
         );
         let end = Span::at(entry.body.end as usize);
         Some(ParseError::new(ErrorKind::InvalidComputation, end, message))

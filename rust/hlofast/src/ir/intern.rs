@@ -14,35 +14,35 @@ pub struct ShapeInterner {
     /// The table so far.
     pub table: ShapeTable,
     by_structure: hashbrown::HashTable<ShapeId>,
-    /// Numbers of layouts by what they are.
+    /// Layout ids by layout.
     layouts: hashbrown::HashTable<u32>,
-    /// Slots by the hash of the text; empty texts are free.
+    /// Slots by the hash of the text; a slot with empty text is free.
     known_layouts: Vec<KnownLayout>,
     recent_arrays: Vec<RecentArray>,
-    /// Where the text lies that the places of both are in, and its length.
+    /// Address and length of the text that the spans of both caches refer to.
     text: (usize, usize),
 }
 
-/// An array shape's text met a short while ago.
+/// An array shape's text seen recently.
 #[derive(Clone, Copy)]
 struct RecentArray {
-    /// Its first eight bytes, and which of them there are.
+    /// The text's first eight bytes, and a mask of those that exist.
     head: u64,
     head_mask: u64,
     text: Span,
     shape: ShapeId,
 }
 
-/// Slots for layout texts met before.
+/// Slots for layout texts seen before.
 const KNOWN_LAYOUTS: usize = 256;
-/// Longer layout texts are read anew each time.
+/// Longer layout texts are not cached.
 const LONGEST_LAYOUT: usize = 128;
 
 /// The id of an interned layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutId(u32);
 
-/// A layout text met before.
+/// A layout text seen before.
 #[derive(Clone, Copy)]
 struct KnownLayout {
     text: Span,
@@ -73,7 +73,7 @@ impl Mix {
     #[inline]
     fn add(&mut self, word: u64) {
         let product = u128::from(self.hash ^ word) * u128::from(self.key);
-        // The sum keeps a word that meets its own hash from wiping out what came before it.
+        // The addition keeps a word that equals the hash from erasing the words before it.
         self.hash = ((product as u64) ^ ((product >> 64) as u64)).wrapping_add(self.key);
     }
 }
@@ -258,8 +258,8 @@ impl ShapeInterner {
         self.layouts.insert_unique(hash, id, hash_of);
     }
 
-    /// Says that a shape of `text` is read next. What was met in another text is forgotten, since
-    /// only its places are known.
+    /// Announces that a shape of `text` is read next. The caches of another text are cleared, since
+    /// they hold only spans.
     pub(crate) fn begin_text(&mut self, text: &[u8]) {
         let text = (text.as_ptr() as usize, text.len());
         if self.text != text {
@@ -269,9 +269,8 @@ impl ShapeInterner {
         }
     }
 
-    /// The layout that the text at the cursor starts with, if a remembered text spells it, and
-    /// its number of dimensions; takes it. Layout texts end with their only closing brace, so
-    /// none is a prefix of another.
+    /// Takes the layout at the cursor if its text is cached; returns it with its number of
+    /// dimensions. A layout text ends with its only closing brace, so none is a prefix of another.
     pub(crate) fn known_layout(&mut self, cursor: &mut Cursor<'_>) -> Option<(LayoutId, usize)> {
         let rest = cursor.rest();
         let window = rest.get(..rest.len().min(LONGEST_LAYOUT))?;
@@ -286,8 +285,7 @@ impl ShapeInterner {
         Some(found)
     }
 
-    /// Remembers that `text`, whose bytes are `spelled`, is `layout`, which orders `rank`
-    /// dimensions.
+    /// Caches that `text`, with bytes `spelled`, is `layout`, which orders `rank` dimensions.
     pub(crate) fn remember_layout(
         &mut self,
         spelled: &[u8],
@@ -305,8 +303,8 @@ impl ShapeInterner {
         }
     }
 
-    /// The array shape that the text at the cursor starts with, if one of the last few did too
-    /// and a comma or parenthesis follows; takes it.
+    /// Takes the array shape at the cursor if its text is one of the last few seen and a comma or
+    /// parenthesis follows.
     pub(crate) fn recent_array(&mut self, cursor: &mut Cursor<'_>) -> Option<ShapeId> {
         let rest = cursor.rest();
         let head = rest.first_chunk::<8>().map(|head| u64::from_le_bytes(*head))?;
@@ -322,7 +320,7 @@ impl ShapeInterner {
         Some(known.shape)
     }
 
-    /// Remembers that `text` spells array `shape`.
+    /// Caches that `text` spells array `shape`.
     pub(crate) fn remember_array(&mut self, bytes: &[u8], text: Span, shape: ShapeId) {
         let mut head = [0u8; 8];
         let length = bytes.len().min(8);
@@ -340,7 +338,7 @@ impl ShapeInterner {
         structure_hash(&self.table, id)
     }
 
-    /// Interns the record whose contents were just appended; drops them again if it is known.
+    /// Interns the record whose contents were just appended; removes them if the shape is known.
     fn push(&mut self, record: Record) -> ShapeId {
         let id = ShapeId(self.table.records.len() as u32);
         self.table.records.push(record);
@@ -421,7 +419,7 @@ pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
         let (low, high) = words(pair);
         hash = fold(low ^ hash, high ^ key);
     }
-    // What is left is read as the last sixteen bytes; shorter texts are padded.
+    // The remainder is read as the last sixteen bytes; shorter texts are padded.
     let mut padded = [0u8; 16];
     let last = match bytes.last_chunk::<16>() {
         Some(last) => last,

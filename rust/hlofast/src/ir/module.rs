@@ -28,7 +28,7 @@ pub struct ComputationId(pub u32);
 pub struct Flags;
 
 impl Flags {
-    /// The root of its computation (marked, or by being last).
+    /// The root of its computation (marked `ROOT`, or last).
     pub const ROOT: u8 = 1;
     /// Not an instruction of the text, but implied by it.
     pub const IMPLICIT: u8 = 2;
@@ -36,14 +36,14 @@ impl Flags {
     pub const SHAPE_INFERRED: u8 = 4;
     /// Written as async sugar: an `X-start`, `X-update` or `X-done` of an `X` without such forms.
     pub const SUGAR: u8 = 8;
-    /// The word `ROOT` stands in the text.
+    /// Marked `ROOT` in the text.
     pub const MARKED_ROOT: u8 = 16;
     /// The operand list holds something other than plain or typed names (nested instructions,
     /// `#` paths, empty slots).
     pub const FOLDED_OPERANDS: u8 = 32;
 }
 
-/// How a called computation is named by its caller.
+/// The attribute through which a caller names a computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CallRole {
@@ -118,7 +118,7 @@ pub struct Call {
     pub role: CallRole,
 }
 
-/// Where a computation stands in the text and what it is.
+/// A computation and its place in the text.
 #[derive(Clone, Debug, Default)]
 pub struct Computation {
     /// The name, without `%`. Empty for inline computations, whose name the arena holds instead.
@@ -162,7 +162,7 @@ pub struct Header {
     pub span: Span,
     /// Key and value of each header attribute, in text order.
     pub attributes: Vec<(Span, Span)>,
-    /// The text of `FileNames`, without the keyword; all four are empty without tables.
+    /// The text of `FileNames`, without the keyword; all four spans are empty without tables.
     pub file_names: Span,
     /// The text of `FunctionNames`.
     pub function_names: Span,
@@ -196,7 +196,7 @@ pub struct Columns {
     pub tail_ends: Vec<u32>,
     /// Where the value of the attribute `metadata` starts; `NO_METADATA` without one.
     pub metadata_starts: Vec<u32>,
-    /// Into `operands`; one longer than the rows.
+    /// Offsets into `operands`; one entry more than rows.
     pub operand_offsets: Vec<u32>,
     /// Operand rows of all rows, in order.
     pub operands: Vec<u32>,
@@ -238,18 +238,18 @@ pub struct Module {
     pub(crate) computations: Vec<Computation>,
     pub(crate) entry: ComputationId,
     pub(crate) columns: Columns,
-    /// Sorted by row; for one row in text order.
+    /// Sorted by row; the calls of one row are in text order.
     pub(crate) calls: Vec<Call>,
     /// (row, predecessor), sorted by row.
     pub(crate) control_predecessors: Vec<(Row, Row)>,
     pub(crate) shapes: ShapeTable,
     pub(crate) errors: Vec<ParseError>,
-    /// Made when something is first derived: it would be a fixed part of every small module.
+    /// Allocated on first use, so that small modules do not carry it.
     pub(crate) derived: OnceLock<Box<Derived>>,
 }
 
 impl Module {
-    /// The text it was read from.
+    /// The source that the module was read from.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -260,7 +260,7 @@ impl Module {
         self.source.bytes()
     }
 
-    /// The bytes of `span`: of the source text, or of the arena behind it.
+    /// The bytes of `span`: of the source text, or of the arena after it.
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         bytes_of(self.text(), &self.arena, span)
@@ -292,12 +292,12 @@ impl Module {
         std::str::from_utf8(self.bytes(span)).ok()?.trim().parse().ok()
     }
 
-    /// `num_partitions`, 1 if absent; None if it is no 64-bit integer.
+    /// `num_partitions`, 1 if absent; None if it is not a 64-bit integer.
     pub fn num_partitions(&self) -> Option<i64> {
         self.header_count("num_partitions")
     }
 
-    /// `replica_count`, 1 if absent; None if it is no 64-bit integer.
+    /// `replica_count`, 1 if absent; None if it is not a 64-bit integer.
     pub fn replica_count(&self) -> Option<i64> {
         self.header_count("replica_count")
     }
@@ -339,7 +339,7 @@ impl Module {
         (0..self.columns.len() as u32).map(Row)
     }
 
-    /// Opcode of `row` (`Unknown` if the table has none; see `opcode_text`).
+    /// Opcode of `row` (`Unknown` if it is not in the table; see `opcode_text`).
     #[inline]
     pub fn opcode(&self, row: Row) -> Opcode {
         self.columns.opcodes[row.0 as usize]
@@ -368,7 +368,7 @@ impl Module {
         &self.shapes
     }
 
-    /// Where the name of `row` stands, without `%`.
+    /// The span of `row`'s name, without `%`.
     #[inline]
     pub fn name_span(&self, row: Row) -> Span {
         let start = self.columns.name_starts[row.0 as usize] as usize;
@@ -403,8 +403,8 @@ impl Module {
         }
         let start = self.calls.partition_point(|call| call.row < row);
         let rest = &self.calls[start..];
-        // Few rows make many calls; those that do (conditionals) are asked for each of them, so
-        // the end is looked for in steps that double.
+        // Few rows make many calls. Those that do (conditionals) are queried once per branch, so
+        // the end is searched in steps that double.
         let mut most = 1;
         super::work::count(1);
         while rest.get(most).is_some_and(|call| call.row == row) {
@@ -467,7 +467,7 @@ impl Module {
         self.computations.iter().filter(|computation| !computation.is_implicit).count()
     }
 
-    /// Bytes held beyond the text: columns, tables, arena and what was derived so far.
+    /// Bytes held besides the text: columns, tables, arena and the data derived so far.
     pub fn heap_bytes(&self) -> usize {
         size_of::<Self>()
             + self.arena.capacity()

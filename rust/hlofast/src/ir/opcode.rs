@@ -1,6 +1,6 @@
-//! Opcodes: one table, the single truth for names, operand counts and shape inference.
+//! Opcodes: one table that defines names, operand counts and shape inference.
 
-/// How many operands the parser demands.
+/// How many operands the parser requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arity {
     /// Any number.
@@ -40,7 +40,7 @@ macro_rules! opcodes {
         #[repr(u8)]
         pub enum Opcode {
             $($name,)*
-            /// An opcode this table does not have; its text stays in the instruction.
+            /// An opcode that this table does not have; the instruction keeps its text.
             Unknown,
         }
 
@@ -190,7 +190,7 @@ opcodes! {
     Xor = "xor", Exactly(2), true;
 }
 
-/// Whether the opcode may have called computations, so that its attributes are read at load.
+/// Whether the opcode may call computations, in which case its attributes are read while parsing.
 const fn may_call(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -316,7 +316,7 @@ impl Opcode {
         Self::ALL.get(code as usize).copied().unwrap_or(Opcode::Unknown)
     }
 
-    /// The word HLO text uses.
+    /// The opcode's name in HLO text.
     #[inline]
     pub fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]

@@ -54,8 +54,8 @@ impl Dimension {
     }
 }
 
-/// A layout: what stands in the braces after an array shape. Defaults are the value that means
-/// "not written".
+/// A layout: the content of the braces after an array shape. The default of each field means "not
+/// written".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Dimension numbers from the fastest-varying to the slowest. Not validated, as in XLA.
@@ -89,7 +89,7 @@ impl Layout {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    /// Into `dimensions` (arrays) or `children` (tuples, buffers).
+    /// Offset into `dimensions` (arrays) or `children` (tuples, buffers).
     pub(super) start: u32,
     pub(super) count: u32,
     pub(super) layout: u32,
@@ -111,7 +111,7 @@ pub struct ShapeTable {
     pub(super) layouts: Vec<Layout>,
 }
 
-/// What a shape is, borrowed from its table.
+/// A shape, borrowed from its table.
 #[derive(Clone, Copy, Debug)]
 pub enum ShapeView<'a> {
     /// An array.
@@ -185,7 +185,7 @@ impl ShapeTable {
         self.records.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -195,7 +195,7 @@ impl ShapeTable {
         (0..self.records.len() as u32).map(ShapeId)
     }
 
-    /// What `id` is.
+    /// Shape `id`.
     #[inline]
     pub fn get(&self, id: ShapeId) -> ShapeView<'_> {
         let record = &self.records[id.0 as usize];
@@ -228,7 +228,7 @@ impl ShapeTable {
         }
     }
 
-    /// `ElementType as u8`, `TUPLE` or `BUFFER`.
+    /// The code of `id`: `ElementType as u8`, `TUPLE` or `BUFFER`.
     #[inline]
     pub fn code(&self, id: ShapeId) -> u8 {
         self.records[id.0 as usize].code
@@ -304,7 +304,7 @@ impl ShapeTable {
     /// types and dimension sizes; layouts and dynamic flags are ignored.
     pub fn is_compatible(&self, a: ShapeId, other: &ShapeTable, b: ShapeId) -> bool {
         let mut stack = vec![(a, b)];
-        // A shape may hold another many times over: each pair is compared once.
+        // A shape may contain another many times, so each pair is compared once.
         let mut seen: hashbrown::HashSet<(ShapeId, ShapeId), BuildMix> = Default::default();
         let same_table = std::ptr::eq(self, other);
         while let Some((a, b)) = stack.pop() {

@@ -6,7 +6,7 @@ use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{Dimension, ElementType, Layout, ShapeId, ShapeInterner};
 use crate::text::{Cursor, Span};
 
-/// Nesting XLA's parser accepts.
+/// The nesting depth that XLA's parser accepts.
 pub const MAX_DEPTH: usize = 8192;
 
 /// An open tuple: where it starts and where its children start on the value stack.
@@ -65,7 +65,7 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
                 let message = if word.is_empty() {
                     "expected a shape".to_string()
                 } else {
-                    format!("'{}' is no element type", String::from_utf8_lossy(word))
+                    format!("'{}' is not an element type", String::from_utf8_lossy(word))
                 };
                 return Err(ParseError::new(
                     ErrorKind::InvalidShape,
@@ -80,7 +80,7 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
             interner.remember_array(cursor.since(start), cursor.span_since(start), array);
             values.push(array);
         }
-        // Close what ends here.
+        // Close the tuples that end here.
         loop {
             let Some(open) = opens.last() else {
                 return values.pop().ok_or_else(|| cursor.expected("a shape", ""));
@@ -117,7 +117,7 @@ pub fn parse_shape(cursor: &mut Cursor<'_>, interner: &mut ShapeInterner) -> Res
     }
 }
 
-/// An element of a tuple that is spelled as one of the last few.
+/// Takes a tuple element that is spelled like one of the last few.
 fn known_element(
     cursor: &mut Cursor<'_>,
     interner: &mut ShapeInterner,
@@ -239,7 +239,7 @@ fn skip_legacy_format(cursor: &mut Cursor<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A brace starts a layout only if an integer or a colon follows; else it is something else's.
+/// A brace starts a layout only if an integer or a colon follows; otherwise it belongs elsewhere.
 fn opens_layout(cursor: &mut Cursor<'_>) -> bool {
     let mut ahead = *cursor;
     if ahead.skip_space().is_err() || ahead.peek() != b'{' {
@@ -286,7 +286,7 @@ fn parse_layout(cursor: &mut Cursor<'_>) -> Result<Layout> {
 }
 
 /// Layout items in XLA's fixed order; each at most once. XLA ignores an item that it cannot read
-/// and goes on with the next kind of item where it stopped; so does this reader.
+/// and continues with the next kind of item where it stopped; so does this reader.
 fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()> {
     if eat_item(cursor, b"D")? {
         layout.had_level_types = true;
@@ -341,7 +341,7 @@ fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()
         return Err(ParseError::new(
             ErrorKind::InvalidLayout,
             cursor.span_since(start),
-            "a physical shape is only for sparse arrays, which XLA no longer has",
+            "a physical shape is only for sparse arrays, which XLA no longer supports",
         ));
     }
     if eat_item(cursor, b"M")?
@@ -352,7 +352,7 @@ fn parse_layout_items(cursor: &mut Cursor<'_>, layout: &mut Layout) -> Result<()
     Ok(())
 }
 
-/// None for an item that cannot be read; comments that never end stay errors.
+/// None for an item that cannot be read; an unclosed comment stays an error.
 fn readable<T>(item: Result<T>) -> Result<Option<T>> {
     match item {
         Ok(item) => Ok(Some(item)),

@@ -1,11 +1,11 @@
-//! Steps of work that tests count: what must be linear is held to it without a clock.
+//! Counts steps of work, so that tests can check linearity without a clock.
 
 #[cfg(test)]
 thread_local! {
     static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts `steps`; nothing outside of tests.
+/// Counts `steps` in tests; does nothing otherwise.
 #[inline(always)]
 pub(crate) fn count(steps: usize) {
     #[cfg(test)]

@@ -1,20 +1,20 @@
-//! Instructions and computations printed a second time, under other names.
+//! Copies of instructions and computations, printed under other names.
 
 use super::{PrintOptions, Printer};
 use crate::ir::{ComputationId, Module, Row, ShapeId};
 use std::collections::HashMap;
 
-/// What copies have instead of what their originals have.
+/// How copies differ from their originals.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Renaming {
-    /// Names of rows, of copies and of what copies use.
+    /// Names of rows: of the copies and of the rows that they use.
     pub rows: HashMap<u32, Vec<u8>>,
     /// Names of computations.
     pub computations: HashMap<u32, Vec<u8>>,
     /// Channels of collectives.
     pub channels: HashMap<u32, i64>,
-    /// Shapes of results. What backends and frontends note of an instruction is about its original
-    /// shape and place, and left out.
+    /// Shapes of results. `backend_config` and `frontend_attributes` describe the original shape
+    /// and place, so they are left out.
     pub shapes: HashMap<u32, ShapeId>,
     /// Memory spaces of results that are arrays.
     pub spaces: HashMap<u32, i64>,
@@ -26,7 +26,7 @@ const OPTIONS: PrintOptions = PrintOptions {
     layouts: true,
     metadata: true,
     backend_config: true,
-    // Copies stand among the original's text, and may only use what that writes.
+    // Copies are inserted into the original text and may only use names that it writes.
     fold: true,
 };
 

@@ -4,22 +4,21 @@
 //!
 //! * A *digest* absorbs a sequence of 64-bit words into two lanes with multiplications that keep
 //!   both halves of the product; bytes are absorbed as their length and little-endian words.
-//! * A *shape* is the digest of an array's canonical text, a layout that is absent written as the
-//!   default one, or of its elements' digests.
-//! * An *instruction* is the digest of: opcode, result shape, payload (literal text, zeros with
-//!   a sign in one spelling, or parameter number), the instructions of its operands in order, the digests of the computations it calls
-//!   by role in order, and its attributes sorted by key, values without optional whitespace.
-//!   `control-predecessors` are taken as edges.
-//! * A *computation* is the digest of its root, its execution thread, and all its instructions:
-//!   in text order where the module is scheduled (and `schedule` is asked for) and others than
-//!   fusions call it, else sorted by digest, so that the order of the text does not matter; then
-//!   its control edges, sorted.
+//! * A *shape* is the digest of an array's canonical text, with the default layout where there is
+//!   none, or of the digests of a tuple's elements.
+//! * An *instruction* is the digest of: opcode, result shape, payload (parameter number, or literal
+//!   text with one spelling for negative zeros), the digests of its operands in order, the digests
+//!   of the computations it calls by role in order, and its attributes sorted by key, values
+//!   without optional whitespace. `control-predecessors` count as edges.
+//! * A *computation* is the digest of its root, its execution thread, and all its instructions: in
+//!   text order if `schedule` is set, the module is scheduled and not only fusions call the
+//!   computation; else sorted by digest, so that text order does not matter; then its control
+//!   edges, sorted.
 //! * A *module* is the digest of the entry computation and the header attributes sorted by key,
-//!   without those that say what their absence implies; an absent layout of the entry is that of
-//!   its parameters and result.
-//!   Computations that nothing reachable calls do not count.
+//!   without those that have their default value; an absent layout of the entry is that of its
+//!   parameters and result. Computations that nothing reachable calls do not count.
 //!
-//! Whether the text folds (`%x#0`, asynchronous sugar, nested operands) makes no difference.
+//! Folding in the text (`%x#0`, asynchronous sugar, nested operands) makes no difference.
 
 use super::implied::header_attributes;
 use super::names::Names;
@@ -29,7 +28,7 @@ use super::value::{Spacing, write_literal, write_value, write_without_layouts};
 use super::{Seen, implicit_callers, is_metadata, thread_of};
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 
-/// What the fingerprint takes in besides the graph.
+/// What the fingerprint includes besides the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FingerprintOptions {
     /// Names of the module, its computations and instructions.
@@ -137,24 +136,24 @@ impl Digest {
 struct Hasher<'a> {
     module: &'a Module,
     options: &'a FingerprintOptions,
-    /// The names that canonical text has, if names count: what the text only implies has them too,
+    /// The names of canonical text, if names count: rows that the text only implies have them too,
     /// and printing must not change the fingerprint.
     names: Option<Names>,
     rows: Vec<Lanes>,
     computations: Vec<Lanes>,
     shapes: Vec<Lanes>,
-    /// By computation.
+    /// By computation: whether only fusions call it.
     is_fused: Vec<bool>,
     buffer: Vec<u8>,
-    /// By opcode: what every row of it begins with.
+    /// By opcode: the digest that all its rows start from.
     begun: [Option<Digest>; Opcode::ALL.len()],
-    /// Of one row.
+    /// The attributes of one row.
     attributes: Vec<(&'a [u8], &'a [u8])>,
     seen: Seen<'a>,
 }
 
 impl<'a> Hasher<'a> {
-    /// Digests of all shapes; those of tuples are made of their elements'.
+    /// Digests of all shapes; a tuple's digest is made of its elements' digests.
     fn shapes(&mut self) {
         let table = self.module.shapes();
         for id in table.ids() {
@@ -224,7 +223,7 @@ impl<'a> Hasher<'a> {
         }
     }
 
-    /// Sorted by role; computations of one role stay in the text's order.
+    /// Absorbs calls sorted by role; the computations of one role stay in text order.
     fn calls(&self, calls: &[Call], digest: &mut Digest) {
         digest.word(calls.len() as u64);
         let mut add = |call: &Call| {

@@ -14,7 +14,7 @@ impl Printer<'_> {
         }
         self.name(row);
         self.out.extend_from_slice(b" = ");
-        // What the text writes is written again; what it implies may be implied again.
+        // Shapes that the text writes are written; shapes that it implies may stay implied.
         let is_implied =
             module.flags(row) & Flags::SHAPE_INFERRED != 0 || is_tuple_path(module, row);
         // XLA infers a permuted layout where none was written, but reads a written shape without
@@ -95,7 +95,7 @@ impl Printer<'_> {
     fn attributes(&mut self, row: Row) {
         let module = self.module;
         let mut list: Attributes<'_> = module.attributes(row);
-        // Whose call edges the attributes speak of: sugar writes the wrapped instruction's.
+        // The row whose call edges the attributes name: sugar writes the wrapped instruction's.
         let mut caller = row;
         if let Some(inner) = wrapped(module, row) {
             if self.keeps_sugar(row) {
@@ -159,7 +159,7 @@ impl Printer<'_> {
         }
     }
 
-    /// `, role=%computation`; whether `row` calls any in that role.
+    /// Appends `, role=%computation`; returns whether `row` calls any in that role.
     fn calls(&mut self, row: Row, role: CallRole) -> bool {
         let is_list = matches!(role, CallRole::Branch | CallRole::Called);
         let calls = self.module.calls(row);

@@ -56,7 +56,7 @@ pub struct PrintOptions {
     /// `backend_config`.
     pub backend_config: bool,
     /// Write implied tuple elements as `%x#0` (which jaxlib 0.10.2 cannot read) and asynchronous
-    /// operations as sugar where the text did. Without it they are instructions of their own.
+    /// operations as sugar where the text did; otherwise as separate instructions.
     pub fold: bool,
 }
 
@@ -87,14 +87,14 @@ pub fn to_text(module: &Module, options: &PrintOptions) -> Vec<u8> {
     printer.out
 }
 
-/// The canonical text of one instruction, without indentation and line end.
+/// The canonical text of one instruction, without indentation and line break.
 pub fn instruction_to_text(module: &Module, row: Row, options: &PrintOptions) -> Vec<u8> {
     let mut printer = Printer::new(module, options);
     printer.instruction(row);
     printer.out
 }
 
-/// The canonical text of one computation, without what it calls.
+/// The canonical text of one computation, without the computations it calls.
 pub fn computation_to_text(module: &Module, id: ComputationId, options: &PrintOptions) -> Vec<u8> {
     let mut printer = Printer::new(module, options);
     printer.computation(id);
@@ -115,14 +115,14 @@ pub(crate) fn array_to_text_in(module: &Module, id: ShapeId, space: i64) -> Vec<
     out
 }
 
-/// What XLA prints for shape `id`, tuple elements numbered; cut soon after `limit` bytes.
+/// XLA's text of shape `id`, with tuple elements numbered; cut soon after `limit` bytes.
 pub fn shape_to_text_within(table: &ShapeTable, id: ShapeId, limit: usize) -> Vec<u8> {
     let mut out = Vec::new();
     shape::write_shape_within(&mut out, table, id, true, true, limit);
     out
 }
 
-/// Shape `id` as people write it, without layouts; cut soon after `limit` bytes.
+/// The text of shape `id` without layouts and element numbers; cut soon after `limit` bytes.
 pub fn plain_shape_within(table: &ShapeTable, id: ShapeId, limit: usize) -> Vec<u8> {
     let mut out = Vec::new();
     shape::write_shape_within(&mut out, table, id, false, false, limit);
@@ -136,8 +136,8 @@ pub fn layout_to_text(layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// The literal of constant `row`, spelt so that XLA's parser keeps the signs of zeros; None if that
-/// changes nothing.
+/// The literal of constant `row`, spelled so that XLA's parser keeps the signs of zeros; None if
+/// that changes nothing.
 pub(crate) fn literal_with_signs(module: &Module, row: Row) -> Option<Vec<u8>> {
     let array = module.shapes().array(module.shape(row))?;
     let has_signed_zeros =
@@ -151,7 +151,7 @@ pub(crate) fn is_metadata(key: &[u8]) -> bool {
     matches!(key, b"metadata" | b"origin" | b"origin_recovery_table" | b"debug_attributes")
 }
 
-/// The keys met so far in a list of attributes; of doubled ones the first counts.
+/// The keys seen so far in a list of attributes; the first of repeated keys counts.
 #[derive(Default)]
 pub(crate) struct Seen<'a> {
     few: Vec<&'a [u8]>,
@@ -183,7 +183,7 @@ fn wrapped(module: &Module, row: Row) -> Option<ComputationId> {
     if is_start && is_sugar { module.called(row, CallRole::Wrapped) } else { None }
 }
 
-/// The thread of an implicit computation: what its start says.
+/// The execution thread of a computation; an implicit one has that of its asynchronous start.
 pub(crate) fn thread_of(module: &Module, id: ComputationId, callers: &HashMap<u32, Row>) -> Span {
     let computation = module.computation(id);
     if !computation.is_implicit {
@@ -207,11 +207,11 @@ struct Printer<'a> {
     callers: HashMap<u32, Row>,
     /// Lengths of the texts of all shapes.
     lengths: Vec<u64>,
-    /// How many bytes of shapes may still be written that the text does not write.
+    /// Bytes that may still be written for shapes that the original text does not write.
     budget: u64,
-    /// Whether copies are printed, which are no roots and wait for nothing but their operands.
+    /// Whether to print a copy, which is never a root and has no control predecessors.
     is_copy: bool,
-    /// Whether literals are spelt so that XLA's parser keeps the signs of zeros.
+    /// Whether literals are spelled so that XLA's parser keeps the signs of zeros.
     keeps_signs: bool,
     out: Vec<u8>,
 }
@@ -232,7 +232,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Whether to write a shape that the text does not have at this place. Large tuples could
+    /// Whether to write a shape that the original text omits at this place. Large tuples could
     /// make the printed text larger than the original by any factor; small shapes cannot.
     fn affords(&mut self, id: ShapeId) -> bool {
         let length = self.lengths.get(id.0 as usize).copied().unwrap_or(u64::MAX);
@@ -245,8 +245,8 @@ impl<'a> Printer<'a> {
         true
     }
 
-    /// Whether an asynchronous operation is written as `X-start`, `X-update`, `X-done`: if that is
-    /// asked for, and where sugar takes operands that `X` itself does not.
+    /// Whether an asynchronous operation is written as `X-start`, `X-update`, `X-done`: if `fold`
+    /// asks for it, or if sugar takes operands that `X` itself does not.
     fn keeps_sugar(&self, row: Row) -> bool {
         let module = self.module;
         if module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) != Flags::SUGAR {
@@ -305,7 +305,7 @@ impl<'a> Printer<'a> {
         ] {
             number(&mut self.out, format_args!("\n{keyword}\n"));
             let mut cursor = Cursor::new(self.module.bytes(section));
-            // XLA reads entries without content, so they are written as they were read.
+            // XLA accepts entries without content, so they are kept.
             while let Ok(Some(entry)) = cursor.integer() {
                 number(&mut self.out, format_args!("{entry} "));
                 let _ = cursor.skip_space();
@@ -355,8 +355,9 @@ impl<'a> Printer<'a> {
         self.out.push(b'\n');
     }
 
-    /// XLA gives some results a shape of its own, whatever the text says, and then compares the
-    /// signature with that. Where the text had no signature, none is written for such roots.
+    /// XLA replaces the shapes of some results, whatever the text says, and then compares the
+    /// signature with the new shape. For such roots, a signature is written only if the text had
+    /// one.
     fn is_signature_unsafe(&self, id: ComputationId) -> bool {
         use Opcode::*;
         let computation = self.module.computation(id);

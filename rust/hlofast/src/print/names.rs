@@ -1,4 +1,4 @@
-//! Names in printed text: unique in their scope, and such that XLA's parser takes them.
+//! Names in printed text: unique in their scope and valid for XLA's parser.
 
 use super::copy::Renaming;
 use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row};
@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct Names {
     rows: HashMap<u32, Vec<u8>>,
     computations: HashMap<u32, Vec<u8>>,
-    /// Names that come before all others.
+    /// Names that override all others.
     pub(super) renaming: Renaming,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn is_valid_name(name: &[u8]) -> bool {
         && (!name.starts_with(b"__") || name.starts_with(b"__xla_"))
 }
 
-/// Whether `name` needs its `%`: without it, it would be a keyword, a type or a number.
+/// Whether `name` needs its `%`, to differ from a keyword, a type or a number.
 pub(crate) fn needs_percent(name: &[u8]) -> bool {
     const KEYWORDS: [&[u8]; 19] = [
         b"true",
@@ -87,8 +87,8 @@ impl Names {
             let old = module.instruction_name(row);
             let mut wanted = valid_name(old);
             if computation.is_implicit && module.opcode(row) == Opcode::Parameter {
-                // XLA makes names unique within a module: many a `param_0` would take the numbers
-                // of instructions that the text calls `param_0.5`.
+                // XLA makes names unique within a module: repeated `param_0`s would be renamed to
+                // names that the text already has, such as `param_0.5`.
                 wanted = [module.bytes(computation.name), b".", &wanted].concat();
             }
             let name = unique(wanted, &mut taken);
@@ -127,7 +127,7 @@ impl Names {
     }
 }
 
-/// `name`, changed as little as makes it acceptable.
+/// `name`, with the smallest change that makes it valid.
 fn valid_name(name: &[u8]) -> Vec<u8> {
     let mut name: Vec<u8> =
         name.iter().map(|byte| if *byte == b'#' { b'_' } else { *byte }).collect();
@@ -143,7 +143,7 @@ fn valid_name(name: &[u8]) -> Vec<u8> {
     name
 }
 
-/// `name` with a number if it is taken; takes it.
+/// `name`, with a number if it is taken; marks the result as taken.
 fn unique(name: Vec<u8>, taken: &mut HashSet<Cow<'_, [u8]>>) -> Vec<u8> {
     let mut candidate = name.clone();
     let mut count = 0u64;

@@ -1,4 +1,4 @@
-//! Orders in which everything is defined before it is used, as XLA's parser demands.
+//! Orders in which everything is defined before it is used, as XLA's parser requires.
 
 use crate::ir::{ComputationId, Module, Row};
 
@@ -28,8 +28,8 @@ pub(crate) fn row_order(module: &Module, id: ComputationId) -> Vec<Row> {
     order.into_iter().map(|local| Row(first + local as u32)).collect()
 }
 
-/// Nodes after the targets of their edges (node `n` has `edge(n, 0)`, `edge(n, 1)`, ...), by
-/// number where that leaves a choice. Edges that close a cycle are passed over.
+/// All nodes, each after the targets of its edges (node `n` has `edge(n, 0)`, `edge(n, 1)`, ...),
+/// otherwise by number. Edges that close a cycle are ignored.
 fn post_order(nodes: usize, edge: impl Fn(usize, usize) -> Option<usize>) -> Vec<usize> {
     let mut met = vec![false; nodes];
     let mut order = Vec::with_capacity(nodes);

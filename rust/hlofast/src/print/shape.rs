@@ -15,8 +15,8 @@ pub(crate) fn write_shape(
     write_shape_within(out, table, id, layouts, comments, usize::MAX);
 }
 
-/// The same, but stops soon after `limit` bytes: inferred shapes share parts, and their text may
-/// be longer than any memory.
+/// As `write_shape`, but stops soon after `limit` bytes: inferred shapes share parts, so their text
+/// may exceed any memory.
 pub(crate) fn write_shape_within(
     out: &mut Vec<u8>,
     table: &ShapeTable,
@@ -95,8 +95,8 @@ fn write_array(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId, layouts: bool
     }
 }
 
-/// Appends what array shape `id` means: an absent layout is the one that XLA's parser takes, from
-/// the last dimension to the first.
+/// Appends array shape `id` with its layout. An absent layout is the one that XLA's parser assumes:
+/// from the last dimension to the first.
 pub(crate) fn write_array_meaning(
     out: &mut Vec<u8>,
     table: &ShapeTable,
@@ -109,7 +109,7 @@ pub(crate) fn write_array_meaning(
     }
 }
 
-/// Appends the layout of an array of `rank` dimensions that has none in the text.
+/// Appends the default layout of an array of `rank` dimensions.
 pub(crate) fn write_default_layout(out: &mut Vec<u8>, rank: usize) {
     for dimension in (0..rank).rev() {
         out.push(if dimension + 1 == rank { b'{' } else { b',' });
@@ -128,7 +128,7 @@ pub(crate) fn write_array_in(out: &mut Vec<u8>, table: &ShapeTable, id: ShapeId,
     }
 }
 
-/// Appends what stands in braces after an array; nothing for a layout without items.
+/// Appends a layout with its braces; nothing for a layout without items.
 pub(crate) fn write_layout(out: &mut Vec<u8>, layout: &Layout) {
     let mut items = Vec::new();
     if !layout.tiles.is_empty() {
@@ -181,7 +181,7 @@ fn write_group(out: &mut Vec<u8>, values: &[i64]) {
     out.push(b')');
 }
 
-/// Integers with commas; the smallest one spells `*` (tiles combine dimensions with it).
+/// Integers with commas; `i64::MIN` is written as `*` (tiles combine dimensions with it).
 fn write_integers(out: &mut Vec<u8>, values: &[i64]) {
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
@@ -195,8 +195,8 @@ fn write_integers(out: &mut Vec<u8>, values: &[i64]) {
     }
 }
 
-/// The length of every shape's text, by id, without writing it: inferred shapes share parts, and
-/// their text may be longer than any memory.
+/// The length of every shape's text, by id, without writing it: inferred shapes share parts, so
+/// their text may exceed any memory.
 pub(crate) fn text_lengths(table: &ShapeTable, layouts: bool) -> Vec<u64> {
     let mut lengths: Vec<u64> = Vec::with_capacity(table.len());
     let mut scratch = Vec::new();
@@ -219,7 +219,7 @@ pub(crate) fn text_lengths(table: &ShapeTable, layouts: bool) -> Vec<u64> {
     lengths
 }
 
-/// Numbers the shapes of two tables so that shapes that mean the same have the same number.
+/// Numbers the shapes of two tables so that equivalent shapes have the same number.
 pub(crate) fn shape_classes(
     a: &ShapeTable,
     b: &ShapeTable,
@@ -235,7 +235,7 @@ pub(crate) fn shape_classes(
     let mut number = |table: &ShapeTable| {
         let mut classes: Vec<usize> = Vec::with_capacity(table.len());
         for id in table.ids() {
-            // Elements have smaller ids than what holds them.
+            // Elements have smaller ids than their tuples.
             let of = |id: ShapeId| classes.get(id.0 as usize).copied().unwrap_or(usize::MAX);
             let key = match table.get(id) {
                 ShapeView::Array(_) => {

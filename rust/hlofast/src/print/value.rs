@@ -1,4 +1,4 @@
-//! The text of values: comments and line breaks out, everything that carries meaning kept.
+//! The text of values, without comments and line breaks but with everything that carries meaning.
 
 use crate::ir::ElementType;
 use crate::text::{Cursor, is_identifier_byte};
@@ -6,9 +6,9 @@ use crate::text::{Cursor, is_identifier_byte};
 /// What to do with whitespace between tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spacing {
-    /// One space where there was some.
+    /// One space where there was whitespace.
     Readable,
-    /// None where tokens stay apart without it: the form values are compared in.
+    /// No space where tokens stay apart without it: the form in which values are compared.
     Tight,
 }
 
@@ -22,8 +22,8 @@ pub(crate) fn write_value(out: &mut Vec<u8>, key: &[u8], value: &[u8], spacing: 
     }
 }
 
-/// Appends the literal of a constant; a repeated shape, as old dumps have it, is left out. In the
-/// form values are compared in, a zero with a sign has one spelling.
+/// Appends the literal of a constant, without the repeated shape of old dumps. In the form in which
+/// values are compared, a negative zero has one spelling.
 pub(crate) fn write_literal(out: &mut Vec<u8>, payload: &[u8], spacing: Spacing) {
     let start = out.len();
     write_tokens(out, without_shape(payload), spacing, false);
@@ -35,10 +35,10 @@ pub(crate) fn write_literal(out: &mut Vec<u8>, payload: &[u8], spacing: Spacing)
     }
 }
 
-/// `literal` with `spelling` for each zero with a sign; None if that changes nothing.
+/// `literal` with `spelling` for each negative zero; None if that changes nothing.
 ///
-/// XLA prints such a zero of a floating-point type as `-0`, and its parser takes that for the
-/// integer 0 and loses the sign. `-0.0` keeps it.
+/// XLA prints a negative floating-point zero as `-0`, but its parser reads `-0` as the integer 0
+/// and loses the sign. `-0.0` keeps it.
 pub(crate) fn with_signed_zeros(literal: &[u8], spelling: &[u8]) -> Option<Vec<u8>> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-');
     let mut out = Vec::new();
@@ -64,7 +64,7 @@ pub(crate) fn with_signed_zeros(literal: &[u8], spelling: &[u8]) -> Option<Vec<u
     Some(out)
 }
 
-/// The literal behind a shape that repeats the instruction's: `f32[2] {1, 2}`.
+/// The literal after a shape that repeats the instruction's: `f32[2] {1, 2}`.
 fn without_shape(payload: &[u8]) -> &[u8] {
     let mut cursor = Cursor::new(payload);
     let read = (|| {
@@ -88,7 +88,7 @@ fn without_shape(payload: &[u8]) -> &[u8] {
     if read.is_some() { cursor.rest() } else { payload }
 }
 
-/// Appends the tokens of `text`. With `dictionaries`, values in braces behind `=` are opaque.
+/// Appends the tokens of `text`. With `dictionaries`, values in braces after `=` are opaque.
 pub(crate) fn write_tokens(out: &mut Vec<u8>, text: &[u8], spacing: Spacing, dictionaries: bool) {
     let stays = match spacing {
         Spacing::Readable => is_plain(text),
@@ -145,18 +145,17 @@ fn is_plain(text: &[u8]) -> bool {
         && memchr::memmem::find(text, b" =").is_none()
 }
 
-/// Whether `text` has no whitespace and no comments. No early end, so that it is looked at in
-/// blocks.
+/// Whether `text` has no whitespace and no comments. No early exit, so that the loop vectorises.
 fn is_tight(text: &[u8]) -> bool {
     !text.iter().fold(false, |found, byte| found | (*byte <= b' ') | (*byte == b'/'))
 }
 
-/// Whether a byte could join with such a byte before or after it into one token.
+/// Whether two adjacent bytes of this kind could join into one token.
 fn sticks(byte: u8) -> bool {
     is_identifier_byte(byte) || matches!(byte, b'"' | b'\'' | b'?' | b'%' | b'*' | b'#')
 }
 
-/// Appends a string with its quotes; line breaks become escapes, so that lines stay lines.
+/// Appends a string with its quotes; line breaks become escapes, so that it stays on one line.
 fn write_string(out: &mut Vec<u8>, string: &[u8]) {
     if memchr::memchr2(b'\n', b'\r', string).is_none() {
         out.extend_from_slice(string);

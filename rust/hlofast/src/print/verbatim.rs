@@ -4,8 +4,8 @@ use crate::ir::{ComputationId, Flags, Module, Row};
 use crate::text::{Cursor, Span};
 
 impl Module {
-    /// Where the text of `row` stands, from `ROOT` or its name to its last attribute. For rows
-    /// that are only implied this is text made for them, in the arena.
+    /// The span of `row`'s text, from `ROOT` or its name to its last attribute. For rows that the
+    /// text only implies this is generated text, in the arena.
     pub fn instruction_span(&self, row: Row) -> Span {
         let name = self.name_span(row);
         let end = self.tail(row).end;
@@ -26,7 +26,7 @@ impl Module {
             let between = cursor.rest();
             let _ = cursor.skip_space();
             let at = cursor.position();
-            // Where faults were collected, lines that were given up may stand in between.
+            // If errors were collected, skipped lines may lie in between.
             if cursor.identifier() == b"ROOT" {
                 start = at;
             } else if let Some(skip) = memchr::memmem::rfind(between, b"ROOT") {
@@ -36,7 +36,7 @@ impl Module {
         Span::new(start, end as usize)
     }
 
-    /// Where the last instruction before `row` in the text of its computation ends.
+    /// The end of the last instruction before `row` in the text of its computation.
     fn end_before(&self, row: Row) -> Option<u32> {
         let first = self.computation(self.computation_of(row)).first_row;
         let mut rows = (first..row.0).rev().map(Row);
@@ -48,8 +48,8 @@ impl Module {
         self.bytes(self.instruction_span(row))
     }
 
-    /// Where computation `id` stands, from `ENTRY` or its name to its closing brace and thread;
-    /// empty for computations that are only implied.
+    /// The span of computation `id`, from `ENTRY` or its name to its closing brace and thread;
+    /// empty for computations that the text only implies.
     pub fn computation_span(&self, id: ComputationId) -> Span {
         let computation = self.computation(id);
         if computation.is_implicit {

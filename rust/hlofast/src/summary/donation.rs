@@ -1,15 +1,15 @@
-//! Which results may take the memory of which parameters.
+//! Donated and aliased parameters: which results may reuse which parameters' buffers.
 
 use super::Signature;
 use crate::ir::decode::{Alias, HeaderValue, decode_header};
 use crate::ir::{Module, Row, ShapeId};
 
-/// What `input_output_alias` and `buffer_donor` say, as far as they can be read.
+/// The readable content of `input_output_alias` and `buffer_donor`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Donation {
     /// The entries of `input_output_alias`.
     pub aliases: Vec<Alias>,
-    /// Bytes of the results that alias; None if unknown.
+    /// Bytes of the aliased results; None if unknown.
     pub aliased_bytes: Option<u64>,
     /// Parameter numbers of the entries of `buffer_donor`, in text order.
     pub donors: Vec<u64>,
@@ -40,7 +40,7 @@ impl Donation {
         Self { aliases, aliased_bytes, donors }
     }
 
-    /// Per entry parameter of `signature`: whether some result may take (part of) its memory.
+    /// By parameter of `signature`: whether a result may reuse its buffer or a part of it.
     pub fn donated(&self, signature: &Signature) -> Vec<bool> {
         let mut numbers: Vec<u64> = self.donors.clone();
         numbers.extend(self.aliases.iter().filter_map(|alias| u64::try_from(alias.number).ok()));
@@ -49,7 +49,7 @@ impl Donation {
         signature.parameters.iter().map(|port| is_donated(port.number)).collect()
     }
 
-    /// Per output of `signature`: the parameter whose memory (part of) it takes.
+    /// By output of `signature`: the parameter whose buffer the output, or a part of it, reuses.
     pub fn aliased_parameters(&self, signature: &Signature) -> Vec<Option<u64>> {
         let mut taken = vec![None; signature.outputs.len()];
         for alias in &self.aliases {

@@ -1,23 +1,23 @@
-//! How far the compiler has come with a module, and for which backend. Both are read off what
-//! the passes leave behind, so both say what they were read off.
+//! The compilation status of a module and its backend. Both are inferred from what compiler passes
+//! leave in the text, so each comes with its evidence.
 
 use super::{ComputationUse, Role, unquoted};
 use crate::ir::{Module, Opcode, Row, ShapeView};
 use memchr::memmem;
 use std::collections::BTreeMap;
 
-/// How far the compiler has come.
+/// How far a module has been compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// As the framework wrote it, for one device or without word on how to split it.
+    /// As the framework wrote it: for one device, or without shardings that partition it.
     Unoptimised,
-    /// Shardings say how to split it.
+    /// Has shardings that say how to partition it.
     Annotated,
-    /// Split: one device's program, with collectives.
+    /// Partitioned: the program of one device, with collectives.
     Partitioned,
-    /// Fusions or library calls.
+    /// Has fusions or library calls.
     Optimised,
-    /// Text order is the order of execution.
+    /// Text order is execution order.
     Scheduled,
 }
 
@@ -34,7 +34,7 @@ impl Status {
     }
 }
 
-/// What a program was compiled for.
+/// The backend that a program was compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// XLA:CPU.
@@ -59,7 +59,7 @@ impl Backend {
     }
 }
 
-/// A conclusion and what it rests on.
+/// A conclusion and its evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guess<T> {
     /// The conclusion.
@@ -72,7 +72,7 @@ fn guess<T>(value: T, reason: impl Into<String>) -> Guess<T> {
     Guess { value, reason: reason.into() }
 }
 
-/// What one pass over the instructions finds.
+/// Facts from one pass over the instructions.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) fusion_kinds: BTreeMap<Vec<u8>, usize>,
@@ -80,7 +80,7 @@ pub(super) struct Facts {
     fusions: usize,
     collectives: usize,
     split_values: usize,
-    /// A product that neither a library call nor a fusion computes.
+    /// A dot or convolution outside fusions.
     plain_product: Option<Row>,
     config_backend: Option<Guess<Backend>>,
 }
@@ -130,14 +130,14 @@ impl Facts {
         }
     }
 
-    /// The first custom-call target that starts with one of `prefixes`, in words.
+    /// The first custom-call target that starts with one of `prefixes`, as evidence.
     fn target(&self, prefixes: &[&str]) -> Option<String> {
         let found = self.custom_call_targets.iter().find(|(target, _)| {
             prefixes.iter().any(|prefix| target.starts_with(prefix.as_bytes()))
         });
         let (target, count) = found?;
         let calls = if *count == 1 { "call" } else { "calls" };
-        Some(format!("{count} {calls} of {}", String::from_utf8_lossy(target)))
+        Some(format!("{count} {calls} to {}", String::from_utf8_lossy(target)))
     }
 }
 
@@ -158,7 +158,7 @@ fn is_collective(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether a sharding or its Shardy form splits the value; `{replicated}` and the like do not.
+/// Whether a sharding or its Shardy form divides the value; `{replicated}` and the like do not.
 fn is_split(module: &Module, row: Row) -> bool {
     let splits = |value: &[u8]| {
         memmem::find(value, b"devices=").is_some() || memmem::find(value, b"{'").is_some()

@@ -1,8 +1,8 @@
 //! Where a module or a computation ends, judged by its lines.
 //!
 //! Bodies end at a line that begins with `}` and is indented no further than the line that opened
-//! them. Quotes are only counted while that is enough to know that the line is not inside a
-//! string, and followed one by one where it is not.
+//! them. Quotes are only counted while their number shows that the line is outside strings, and
+//! matched one by one otherwise.
 
 use super::{is_identifier_byte, is_identifier_start};
 use memchr::{memchr, memchr_iter, memchr2, memchr3, memmem};
@@ -14,7 +14,8 @@ pub(super) struct Blocks {
     pub(super) end: usize,
     /// How many computations were seen.
     pub(super) count: usize,
-    /// Whether something that is not part of it follows, so that more text would not change it.
+    /// Whether text that is not part of the module follows, so that more text would not change the
+    /// end.
     pub(super) followed: bool,
 }
 
@@ -75,7 +76,7 @@ pub(super) fn module(text: &[u8], start: usize, budget: &mut usize) -> Blocks {
     let limit = if *budget > 0 { text.len() } else { start + line(text, start).len() };
     let text_or_line = text.get(..limit).unwrap_or(text);
     let long = header(text_or_line, start, true);
-    // A string that never closes: its line is damaged, the rest need not be.
+    // An unclosed string: its line is damaged, the rest need not be.
     let damaged = long.is_none();
     let (end, body) = long.or_else(|| header(text_or_line, start, false)).unwrap_or((limit, limit));
     *budget = budget.saturating_sub(if damaged { text.len() - start } else { body - start });
@@ -238,7 +239,7 @@ pub(crate) fn is_computation(line: &[u8]) -> bool {
 }
 
 /// Whether `line` defines an instruction: `name = shape ...`. Names without `%` need a shape, or
-/// any assignment of any language would do.
+/// an assignment in any language would match.
 pub(crate) fn is_instruction(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let line = match line.strip_prefix(b"ROOT") {
@@ -291,7 +292,7 @@ pub(super) fn is_headerless_computation(text: &[u8], at: usize) -> bool {
             None => return false,
         }
     };
-    // Not far: a comment that never closes must not be read once per line.
+    // Bounded: an unclosed comment must not be read once per line.
     let near = text.get(..body.saturating_add(4096).min(text.len())).unwrap_or(text);
     is_instruction(line(near, skip_blank(near, body)))
 }
@@ -306,10 +307,10 @@ fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
         return Some(with_attributes(text, end, limit));
     }
     let mut strings = Strings { at: start, odd: false };
-    // Where brackets say that the body ends, once lines alone do not.
+    // The end of the body by brackets, found once lines alone do not tell.
     let mut balanced = None;
     let mut at = first_line;
-    // The usual case needs no look at each line.
+    // In the usual case, without indentation, not every line is inspected.
     let pattern: &[u8] = if indentation == 0 { b"\n}" } else { b"\n" };
     let finder = memmem::Finder::new(pattern);
     while let Some(skip) = text.get(at..limit).and_then(|rest| finder.find(rest)) {
@@ -336,9 +337,9 @@ fn computation_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
     balanced_end(text, start, limit).map(|end| with_attributes(text, end, limit))
 }
 
-/// Whether what follows a closing brace belongs to the instruction that it stands in: the rest of a
-/// value, another attribute, another instruction, or the brace of the body. No computation ends
-/// before these, but damaged text may look so.
+/// Whether the text after a closing brace shows that the computation goes on: the rest of a value,
+/// another attribute, another instruction, or the brace of the body. No computation ends before
+/// these, but damaged text may look as if it did.
 fn is_inside_instruction(text: &[u8], after: usize, limit: usize) -> bool {
     let near = text.get(..after.saturating_add(4096).min(limit)).unwrap_or_default();
     let rest = line(near, after).trim_ascii();
@@ -353,7 +354,7 @@ fn is_inside_instruction(text: &[u8], after: usize, limit: usize) -> bool {
 }
 
 /// Whether a dictionary goes on after a closing brace: another key, or another brace. A
-/// backend_config may span lines whose braces stand where a computation's would.
+/// backend_config may span lines whose braces are placed like those of a computation.
 fn is_inside_dictionary(text: &[u8], after: usize) -> bool {
     let rest = text.get(after..).unwrap_or_default();
     match rest.strip_prefix(b",") {
@@ -382,7 +383,7 @@ fn balanced_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
     let mut at = start;
     let mut depth = 0usize;
     // A signature and its layouts come before the body's brace: braces that open directly after
-    // a bracket or a digit are layouts.
+    // `]` or `)` are layouts.
     let mut body = false;
     loop {
         at += memchr3(b'{', b'}', b'"', text.get(at..limit)?)?;
@@ -405,9 +406,9 @@ fn balanced_end(text: &[u8], start: usize, limit: usize) -> Option<usize> {
     }
 }
 
-/// Whether a place is inside a string.
+/// Tracks whether a place is inside a string.
 struct Strings {
-    /// Up to here every string is closed, or (once `odd`) this is where the exact reader stands.
+    /// Every string before this place is closed, or (once `odd`) the exact reader's position.
     at: usize,
     odd: bool,
 }
@@ -432,7 +433,7 @@ impl Strings {
             };
             match closing_quote(text, self.at + skip, limit, false) {
                 Some(end) => self.at = end,
-                // Nothing closes it: no quote from here on means anything.
+                // The string never closes: quotes from here on are ignored.
                 None => {
                     self.at = limit;
                     return true;

@@ -1,7 +1,7 @@
 //! A byte cursor over HLO text: whitespace, comments, identifiers, strings and balanced runs.
 //!
-//! The tolerant reader of everything that is not on the line-based fast path, and of attribute
-//! values. Positions are offsets into the slice the cursor was made with.
+//! The tolerant reader of attribute values and of everything outside the line-based fast path.
+//! Positions are offsets into the slice the cursor was made with.
 
 use super::Span;
 use crate::error::{ErrorKind, ParseError, Result};
@@ -33,7 +33,7 @@ const CLASS: [u8; 256] = {
     table
 };
 
-/// Whether `byte` may stand inside an identifier: `[A-Za-z0-9_.-]`.
+/// Whether `byte` may be part of an identifier: `[A-Za-z0-9_.-]`.
 #[inline]
 pub fn is_identifier_byte(byte: u8) -> bool {
     CLASS[byte as usize] & IDENTIFIER != 0
@@ -80,7 +80,7 @@ impl Stack {
     }
 }
 
-/// A position in a text, with the readers everything above is made of.
+/// A position in a text, with the basic readers that all others build on.
 #[derive(Clone, Copy)]
 pub struct Cursor<'a> {
     text: &'a [u8],
@@ -212,7 +212,7 @@ impl<'a> Cursor<'a> {
             _ => Err(ParseError::new(
                 ErrorKind::UnexpectedCharacter,
                 Span::new(start, start + 1),
-                "a single '/' starts no comment",
+                "a single '/' does not start a comment",
             )),
         }
     }
@@ -236,7 +236,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Demands `byte` (after whitespace).
+    /// Takes `byte` (after whitespace), or returns an error.
     #[inline]
     pub fn expect(&mut self, byte: u8, after: &str) -> Result<()> {
         if self.eat(byte)? {
@@ -365,7 +365,7 @@ impl<'a> Cursor<'a> {
         ParseError::new(
             ErrorKind::MismatchedBracket,
             Span::new(self.position, self.position + 1),
-            format!("'{}' does not close what is open here", close as char),
+            format!("'{}' does not match the open bracket", close as char),
         )
     }
 

@@ -1,14 +1,14 @@
 //! Compressed input: gzip, xz and zstd, recognised by their first bytes, never by a file name.
 //!
-//! The output is bounded: it grows by what really comes out, and sizes that the input declares
-//! are not believed. The decoders' own windows are bounded as well.
+//! The output is bounded: it grows with the bytes actually decompressed, and sizes that the input
+//! declares are not trusted. The decoders' own windows are bounded as well.
 
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::Span;
 use std::io::{self, Read};
 
-/// What may come out when nobody says otherwise. A few kilobytes can be made to expand to any
-/// size, so there is always a limit.
+/// Default limit on the decompressed size. A few kilobytes can be made to expand to any size, so
+/// there is always a limit.
 pub const DEFAULT_MAX_BYTES: u64 = 1 << 30;
 
 /// Memory that an xz decoder may take for its dictionary (`xz -9` needs 64 MiB).
@@ -44,7 +44,7 @@ impl Compression {
         }
     }
 
-    /// What people call it.
+    /// The name of the format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -54,8 +54,8 @@ impl Compression {
     }
 }
 
-/// The decompressed `bytes`, or None if they are not compressed. At most `max_bytes` come out
-/// ([`DEFAULT_MAX_BYTES`] if None); more is an error.
+/// The decompressed `bytes`, or None if they are not compressed. More than `max_bytes` of output
+/// ([`DEFAULT_MAX_BYTES`] if None) is an error.
 pub fn decompress(bytes: &[u8], max_bytes: Option<u64>) -> Result<Option<Vec<u8>>> {
     let Some(format) = Compression::of(bytes) else { return Ok(None) };
     let limit = max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
@@ -64,7 +64,7 @@ pub fn decompress(bytes: &[u8], max_bytes: Option<u64>) -> Result<Option<Vec<u8>
     output.map(Some).map_err(|stop| explain(format, limit, stop))
 }
 
-/// The first `most` bytes of what `bytes`, the beginning of compressed input, hold; fewer if they
+/// The first `most` decompressed bytes of `bytes`, the beginning of compressed input; fewer if they
 /// cannot be decompressed that far.
 pub fn decompress_head(bytes: &[u8], most: usize) -> Vec<u8> {
     let mut head = Vec::with_capacity(most);
@@ -99,15 +99,15 @@ fn decoder(format: Compression, bytes: &[u8]) -> io::Result<Box<dyn Read + '_>> 
 }
 
 enum Stop {
-    /// The decoder refuses the input.
+    /// The decoder rejects the input.
     Broken(io::Error),
-    /// More than the limit comes out.
+    /// The output exceeds the limit.
     Limit,
     /// The system has no more memory.
     Memory,
 }
 
-/// Reads to the end, at most `limit` bytes. The buffer doubles with what has really come out and
+/// Reads to the end, at most `limit` bytes. The buffer doubles with the bytes actually read and
 /// never grows beyond the limit (plus the one byte that shows there is more).
 fn drain(mut decoder: impl Read, limit: u64) -> std::result::Result<Vec<u8>, Stop> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX - 1).min(usize::MAX - 1);

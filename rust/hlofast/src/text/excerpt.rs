@@ -1,4 +1,4 @@
-//! From byte offsets to what people read: lines, columns and windowed excerpts.
+//! From byte offsets to lines, columns and windowed excerpts for people.
 //!
 //! Nothing here runs until someone looks at an error. Columns count characters from 1, as
 //! editors do (bytes that are not UTF-8 count one each, unless they look like the rest of a
@@ -32,7 +32,7 @@ pub struct ErrorPlace {
     pub offset: usize,
     /// Byte offset of the end.
     pub end_offset: usize,
-    /// The line round the place with carets below it; empty if the error has no place.
+    /// The line around the place with carets below it; empty if the error has no place.
     pub excerpt: String,
 }
 
@@ -42,11 +42,11 @@ impl ErrorPlace {
         Self::with_index(source, &index_for(source.bytes(), error), error)
     }
 
-    /// The same with an index at hand, for many errors in one text.
+    /// As `new`, with an existing index, for many errors in one text.
     pub fn with_index(source: &Source, index: &LineIndex, error: &ParseError) -> Self {
         let text = source.bytes();
         let span = within(text, error.span());
-        // Bytes of a protobuf are on no line.
+        // Bytes of a protobuf have no line.
         let place = |at: u32| match error.kind() {
             ErrorKind::InvalidProto => (1, 1),
             _ => index.place(text, at as usize),
@@ -71,7 +71,7 @@ impl ErrorPlace {
     }
 }
 
-/// The lines up to those that `error` speaks of. Lines may be as short as two bytes: an index of a
+/// An index of the lines up to those of `error`. Lines may be as short as two bytes: an index of a
 /// whole text can be larger than the text.
 fn index_for(text: &[u8], error: &ParseError) -> LineIndex {
     if is_about_everything(error) {
@@ -134,7 +134,7 @@ fn is_about_everything(error: &ParseError) -> bool {
     error.kind() == InvalidProto || error.span() == Span::EMPTY && kinds.contains(&error.kind())
 }
 
-/// `span` cut to the text (a decoder may speak of bytes that a rewrite added after it).
+/// `span` clamped to the text (a decoder may point at bytes that a rewrite added after it).
 fn within(text: &[u8], span: Span) -> Span {
     let start = (span.start as usize).min(text.len());
     Span::new(start, (span.end as usize).clamp(start, text.len()))
@@ -168,7 +168,7 @@ impl Style {
     }
 }
 
-/// The line of `span` with carets below it, cut to a window round the first caret.
+/// The line of `span` with carets below it, cut to a window around the first caret.
 fn excerpt(
     text: &[u8],
     index: &LineIndex,
@@ -191,8 +191,8 @@ fn excerpt(
     let whole = from == line.start && to == line.end && widths.iter().sum::<usize>() <= WINDOW;
     let (mut first, mut last) = (0, cells.len());
     if !whole {
-        // Grow to the left by the share that belongs there, then to the right, and give what the
-        // right does not need back to the left.
+        // Grow to the left by its share, then to the right, and give the left the space that the
+        // right does not need.
         let mut used = 0;
         first = caret.min(cells.len());
         while first > 0 && used + widths[first - 1] <= BEFORE {
@@ -261,7 +261,7 @@ fn cells(line: &[u8]) -> Vec<Cell> {
     cells
 }
 
-/// A character so that it can neither move the cursor nor reorder the line.
+/// A character, escaped if it could move the cursor or reorder the line.
 fn show(character: char) -> String {
     match character {
         '\t' => TAB.to_string(),
@@ -276,7 +276,7 @@ fn show(character: char) -> String {
     }
 }
 
-/// A message of one line, whatever parts of the input it quotes.
+/// `message` on one line, whatever parts of the input it quotes.
 fn clean(message: &str) -> String {
     message.chars().map(show).collect()
 }

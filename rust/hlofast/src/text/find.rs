@@ -1,9 +1,9 @@
 //! Modules embedded in other text: pages, logs with line prefixes, framed standard output,
 //! several modules in one file, and text without a module header.
 //!
-//! This looks at the shape of lines only; whether a module is right is for the parser to say. A
-//! damaged module is therefore found too. Every input costs a bounded number of passes: what may
-//! be read twice (a header with a string over several lines, a cleaned copy) draws on a budget.
+//! The search looks only at the shape of lines and leaves validity to the parser, so damaged
+//! modules are found too. Every input costs a bounded number of passes: text that is read twice (a
+//! header with a string over several lines, a cleaned copy) draws on a budget.
 
 use super::block::{self, Blocks};
 use super::prefix::Prefix;
@@ -28,8 +28,7 @@ pub struct Found {
     pub lines_before: u64,
     /// The file name that a dump to standard output announces it with.
     pub label: Option<Range<usize>>,
-    /// A copy without what stood before or inside its lines (log prefixes, HTML entities), if
-    /// there was any.
+    /// A copy without the log prefixes or HTML entities of the original, if it had any.
     pub cleaned: Option<Cleaned>,
 }
 
@@ -42,8 +41,8 @@ pub struct Cleaned {
     pub lines: Vec<LineOrigin>,
 }
 
-/// Finds every module in `text`, in order. If there is no module header, the computations of a
-/// headerless module or a single instruction are looked for instead.
+/// Finds every module in `text`, in order. Without any module header, finds the computations of a
+/// headerless module or a single instruction instead.
 pub fn find_modules(text: &[u8]) -> Vec<Found> {
     let mut search = Search { text, found: Vec::new(), counted: (0, 0), budget: 0 };
     search.budget = text.len().saturating_mul(4).saturating_add(1 << 20);
@@ -160,8 +159,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether one of the lines after the one of `hit` has `prefix` too. Lines of other threads may
-    /// come first.
+    /// Whether a line soon after that of `hit` has `prefix` too. Lines of other threads may come
+    /// first.
     fn repeats(&self, prefix: &Prefix, hit: usize) -> bool {
         let mut at = hit;
         for _ in 0..8 {
@@ -223,7 +222,7 @@ impl<'a> Search<'a> {
 }
 
 /// The lines of `start..end` without `prefix`. Lines of other logs in between become empty, so
-/// that line numbers stay true.
+/// that line numbers stay correct.
 fn clean(prefix: &Prefix, text: &[u8], start: usize, end: usize) -> Cleaned {
     let mut cleaned = Cleaned { text: Vec::with_capacity(end - start), lines: Vec::new() };
     let mut at = start;
@@ -250,7 +249,7 @@ fn clean(prefix: &Prefix, text: &[u8], start: usize, end: usize) -> Cleaned {
     cleaned
 }
 
-/// A module copied from the source of a page: arrows are `-&gt;` and never `->`.
+/// Replaces the HTML entities of a module copied from page source, whose arrows are all `-&gt;`.
 fn unescape(text: &[u8], offset: usize) -> Option<Cleaned> {
     memmem::find(text, b"-&gt;")?;
     if memmem::find(text, b"->").is_some() {

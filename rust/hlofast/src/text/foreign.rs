@@ -48,7 +48,7 @@ fn recognise(bytes: &[u8]) -> (ErrorKind, &'static str, &'static str) {
     let packed: [&[u8]; 6] =
         [b"PK\x03\x04", b"BZh", b"\x04\x22\x4d\x18", b"7z\xbc\xaf", b"\x1f\x9d", b"\x5d\0\0"];
     if packed.iter().any(|magic| head.starts_with(magic)) {
-        return (NotHlo, "this is an archive or a compression that is not supported", UNPACK);
+        return (NotHlo, "this is an archive or an unsupported compression format", UNPACK);
     }
     if head.get(257..262) == Some(b"ustar") {
         return (NotHlo, "this is a tar archive", "unpack it and give the files");

@@ -1,4 +1,4 @@
-//! Lines and columns of byte offsets, computed when someone asks for them.
+//! Lines and columns of byte offsets, computed on demand.
 
 use std::ops::Range;
 

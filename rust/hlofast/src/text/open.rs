@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// How to open input.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions<'a> {
-    /// What to call it in messages.
+    /// The name of the input in messages.
     pub path: Option<&'a str>,
-    /// How many bytes may come out of compressed input ([`super::DEFAULT_MAX_BYTES`] if None).
+    /// Limit on the decompressed size in bytes ([`super::DEFAULT_MAX_BYTES`] if None).
     pub max_bytes: Option<u64>,
 }
 
@@ -25,8 +25,8 @@ pub struct FoundModule {
     pub label: Option<Box<str>>,
 }
 
-/// The text of `bytes`: decompressed if need be, without byte order mark. An error if it cannot be
-/// text.
+/// The text of `bytes`, decompressed if compressed and without byte order mark; an error if it
+/// cannot be text.
 pub fn unpack(bytes: SharedBytes, options: &OpenOptions<'_>) -> Result<Source> {
     let output = decompress((*bytes).as_ref(), options.max_bytes)?;
     let source = match output {
@@ -62,7 +62,7 @@ pub fn modules(source: &Source) -> Result<Vec<FoundModule>> {
     Ok(modules.collect())
 }
 
-/// `span` with the line break behind it: it ends the module's last line.
+/// `span` extended by the line break after it, which ends the module's last line.
 fn with_line_break(text: &[u8], span: Range<usize>) -> Range<usize> {
     let behind = text.get(span.end..).unwrap_or_default();
     let breaks: [&[u8]; 2] = [b"\n", b"\r\n"];
@@ -77,9 +77,8 @@ pub fn open(bytes: SharedBytes, options: &OpenOptions<'_>) -> Result<Vec<FoundMo
 
 /// Reads the one module of `source` with `read`, which must fail on text after a module.
 ///
-/// Text that begins with a module is given to `read` as it is, so that the usual file is not
-/// searched at all; only if that fails are the modules looked for. An error carries the text that
-/// its span refers to.
+/// Text that begins with a module goes to `read` as it is, so that the usual file is not searched;
+/// modules are searched for only if that fails. An error carries the text that its span refers to.
 pub fn read_one<T>(
     source: &Source,
     mut read: impl FnMut(Source) -> Result<T>,
@@ -96,7 +95,7 @@ pub fn read_one<T>(
     let [module] = found.as_slice() else { return Err(whole(several(&found))) };
     let text = module.source.bytes();
     match first {
-        // Nothing but blanks around it: the first answer stands.
+        // Only blanks surround the module: the first error stands.
         Some(error) if text.trim_ascii().len() == source.bytes().trim_ascii().len() => {
             Err(whole(error))
         }

@@ -1,15 +1,16 @@
-//! Where the parts of instructions stand in a text, known to whoever wrote it: what needs no search.
+//! Positions of the parts of instructions, recorded by the writer of a text so that its reader need
+//! not search for them.
 
 use super::Span;
 
-/// The lines of a text that are instructions in the printed form, in their order. Lines may be
-/// missing; those that have control predecessors are.
+/// The lines of a text that are instructions in the printed form, in text order. Lines may be
+/// missing; lines with control predecessors always are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outline {
     pub lines: Vec<OutlinedLine>,
-    /// Their operands, as numbers of lines counted from the first of the computation.
+    /// The operands of the lines, as line numbers counted from the computation's first line.
     pub operands: Vec<u32>,
-    /// The computations that they call.
+    /// The computations that the lines call.
     pub calls: Vec<OutlinedCall>,
     /// The headers of computations.
     pub headers: Vec<OutlinedHeader>,
@@ -18,12 +19,12 @@ pub(crate) struct Outline {
 /// `ENTRY %name (a: shape) -> shape {`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutlinedHeader {
-    /// From its beginning to behind the brace.
+    /// From the start of the line to just after the brace.
     pub whole: Span,
     pub name: Span,
     /// The parentheses, and what follows them.
     pub signature: Span,
-    /// Where the shape of the result begins, which ends with the signature.
+    /// Where the result shape begins; it ends with the signature.
     pub result: u32,
     /// As in `OutlinedLine`.
     pub shape: u32,
@@ -32,14 +33,14 @@ pub(crate) struct OutlinedHeader {
 /// `ROOT %name = shape opcode(operands), key=value, metadata={...}`; all are offsets in the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutlinedLine {
-    /// Where it begins, behind the indentation of two spaces.
+    /// Where the line begins, after the indentation of two spaces.
     pub start: u32,
-    /// Its number, counted from the first line of the computation.
+    /// The line's number, counted from the first line of the computation.
     pub row: u32,
-    /// Where its name begins and ends.
+    /// Where the name begins and ends.
     pub name: u32,
     pub name_end: u32,
-    /// Where the shape ends, which begins behind ` = `.
+    /// Where the shape ends; it begins after ` = `.
     pub shape_end: u32,
     /// A number that shapes share only if they are spelled alike.
     pub shape: u32,
@@ -50,9 +51,9 @@ pub(crate) struct OutlinedLine {
     pub metadata: u32,
     /// The newline.
     pub end: u32,
-    /// Where its operands end in `Outline::operands`; they begin where those before end.
+    /// Where its operands end in `Outline::operands`; they begin where the previous line's end.
     pub operands_end: u32,
-    /// The same in `Outline::calls`.
+    /// Where its calls end in `Outline::calls`.
     pub calls_end: u32,
 }
 

@@ -1,5 +1,5 @@
-//! What log writers put before a line. The prefix of a module's first line is the example; the
-//! other lines have the same letters and signs with other numbers in them.
+//! Prefixes that log writers put before lines. The prefix of a module's first line is the example;
+//! other lines have the same letters and punctuation with other numbers.
 
 /// The form of a prefix.
 pub(super) struct Prefix {
@@ -13,7 +13,7 @@ enum Piece {
     Blanks,
     /// This byte.
     Byte(u8),
-    /// Blanks at the end: at most that many, since further ones are the line's own.
+    /// Blanks at the end: at most that many, since further ones belong to the line itself.
     Last(usize),
 }
 
@@ -21,7 +21,7 @@ impl Prefix {
     /// The form of `example`, or None if nothing in it looks like a prefix.
     pub(super) fn of(example: &[u8]) -> Option<Self> {
         let body = example.trim_ascii_end();
-        // Everything log writers and terminals put last; a word before it is prose.
+        // The characters that log writers and terminals put last; other text is prose.
         if !matches!(body.last()?, b']' | b':' | b'|' | b'>' | b')' | b'-' | b'F' | b'Z' | b'm') {
             return None;
         }
@@ -38,7 +38,7 @@ impl Prefix {
                 pieces.push(Piece::Blanks);
                 blanks
             } else {
-                // A word without digits goes byte by byte, or `file.cc` would fit `other.cc`.
+                // A word without digits matches byte by byte, or `file.cc` would fit `other.cc`.
                 let count = length.max(1);
                 pieces.extend(rest.iter().take(count).map(|&byte| Piece::Byte(byte)));
                 count

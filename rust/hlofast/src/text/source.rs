@@ -16,19 +16,19 @@ pub struct Source {
     path: Option<Arc<str>>,
     lines_before: u64,
     origin: Option<Arc<Origin>>,
-    /// That the text stands for a protobuf, and what came with it.
+    /// Set if the text was translated from a protobuf: what the protobuf held besides the module.
     proto: Option<Arc<FromProto>>,
 }
 
-/// What a protobuf holds beside a module.
+/// What a protobuf holds besides a module.
 #[derive(Debug, Default)]
 struct FromProto {
     buffer_assignment: Option<Vec<u8>>,
-    /// Where the parts of its lines are, for who reads it first.
+    /// Positions of the parts of the text's lines; the first reader takes them.
     outline: Mutex<Option<Outline>>,
 }
 
-/// Where a cleaned copy comes from: log prefixes were cut off, line by line.
+/// Where a cleaned copy comes from: log prefixes were removed, line by line.
 #[derive(Debug)]
 struct Origin {
     /// One entry per line of the copy.
@@ -40,9 +40,9 @@ struct Origin {
 pub struct LineOrigin {
     /// Where the line begins in the copy.
     pub start: u32,
-    /// Where what is kept of it begins in the file.
+    /// Where the kept part of the line begins in the file.
     pub offset: usize,
-    /// Characters cut off before it.
+    /// Characters removed before the kept part.
     pub removed: u32,
 }
 
@@ -73,7 +73,7 @@ impl Source {
         Self { start, end, lines_before: self.lines_before + lines, ..self.clone() }
     }
 
-    /// Whether nothing but a byte order mark stands before it.
+    /// Whether only a byte order mark precedes the text.
     pub fn follows_mark(&self) -> bool {
         let before = (*self.bytes).as_ref().get(..self.start);
         self.origin.is_none() && before == Some(b"\xef\xbb\xbf")
@@ -94,8 +94,8 @@ impl Source {
         }
     }
 
-    /// The text that stands for this source, a protobuf, and XLA's account of its buffers that
-    /// came with it, as the file `-buffer-assignment.txt` has it; with the outline of the text.
+    /// The text translated from this source, a protobuf, with the outline of the text and XLA's
+    /// buffer assignment, if the protobuf has one, in the form of `-buffer-assignment.txt`.
     #[must_use]
     pub(crate) fn translated(
         &self,
@@ -111,7 +111,7 @@ impl Source {
         }
     }
 
-    /// The outline of the whole text, the first time it is asked for.
+    /// Takes the outline of the whole text; None from the second call on.
     pub(crate) fn take_outline(&self) -> Option<Outline> {
         if self.start != 0 || self.end != (*self.bytes).as_ref().len() {
             return None;
@@ -119,12 +119,12 @@ impl Source {
         self.proto.as_ref()?.outline.lock().ok()?.take()
     }
 
-    /// Whether the text stands for a protobuf: its lines are not those of a file.
+    /// Whether the text was translated from a protobuf, so that its lines are not lines of a file.
     pub fn is_translated(&self) -> bool {
         self.proto.is_some()
     }
 
-    /// XLA's account of buffers that came with a protobuf.
+    /// XLA's buffer assignment that came with a protobuf.
     pub fn buffer_assignment(&self) -> Option<&[u8]> {
         self.proto.as_ref()?.buffer_assignment.as_deref()
     }
@@ -135,7 +135,7 @@ impl Source {
         (*self.bytes).as_ref().get(self.start..self.end).unwrap_or_default()
     }
 
-    /// What to call it in messages.
+    /// The name used in messages.
     pub fn path(&self) -> Option<&str> {
         self.path.as_deref()
     }
@@ -170,7 +170,7 @@ impl Source {
     }
 
     /// Where each line of this text comes from, as `cleaned_part` takes it; one entry for a text
-    /// that stands in its file as it is.
+    /// that is in its file unchanged.
     pub fn line_origins(&self) -> Vec<LineOrigin> {
         let Some(origin) = &self.origin else {
             return vec![LineOrigin { start: 0, offset: self.start, removed: 0 }];

@@ -1,6 +1,6 @@
-//! What is known about attributes: how values are written, which opcodes take them and which field
-//! of a protobuf has them. All of it stands in `table.rs`; decoding, strict checks, and reading
-//! and writing of protobufs follow from there.
+//! Attributes: how values are written, which opcodes take them, and which protobuf field holds
+//! them. `table.rs` states all of it; decoding, strict checks, and reading and writing protobufs
+//! derive from that table.
 
 mod table;
 mod words;
@@ -10,7 +10,7 @@ pub(crate) use table::HEADER;
 use table::LINES;
 pub(crate) use words::{PRECISIONS, Words};
 
-/// How a value is written.
+/// The grammar of an attribute's value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Grammar {
     Boolean,
@@ -47,7 +47,7 @@ pub(crate) enum Grammar {
     Word(&'static Words),
 }
 
-/// How a value of a header is written.
+/// The grammar of a header attribute's value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HeaderGrammar {
     Boolean,
@@ -62,45 +62,45 @@ pub(crate) enum HeaderGrammar {
     Debug,
 }
 
-/// What an attribute is for some opcodes.
+/// One attribute, for a set of opcodes.
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
     pub(crate) id: Key,
     pub(crate) key: &'static str,
     pub(crate) grammar: Grammar,
-    /// Opcodes with which XLA's parser demands it.
+    /// Opcodes for which XLA's parser requires the attribute.
     needed: &'static [Opcode],
-    /// Those with which it takes it; all of them for the attributes of every opcode.
+    /// Opcodes for which XLA's parser accepts it; every opcode for common attributes.
     taken: &'static [Opcode],
-    /// Those with which only XLA newer than jaxlib 0.10.2 takes it.
+    /// Opcodes for which only XLA newer than jaxlib 0.10.2 accepts it.
     newer: &'static [Opcode],
-    /// Those that have it in protobufs and in earlier texts only.
+    /// Opcodes that have it only in protobufs and older texts.
     also: &'static [Opcode],
     pub(crate) field: Field,
 }
 
-/// Where `HloInstructionProto` has an attribute.
+/// The field of `HloInstructionProto` that holds an attribute.
 #[derive(Clone, Copy)]
 pub(crate) struct Field {
-    /// The messages around the field, 0 for none: `[90, 1]` for a field of the message in field 1
-    /// of that in field 90.
+    /// The enclosing messages, 0 for none: `[90, 1]` for a field of the message in field 1 of the
+    /// message in field 90.
     pub(crate) path: [u8; 2],
-    /// Its number, 0 if there is none.
+    /// The field's number, 0 for no field.
     pub(crate) number: u8,
-    /// A second field that belongs to it, or 0.
+    /// A second field of the same attribute, or 0.
     pub(crate) with: u8,
     pub(crate) form: Form,
-    /// Whether text says it even if the field is not there.
+    /// Whether text has the attribute even if the field is absent.
     pub(crate) is_always_printed: bool,
-    /// What text means that does not say it.
+    /// The value that text without the attribute implies.
     pub(crate) absent: i64,
-    /// Whether text that protobufs become has another attribute for it.
+    /// Whether the field is only written: text made from protobufs uses another attribute for it.
     pub(crate) is_only_written: bool,
-    /// What is lost on the way to a protobuf, if something is.
+    /// What a conversion to a protobuf loses, if anything.
     pub(crate) loses: Option<&'static str>,
 }
 
-/// The form of a field where the grammar does not tell it.
+/// The form of a field where the grammar does not determine it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Integers and flags as varints, lists packed, words by their numbers, strings as bytes.
@@ -109,13 +109,13 @@ pub(crate) enum Form {
     OneOfList,
     /// An integer of 32 bits.
     Small,
-    /// An integer that may be 0 and there.
+    /// An integer for which 0 differs from absent.
     Presence,
     /// A flag: 0 if unknown, 1 if true, 2 if false.
     ThreeValued,
     /// A word as a string.
     Spelled,
-    /// The name of a thread, which text has if it is not `main`.
+    /// The name of a thread, which text omits if it is `main`.
     Thread,
 }
 
@@ -134,13 +134,13 @@ const fn at(number: u8) -> Field {
     Field { number, ..NO_FIELD }
 }
 
-/// No field, and nothing else from which it follows.
+/// No field, and no way to derive the value: a protobuf loses `what`.
 const fn lost(what: &'static str) -> Field {
     NO_FIELD.losing(what)
 }
 
 impl Field {
-    /// A field of the message in this one.
+    /// Field `number` of the message in this field.
     const fn part(self, number: u8) -> Field {
         let path = if self.path[0] == 0 { [self.number, 0] } else { [self.path[0], self.number] };
         Field { path, number, ..self }
@@ -194,7 +194,7 @@ impl Field {
         self.form(Form::Thread)
     }
 
-    /// Its fields of `HloInstructionProto`.
+    /// The outermost fields of `HloInstructionProto` that it uses, as bits.
     const fn outer(self) -> u128 {
         let first = if self.path[0] == 0 { self.number } else { self.path[0] };
         (1 << first | 1 << self.with) & !1
@@ -221,11 +221,11 @@ impl Use {
     }
 }
 
-/// One attribute, whatever the opcode: the number of its key.
+/// The number of an attribute's key, the same for every opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u8);
 
-/// A set of attributes.
+/// A set of attributes, one bit per key.
 pub(crate) type Set = u128;
 
 const fn is_same(a: &[u8], b: &[u8]) -> bool {
@@ -259,19 +259,19 @@ const NUMBERED: ([Use; LINES.len()], [u8; LINES.len()], usize) = {
 
 static TABLE: [Use; LINES.len()] = NUMBERED.0;
 
-/// How many attributes there are; a set has a bit for each.
+/// The number of attributes; a set has a bit for each.
 const COUNT: usize = NUMBERED.2;
 const _: () = assert!(COUNT <= 128 && LINES.len() < NONE as usize);
 
 const NONE: u8 = 255;
 
-/// What is asked often about an attribute.
+/// Frequently used facts about an attribute.
 struct Facts {
     key: &'static str,
     /// First and last eight bytes and length of the key.
     word: (u64, u64, usize),
     grammar: Grammar,
-    /// Whether the opcode does not change the grammar.
+    /// Whether the grammar is the same for every opcode.
     is_uniform: bool,
 }
 
@@ -300,7 +300,7 @@ static FACTS: [Facts; COUNT] = {
     facts
 };
 
-/// Whether two grammars are the same for certain.
+/// Whether two grammars are known to be the same; false for equal ones that are not listed.
 const fn is_alike(a: Grammar, b: Grammar) -> bool {
     use Grammar::*;
     matches!(
@@ -331,7 +331,7 @@ static SLOT_KEYS: [u8; SLOTS] = {
     table
 };
 
-/// What is known about the attributes of an opcode, those of every opcode apart.
+/// The attributes of one opcode, without those common to all opcodes.
 #[derive(Clone, Copy)]
 struct OfOpcode {
     lines: [u8; MOST],
@@ -343,7 +343,7 @@ struct OfOpcode {
     newer: Set,
 }
 
-/// Attributes that one opcode has at most.
+/// The most attributes that one opcode has.
 const MOST: usize = 20;
 
 static OPCODES: [OfOpcode; Opcode::ALL.len()] = {
@@ -414,7 +414,7 @@ pub(crate) const REPEATED: u128 = {
     set
 };
 
-/// The first line of the table with `key`, which must be there: others do not compile.
+/// The first line of the table with `key`; an unknown key does not compile.
 const fn first_line(key: &str) -> &'static Use {
     let mut line = 0;
     while !is_same(TABLE[line].key.as_bytes(), key.as_bytes()) {
@@ -435,7 +435,7 @@ pub(crate) const fn second_field_of(key: &str) -> u32 {
 
 /// The attributes that protobufs have for every opcode.
 pub(crate) fn common() -> impl Iterator<Item = &'static Use> {
-    /// Their lines, and how many there are.
+    /// The lines of these attributes, and their number.
     static LINES: ([u8; MOST], usize) = {
         let (mut lines, mut count, mut line) = ([NONE; MOST], 0, 0);
         while line < TABLE.len() {
@@ -458,19 +458,19 @@ pub(crate) fn uses(opcode: Opcode) -> impl ExactSizeIterator<Item = &'static Use
     entry.lines[..entry.count as usize].iter().map(|line| &TABLE[*line as usize])
 }
 
-/// The fields of `HloInstructionProto` that say something about `opcode`.
+/// The fields of `HloInstructionProto` that hold attributes of `opcode`.
 #[inline]
 pub(crate) fn fields(opcode: Opcode) -> u128 {
     OPCODES[opcode as usize].fields
 }
 
-/// Whether text has attributes of `opcode` that a protobuf may leave out, being 0 or empty.
+/// Whether text has attributes of `opcode` that a protobuf leaves out if they are 0 or empty.
 #[inline]
 pub(crate) fn is_always_printed(opcode: Opcode) -> bool {
     OPCODES[opcode as usize].is_always_printed
 }
 
-/// The attributes that XLA's parser takes with `opcode`.
+/// The attributes that XLA's parser accepts for `opcode`.
 #[inline]
 pub(crate) fn taken(opcode: Opcode, newest: bool) -> Set {
     let entry = &OPCODES[opcode as usize];
@@ -478,22 +478,22 @@ pub(crate) fn taken(opcode: Opcode, newest: bool) -> Set {
     if newest { all | entry.newer } else { all }
 }
 
-/// The attributes that only XLA newer than jaxlib 0.10.2 takes with `opcode`.
+/// The attributes that only XLA newer than jaxlib 0.10.2 accepts for `opcode`.
 pub(crate) fn newer(opcode: Opcode) -> Set {
     OPCODES[opcode as usize].newer
 }
 
-/// The attributes that XLA's parser demands with `opcode`.
+/// The attributes that XLA's parser requires for `opcode`.
 #[inline]
 pub(crate) fn needed(opcode: Opcode) -> Set {
     OPCODES[opcode as usize].needed
 }
 
-/// Those of asynchronous starts themselves, not of what they wrap.
+/// The attributes of asynchronous starts themselves, not of the instructions they wrap.
 pub(crate) const ASYNCHRONOUS: Set = OPCODES[Opcode::AsyncStart as usize].taken;
 
 impl Key {
-    /// The attribute called `key`, which the table must have: others do not compile.
+    /// The attribute called `key`; an unknown key does not compile.
     pub(crate) const fn of(key: &str) -> Key {
         first_line(key).id
     }
@@ -501,7 +501,7 @@ impl Key {
     /// The attribute that HLO text calls `word`.
     #[inline]
     pub(crate) fn from_bytes(word: &[u8]) -> Option<Key> {
-        // The commonest.
+        // The most common key.
         if word == b"metadata" {
             return Some(const { Key::of("metadata") });
         }
@@ -522,23 +522,23 @@ impl Key {
         }
     }
 
-    /// The first of a set.
+    /// The first attribute of a set.
     pub(crate) fn first(set: Set) -> Option<Key> {
         (set != 0).then(|| Key(set.trailing_zeros() as u8))
     }
 
-    /// The word HLO text uses.
+    /// The attribute's name in HLO text.
     pub(crate) fn as_str(self) -> &'static str {
         FACTS.get(self.0 as usize).map_or("", |facts| facts.key)
     }
 
-    /// The set with only this one.
+    /// The set of only this attribute.
     #[inline]
     pub(crate) const fn only(self) -> Set {
         1 << self.0
     }
 
-    /// How its value is written with `opcode`.
+    /// The grammar of its value for `opcode`.
     #[inline]
     pub(crate) fn grammar(self, opcode: Opcode) -> Grammar {
         let facts = &FACTS[self.0 as usize];
@@ -565,7 +565,7 @@ mod tests {
         }
     }
 
-    /// Readers and writers of protobufs take the attributes of one message together, and each key
+    /// Protobuf readers and writers handle the attributes of one message together, and each key
     /// once.
     #[test]
     fn lines_of_an_opcode_go_together() {

@@ -1,5 +1,5 @@
-//! The table: every attribute of instructions, one line for each form of it, in the order in which
-//! XLA prints them; behind it those of headers. Nothing else lists attributes.
+//! The table of instruction attributes, one line per form, in the order in which XLA prints them;
+//! then the table of header attributes. Nothing else lists attributes.
 
 use super::Grammar::*;
 use super::words::*;
@@ -32,8 +32,8 @@ macro_rules! table {
 
 // "key": grammar, [opcodes that need it] [opcodes that take it], field of HloInstructionProto;
 //   `newer`: opcodes that take it only in XLA newer than jaxlib 0.10.2,
-//   `also`: opcodes that have it only in protobufs and in earlier texts; XLA's parser refuses it,
-//   `Unknown` there: printed of opcodes that are not known too, if the field is there.
+//   `also`: opcodes that have it only in protobufs and older texts; XLA's parser rejects it,
+//   `Unknown` among those: also printed for unknown opcodes, if the field is present.
 // `at(30).part(3)` is field 3 of the message in field 30.
 table! {
     "parameter_replication": Booleans, [] [*] also [Parameter], at(61);
@@ -85,22 +85,22 @@ table! {
     "sparsity_config": Sparsity, [] [Convolution], at(98);
     "padding_type": Word(&PADDING_TYPES), [] [CustomCall], at(75);
     "custom_call_target": Text, [CustomCall] [], at(28).always();
-    // Its flag, and the shapes.
+    // Field 56 is the flag, field 57 holds the shapes.
     "operand_layout_constraints": Shapes, [] [CustomCall], at(56).with(57);
     "custom_call_has_side_effect": Boolean, [] [CustomCall], at(65);
     "literal": Literal, [] [CustomCall], at(8);
 
-    // Before channels had one name, all-reduce had a field of its own.
+    // Field 45 is `all_reduce_id`, which all-reduce had before `channel_id`.
     "channel_id": Integer, [] [AllGather AllGatherStart AllReduce AllReduceStart AllToAll
         CollectiveBroadcast CollectivePermute CollectivePermuteStart RaggedAllToAll Recv RecvDone
         ReduceScatter Send SendDone] also [Unknown], at(26).with(45)
-        .losing("a channel_id below 1, which protobufs read as none");
-    // One of 49, 87, 92 and 93.
+        .losing("a channel_id below 1, which protobufs read as absent");
+    // The groups are in field 49, 87, 92 or 93, depending on their form.
     "replica_groups": Groups, [] [AllGather AllGatherStart AllReduce AllReduceStart AllToAll
         CollectiveBroadcast RaggedAllToAll ReduceScatter], at(87).always();
     "source_target_pairs": Pairs, [CollectivePermute CollectivePermuteStart] [], at(52).always();
     "slice_sizes": IntegerLists, [] [CollectivePermute CollectivePermuteStart],
-        at(20).losing("which of the slice_sizes belong together");
+        at(20).losing("the grouping of the slice_sizes");
     "constrain_layout": Boolean, [] [AllGather AllGatherStart AllReduce AllReduceStart AllToAll
         ReduceScatter] also [CollectiveBroadcast RaggedAllToAll], at(56);
     "has_dynamic_root": Boolean, [] [] newer [CollectiveBroadcast], at(100);
@@ -140,14 +140,14 @@ table! {
     "num_carries": Integer, [Scan] [], at(95).always();
     "is_reverse": Boolean, [] [Scan], at(94);
     "is_associative": Boolean, [] [Scan], at(96).three_valued();
-    // An older flag stands for the first prefetch.
+    // Field 73 is an older flag that stands for the first prefetch.
     "cross_program_prefetch_index": Int32, [] [CopyStart], at(80).with(73).presence();
     "result_accuracy": Accuracy, [] [Acos Acosh Asin Asinh Atanh Cbrt Cosh Cosine Erf Exponential
         ExponentialMinusOne Log LogPlusOne Logistic Rsqrt Sine Sinh Sqrt Tan Tanh] also [Unknown],
         at(91);
     "kind": Word(&FUSION_KINDS), [Fusion] [], at(11).spelled();
     "async_execution_thread": Text, [] [AsyncStart], at(79).thread();
-    // The thread is that of the start that their operands lead to.
+    // The thread is that of the start at the end of the operand chain.
     "async_execution_thread": Text, [] [AsyncDone AsyncUpdate], NO_FIELD;
     "output_to_operand_aliasing": Aliasing, [] [AsyncStart CustomCall Fusion] newer [AsyncUpdate]
         also [AsyncDone Call Unknown], at(74);
@@ -173,10 +173,10 @@ table! {
     "statistics": Statistics, [] [*], at(82);
     "origin": Origin, [] [*], at(88);
     "metadata": Metadata, [] [*], at(7);
-    // The payload is XLA's later form.
+    // Field 99, the payload, is XLA's later form.
     "backend_config": BackendConfig, [] [*], at(43).with(99);
 
-    // Of earlier texts, and of computations.
+    // Attributes of older texts and of computations.
     "is_cross_program_prefetch": Boolean, [] [] also [CopyStart], at(73).only_written();
     "all_reduce_id": Integer, [] [] also [AllReduce], at(45).only_written();
     "replica_group_ids": Integers, [] [], NO_FIELD;
@@ -186,8 +186,8 @@ table! {
     "execution_thread": Text, [] [], NO_FIELD;
 }
 
-/// Attributes of headers: how they are written, and whether only XLA newer than jaxlib 0.10.2 takes
-/// them. Their fields of `HloModuleProto` are all of different kinds.
+/// Header attributes: key, grammar, and whether only XLA newer than jaxlib 0.10.2 accepts it. Their
+/// fields of `HloModuleProto` share no form, so they are not listed here.
 pub(crate) const HEADER: [(&str, H, bool); 12] = [
     ("is_scheduled", H::Boolean, false),
     ("replica_count", H::Integer, false),

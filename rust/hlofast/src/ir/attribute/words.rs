@@ -6,7 +6,7 @@ pub(crate) struct Words {
     pub(crate) names: &'static [&'static str],
     /// Whether XLA reads them in any case.
     pub(crate) any_case: bool,
-    /// Those that XLA's parser refuses: only protobufs and earlier texts have them.
+    /// Words that XLA's parser rejects: only protobufs and older texts have them.
     pub(crate) refused: &'static [&'static str],
 }
 
@@ -18,7 +18,8 @@ const fn any_case(names: &'static [&'static str]) -> Words {
     Words { names, any_case: true, refused: &[] }
 }
 
-/// Of comparisons. These, their types, kinds of fusions and modes have no numbers.
+/// Directions of comparisons. Directions, comparison types, fusion kinds and modes have no numbers
+/// in protobufs.
 pub(super) static DIRECTIONS: Words = words(&["EQ", "NE", "GE", "GT", "LE", "LT"]);
 pub(super) static COMPARISON_TYPES: Words = words(&["FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"]);
 pub(super) static FUSION_KINDS: Words = words(&["kLoop", "kInput", "kOutput", "kCustom"]);

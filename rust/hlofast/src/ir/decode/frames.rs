@@ -18,8 +18,8 @@ pub struct Positions {
     pub end_column: i64,
 }
 
-/// The four tables as columns. Identifiers are 1-based positions; the numbers the text writes
-/// before each entry mean nothing, as in XLA.
+/// The four tables as columns. Identifiers are 1-based positions; the numbers that the text writes
+/// before each entry are ignored, as in XLA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackFrames {
     /// Content of each file name.
@@ -34,7 +34,7 @@ pub struct StackFrames {
     pub location_positions: Vec<Positions>,
     /// Each frame's location, 1-based.
     pub frame_locations: Vec<i64>,
-    /// Each frame's parent, 1-based, 0 for none. The text writes one more than this.
+    /// Each frame's parent, 1-based, 0 for none. The text writes this number plus one.
     pub frame_parents: Vec<i64>,
 }
 
@@ -56,7 +56,7 @@ impl StackFrames {
     }
 }
 
-/// One resolved frame. What the tables do not have is empty or 0.
+/// One resolved frame. Parts missing from the tables are empty or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'t> {
     /// File name.
@@ -71,7 +71,7 @@ pub struct Frame<'t> {
 pub struct Frames<'t> {
     tables: &'t StackFrames,
     next: i64,
-    /// No chain without a cycle is longer than the table.
+    /// Frames still allowed: a chain longer than the table has a cycle.
     left: usize,
 }
 
@@ -132,7 +132,7 @@ impl StackFrames {
     ) -> Result<()> {
         let column = if functions { &mut self.function_names } else { &mut self.file_names };
         entries(bytes(span), span, |cursor| {
-            // A function without a name is one whose name is empty.
+            // A function without a name gets an empty one.
             let unnamed = functions && !at_string(cursor)?;
             column.push(if unnamed { Vec::new() } else { string(cursor)?.into_owned() });
             Ok(())
@@ -165,8 +165,8 @@ impl StackFrames {
         })
     }
 
-    /// The first reference to an entry that does not exist, in words: XLA drops such frames, a
-    /// strict reader may want to say so.
+    /// Describes the first reference to an entry that does not exist. XLA drops such frames; a
+    /// strict reader may report them.
     pub fn first_dangling(&self) -> Option<String> {
         let beyond = |id: i64, length: usize| id < 1 || id as u64 > length as u64;
         for (i, file) in self.location_files.iter().enumerate() {
@@ -249,7 +249,7 @@ fn fields<const N: usize>(cursor: &mut Cursor<'_>, keys: &[&[u8]; N]) -> Result<
                 return Err(invalid_since(cursor, start, ErrorKind::InvalidHeader, message));
             }
             None => {
-                let message = "this is no field of the table";
+                let message = "unknown field in the table";
                 return Err(invalid_since(cursor, start, ErrorKind::InvalidHeader, message));
             }
         }

@@ -9,7 +9,7 @@ use crate::text::Cursor;
 /// Lists of integers: one flat column and the offsets of each list's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntegerLists {
-    /// One longer than the number of lists.
+    /// One entry more than lists.
     pub offsets: Vec<u32>,
     /// The integers of all lists.
     pub items: Vec<i64>,
@@ -48,10 +48,10 @@ impl IntegerLists {
     }
 }
 
-/// Which devices take part together in a collective.
+/// The device groups of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaGroups<'a> {
-    /// `{}`: one group of everyone.
+    /// `{}`: one group of all devices.
     Everyone,
     /// `{{0,1},{2,3}}`.
     Lists(IntegerLists),
@@ -61,7 +61,7 @@ pub enum ReplicaGroups<'a> {
         groups: i64,
         /// Devices in each.
         group_size: i64,
-        /// The order that is cut into groups.
+        /// The device order that is divided into groups.
         order: Iota,
     },
     /// `mesh['a'=2,'b'=4] {'b'}`.
@@ -74,7 +74,7 @@ pub enum ReplicaGroups<'a> {
 }
 
 impl<'a> ReplicaGroups<'a> {
-    /// Number of groups; None if a mesh does not fit its axes or the number 64 bits.
+    /// Number of groups; None if a mesh lacks the axes or the number does not fit 64 bits.
     pub fn group_count(&self) -> Option<u64> {
         match self {
             ReplicaGroups::Everyone => Some(1),
@@ -86,7 +86,7 @@ impl<'a> ReplicaGroups<'a> {
         }
     }
 
-    /// Devices of each group; None if groups differ, for everyone (the number of devices is not
+    /// Devices per group; None if group sizes differ, for `Everyone` (the number of devices is not
     /// written here), or if it does not fit 64 bits.
     pub fn group_size(&self) -> Option<u64> {
         match self {
@@ -105,8 +105,8 @@ impl<'a> ReplicaGroups<'a> {
         }
     }
 
-    /// The order of devices whose equal parts are the groups, for iota and mesh groups. The
-    /// device numbers of a mesh with its own device order still have to be looked up there.
+    /// For iota and mesh groups: the order of positions whose equal parts are the groups. A mesh
+    /// with its own device order still has to map positions to devices.
     fn positions(&self) -> Option<Iota> {
         match self {
             ReplicaGroups::Iota { order, groups, group_size } => {
@@ -116,8 +116,8 @@ impl<'a> ReplicaGroups<'a> {
             ReplicaGroups::Mesh { mesh, axes } => {
                 let split = mesh.split(axes)?;
                 let mut order = split.others();
-                // Within a group XLA goes through the mesh's axes in mesh order; parts of one
-                // axis keep the order they are written in.
+                // Within a group XLA iterates over the axes in mesh order; parts of one axis keep
+                // the order in which they are written.
                 let lookup = mesh.lookup();
                 let mut grouped: Vec<(usize, u32)> = Vec::with_capacity(axes.len());
                 for (axis, dimension) in axes.iter().zip(&split.dimensions) {
@@ -138,8 +138,8 @@ impl<'a> ReplicaGroups<'a> {
         }
     }
 
-    /// Device `index` of group `group`, by arithmetic where the groups are compact. None beyond
-    /// the groups, and for everyone.
+    /// Device `index` of group `group`, by arithmetic where the groups are compact. None if there
+    /// is no such device, and for `Everyone`.
     pub fn device(&self, group: u64, index: u64) -> Option<i64> {
         if let ReplicaGroups::Lists(lists) = self {
             let list = lists.get(usize::try_from(group).ok()?)?;
@@ -153,8 +153,8 @@ impl<'a> ReplicaGroups<'a> {
         self.device_at(self.positions()?.get(flat)?)
     }
 
-    /// All groups written out; None for everyone, for groups that cannot be resolved, and when
-    /// they hold more than `limit` devices in all.
+    /// All groups written out; None for `Everyone`, for groups that cannot be resolved, and for
+    /// more than `limit` devices in total.
     pub fn expand(&self, limit: usize) -> Option<IntegerLists> {
         if let ReplicaGroups::Lists(lists) = self {
             return (lists.items.len() <= limit).then(|| lists.clone());

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq)]
 pub enum HeaderValue<'a> {
     /// A value of a form that instructions have too: booleans, integers, frontend attributes,
-    /// raw text of attributes that are not known.
+    /// raw text of unknown attributes.
     Plain(AttributeValue<'a>),
     /// `input_output_alias`: results that share memory with parameters.
     Aliases(Vec<Alias>),
@@ -40,9 +40,9 @@ pub struct BufferDonor {
 /// Shapes with layouts of the entry computation's parameters and result, as texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryLayout<'a> {
-    /// Of each parameter.
+    /// The shape of each parameter.
     pub parameters: Vec<&'a [u8]>,
-    /// Of the result.
+    /// The shape of the result.
     pub result: &'a [u8],
 }
 
@@ -66,7 +66,7 @@ pub struct DebugAttribute<'a> {
     pub records: Vec<Vec<(&'a [u8], &'a [u8])>>,
 }
 
-/// The typed value of header attribute `key`. Attributes that are not known are raw.
+/// The typed value of header attribute `key`. Unknown attributes are raw.
 pub fn decode_header<'a>(key: &[u8], value: &'a [u8]) -> Result<HeaderValue<'a>> {
     use AttributeValue as V;
     let Some((_, grammar, _)) = HEADER.iter().find(|(known, ..)| known.as_bytes() == key) else {
@@ -193,7 +193,7 @@ fn debug_record<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<(&'a [u8], &'a [u8])>
     Ok(fields)
 }
 
-/// The first alias whose result index an earlier one has too: of such XLA takes the first.
+/// The first alias that repeats the result index of an earlier one; XLA uses the earlier one.
 pub fn first_duplicate_alias(aliases: &[Alias]) -> Option<usize> {
     let mut seen = std::collections::HashSet::new();
     aliases.iter().position(|alias| !seen.insert(&alias.output_index))

@@ -1,12 +1,12 @@
-//! Device orders: lists of device numbers, and `arange(n).reshape(dims).transpose(perm)` kept as
-//! its few numbers, however large n is.
+//! Device orders: lists of device numbers, and `arange(n).reshape(dims).transpose(perm)`, stored
+//! as `dims` and `perm` however large `n` is.
 
 use super::scan::{Trailing, integer, invalid_since, list};
 use crate::error::{ErrorKind, Result};
 use crate::text::Cursor;
 
-/// `arange(product).reshape(reshape).transpose(transpose)`, flattened. XLA's parser takes sizes
-/// below 0 and axes given twice; such an order is kept as data and has no devices.
+/// `arange(product).reshape(reshape).transpose(transpose)`, flattened. XLA's parser accepts
+/// negative sizes and repeated axes; such an order is kept as data but has no devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iota {
     /// Sizes before the transposition.
@@ -57,7 +57,8 @@ impl Iota {
         self.reader()?.get(index)
     }
 
-    /// Prepared for many look-ups; None if the order makes no sense.
+    /// A reader for many look-ups; None if the order repeats an axis, has a negative size or does
+    /// not fit 64 bits.
     pub(crate) fn reader(&self) -> Option<IotaReader> {
         let mut seen = vec![false; self.reshape.len()];
         let once = self.transpose.iter().all(|axis| {
@@ -95,7 +96,7 @@ impl Iota {
     }
 }
 
-/// Size and stride of each axis, from the fastest-varying on.
+/// Size and stride of each axis, fastest-varying first.
 pub(crate) struct IotaReader {
     axes: Vec<(u64, u64)>,
     length: u64,
@@ -120,7 +121,7 @@ impl IotaReader {
 /// An order of devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// By arithmetic.
+    /// Computed.
     Iota(Iota),
     /// Written out.
     List(Vec<i64>),

@@ -1,7 +1,7 @@
 //! Literals: `constant(...)` payloads, split into leaves and decoded into flat arrays.
 //!
-//! What is held is bounded by the text, never by the numbers in a shape: an elided literal gives
-//! the elements it shows, and says so.
+//! Memory is bounded by the text, never by the numbers in a shape: an elided literal gives the
+//! elements that it shows and is marked as elided.
 
 use super::scan::{bytes, invalid, invalid_since, number_text};
 use super::shape_text;
@@ -51,7 +51,7 @@ pub struct LiteralData {
     /// Number of elements in `bytes`.
     pub count: usize,
     /// The elements in row-major order, little-endian, each in whole bytes: sub-byte integers are
-    /// sign- or zero-extended to one byte, small floats stand in the low bits, `pred` is 0 or 1,
+    /// sign- or zero-extended to one byte, small floats are in the low bits, `pred` is 0 or 1,
     /// complex numbers are real part, imaginary part.
     pub bytes: Vec<u8>,
 }
@@ -62,7 +62,7 @@ impl<'a> Literal<'a> {
         let mut cursor = Cursor::new(payload);
         skip_shape_prefix(&mut cursor)?;
         let mut leaves = Vec::new();
-        // Open tuples: their elements that are still to come.
+        // Open tuples: the elements still to be read.
         let mut open: Vec<std::slice::Iter<'_, ShapeId>> = Vec::new();
         let mut next = Some(shape);
         loop {
@@ -101,7 +101,7 @@ impl<'a> Literal<'a> {
                     let span = cursor.balanced()?;
                     let inner = bytes(&cursor, span).get(1..span.len() - 1).unwrap_or_default();
                     if inner.trim_ascii() != b"..." {
-                        return Err(invalid_since(&cursor, start, KIND, "this is no tuple"));
+                        return Err(invalid_since(&cursor, start, KIND, "not a tuple"));
                     }
                     elide(shapes, shape, &mut leaves);
                 }
@@ -113,7 +113,7 @@ impl<'a> Literal<'a> {
         }
         cursor.skip_space()?;
         if !cursor.is_at_end() {
-            return Err(invalid(&cursor, KIND, "the literal goes on where it should end"));
+            return Err(invalid(&cursor, KIND, "unexpected text after the literal"));
         }
         Ok(Self { payload, leaves })
     }
@@ -158,7 +158,7 @@ impl<'a> Literal<'a> {
                 ParseError::new(
                     KIND,
                     Span::new(0, self.payload.len()),
-                    "this shape has no literals",
+                    "values of this shape have no literals",
                 )
             },
         )
@@ -213,7 +213,7 @@ impl<'a> Literal<'a> {
                         return Err(cursor.expected("}", "after '...'"));
                     }
                     if byte == b'{' && level >= rank.max(1) || byte != b'{' && level != rank {
-                        let message = format!("the shape has {rank} dimensions, not this many");
+                        let message = format!("the braces do not fit {rank} dimensions");
                         return Err(invalid(&cursor, KIND, &message));
                     }
                     if let Some((level, count)) = counts.iter_mut().enumerate().next_back() {
@@ -254,7 +254,7 @@ fn skip_shape_prefix(cursor: &mut Cursor<'_>) -> Result<()> {
         while !ahead.eat(b']')? && !ahead.is_at_end() {
             ahead.advance(1);
         }
-        // Of two brace groups the first is the layout.
+        // The first of two brace groups is the layout.
         ahead.skip_space()?;
         let mut layout = ahead;
         if layout.peek() == b'{' {

@@ -50,12 +50,12 @@ impl AxisLookup<'_> {
     }
 }
 
-/// A mesh reshaped so that every axis or part someone refers to is a dimension of its own.
+/// A mesh reshaped so that every referenced axis or part is a dimension of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SplitMesh {
     /// The sizes.
     pub sizes: Vec<i64>,
-    /// For each reference asked for, its dimension.
+    /// The dimension of each reference.
     pub dimensions: Vec<u32>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Mesh<'a> {
         product(self.axes.iter().map(|(_, size)| *size))
     }
 
-    /// Prepared for looking up axes by name.
+    /// An index of the axes by name.
     pub fn lookup(&self) -> AxisLookup<'_> {
         let mut numbers = HashMap::with_capacity(self.axes.len());
         for (number, (name, _)) in self.axes.iter().enumerate() {
@@ -85,8 +85,8 @@ impl<'a> Mesh<'a> {
         }
     }
 
-    /// Splits the axes so that each of `references` is one dimension. None if a reference names
-    /// no axis, its part does not divide the axis, or two references overlap.
+    /// Splits the axes so that each of `references` is one dimension. None if a reference names an
+    /// unknown axis, its part does not divide the axis, or two references overlap.
     pub(crate) fn split<'r>(
         &self,
         references: impl IntoIterator<Item = &'r AxisReference<'a>>,

@@ -8,8 +8,8 @@ use crate::error::{ErrorKind, Result};
 use crate::text::{Cursor, is_identifier_byte};
 use std::borrow::Cow;
 
-/// Where an instruction comes from. Absent fields are None; keys that this version does not know
-/// are kept with their raw values.
+/// Where an instruction comes from. Absent fields are None; unknown keys are kept with their raw
+/// values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata<'a> {
     /// The framework's operation type.
@@ -40,7 +40,7 @@ pub struct Metadata<'a> {
     pub other: Vec<(&'a [u8], &'a [u8])>,
 }
 
-/// Skips the separators between two fields; whether another field follows.
+/// Skips the separators between two fields; returns whether another field follows.
 fn another_field(cursor: &mut Cursor<'_>) -> Result<bool> {
     while cursor.eat(b',')? {}
     Ok(!cursor.eat(b'}')?)
@@ -209,7 +209,7 @@ pub struct FrontendAttribute<'a> {
     pub is_dictionary: bool,
 }
 
-/// `frontend_attributes={key="value",key={...}}`, in text order. Of equal keys the last counts.
+/// `frontend_attributes={key="value",key={...}}`, in text order. The last of equal keys counts.
 pub(crate) fn decode_frontend_attributes(value: &[u8]) -> Result<Vec<FrontendAttribute<'_>>> {
     whole(value, |cursor| {
         let mut attributes = Vec::new();

@@ -1,8 +1,8 @@
 //! Typed values of attributes: pure functions over the bytes of one value.
 //!
-//! Start at [`decode`]. Every decoder is linear in the text, bounded in depth, and does no work
-//! in proportion to a number in the text. Spans in errors are relative to the value; callers
-//! shift them. Values borrow from the text.
+//! Start at [`decode`]. Every decoder is linear in the text, bounded in depth, and never does work
+//! proportional to a number in the text. Spans in errors are relative to the value; callers shift
+//! them. Values borrow from the text.
 
 mod frames;
 mod groups;
@@ -54,8 +54,7 @@ use crate::text::{Cursor, is_identifier_byte};
 use scan::{Trailing, boolean, bytes, float, integer, integers, list, name, string, whole, word};
 use std::borrow::Cow;
 
-/// The typed value of an attribute. Where XLA has a default and the value is absent there is no
-/// value at all; nothing is filled in.
+/// The typed value of an attribute. XLA's defaults for absent attributes are not filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttributeValue<'a> {
     /// `true` or `false`.
@@ -80,7 +79,7 @@ pub enum AttributeValue<'a> {
     Word(&'a [u8]),
     /// Several such words.
     Words(Vec<&'a [u8]>),
-    /// The name of a computation, without `%`, or the text of one written in place, with braces.
+    /// The name of a computation, without `%`, or the text of an inline one, with braces.
     Computation(&'a [u8]),
     /// Several computations.
     Computations(Vec<&'a [u8]>),
@@ -94,9 +93,9 @@ pub enum AttributeValue<'a> {
     Padding(Vec<PaddingDimension>),
     /// One record per dimension of a slice.
     Slice(Vec<SliceDimension>),
-    /// Which devices take part together.
+    /// The device groups of a collective.
     ReplicaGroups(ReplicaGroups<'a>),
-    /// How arrays lie on devices.
+    /// How arrays are sharded over devices.
     Sharding(Sharding<'a>),
     /// Where the instruction comes from.
     Metadata(Box<Metadata<'a>>),
@@ -110,9 +109,9 @@ pub enum AttributeValue<'a> {
     Literal(&'a [u8]),
     /// Which operands share memory with the result.
     Aliases(Vec<Alias>),
-    /// How exact the result has to be.
+    /// The required accuracy of the result.
     ResultAccuracy(ResultAccuracy<'a>),
-    /// Which values of the original program the result is.
+    /// The values of the original program that the result holds.
     Origin(Origin<'a>),
     /// Numbers attached by tools; None for `{}`.
     Statistics(Option<Statistics<'a>>),
@@ -120,13 +119,12 @@ pub enum AttributeValue<'a> {
     Domain(Box<Domain<'a>>),
     /// N:M sparsity of a convolution.
     SparsityConfig(SparsityConfig),
-    /// The value of an attribute this version does not know, or of a known one in a form of old
-    /// texts, as written.
+    /// The value of an unknown attribute, or of a known one in a form of old texts, as written.
     Raw(&'a [u8]),
 }
 
-/// The typed value of attribute `key` of an instruction with `opcode`. Attributes that are not
-/// known are `Raw`; known ones that cannot be read are errors.
+/// The typed value of attribute `key` of an instruction with `opcode`. Unknown attributes are
+/// `Raw`; known ones that cannot be read are errors.
 pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<AttributeValue<'a>> {
     match Key::from_bytes(key) {
         Some(key) => decode_as(key.grammar(opcode), value),
@@ -134,7 +132,7 @@ pub fn decode<'a>(key: &[u8], opcode: Opcode, value: &'a [u8]) -> Result<Attribu
     }
 }
 
-/// The typed value that is written as `grammar` says.
+/// Decodes `value` by `grammar`.
 pub(crate) fn decode_as(grammar: Grammar, value: &[u8]) -> Result<AttributeValue<'_>> {
     use AttributeValue as V;
     Ok(match grammar {

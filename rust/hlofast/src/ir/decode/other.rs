@@ -82,7 +82,7 @@ pub enum OriginPart<'a> {
     Open,
     /// A closing parenthesis.
     Close,
-    /// A leaf: the original instruction and the path into its result, or nothing.
+    /// A leaf: the original instruction and the path into its result, if known.
     Leaf(Option<OriginalValue<'a>>),
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn decode_origin(value: &[u8]) -> Result<Origin<'_>> {
                 b'{' => parts.push(OriginPart::Leaf(original_array(cursor)?)),
                 b'}' => {
                     cursor.advance(1);
-                    // XLA lets open parentheses pass.
+                    // XLA accepts unclosed parentheses.
                     parts.extend(std::iter::repeat_n(OriginPart::Close, depth));
                     return Ok(Origin::Tree(parts));
                 }
@@ -168,7 +168,7 @@ pub(crate) fn decode_statistics(value: &[u8]) -> Result<Option<Statistics<'_>>> 
         list(cursor, (b'{', b'}'), Trailing::Nothing, |cursor| {
             let key = key(cursor)?;
             match &mut statistics {
-                // The first entry counts by its place, whatever its key.
+                // The first entry is the index, whatever its key.
                 None => {
                     let visualizing_index = integer(cursor)?;
                     statistics = Some(Statistics { visualizing_index, values: Vec::new() });
@@ -242,7 +242,7 @@ pub struct Sparsity {
     pub kept: i64,
     /// Elements of a block.
     pub block: i64,
-    /// The dimension along which blocks lie.
+    /// The dimension that is divided into blocks.
     pub dimension: i64,
     /// Distance between the elements of a block.
     pub stride: i64,
@@ -251,9 +251,9 @@ pub struct Sparsity {
 /// `sparsity_config={lhs={...} rhs={...}}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SparsityConfig {
-    /// Of the input.
+    /// Sparsity of the input.
     pub lhs: Option<Sparsity>,
-    /// Of the kernel.
+    /// Sparsity of the kernel.
     pub rhs: Option<Sparsity>,
 }
 
@@ -300,7 +300,7 @@ pub(crate) fn decode_sparsity_config(value: &[u8]) -> Result<SparsityConfig> {
 /// `domain={kind="sharding", entry={...}, exit={...}}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain<'a> {
-    /// What kind of domain.
+    /// The kind of domain.
     pub kind: Cow<'a, [u8]>,
     /// The sharding on the way in.
     pub entry: Sharding<'a>,

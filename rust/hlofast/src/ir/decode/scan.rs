@@ -1,4 +1,4 @@
-//! Small readers that every decoder shares: demanded tokens, lists, and the end of a value.
+//! Small readers that all decoders share: required tokens, lists, and the end of a value.
 
 use super::string::unescape;
 use crate::error::{ErrorKind, ParseError, Result};
@@ -15,14 +15,14 @@ pub(crate) enum Trailing {
     Nothing,
 }
 
-/// The error that the value does not read as `what`, at the cursor.
+/// An error at the cursor.
 #[cold]
 pub(crate) fn invalid(cursor: &Cursor<'_>, kind: ErrorKind, message: &str) -> ParseError {
     let at = cursor.position();
     ParseError::new(kind, Span::new(at, (at + 1).min(cursor.end()).max(at)), message)
 }
 
-/// The error that the bytes since `start` are wrong.
+/// An error about the bytes since `start`.
 #[cold]
 pub(crate) fn invalid_since(
     cursor: &Cursor<'_>,
@@ -33,7 +33,7 @@ pub(crate) fn invalid_since(
     ParseError::new(kind, cursor.span_since(start), message)
 }
 
-/// Runs `read` over the whole of `value`: nothing but space may follow what it takes.
+/// Runs `read` over the whole of `value`; only space may follow the part that it reads.
 pub(crate) fn whole<'a, T>(
     value: &'a [u8],
     read: impl FnOnce(&mut Cursor<'a>) -> Result<T>,
@@ -44,16 +44,16 @@ pub(crate) fn whole<'a, T>(
     Ok(result)
 }
 
-/// Demands that nothing but space is left.
+/// Requires that only space is left.
 pub(crate) fn finish(cursor: &mut Cursor<'_>) -> Result<()> {
     cursor.skip_space()?;
     if cursor.is_at_end() {
         return Ok(());
     }
-    Err(invalid(cursor, ErrorKind::InvalidAttribute, "the value goes on where it should end"))
+    Err(invalid(cursor, ErrorKind::InvalidAttribute, "unexpected text after the value"))
 }
 
-/// Reads `open item, item, ... close`, where items may be absent.
+/// Reads `open item, item, ... close`, possibly without items.
 pub(crate) fn list<'a>(
     cursor: &mut Cursor<'a>,
     (open, close): (u8, u8),
@@ -78,11 +78,11 @@ pub(crate) fn list<'a>(
     }
 }
 
-/// Demands an integer.
+/// Reads a required integer.
 pub(crate) fn integer(cursor: &mut Cursor<'_>) -> Result<i64> {
     match cursor.integer()? {
         Some(value) if !is_identifier_byte(cursor.peek()) || cursor.peek() == b'x' => Ok(value),
-        Some(_) => Err(invalid(cursor, ErrorKind::InvalidNumber, "this is no integer")),
+        Some(_) => Err(invalid(cursor, ErrorKind::InvalidNumber, "not an integer")),
         None => Err(cursor.expected("an integer", "")),
     }
 }
@@ -97,7 +97,7 @@ pub(crate) fn integers(cursor: &mut Cursor<'_>, trailing: Trailing) -> Result<Ve
     Ok(values)
 }
 
-/// Demands `true` or `false`.
+/// Reads a required `true` or `false`.
 pub(crate) fn boolean(cursor: &mut Cursor<'_>) -> Result<bool> {
     cursor.skip_space()?;
     let start = cursor.position();
@@ -111,7 +111,7 @@ pub(crate) fn boolean(cursor: &mut Cursor<'_>) -> Result<bool> {
     }
 }
 
-/// Demands an identifier.
+/// Reads a required identifier.
 pub(crate) fn word<'a>(cursor: &mut Cursor<'a>, what: &str) -> Result<&'a [u8]> {
     cursor.skip_space()?;
     match cursor.identifier() {
@@ -120,7 +120,7 @@ pub(crate) fn word<'a>(cursor: &mut Cursor<'a>, what: &str) -> Result<&'a [u8]> 
     }
 }
 
-/// Demands a name, with or without `%`.
+/// Reads a required name, with or without `%`.
 pub(crate) fn name<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
     match cursor.name()? {
         Some(span) => Ok(bytes(cursor, span)),
@@ -132,7 +132,7 @@ pub(crate) fn name<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
     }
 }
 
-/// Demands `key=` and returns the key.
+/// Reads a required `key=` and returns the key.
 pub(crate) fn key<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
     let key = word(cursor, "a key")?;
     cursor.expect(b'=', "after the key")?;
@@ -150,7 +150,7 @@ pub(crate) fn at_string(cursor: &mut Cursor<'_>) -> Result<bool> {
     Ok(matches!(cursor.peek(), b'"' | b'\''))
 }
 
-/// Demands a string and returns its content without escapes.
+/// Reads a required string and returns its content without escapes.
 pub(crate) fn string<'a>(cursor: &mut Cursor<'a>) -> Result<Cow<'a, [u8]>> {
     if !at_string(cursor)? {
         return Err(cursor.expected("a string", ""));
@@ -184,7 +184,7 @@ pub(crate) fn number_text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a [u8]> {
     Ok(cursor.since(start))
 }
 
-/// Demands a number: decimal, `inf` or `nan`.
+/// Reads a required number: decimal, `inf` or `nan`.
 pub(crate) fn float(cursor: &mut Cursor<'_>) -> Result<f64> {
     cursor.skip_space()?;
     let start = cursor.position();
@@ -199,7 +199,7 @@ pub(crate) fn float(cursor: &mut Cursor<'_>) -> Result<f64> {
         b"-nan" => Some(-f64::NAN),
         _ => decimal_text(text).and_then(|text| text.parse().ok()),
     };
-    value.ok_or_else(|| invalid_since(cursor, start, ErrorKind::InvalidNumber, "this is no number"))
+    value.ok_or_else(|| invalid_since(cursor, start, ErrorKind::InvalidNumber, "not a number"))
 }
 
 /// `text` if it has the form of a decimal number.

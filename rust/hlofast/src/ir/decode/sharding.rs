@@ -16,9 +16,9 @@ pub enum Sharding<'a> {
 /// The sharding of one array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafSharding<'a> {
-    /// How the array lies on the devices.
+    /// How the array is placed on the devices.
     pub placement: Placement<'a>,
-    /// Whether propagation treats it together with others.
+    /// The group of arrays that propagation treats alike, if any.
     pub group: Option<ShardGroup>,
     /// Where it comes from.
     pub metadata: Vec<Metadata<'a>>,
@@ -70,11 +70,11 @@ impl Reduction {
 pub enum SubgroupKind {
     /// Devices of the subgroup hold the same data.
     Replicated,
-    /// The program itself takes care.
+    /// The program partitions the data itself.
     Manual,
     /// One device.
     Maximal,
-    /// Each holds a partial result.
+    /// Each device holds a partial result.
     Unreduced,
 }
 
@@ -100,12 +100,12 @@ impl SubgroupKind {
     }
 }
 
-/// How an array lies on the devices.
+/// How an array is placed on the devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement<'a> {
     /// Every device holds all of it.
     Replicated,
-    /// The program itself takes care.
+    /// The program partitions the array itself.
     Manual,
     /// Not known yet.
     Unknown,
@@ -113,21 +113,21 @@ pub enum Placement<'a> {
     Unreduced(Reduction),
     /// One device holds all of it.
     Maximal(i64),
-    /// Cut into tiles.
+    /// Divided into tiles.
     Tiled(Tiles),
-    /// Cut along named mesh axes.
+    /// Divided along named mesh axes.
     Named(NamedSharding<'a>),
 }
 
-/// A grid of tiles and the devices they lie on. Their numbers may differ: XLA's parser lets it
-/// pass.
+/// A grid of tiles and the devices that hold them. Their numbers may differ: XLA's parser accepts
+/// that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiles {
     /// Number of tiles along each dimension of the array, then the sizes of the subgroups.
     pub dimensions: Vec<i64>,
     /// The devices in row-major order of the grid.
     pub devices: DeviceOrder,
-    /// What the trailing dimensions that are no dimensions of the array mean.
+    /// The meaning of the trailing dimensions, which are not dimensions of the array.
     pub subgroups: Vec<SubgroupKind>,
 }
 
@@ -136,19 +136,19 @@ pub struct Tiles {
 pub struct NamedSharding<'a> {
     /// The devices.
     pub mesh: Mesh<'a>,
-    /// For each dimension of the array the axes that cut it, major first.
+    /// For each dimension of the array, the axes that divide it, major first.
     pub dimensions: Vec<NamedDimension<'a>>,
     /// Axes along which the array is explicitly replicated.
     pub replicated: Vec<AxisReference<'a>>,
     /// Axes along which devices hold partial results, and how these are combined.
     pub unreduced: Option<(Reduction, Vec<AxisReference<'a>>)>,
-    /// Axes the program itself takes care of.
+    /// Axes along which the program partitions the array itself.
     pub manual: Vec<AxisReference<'a>>,
     /// A word instead of lists: the whole array is `replicated`, `manual` or `unreduced`.
     pub whole: Option<SubgroupKind>,
 }
 
-/// The axes that cut one dimension.
+/// The axes that divide one dimension.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedDimension<'a> {
     /// The axes, major first.
@@ -205,8 +205,8 @@ impl LeafSharding<'_> {
         }
     }
 
-    /// Number of tiles along each dimension of the array; None where the sharding does not say
-    /// (it cuts nothing, or has no known number of dimensions).
+    /// Number of tiles along each dimension of the array; None if the sharding does not give it
+    /// (it divides nothing, or its number of dimensions is unknown).
     pub fn tile_dimensions(&self) -> Option<Vec<i64>> {
         match &self.placement {
             Placement::Tiled(tiles) => {

@@ -63,7 +63,7 @@ fn words<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
         let at = cursor.position();
         match cursor.peek() {
             b'[' => {
-                // 2018 wrote the tile's shape in front: `f32[5,10]`.
+                // Texts of 2018 have the tile's shape in front: `f32[5,10]`.
                 cursor.balanced()?;
                 continue;
             }
@@ -106,7 +106,7 @@ fn words<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
                 origins = metadata_list(cursor)?;
             }
             other if ElementType::from_bytes(other).is_some() => {}
-            _ => return Err(invalid_since(cursor, at, KIND, "this is no word of a sharding")),
+            _ => return Err(invalid_since(cursor, at, KIND, "unknown word in a sharding")),
         }
     }
     let mut placement = placement(cursor, start, words)?;
@@ -116,7 +116,7 @@ fn words<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
     Ok(LeafSharding { placement, group, metadata: origins })
 }
 
-/// A reduction other than the sum travels as `metadata={op_type="sdy::reduction_op" ...}`.
+/// A reduction other than the sum is stored as `metadata={op_type="sdy::reduction_op" ...}`.
 pub(crate) fn given_reduction(origins: &[Metadata<'_>]) -> Option<Reduction> {
     let origin = origins.iter().find(|m| m.op_type.as_deref() == Some(b"sdy::reduction_op"))?;
     Reduction::from_word(origin.op_name.as_deref()?)
@@ -146,7 +146,7 @@ fn placement<'a>(cursor: &Cursor<'_>, start: usize, words: Words) -> Result<Plac
         return Ok(placement);
     }
     let (Some(dimensions), Some(devices)) = (words.dimensions, words.devices) else {
-        return fail("the sharding says neither what it is nor devices=[...]");
+        return fail("expected devices=[...], replicated, maximal, manual, unreduced or unknown");
     };
     if words.subgroups.len() > dimensions.len() {
         return fail("there are more subgroups than dimensions");
@@ -177,7 +177,10 @@ fn subgroups(cursor: &mut Cursor<'_>) -> Result<Vec<SubgroupKind>> {
         let at = cursor.position();
         match SubgroupKind::from_word(word(cursor, "a kind of subgroup")?) {
             Some(kind) => kinds.push(kind),
-            None => return Err(invalid_since(cursor, at, KIND, "this is no kind of subgroup")),
+            None => {
+                let message = "expected replicated, manual, maximal or unreduced";
+                return Err(invalid_since(cursor, at, KIND, message));
+            }
         }
         Ok(())
     })?;
@@ -255,7 +258,7 @@ fn named<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
             (b"shard_as", false) => group = Some(ShardGroup::As(integer(cursor)?)),
             (b"shard_like", false) => group = Some(ShardGroup::Like(integer(cursor)?)),
             (b"metadata", true) => origins = metadata_list(cursor)?,
-            _ => return Err(invalid_since(cursor, at, KIND, "this is no word of a sharding")),
+            _ => return Err(invalid_since(cursor, at, KIND, "unknown word in a sharding")),
         }
     }
     let lists = !(named.dimensions.is_empty()
@@ -263,7 +266,7 @@ fn named<'a>(cursor: &mut Cursor<'a>) -> Result<LeafSharding<'a>> {
         && named.manual.is_empty()
         && named.unreduced.as_ref().is_none_or(|(_, axes)| axes.is_empty()));
     if named.whole.is_some() && lists {
-        let message = "the sharding of the whole array is given next to axes";
+        let message = "a sharding of the whole array cannot list axes too";
         return Err(invalid_since(cursor, start, KIND, message));
     }
     Ok(LeafSharding { placement: Placement::Named(named), group, metadata: origins })

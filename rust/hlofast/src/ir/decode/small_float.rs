@@ -1,4 +1,4 @@
-//! Bits of floating point numbers of every element type, rounded to nearest, ties to even.
+//! Bits of floating-point numbers of every element type, rounded to nearest, ties to even.
 
 use super::scan::decimal_text;
 use crate::ir::ElementType;
@@ -85,10 +85,10 @@ fn format(element_type: ElementType) -> Option<Format> {
     })
 }
 
-/// Why a number has no bits in a type.
+/// Why a type cannot represent a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FloatFault {
-    /// The text is no number.
+    /// The text is not a number.
     NotANumber,
     /// A finite number beyond the type's range.
     OutOfRange,
@@ -127,7 +127,7 @@ pub(crate) fn float_bits(text: &[u8], element_type: ElementType) -> Result<u64, 
     match word {
         Some(Ok(payload)) => match format.nan(payload) {
             Some(bits) if format.special == Special::None => Ok(bits ^ sign),
-            // Where negative zero would be there is only one NaN pattern.
+            // The pattern of negative zero is the only NaN.
             Some(bits) if format.special == Special::NegativeZero => Ok(bits),
             Some(bits) => Ok(bits | sign),
             None => Err(FloatFault::NoSuchValue),
@@ -194,7 +194,7 @@ fn round(value: f64, format: Format) -> Option<u64> {
     let unit = field - format.bias - i64::from(format.mantissa_bits);
     let shift = unit - exponent;
     let count = match shift {
-        // All formats here have far fewer than 53 bits, so something is always cut off.
+        // All formats here have far fewer than 53 bits, so some bits are always cut off.
         1..=63 => {
             let floor = mantissa >> shift;
             let rest = mantissa & ((1 << shift) - 1);
@@ -206,7 +206,7 @@ fn round(value: f64, format: Format) -> Option<u64> {
     // Carries run from the mantissa into the exponent, and the leading bit adds one to it.
     let bits = ((field as u64 - 1) << format.mantissa_bits) + count;
     match format.special {
-        // Without infinity and NaN there is no way out of the range.
+        // Formats without infinity and NaN saturate.
         Special::None => Some(bits.min(format.largest()) | sign),
         _ => (bits <= format.largest()).then_some(bits | sign),
     }
@@ -214,8 +214,8 @@ fn round(value: f64, format: Format) -> Option<u64> {
 
 const SCALE_NAN: u64 = 0xff;
 
-/// The code of a power of two between 2^-127 and 2^127. As in the conversion XLA uses, middles go
-/// up, too small numbers become the smallest one, and what is not positive becomes NaN.
+/// The code of a power of two between 2^-127 and 2^127. As in the conversion XLA uses, ties round
+/// up, smaller numbers become the smallest one, and numbers that are not positive become NaN.
 fn scale_bits(text: &[u8]) -> Result<u64, FloatFault> {
     let text = decimal_text(text).ok_or(FloatFault::NotANumber)?;
     let value: f64 = text.parse().map_err(|_| FloatFault::NotANumber)?;
@@ -249,8 +249,8 @@ fn value(bits: u64, format: Format) -> Option<f64> {
     Some(if bits & format.sign() != 0 { -value } else { value })
 }
 
-/// What the bits of `element_type` mean, and the payload of a NaN other than the usual one: the
-/// inverse of [`float_bits`].
+/// The value of the bits of `element_type`, and the payload of a NaN other than the default one:
+/// the inverse of [`float_bits`].
 pub(crate) fn float_value(bits: u64, element_type: ElementType) -> (f64, Option<u64>) {
     match element_type {
         ElementType::F8e8m0fnu if bits == SCALE_NAN => return (f64::NAN, None),

@@ -70,12 +70,12 @@ fn one_escape(text: &[u8], at: usize, result: &mut Vec<u8>) -> Result<usize> {
             let value =
                 digits.iter().fold(0u32, |v, b| v.wrapping_mul(16) + u32::from(hex_value(*b)));
             let Some(character) = char::from_u32(value).filter(|_| valid) else {
-                return fail(count + 2, "\\u and \\U need 4 and 8 digits of a character's number");
+                return fail(count + 2, "\\u needs 4 and \\U 8 hexadecimal digits of a code point");
             };
             result.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
             return Ok(count + 2);
         }
-        _ => return fail(2, "this escape means nothing"),
+        _ => return fail(2, "unknown escape"),
     };
     result.push(simple);
     Ok(2)

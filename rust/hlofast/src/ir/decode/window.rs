@@ -59,7 +59,7 @@ pub struct SliceDimension {
     pub stride: i64,
 }
 
-/// What one dimension of an operand of a convolution is.
+/// The role of one dimension of a convolution's operand or result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DimensionLabel {
     /// `b`: batch of the input or output.
@@ -79,11 +79,11 @@ pub enum DimensionLabel {
 /// `dim_labels=lhs_rhs->output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DimensionLabels {
-    /// Of the input.
+    /// Labels of the input.
     pub lhs: Vec<DimensionLabel>,
-    /// Of the kernel.
+    /// Labels of the kernel.
     pub rhs: Vec<DimensionLabel>,
-    /// Of the result.
+    /// Labels of the result.
     pub output: Vec<DimensionLabel>,
 }
 
@@ -123,7 +123,7 @@ fn unspaced_integer(cursor: &mut Cursor<'_>) -> Result<i64> {
     }
 }
 
-/// `low_high[_interior]` joined by `x`, without space inside.
+/// `low_high[_interior]` joined by `x`, without spaces.
 fn paddings(cursor: &mut Cursor<'_>) -> Result<Vec<PaddingDimension>> {
     cursor.skip_space()?;
     let mut values = Vec::new();
@@ -171,6 +171,9 @@ pub(crate) fn decode_slice(value: &[u8]) -> Result<Vec<SliceDimension>> {
     Ok(dimensions)
 }
 
+const UNKNOWN_FIELD: &str =
+    "unknown field of a window: expected size, stride, pad, lhs_dilate, rhs_dilate or rhs_reversal";
+
 /// `window={size=3x3 pad=1_1x1_1}`.
 pub(crate) fn decode_window(value: &[u8]) -> Result<Vec<WindowDimension>> {
     whole(value, |cursor| {
@@ -199,7 +202,7 @@ pub(crate) fn decode_window(value: &[u8]) -> Result<Vec<WindowDimension>> {
                     padding = Some(values);
                     continue;
                 }
-                _ => return Err(attribute_error(cursor, start, "this is no field of a window")),
+                _ => return Err(attribute_error(cursor, start, UNKNOWN_FIELD)),
             };
             let values = sizes(cursor)?;
             if let Some(field) = fields.get_mut(index)

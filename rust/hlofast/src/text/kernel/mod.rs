@@ -17,7 +17,7 @@ pub(crate) use x86::{Avx2, Avx512};
 /// Bytes per block.
 const BLOCK: usize = 64;
 
-/// Which bytes of one block are what; bit `i` is byte `i`.
+/// The bytes of each class in one block; bit `i` stands for byte `i`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Classes {
     pub quote: u64,

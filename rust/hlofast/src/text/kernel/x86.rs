@@ -34,7 +34,7 @@ const BIT_BY_HIGH: [i8; 16] = {
     table
 };
 
-/// What a byte below 128 is, as bits.
+/// The classes of bytes below 128, as bits.
 mod class {
     pub const NOT_IDENTIFIER: i8 = 1;
     pub const OPEN: i8 = 1 << 1;
