@@ -81,7 +81,7 @@ fn reasons_for_no_axes() {
     assert_eq!(reason("{{0,3},{1,2},{4,7},{5,6}}"), "it follows no axes of the mesh");
     assert_eq!(reason("{{0,1,2,3},{4,5,6,8}}"), "the mesh has no device 8");
     assert_eq!(reason("[3,2]<=[8]"), "it names 6 devices, the mesh has 8");
-    assert_eq!(reason("[4,2]<=[3,3]T(1,0)"), "it makes no sense");
+    assert_eq!(reason("[4,2]<=[3,3]T(1,0)"), "malformed: its sizes, axes and devices do not match");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn meshes_that_cannot_be() {
     assert_eq!(message("a=2,a=4"), "mesh axis \"a\" is given twice");
     assert_eq!(message("a=0"), "mesh axis \"a\" has size 0; sizes must be at least 1");
     assert_eq!(message("a=-2"), "mesh axis \"a\" has size -2; sizes must be at least 1");
-    assert_eq!(message("a=x"), "the size of mesh axis \"a\" is no number: \"x\"");
+    assert_eq!(message("a=x"), "the size of mesh axis \"a\" is not an integer: \"x\"");
     assert_eq!(message("2,4"), "expected NAME=SIZE,NAME=SIZE,... for a mesh, not \"2,4\"");
     assert_eq!(message(""), "expected NAME=SIZE,NAME=SIZE,... for a mesh, not \"\"");
     let big = "a=4294967296,b=4294967296";
@@ -230,12 +230,12 @@ fn meshes_that_cannot_be() {
         Mesh::parse("a=4").unwrap().with_device_order(&order).unwrap_err().to_string()
     };
     assert_eq!(order(&[0, 1]), "the device order has 2 devices, the mesh 4");
-    assert_eq!(order(&[0, 1, 1, 2]), "device 1 stands twice in the device order");
+    assert_eq!(order(&[0, 1, 1, 2]), "device 1 occurs twice in the device order");
     assert_eq!(order(&[0, 1, 2, 4]), "device 4 of the device order is not one of 4 devices");
     assert_eq!(order(&[0, 1, 2, -1]), "device -1 of the device order is not one of 4 devices");
     let twice = DeviceOrder::Iota(Iota { reshape: vec![2, 2], transpose: vec![0, 0] });
     let error = Mesh::parse("a=4").unwrap().with_device_order(&twice).unwrap_err().to_string();
-    assert_eq!(error, "the device order is no permutation of the devices");
+    assert_eq!(error, "the device order is not a permutation of the devices");
     let error = Mesh::parse("a=4").unwrap().with_hosts(3).unwrap_err().to_string();
     assert_eq!(error, "4 devices cannot be spread evenly over 3 hosts");
     let error = Mesh::parse("a=4").unwrap().with_hosts(2).unwrap().with_slices(4).unwrap_err();

@@ -59,7 +59,7 @@ fn generations_agree() {
 fn what_has_no_spec_says_why() {
     let mesh = Mesh::parse("data=2,model=4").unwrap();
     for (text, expected) in [
-        ("{unknown}", "it is not known yet"),
+        ("{unknown}", "the sharding is not known yet"),
         ("{maximal device=3}", "it names device 3 only"),
         ("{maximal_mesh[device_id=5]}", "it names device 5 only"),
         (
@@ -68,14 +68,14 @@ fn what_has_no_spec_says_why() {
         ),
         ("{devices=[8]0,1,3,2,4,5,6,7}", "it follows no axes of the mesh"),
         ("{devices=[8]0,1,3,2,4,5,6,9}", "the mesh has no device 9"),
-        ("{devices=[8]<=[4]}", "it makes no sense"),
-        ("{devices=[-2,-4]<=[8]}", "it makes no sense"),
+        ("{devices=[8]<=[4]}", "malformed: its sizes, axes and devices do not match"),
+        ("{devices=[-2,-4]<=[8]}", "malformed: its sizes, axes and devices do not match"),
         (
             "{devices=[1000000000,1000000000]<=[1000000000000000000]}",
             "it names 1000000000000000000 devices, the mesh has 8",
         ),
-        ("{mesh['a'=8], [{'b'}]}", "it makes no sense"),
-        ("{mesh['a'=8], [{'a':(3)2}]}", "it makes no sense"),
+        ("{mesh['a'=8], [{'b'}]}", "malformed: its sizes, axes and devices do not match"),
+        ("{mesh['a'=8], [{'a':(3)2}]}", "malformed: its sizes, axes and devices do not match"),
     ] {
         assert_eq!(spec(&mesh, text), expected, "{text}");
     }

@@ -283,9 +283,9 @@ fn inference_agrees_with_every_note_among_the_dumps() {
     // What really depends on data: convergence, rejection sampling, decoding until the end of a
     // text, bounds from outside, triangular loops.
     let dynamic = [
-        "a bound changes in the loop around",
-        "a compared value is no integer",
-        "it depends on a parameter of the entry computation",
+        "a bound changes in the surrounding loop",
+        "a compared value is not an integer",
+        "the trip count depends on an entry parameter",
         "the condition depends on data",
     ];
     for (name, source) in reading::modules() {
