@@ -83,7 +83,7 @@ fn what_has_no_spec_says_why() {
     assert_eq!(spec(&sliced, "{devices=[8]<=[8]}"), "P('fsdp')");
 }
 
-/// Where a piece of an axis goes.
+/// What a part of an axis is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Replicated,
@@ -96,7 +96,7 @@ const RANK: usize = 3;
 #[derive(Clone, Debug)]
 struct Case {
     sizes: Vec<u64>,
-    /// (part, use) in the order in which parts count in their dimension.
+    /// (part, use) in order of significance within each dimension.
     uses: Vec<(AxisPart, Use)>,
     /// The order of the devices; None = 0, 1, 2, ...
     order: Option<Vec<i64>>,
@@ -160,7 +160,7 @@ impl Case {
         })
     }
 
-    /// As tiles on a list of devices, or on an iota where the mesh is in order.
+    /// The sharding as tiles on a list of devices, or on an iota if the mesh is in order.
     fn tiles(&self) -> String {
         let mut kinds: Vec<Use> = (0..RANK).map(Use::Dimension).collect();
         kinds.extend([Use::Manual, Use::Replicated]);
@@ -255,7 +255,7 @@ proptest! {
         }
     }
 
-    /// Numbers of any size cost no time and break nothing.
+    /// Numbers of any size take no extra time and cause no failure.
     #[test]
     fn hostile_tiles(
         tiles in prop::collection::vec(prop_oneof![any::<i64>(), 0i64..9], 1..5),

@@ -61,7 +61,9 @@ impl fmt::Display for Mismatch {
             Mismatch::UnknownDevice(device) => write!(f, "the mesh has no device {device}"),
             Mismatch::Uneven => f.write_str("the groups differ in size"),
             Mismatch::Irregular => f.write_str("it follows no axes of the mesh"),
-            Mismatch::Malformed => f.write_str("malformed: its sizes, axes and devices do not match"),
+            Mismatch::Malformed => {
+                f.write_str("malformed: its sizes, axes and devices do not match")
+            }
             Mismatch::SingleDevice(device) => write!(f, "it names device {device} only"),
             Mismatch::Unknown => f.write_str("the sharding is not known yet"),
             Mismatch::TooLarge => f.write_str("too many devices in an irregular order"),

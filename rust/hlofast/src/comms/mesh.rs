@@ -133,7 +133,9 @@ impl Mesh {
                 return Err(MeshError::new(message));
             };
             let size: i64 = size.parse().map_err(|_| {
-                MeshError::new(format!("the size of mesh axis {name:?} is not an integer: {size:?}"))
+                MeshError::new(format!(
+                    "the size of mesh axis {name:?} is not an integer: {size:?}"
+                ))
             })?;
             axes.push((name.to_owned(), size));
         }

@@ -202,7 +202,9 @@ impl<'a> Tracer<'a> {
             match &common {
                 None => common = Some(value),
                 Some(other) if *other == value => {}
-                Some(_) => return Err("the trip count depends on which of several values is selected"),
+                Some(_) => {
+                    return Err("the trip count depends on which of several values is selected");
+                }
             }
         }
         common.ok_or("an operand or branch is missing")
@@ -372,7 +374,8 @@ impl<'a> Tracer<'a> {
                 let shape = self.element(module.shape(place.row), &place.path);
                 let shape = shape.filter(|shape| module.shape_elements(*shape) == 1);
                 let integer_type = shape.and_then(|shape| self.integer_type(shape));
-                let integer_type = integer_type.ok_or("an element of the loop's state is not an integer")?;
+                let integer_type =
+                    integer_type.ok_or("an element of the loop's state is not an integer")?;
                 let path = std::mem::take(&mut place.path);
                 Ok(Argument::Ended(Origin::State(while_row, integer_type, path)))
             }
@@ -416,7 +419,7 @@ impl<'a> Tracer<'a> {
                     (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart, _) => 0,
                     // They only repeat the call of the start.
                     (Opcode::AsyncUpdate | Opcode::AsyncDone, _) => continue,
-                    _ => return Err("the trip count depends on an argument of a computation applied to elements"),
+                    _ => return Err("the trip count depends on a computation applied per element"),
                 };
                 let index = first.checked_add(number).ok_or(TOO_COMPLEX)?;
                 let row = module.operands(caller).get(index).ok_or("an argument is missing")?;
