@@ -99,13 +99,13 @@ def test_order_hosts_and_slices() -> None:
         (lambda: hlofast.Mesh({"a": 2.5}), TypeError, "axis names to sizes"),
         (lambda: hlofast.Mesh(["a"]), TypeError, "axis names to sizes"),
         (lambda: hlofast.Mesh({"a": 4}, device_order=[0, 1, 2]), ValueError, "has 3 devices"),
-        (lambda: hlofast.Mesh({"a": 2}, device_order=[0, 0]), ValueError, "stands twice"),
+        (lambda: hlofast.Mesh({"a": 2}, device_order=[0, 0]), ValueError, "occurs twice"),
         (lambda: hlofast.Mesh({"a": 2}, device_order=[1, 2]), ValueError, "not one of 2"),
         (lambda: hlofast.Mesh({"a": 4}, hosts=3), ValueError, "evenly over 3 hosts"),
         (lambda: hlofast.Mesh({"a": 4}, slices=0), ValueError, "evenly over 0 slices"),
         (lambda: hlofast.Mesh({"a": 4}, hosts=2, slices=4), ValueError, "2 hosts"),
         (lambda: hlofast.Mesh.parse("data"), ValueError, "NAME=SIZE"),
-        (lambda: hlofast.Mesh.parse("data=two"), ValueError, "no number"),
+        (lambda: hlofast.Mesh.parse("data=two"), ValueError, "not an integer"),
     ],
 )
 def test_meshes_that_cannot_be(make, error, words) -> None:

@@ -1,4 +1,4 @@
-//! Collectives and findings of texts that mean harm: bounded work, nothing lost.
+//! Collectives and findings of hostile texts: bounded work, nothing lost.
 
 use hlofast::Analyses;
 use hlofast::comms::{Collectives, Moved};
@@ -29,7 +29,7 @@ fn executions(all: &Collectives) -> Vec<i64> {
     all.collectives.iter().map(|found| of(&found.executions)).collect()
 }
 
-/// A computation of one parameter: `lines`, the last one its root.
+/// A computation with one parameter and the body `lines`, whose last line is the root.
 fn computation(head: &str, lines: &[String]) -> String {
     let mut text = format!("{head} {{\n  p = f32[4] parameter(0)\n");
     for (index, line) in lines.iter().enumerate() {
@@ -78,12 +78,12 @@ fn deep_nests_are_not_lost() {
 
 #[test]
 fn every_way_of_calling_counts() {
-    // By a fusion and by a call: two executions.
+    // Called by a fusion and by a call: two executions.
     let lines = ["f = f32[4] fusion(p), kind=kLoop, calls=c0", "g = f32[4] call(f), to_apply=c0"];
     let entry = computation("ENTRY e", &lines.map(str::to_owned));
     let (_, all, _) = read(&(ADD.to_owned() + &reduced() + &entry));
     assert_eq!(executions(&all).iter().sum::<i64>(), 2);
-    // Twice in one fusion.
+    // Reached twice from one fusion.
     let twice = computation("c1", &fusions(2, "c0"));
     let entry = computation("ENTRY e", &fusions(1, "c1"));
     let (_, all, _) = read(&(ADD.to_owned() + &reduced() + &twice + &entry));
@@ -110,7 +110,7 @@ fn a_shared_concatenation() {
     let of = |number| format!("a{number} = f32[{}] all-reduce(c), {GROUPS}", 4 * COUNT);
     lines.extend((0..COUNT).map(of));
     let (module, all, _) = read(&(ADD.to_owned() + &computation("ENTRY e", &lines)));
-    // Arrays are listed in proportion to the text; the bytes of each collective are all there.
+    // The arrays listed are bounded by the text, but the bytes of each collective are complete.
     assert!(all.pieces.len() <= 2 * module.columns().operands.len() + COUNT);
     for found in &all.collectives {
         let pieces = &all.pieces[found.pieces.start as usize..found.pieces.end as usize];
@@ -134,13 +134,13 @@ fn a_chain_with_a_collective_at_every_link() {
     let (_, all, _) = read(&(ADD.to_owned() + &computation("ENTRY e", &lines)));
     assert_eq!(all.collectives.len(), 100_000);
     assert_eq!(all.collectives[0].moved, Moved::Weight);
-    // What is too far away is not guessed.
+    // Values beyond the step limit are not guessed.
     assert_eq!(all.collectives[99_999].moved, Moved::Other);
 }
 
 #[test]
 fn states_of_one_body_in_many_loops() {
-    // The body hands each element of its state on to the one before it.
+    // The body moves each element of its state to the previous one.
     const COUNT: usize = 1500;
     let element = |index| format!("g{index} = f32[4] get-tuple-element(p), index={index}");
     let mut lines: Vec<String> = (0..COUNT).map(element).collect();

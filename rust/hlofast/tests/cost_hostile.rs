@@ -1,4 +1,4 @@
-//! Costs of texts that mean harm: bounded work, sums that say when they are too large.
+//! Costs of hostile texts: bounded work, and sums that report overflow.
 
 use hlofast::cost::{Cost, Options, operand_sums};
 use hlofast::ir::Module;
@@ -16,7 +16,7 @@ fn both(text: &str) -> (Cost, Cost) {
     let count = |is_xla| {
         let cost = Options { is_xla, is_float32: is_xla, ..Options::default() };
         let analyses = Analyses::with(&module, Context { cost, ..Context::default() });
-        // May be None, but has to end.
+        // The result may be None, but the call must end.
         let options = &analyses.context().cost;
         let sums = operand_sums(&module, analyses.facts(), options).unwrap_or_default();
         assert!(sums.iter().all(|(_, sum)| *sum != 0.0));
@@ -39,7 +39,7 @@ fn calls_that_double() {
     }
     text += "ENTRY e {\n  p = f32[8] parameter(0)\n  ROOT r = f32[8] call(p), to_apply=f200\n}\n";
     let (executed, xla) = both(&text);
-    // 2^200 executions are beyond any column, and are not cut to something smaller.
+    // 2^200 executions exceed every column and must not be truncated.
     assert_eq!(executed.executions[0], None);
     assert_eq!(executed.executions[199], Some(2));
     assert_eq!(executed.totals.flops, i128::MAX);
@@ -87,7 +87,7 @@ fn numbers_at_the_limits() {
          ROOT a = f32[{limit}] add(p, w)\n}}\n"
     );
     let (executed, xla) = both(&text);
-    // What does not fit a column is marked, not wrapped.
+    // A value that does not fit its column is marked, not wrapped.
     assert!(executed.provenance.contains(&hlofast::Provenance::Unknown));
     assert!(executed.flops.iter().all(|flops| *flops >= 0));
     assert!(executed.totals.flops >= i128::from(limit));
@@ -96,7 +96,7 @@ fn numbers_at_the_limits() {
 
 #[test]
 fn operands_through_many_fusions() {
-    // Every level hands two parameters to the level below, twice.
+    // Every level passes two parameters to the level below, twice.
     let mut text = String::from("HloModule m\n\n");
     text += "f0 {\n  a = f32[8] parameter(0)\n  b = f32[8] parameter(1)\n  \
              ROOT r = f32[8] add(b, a)\n}\n\n";

@@ -1,4 +1,4 @@
-//! Custom calls: what is known of them, and what is said to be unknown.
+//! Custom calls: known costs, and unknown ones.
 
 use crate::support::reading;
 use hlofast::Provenance;
@@ -60,7 +60,7 @@ fn matrix_products_of_every_age() {
         let read = 2 * (3 * 8 * 16 + 3 * 16 * 32 + 3 * 8 * 32);
         assert_eq!((found.bytes_read, found.bytes_written), (Some(read), Some(2 * 3 * 8 * 32)));
     }
-    // Scaled 8-bit floats carry their scales as operands, and may give back the largest value.
+    // Scaled 8-bit floats have their scales as operands and may return the largest value.
     let numbers = r#", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]}}}"#;
     let found = cost(
         "(bf16[64,128], f32[], s8[100])",
@@ -71,13 +71,13 @@ fn matrix_products_of_every_age() {
     assert_eq!(found.flops, Some(2 * 64 * 128 * 256));
     assert_eq!(found.bytes_written, Some(64 * 128 * 2 + 4));
     assert_eq!(found.contraction.unwrap().accumulation_type, ElementType::F32);
-    // Each row meets one of the groups of the right side.
+    // Each row is multiplied with one group of the right side.
     let config = r#", backend_config={"gemm_backend_config":{"beta":0},"ragged_dot_dimension_numbers":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]},"lhs_ragged_dimensions":["0"],"rhs_group_dimensions":["0"]}}"#;
     let operands_of_groups = ["bf16[19,64]", "bf16[4,64,128]", "s32[4]"];
     let result = "(bf16[19,128], s8[100])";
     let found = cost(result, &operands_of_groups, "__cublas$lt$groupedMatmul", config);
     assert_eq!((found.flops, found.kind), (Some(311_296), CustomCallKind::GroupedGemm));
-    // Without dimensions nothing is known; bytes are left to operands and outputs.
+    // Without dimensions the cost is unknown; bytes are those of operands and outputs.
     for attributes in [
         "",
         ", backend_config={}",
@@ -150,7 +150,7 @@ fn estimates_of_authors_are_taken() {
         (found.kind, found.provenance),
         (CustomCallKind::Kernel, Provenance::FromBackendConfig)
     );
-    // Also where the target is not known.
+    // Also for an unknown target.
     let found = cost("f32[8]", &["f32[64]"], "my_kernel", config);
     assert_eq!((found.flops, found.kind), (Some(268_435_456), CustomCallKind::Unknown));
     for target in [

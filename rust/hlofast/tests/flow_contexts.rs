@@ -18,7 +18,7 @@ fn find(module: &Module, name: &str) -> Row {
     Row(module.find_instructions(name.as_bytes())[0])
 }
 
-/// Path and phase of the row called `name`, in each of its computation's contexts.
+/// Path and phase of the row `name` in each context of its computation.
 fn contexts_of(module: &Module, found: &Attribution, name: &str) -> Vec<(String, Phase)> {
     let row = find(module, name);
     let nodes = found.contexts.nodes_of(module.computation_of(row));
@@ -110,7 +110,7 @@ fn a_loop_body_is_a_part_of_the_function_around_it() {
     let found = attribute(&module);
     let names = contexts_of(&module, &found, "u");
     assert_eq!(names, [("while/body/neg".to_string(), Phase::Unattributed)]);
-    // What is applied to elements has one context, named as its caller is.
+    // A computation applied to elements has one context, named like its caller.
     let names = contexts_of(&module, &found, "applied");
     assert_eq!(names, [("jit(step)/jvp()/reduce_sum".to_string(), Phase::Forward)]);
     let names = contexts_of(&module, &found, "a");
@@ -170,7 +170,8 @@ ENTRY %main (z: f32[]) -> f32[] {
   ROOT %e = f32[] call(%z), to_apply=%one, metadata={op_name="jit(f)/jvp()/c"}
 }
 "#;
-    // The reader refuses such a text; collecting errors it leaves out the call that closes it.
+    // The reader rejects such a text; when collecting errors, it drops the call that closes the
+    // cycle.
     assert!(reading::parse(text.as_bytes()).is_err());
     let module = reading::parse_all(text.as_bytes()).unwrap();
     let found = attribute(&module);
@@ -289,7 +290,7 @@ fn phases_by_name() {
     for ((name, expected), found) in cases.iter().zip(phases(&names)) {
         assert_eq!(found, *expected, "{name}");
     }
-    // Without backward work, what is not differentiated is the program itself.
+    // Without backward work, undifferentiated work is the program itself.
     assert_eq!(phases(&["jit(f)/mul", "aten__mm"]), [Forward, Unattributed]);
     assert_eq!(phases(&["jit(f)/mul", "jit(f)/jvp()/sin"]), [Forward, Forward]);
 }

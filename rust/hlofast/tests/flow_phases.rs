@@ -1,4 +1,4 @@
-//! Phases that names leave open: data flow, pipeline markers, and what seeds and fixtures add up to.
+//! Phases that names leave open: data flow, pipeline markers, and totals of seeds and fixtures.
 
 use crate::support::reading;
 use hlofast::flow::{Attribution, AttributionOptions, Phase, attribution, sections, source_of};
@@ -34,7 +34,7 @@ fn fixture(path: &str) -> Module {
     hlofast::parse(source, &hlofast::Options::default()).unwrap()
 }
 
-/// The seed whose file name begins with `number`; None, said aloud, without the seeds.
+/// The seed whose file name begins with `number`; prints a note and returns None without seeds.
 fn seed(number: &str) -> Option<Module> {
     reading::seeds().map(|folder| reading::seed(&folder, number))
 }
@@ -70,7 +70,7 @@ fn gemm_flops(module: &Module, row: Row) -> Option<u128> {
     Some(2 * result * contracted.iter().map(|d| left[*d]).product::<u128>())
 }
 
-/// Count and FLOPs of matrix products by phase.
+/// Count and FLOPs of matmuls by phase.
 fn gemms(module: &Module) -> BTreeMap<Phase, (usize, u128)> {
     let found = attribute(module);
     let mut sums = BTreeMap::new();
@@ -145,7 +145,7 @@ fn sections_between_markers_behind_calls() {
         assert_eq!(module.opcode(end), Opcode::Call);
         assert_eq!(found.section_of(&module, section.start), Some(section));
         assert_eq!(found.section_of(&module, end), Some(section));
-        // A marker hands its operands on, one by one.
+        // A marker passes its operands on one by one.
         for user in module.users().get(end.0).iter().map(|row| Row(*row)) {
             let index: usize = std::str::from_utf8(module.attribute_bytes(user, "index").unwrap())
                 .unwrap()
@@ -235,7 +235,7 @@ ENTRY %main (x: f32[4], y: f32[4]) -> f32[2,2] {
     assert_eq!(source("x", false), "x");
 }
 
-/// Old JAX: a loop whose state carries a cotangent beside what is recomputed from.
+/// Old JAX: a loop whose state holds a cotangent next to the inputs of the recompute.
 #[test]
 fn the_flow_of_cotangents_through_loops_fusions_and_barriers() {
     let text = r#"HloModule m
@@ -293,7 +293,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
     assert_eq!(phases(&module, outside), expected);
 }
 
-/// XLA's rewriting leaves the name to what follows a product.
+/// XLA's rewriting moves the name of a matmul to the next instruction.
 #[test]
 fn products_without_a_name_go_by_their_neighbours() {
     let text = r#"HloModule m
@@ -352,7 +352,7 @@ fn every_product_of_a_fixture_with_names_has_a_phase() {
     assert!(products[&Phase::Recompute] > 10, "{products:?}");
 }
 
-/// A step keeps its products' phases when XLA optimises it.
+/// The matmuls of a step keep their phases when XLA optimises it.
 #[test]
 fn products_have_the_same_phases_before_and_after_optimisation() {
     let counts = |path: &str| {

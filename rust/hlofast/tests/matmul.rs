@@ -37,7 +37,7 @@ fn dots() {
         "lhs_contracting_dims={1}, rhs_contracting_dims={0}, algorithm=dot_bf16_bf16_f32_x3";
     let found = find("bf16[128,512]", "dot", &["bf16[128,256]", "bf16[256,512]"], attributes);
     assert_eq!((found.flops, found.accumulation_type), (33_554_432, ElementType::F32));
-    // Several contracted and free dimensions; an outer product has nothing to sum.
+    // Several contracted and free dimensions; an outer product contracts nothing.
     let attributes = "lhs_contracting_dims={1,3}, rhs_contracting_dims={0,2}";
     let found = find("f32[2,4,7]", "dot", &["f32[2,3,4,5]", "f32[3,7,5]"], attributes);
     assert_eq!((dimensions(&found), found.flops), ((1, 8, 7, 15), 2 * 8 * 7 * 15));
@@ -93,7 +93,7 @@ fn convolutions_that_are_dots() {
             (8, 256, 384, 512),
             805_306_368,
         ),
-        // Batch dimensions of other spellings: backwards, of two elements, two of them.
+        // Other spellings of batch dimensions: reversed, of size 2, two at once.
         (
             "bf16[4,256,384]",
             ["bf16[4,256,512]", "bf16[4,512,384]"],
@@ -130,7 +130,7 @@ fn convolutions_that_are_dots() {
             (1, 8, 16, 128),
             32_768,
         ),
-        // Groups of features are independent products.
+        // Feature groups are independent matmuls.
         (
             "f32[8,64]",
             ["f32[8,32]", "f32[8,64]"],

@@ -81,7 +81,7 @@ fn reasons_for_no_axes() {
     assert_eq!(reason("{{0,3},{1,2},{4,7},{5,6}}"), "it follows no axes of the mesh");
     assert_eq!(reason("{{0,1,2,3},{4,5,6,8}}"), "the mesh has no device 8");
     assert_eq!(reason("[3,2]<=[8]"), "it names 6 devices, the mesh has 8");
-    assert_eq!(reason("[4,2]<=[3,3]T(1,0)"), "it makes no sense");
+    assert_eq!(reason("[4,2]<=[3,3]T(1,0)"), "malformed: its sizes, axes and devices do not match");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn orders_of_devices() {
     assert_eq!(axes(&mesh, "[2,4]<=[8]"), "model");
     assert_eq!((mesh.device(1), mesh.position(4)), (Some(4), Some(1)));
 
-    // A ring through a 2x2x2 cube: no arithmetic gives it.
+    // A ring through a 2x2x2 cube: it has no iota form.
     let ring = DeviceOrder::List(vec![0, 1, 3, 2, 6, 7, 5, 4]);
     let mesh = Mesh::parse("data=2,model=4").unwrap().with_device_order(&ring).unwrap();
     assert_eq!(axes(&mesh, "{{0,1,3,2},{6,7,5,4}}"), "model");
@@ -132,7 +132,7 @@ fn a_billion_devices_cost_nothing() {
     assert_eq!(big.to_text(), "[1000000000,1000000000]<=[1000000000,1000000000]T(1,0)");
     let uneven = "[333333333333333333,3]<=[999999999999999999]";
     assert_eq!(axes(&mesh, uneven), "no axis subset");
-    // Four replicas in groups without a pattern, each of 10^12 partitions.
+    // Four replicas in irregular groups, each with 10^12 partitions.
     let context = GroupContext {
         replica_count: Some(4),
         num_partitions: Some(1_000_000_000_000),
@@ -143,7 +143,7 @@ fn a_billion_devices_cost_nothing() {
     assert_eq!(replicas.span(2), None);
     let four = Mesh::parse("replica=4,x=1000000000000").unwrap();
     assert_eq!(four.axes_of(&replicas), AxisMatch::NoSubset(Mismatch::TooLarge));
-    // No pattern, and too many to compare one by one.
+    // Irregular, and too many to compare one by one.
     let odd = Iota { reshape: vec![3, 1 << 40], transpose: vec![1, 0] };
     let odd = Mesh::new(vec![("a".into(), 2), ("b".into(), 3 << 39)])
         .unwrap()
@@ -186,7 +186,7 @@ fn a_lone_zero_is_everyone_where_there_are_others() {
     let elsewhere = GroupContext { device_count: Some(8), ..GroupContext::default() };
     assert_eq!(mesh.match_text(&mesh.axes_of(&lone(elsewhere))), "data×model");
     assert_eq!(mesh.axes_of(&lone(GroupContext::default())), AxisMatch::Nothing);
-    // One replica of eight partitions: a group of one replica is all there is.
+    // One replica of eight partitions: a group of one replica covers everything.
     let replica = groups_in("{{0}}", GroupMode::CrossReplica, &devices(8));
     assert_eq!((replica.group_count(), replica.group_size()), (Some(8), Some(1)));
 }
@@ -220,7 +220,7 @@ fn meshes_that_cannot_be() {
     assert_eq!(message("a=2,a=4"), "mesh axis \"a\" is given twice");
     assert_eq!(message("a=0"), "mesh axis \"a\" has size 0; sizes must be at least 1");
     assert_eq!(message("a=-2"), "mesh axis \"a\" has size -2; sizes must be at least 1");
-    assert_eq!(message("a=x"), "the size of mesh axis \"a\" is no number: \"x\"");
+    assert_eq!(message("a=x"), "the size of mesh axis \"a\" is not an integer: \"x\"");
     assert_eq!(message("2,4"), "expected NAME=SIZE,NAME=SIZE,... for a mesh, not \"2,4\"");
     assert_eq!(message(""), "expected NAME=SIZE,NAME=SIZE,... for a mesh, not \"\"");
     let big = "a=4294967296,b=4294967296";
@@ -230,12 +230,12 @@ fn meshes_that_cannot_be() {
         Mesh::parse("a=4").unwrap().with_device_order(&order).unwrap_err().to_string()
     };
     assert_eq!(order(&[0, 1]), "the device order has 2 devices, the mesh 4");
-    assert_eq!(order(&[0, 1, 1, 2]), "device 1 stands twice in the device order");
+    assert_eq!(order(&[0, 1, 1, 2]), "device 1 occurs twice in the device order");
     assert_eq!(order(&[0, 1, 2, 4]), "device 4 of the device order is not one of 4 devices");
     assert_eq!(order(&[0, 1, 2, -1]), "device -1 of the device order is not one of 4 devices");
     let twice = DeviceOrder::Iota(Iota { reshape: vec![2, 2], transpose: vec![0, 0] });
     let error = Mesh::parse("a=4").unwrap().with_device_order(&twice).unwrap_err().to_string();
-    assert_eq!(error, "the device order is no permutation of the devices");
+    assert_eq!(error, "the device order is not a permutation of the devices");
     let error = Mesh::parse("a=4").unwrap().with_hosts(3).unwrap_err().to_string();
     assert_eq!(error, "4 devices cannot be spread evenly over 3 hosts");
     let error = Mesh::parse("a=4").unwrap().with_hosts(2).unwrap().with_slices(4).unwrap_err();
@@ -379,7 +379,7 @@ impl Case {
         groups.into_values().collect()
     }
 
-    /// As lists, in an order that depends on `shuffle`.
+    /// The groups as lists, in an order that depends on `shuffle`.
     fn lists(&self) -> String {
         let key = |n: u64| n.wrapping_mul(self.shuffle | 1).rotate_left(29).wrapping_mul(31);
         let mut groups = self.groups();
@@ -395,7 +395,7 @@ impl Case {
         format!("{{{}}}", lists.join(","))
     }
 
-    /// As a mesh with named axes.
+    /// The groups as a mesh with named axes.
     fn named(&self) -> String {
         let axes = self.sizes.iter().enumerate().map(|(i, size)| (format!("n{i}"), *size));
         let axes: Vec<String> = axes.map(|(name, size)| format!("'{name}'={size}")).collect();
@@ -420,7 +420,7 @@ impl Case {
         format!("mesh[{}]{order} {{{}}}", axes.join(","), parts.join(","))
     }
 
-    /// By arithmetic; for meshes in row-major order only.
+    /// The groups in iota form; only for meshes in row-major order.
     fn iota(&self) -> Option<String> {
         let Order::Plain = self.order else { return None };
         let (mut sizes, mut within, mut rest) = (Vec::new(), Vec::new(), Vec::new());
@@ -474,7 +474,7 @@ proptest! {
                 prop_assert_eq!(&found, &first, "{}", text);
                 prop_assert_eq!(found.to_text(), first.to_text(), "{}", text);
             }
-            // What is printed means the same groups.
+            // The printed text denotes the same groups.
             if found.device_count() > Some(1) {
                 let again = groups_in(&found.to_text(), GroupMode::FlattenedId, &devices(mesh.device_count()));
                 prop_assert_eq!(again.expand(100_000).unwrap(), sorted.clone(), "{}", found.to_text());
@@ -482,8 +482,8 @@ proptest! {
         }
     }
 
-    /// Groups that no axes of a small mesh make are not mapped, and those that some make are:
-    /// compared with trying every subset of parts.
+    /// Groups on a small mesh map to axes exactly if some subset of axis parts produces them;
+    /// checked against every subset.
     #[test]
     fn exactly_the_groups_along_axes_are_mapped(
         order in Just((0..8i64).collect::<Vec<_>>()).prop_shuffle(),
@@ -540,7 +540,7 @@ proptest! {
         );
     }
 
-    /// Numbers of any size in the text cost no time and break nothing.
+    /// Numbers of any size in the text take no extra time and cause no failure.
     #[test]
     fn hostile_groups(
         lead in prop::collection::vec(any::<i64>(), 2),

@@ -1,4 +1,4 @@
-//! The mesh that a module's text speaks of.
+//! Meshes derived from a module's text.
 
 use hlofast::comms::{DerivedMesh, MeshSource, derive_mesh};
 use hlofast::ir::Module;
@@ -47,7 +47,7 @@ fn common_refinement() {
         parameters(&["{devices=[4,4]<=[16]}", "{devices=[2,1,8]<=[16] last_tile_dims={manual}}"]);
     let expected = ("axis_0=2,axis_1=2,axis_2=4".to_owned(), "entry_shardings", true, 2, 0);
     assert_eq!(facts(&text), Some(expected));
-    // 2 x 6 and 3 x 4 have no common axes; the one that more say wins.
+    // 2 x 6 and 3 x 4 have no common axes; the tiling with more attributes wins.
     let text = parameters(&[
         "{devices=[2,6]<=[12]}",
         "{devices=[3,4]<=[12]}",
@@ -98,7 +98,7 @@ fn shardy_meshes_of_the_header() {
         "{empty = #sdy.mesh<[]>, maximal = #sdy.mesh<[], device_ids=[1]>, m = #sdy.mesh<[\"a\"=4]>}",
     );
     assert_eq!(facts(&several), expected("a=4"));
-    // Not a mesh: what the shardings say counts.
+    // Not a mesh, so the shardings decide.
     for broken in [
         "{mesh = #sdy.mesh<[\"a\"=-1]>}",
         "{mesh = #sdy.mesh<[\"a\"}",
@@ -151,7 +151,7 @@ fn one_axis_is_cut_by_groups() {
     let found = facts(&text("{{0,1,2,3},{4,5,6,7}}", 8));
     assert_eq!(found, fact("axis_0=2,axis_1=4", "replica_groups"));
     assert_eq!(facts(&text("[1,8]<=[8]", 8)), fact("axis_0=8", "entry_shardings"));
-    // Of other devices than the parameters.
+    // Over a different number of devices than the parameters.
     assert_eq!(facts(&text("{{0,1},{2,3}}", 8)), fact("axis_0=8", "entry_shardings"));
 }
 

@@ -59,7 +59,7 @@ fn generations_agree() {
 fn what_has_no_spec_says_why() {
     let mesh = Mesh::parse("data=2,model=4").unwrap();
     for (text, expected) in [
-        ("{unknown}", "it is not known yet"),
+        ("{unknown}", "the sharding is not known yet"),
         ("{maximal device=3}", "it names device 3 only"),
         ("{maximal_mesh[device_id=5]}", "it names device 5 only"),
         (
@@ -68,14 +68,14 @@ fn what_has_no_spec_says_why() {
         ),
         ("{devices=[8]0,1,3,2,4,5,6,7}", "it follows no axes of the mesh"),
         ("{devices=[8]0,1,3,2,4,5,6,9}", "the mesh has no device 9"),
-        ("{devices=[8]<=[4]}", "it makes no sense"),
-        ("{devices=[-2,-4]<=[8]}", "it makes no sense"),
+        ("{devices=[8]<=[4]}", "malformed: its sizes, axes and devices do not match"),
+        ("{devices=[-2,-4]<=[8]}", "malformed: its sizes, axes and devices do not match"),
         (
             "{devices=[1000000000,1000000000]<=[1000000000000000000]}",
             "it names 1000000000000000000 devices, the mesh has 8",
         ),
-        ("{mesh['a'=8], [{'b'}]}", "it makes no sense"),
-        ("{mesh['a'=8], [{'a':(3)2}]}", "it makes no sense"),
+        ("{mesh['a'=8], [{'b'}]}", "malformed: its sizes, axes and devices do not match"),
+        ("{mesh['a'=8], [{'a':(3)2}]}", "malformed: its sizes, axes and devices do not match"),
     ] {
         assert_eq!(spec(&mesh, text), expected, "{text}");
     }
@@ -83,7 +83,7 @@ fn what_has_no_spec_says_why() {
     assert_eq!(spec(&sliced, "{devices=[8]<=[8]}"), "P('fsdp')");
 }
 
-/// Where a piece of an axis goes.
+/// What a part of an axis is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Replicated,
@@ -96,7 +96,7 @@ const RANK: usize = 3;
 #[derive(Clone, Debug)]
 struct Case {
     sizes: Vec<u64>,
-    /// (part, use) in the order in which parts count in their dimension.
+    /// (part, use) in order of significance within each dimension.
     uses: Vec<(AxisPart, Use)>,
     /// The order of the devices; None = 0, 1, 2, ...
     order: Option<Vec<i64>>,
@@ -160,7 +160,7 @@ impl Case {
         })
     }
 
-    /// As tiles on a list of devices, or on an iota where the mesh is in order.
+    /// The sharding as tiles on a list of devices, or on an iota if the mesh is in order.
     fn tiles(&self) -> String {
         let mut kinds: Vec<Use> = (0..RANK).map(Use::Dimension).collect();
         kinds.extend([Use::Manual, Use::Replicated]);
@@ -255,7 +255,7 @@ proptest! {
         }
     }
 
-    /// Numbers of any size cost no time and break nothing.
+    /// Numbers of any size take no extra time and cause no failure.
     #[test]
     fn hostile_tiles(
         tiles in prop::collection::vec(prop_oneof![any::<i64>(), 0i64..9], 1..5),

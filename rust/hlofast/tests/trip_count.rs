@@ -1,4 +1,4 @@
-//! Trip counts: what the compiler noted, what condition and body say, and what nothing says.
+//! Trip counts: noted by the compiler, inferred from condition and body, and unknown.
 
 use crate::support::loops::{Loop, only};
 use crate::support::reading;
@@ -24,13 +24,13 @@ fn every_direction_and_sign() {
         ("LT", 10, 10, 1, Some(0)),
         ("LT", 11, 10, -1, Some(0)),
         ("LE", 11, 10, 1, Some(0)),
-        // Away from the bound: it would only end by wrapping around.
+        // The variable moves away from the bound: the loop would only end by wrapping around.
         ("LT", 0, 10, -1, None),
         ("GT", 5, 0, 1, None),
-        // It never moves.
+        // The variable never changes.
         ("LT", 0, 10, 0, None),
         ("EQ", 5, 5, 0, None),
-        // One step, though the bound and the step do not fit each other.
+        // One iteration, although the step does not divide the bound.
         ("LT", 0, 1, 2, Some(1)),
         ("LT", i128::from(i32::MAX) - 1, i128::from(i32::MAX), 1, Some(1)),
         ("LE", 0, i128::from(i32::MAX), 1, None),
@@ -65,7 +65,7 @@ fn every_integer_type() {
     let condition = "ROOT c = pred[] compare(i, n), direction=GT";
     let down = Loop { ty: "u32", init: 9, bound: 2, body, condition, ..Loop::default() };
     assert_eq!(down.count(), Some(7));
-    // To zero and beyond: unsigned values are never less than zero.
+    // Unsigned values are never less than zero.
     let condition = "ROOT c = pred[] compare(i, n), direction=GE";
     let below = Loop { ty: "u32", init: 9, bound: 0, body, condition, ..Loop::default() };
     assert_eq!(below.count(), None);
@@ -157,7 +157,7 @@ fn what_depends_on_data_stays_unknown() {
     let found = only(&traced);
     assert_eq!(found.count, None);
     assert!(found.reason.contains("entry"), "{}", found.reason);
-    // A limit is known where one of two conditions is understood.
+    // An upper bound is known if one of two conditions can be analysed.
     let condition = "c = pred[] compare(i, n), direction=LT\n s = f32[1] slice(x), slice={[0:1]}\n f = f32[] reshape(s)\n z = f32[] constant(0)\n d = pred[] compare(f, z), direction=GT\n ROOT b = pred[] and(d, c)";
     let found = only(&Loop { condition, ..Loop::default() }.text());
     assert_eq!((found.count, found.at_most), (None, Some(10)));
@@ -167,11 +167,11 @@ fn what_depends_on_data_stays_unknown() {
 fn an_element_that_lags_behind() {
     let body = "one = T[] constant(1)\n next = T[] add(i, one)";
     let condition = "ROOT c = pred[] compare(k, n), direction=LT";
-    // k holds what i was: 0, 0, 1, 2, ... from the same start, which is no straight line.
+    // k holds i's previous value: 0, 0, 1, 2, ... from the same start is not a straight line.
     let lagging = Loop { body, condition, next: "next, n, i, y) /*", ..Loop::default() };
     let text = lagging.text().replace("/*, n, k, y)", "");
     assert_eq!(only(&text).count, None);
-    // With k one behind from the start it is.
+    // With k lagging by one from the start, it is a straight line.
     let text = text.replace("limit = T[]", "limit = s32[]");
     let text = text.replace("limit, first, p", "limit, before, p").replace(
         "p = f32[8] parameter(0)\n  d",
@@ -280,12 +280,12 @@ fn what_the_compiler_noted_comes_first() {
 fn inference_agrees_with_every_note_among_the_dumps() {
     let (mut noted, mut resolved) = (0, 0);
     let mut limits = Vec::new();
-    // What really depends on data: convergence, rejection sampling, decoding until the end of a
-    // text, bounds from outside, triangular loops.
+    // Trip counts that really depend on data: convergence, rejection sampling, decoding until the
+    // end of a text, bounds from outside, triangular loops.
     let dynamic = [
-        "a bound changes in the loop around",
-        "a compared value is no integer",
-        "it depends on a parameter of the entry computation",
+        "a bound changes in the surrounding loop",
+        "a compared value is not an integer",
+        "the trip count depends on an entry parameter",
         "the condition depends on data",
     ];
     for (name, source) in reading::modules() {
@@ -313,7 +313,7 @@ fn inference_agrees_with_every_note_among_the_dumps() {
     assert!(limits.contains(&10) && limits.contains(&32), "{limits:?}");
 }
 
-/// Programs of which a twin without loops was written by hand.
+/// Programs with a hand-written twin without loops.
 #[test]
 fn programs_whose_loops_were_unrolled() {
     let path = reading::tests_folder().join("fixtures/costs/loops.jsonl.gz");
@@ -362,7 +362,7 @@ fn hostile_loops_end_quickly() {
     text += "}\n";
     let module = reading::parse(text.as_bytes()).unwrap();
     assert!(trip_counts(&module).iter().all(|(_, found)| found.count.is_none()));
-    // Loops nested in each other's bodies, deeper than is followed.
+    // Loops nested deeper than the limit.
     let mut text = String::from(
         "HloModule m\ncond {\n s = (s32[]) parameter(0)\n i = s32[] get-tuple-element(s), index=0\n n = s32[] constant(2)\n ROOT c = pred[] compare(i, n), direction=LT\n}\nbody0 {\n ROOT s = (s32[]) parameter(0)\n}\n",
     );

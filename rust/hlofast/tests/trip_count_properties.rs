@@ -1,9 +1,9 @@
-//! Trip counts of random loops against machines that step them.
+//! Trip counts of random loops, compared with stepping them.
 
 use crate::support::loops::Loop;
 use proptest::prelude::*;
 
-/// Steps the loop as a machine would, with wrap-around; None if it does not end soon or wraps.
+/// Steps the loop with wrap-around arithmetic; None if it does not end soon or wraps.
 fn stepped(
     bits: u32,
     signed: bool,
@@ -64,8 +64,8 @@ proptest! {
         prop_assert_eq!(found.count(), stepped(bits, signed, init, bound, step, direction));
     }
 
-    /// Chains of arithmetic and conversions, against a machine that wraps around: what is claimed
-    /// to be exact is.
+    /// Chains of arithmetic and conversions, compared with wrap-around stepping: exact results are
+    /// exact.
     #[test]
     fn never_differs_from_a_machine(
         base in 0usize..4,
@@ -183,7 +183,7 @@ fn lines(operations: &[Operation], ty: Integer, prefix: &str) -> (String, String
     (text, name, ty)
 }
 
-/// What a machine makes of `value`.
+/// The result of the operations on `value` in wrap-around arithmetic.
 fn run(operations: &[Operation], ty: Integer, value: i128) -> i128 {
     let (mut value, mut ty) = (value, ty);
     for operation in operations {

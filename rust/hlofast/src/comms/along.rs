@@ -1,4 +1,4 @@
-//! Where on a mesh collectives go: along which axes, and over which network.
+//! Mesh axes and network of each collective.
 
 use super::axes::{AxisMatch, AxisPart, Mismatch};
 use super::collective::{Collective, Collectives};
@@ -9,21 +9,21 @@ use super::mesh::Mesh;
 use super::permute::PermuteMatch;
 use crate::ir::{Module, Opcode, Row};
 
-/// The slowest network that the devices of one exchange need.
+/// The slowest network between the devices of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Network {
-    /// They are on one host.
+    /// The devices are on one host.
     WithinHost,
-    /// They are on several hosts, of one slice where the mesh has slices.
+    /// The devices are on several hosts (of one slice, if the mesh has slices).
     BetweenHosts,
-    /// They are in one slice; on how many hosts is not known.
+    /// The devices are in one slice; the number of hosts is unknown.
     WithinSlice,
-    /// They are in several slices.
+    /// The devices are in several slices.
     BetweenSlices,
 }
 
 impl Network {
-    /// The words tables use.
+    /// The text used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Network::WithinHost => "within a host",
@@ -34,25 +34,25 @@ impl Network {
     }
 }
 
-/// Where on a mesh a collective goes.
+/// Mesh axes and network of one collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Along {
-    /// The axes, in the order of the mesh; none for groups of one device and where there is a
-    /// mismatch.
+    /// The axes, in mesh order; empty for groups of one device and on a mismatch.
     pub parts: Vec<AxisPart>,
-    /// The axes in words: `data×model`, `no axis subset`; empty if that says nothing.
+    /// The axes as text: `data×model`, `no axis subset`; empty without axes.
     pub axes: String,
-    /// Of a permute: the axes and how far, `model +1`.
+    /// For a permute: the axes and the distance, `model +1`.
     pub shift: String,
-    /// Why there are no axes, if the groups or pairs do not fit the mesh.
+    /// Why the groups or pairs do not fit the mesh.
     pub mismatch: Option<Mismatch>,
-    /// What the exchange goes over; None if the mesh does not say or groups differ.
+    /// The network used; None if the mesh does not say or groups differ.
     pub network: Option<Network>,
-    /// Devices of an exchange; None if that is not known.
+    /// Devices in one group; None if unknown.
     pub group_size: Option<u64>,
 }
 
-/// Where on `mesh` each collective of `all` goes. Linear in the distinct groups and in the pairs.
+/// Axes and network on `mesh` of each collective in `all`. Linear in the distinct groups and in the
+/// pairs.
 pub fn along(module: &Module, mesh: &Mesh, all: &Collectives) -> Vec<Along> {
     let of_groups: Vec<Along> = all.groups.iter().map(|groups| of_groups(mesh, groups)).collect();
     let place = |collective: &Collective| {
@@ -77,7 +77,7 @@ fn of_groups(mesh: &Mesh, groups: &DeviceGroups) -> Along {
     let axes = mesh.match_text(&found);
     let everyone = groups.is_everyone().then(|| mesh.device_count());
     let group_size = groups.group_size().or(everyone);
-    // Everyone of a number of devices that the text does not say: the mesh's.
+    // A group of all devices without a stated count: the mesh's device count.
     let (hosts, slices) = if groups.group_size().is_none() && groups.is_everyone() {
         let all = |blocks: Option<u64>| {
             let per_block = mesh.device_count() / blocks?;
@@ -101,7 +101,7 @@ fn of_groups(mesh: &Mesh, groups: &DeviceGroups) -> Along {
     }
 }
 
-/// From the hosts and slices that an exchange touches.
+/// The network of a group that touches this many hosts and slices.
 fn network(mesh: &Mesh, hosts: Option<u64>, slices: Option<u64>) -> Option<Network> {
     match (mesh.slices(), slices, mesh.hosts(), hosts) {
         (Some(_), None, ..) => None,
@@ -142,13 +142,13 @@ fn of_pairs(
     Along { parts, axes, shift, network, ..Along::default() }
 }
 
-/// Whether a send or receive is one between the slices of a TPU system.
+/// Whether a send or receive goes between the slices of a TPU system.
 fn is_between_slices(module: &Module, row: Row) -> bool {
     matches!(module.opcode(row), Opcode::Send | Opcode::Recv)
         && frontend_attribute(module, row, b"_xla_megascale_transfer_type").is_some()
 }
 
-/// Exchanges of the devices at the same place in all slices.
+/// Groups of the devices at the same position in every slice.
 fn of_slices(mesh: &Mesh) -> Along {
     let found = mesh.slices().filter(|slices| *slices > 1).map(|slices| {
         let digit = Digit { stride: mesh.device_count() / slices, size: slices };

@@ -1,4 +1,4 @@
-//! What Alpa counts in a module's text, from the module.
+//! Alpa's counters of collectives.
 
 use crate::ir::{Module, Opcode, Row, ShapeView};
 
@@ -7,7 +7,7 @@ use crate::ir::{Module, Opcode, Row, ShapeView};
 pub struct AlpaCounters {
     /// Instructions with a channel id.
     pub total: u64,
-    /// All-reduces, written at once or as start and done.
+    /// All-reduces, synchronous or asynchronous.
     pub all_reduce: u64,
     /// All-gathers.
     pub all_gather: u64,
@@ -17,8 +17,8 @@ pub struct AlpaCounters {
     pub all_to_all: u64,
 }
 
-/// Counts as Alpa does; with `ignore_scalars` all-reduces whose first operand is a scalar of type
-/// f32 or f16 are left out.
+/// Counts as Alpa does; with `ignore_scalars`, all-reduces whose first operand is an f32 or f16
+/// scalar are left out.
 pub fn alpa_counters(module: &Module, ignore_scalars: bool) -> AlpaCounters {
     let mut counters = AlpaCounters::default();
     let rows = module.rows().filter(|row| !module.is_implicit(*row));
@@ -50,8 +50,8 @@ fn is_float_scalar(module: &Module, row: Row) -> bool {
     }
 }
 
-/// The channels of the all-reduces that Alpa skips in all microbatches but the last: those that
-/// the root is made of by tuples, slices and bitcasts alone. In Alpa's form: `.5.12.`.
+/// The channels of the all-reduces that Alpa skips in every microbatch but the last: those that
+/// reach the root only through tuples, slices and bitcasts. In Alpa's form: `.5.12.`.
 pub fn grad_sync_channel_ids(module: &Module) -> String {
     let root = Row(module.computation(module.entry()).root);
     let mut found = Vec::new();

@@ -1,45 +1,45 @@
-//! Which axes of a mesh a set of groups goes along.
+//! Matches device groups with the axes of a mesh.
 
 use super::digits::{Digit, normalise, product, refine, regular};
 use super::groups::{DeviceGroups, EXPANSION_LIMIT, Form};
 use super::mesh::{Mesh, Order};
 use std::fmt;
 
-/// An axis of a mesh, or a part of one: coordinates along an axis of size 8 are numbers of three
-/// bits, and a part is some of the neighbouring bits.
+/// A mesh axis or a part of one: coordinates along an axis of size 8 are three-bit numbers, and a
+/// part is a run of adjacent bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AxisPart {
-    /// Number of the axis.
+    /// Index of the axis.
     pub axis: usize,
-    /// Product of the sizes in front of the part within the axis; 1 for a whole axis.
+    /// Product of the sizes before the part within the axis; 1 for a whole axis.
     pub before: u64,
-    /// Size of the part; that of the axis for a whole one.
+    /// Size of the part; the axis size for a whole axis.
     pub size: u64,
 }
 
-/// Why groups go along no axes of a mesh, or a sharding cuts along none.
+/// Why groups or a sharding do not follow the axes of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mismatch {
-    /// The groups, or the sharding, hold another number of devices than the mesh.
+    /// The groups or the sharding have a different number of devices than the mesh.
     DeviceCount {
         /// Devices in the groups.
         groups: u64,
         /// Devices of the mesh.
         mesh: u64,
     },
-    /// A device that the mesh does not have.
+    /// A device is not in the mesh.
     UnknownDevice(i64),
-    /// Groups of several sizes.
+    /// The groups differ in size.
     Uneven,
-    /// The devices of a group are not those that differ in some coordinates only.
+    /// The devices of a group are not all devices that share the remaining coordinates.
     Irregular,
-    /// The text makes no sense.
+    /// Sizes, axes or devices in the text contradict each other or are out of range.
     Malformed,
-    /// A sharding that names one device.
+    /// The sharding names a single device.
     SingleDevice(i64),
-    /// A sharding that is not known yet.
+    /// The sharding is not known yet.
     Unknown,
-    /// Groups or mesh have no pattern and too many devices to compare them one by one.
+    /// Groups or mesh are irregular and have too many devices to compare one by one.
     TooLarge,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Mismatch {
         match self {
             Mismatch::DeviceCount { groups, mesh } => {
                 write!(f, "it names {groups} devices, the mesh has {mesh}")?;
-                // A program for several slices is written for one of them.
+                // A multi-slice program is written for one slice.
                 if *groups > 1 && groups < mesh && mesh.is_multiple_of(*groups) {
                     write!(
                         f,
@@ -61,32 +61,34 @@ impl fmt::Display for Mismatch {
             Mismatch::UnknownDevice(device) => write!(f, "the mesh has no device {device}"),
             Mismatch::Uneven => f.write_str("the groups differ in size"),
             Mismatch::Irregular => f.write_str("it follows no axes of the mesh"),
-            Mismatch::Malformed => f.write_str("it makes no sense"),
+            Mismatch::Malformed => {
+                f.write_str("malformed: its sizes, axes and devices do not match")
+            }
             Mismatch::SingleDevice(device) => write!(f, "it names device {device} only"),
-            Mismatch::Unknown => f.write_str("it is not known yet"),
-            Mismatch::TooLarge => f.write_str("too many devices without a pattern"),
+            Mismatch::Unknown => f.write_str("the sharding is not known yet"),
+            Mismatch::TooLarge => f.write_str("too many devices in an irregular order"),
         }
     }
 }
 
-/// What groups are on a mesh.
+/// The mesh axes of device groups.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AxisMatch {
     /// Groups of one device.
     Nothing,
-    /// The devices of a group are those that differ along these axes only.
+    /// Each group holds the devices that differ only along these axes.
     Axes {
-        /// In the order of the mesh, without axes of size 1.
+        /// In mesh order, without axes of size 1.
         parts: Vec<AxisPart>,
-        /// Whether that is the whole mesh.
+        /// Whether the axes cover the whole mesh.
         everything: bool,
     },
-    /// Neither.
+    /// The groups do not follow the axes.
     NoSubset(Mismatch),
 }
 
 impl AxisMatch {
-    /// The axes; none if there are none to name.
+    /// The axes; empty if the groups follow none.
     pub fn parts(&self) -> &[AxisPart] {
         match self {
             AxisMatch::Axes { parts, .. } => parts,
@@ -96,11 +98,11 @@ impl AxisMatch {
 }
 
 impl Mesh {
-    /// The axes along which the devices of each group differ. Groups are compared as sets: neither
-    /// the order within a group nor that of groups matters.
+    /// The axes along which the devices of each group differ. Groups are compared as sets: order
+    /// within a group and order of groups are ignored.
     ///
-    /// Groups over the devices of one slice only, in a mesh of several slices, stand for the same
-    /// groups on every slice (a program for several slices is written for one of them).
+    /// In a mesh of several slices, groups over the devices of one slice apply to every slice (a
+    /// multi-slice program is written for one slice).
     pub fn axes_of(&self, groups: &DeviceGroups) -> AxisMatch {
         if groups.group_size() == Some(1) {
             return AxisMatch::Nothing;
@@ -130,8 +132,8 @@ impl Mesh {
         self.axes_of_lists(groups, total)
     }
 
-    /// For groups or orders without a pattern: the groups are written out and looked up. Work is
-    /// bounded by the text of the lists on either side, or by a constant.
+    /// For irregular groups or device orders: expands the groups and looks devices up. Work is
+    /// bounded by the length of the lists in the text, or by a constant.
     fn axes_of_lists(&self, groups: &DeviceGroups, total: u64) -> AxisMatch {
         let is_listed = matches!(self.order(), Order::Table { .. });
         if !groups.is_written_out() && !is_listed && total > EXPANSION_LIMIT as u64 {
@@ -158,7 +160,7 @@ impl Mesh {
         }
     }
 
-    /// The axes whose coordinates are these digits of the position.
+    /// The axes that these digits of the position make up.
     fn axes_of_positions(&self, positions: &[Digit]) -> AxisMatch {
         match self.parts_of_positions(positions) {
             Some(parts) if parts.is_empty() => AxisMatch::Nothing,
@@ -190,7 +192,7 @@ impl Mesh {
         merged.into_iter().map(part).collect()
     }
 
-    /// The digit of the position that is this axis or part; None if the mesh has no such part.
+    /// The digit of the position for this axis or part; None if the mesh does not have it.
     pub(super) fn position_digit(&self, part: &AxisPart) -> Option<Digit> {
         let whole = self.digits().get(part.axis)?;
         let cut = part.before.checked_mul(part.size).filter(|cut| *cut > 0)?;
@@ -200,7 +202,7 @@ impl Mesh {
             .then(|| Digit { stride: whole.stride * (whole.size / cut), size: part.size })
     }
 
-    /// `data`, or `data:(2)4` for a part: the sizes in front of it, and its own.
+    /// `data`, or `data:(2)4` for a part: the product of the sizes before it, then its own size.
     pub fn part_text(&self, part: &AxisPart) -> String {
         let Some(axis) = self.axes().get(part.axis) else { return String::new() };
         if (part.before, part.size) == (1, axis.size) {
@@ -215,7 +217,7 @@ impl Mesh {
         words.join("×")
     }
 
-    /// `data×model`; empty for groups of one device, `no axis subset` where that is so.
+    /// `data×model`; empty for groups of one device, `no axis subset` on a mismatch.
     pub fn match_text(&self, found: &AxisMatch) -> String {
         match found {
             AxisMatch::Nothing => String::new(),
@@ -224,8 +226,8 @@ impl Mesh {
         }
     }
 
-    /// The groups whose devices differ along `parts` only; None if the mesh has no such parts or
-    /// two of them overlap.
+    /// The groups whose devices differ only along `parts`; None if the mesh does not have these
+    /// parts or two of them overlap.
     pub fn groups_along(&self, parts: &[AxisPart]) -> Option<DeviceGroups> {
         let digits: Vec<Digit> =
             parts.iter().map(|part| self.position_digit(part)).collect::<Option<_>>()?;

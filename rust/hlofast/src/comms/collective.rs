@@ -1,4 +1,4 @@
-//! Collectives in one form, however they are written.
+//! Collectives in one normalised form.
 
 use super::find::{self, Found, frontend_attribute};
 use super::groups::{DeviceGroups, GroupContext};
@@ -15,59 +15,58 @@ use std::ops::Range;
 /// A collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// What it does.
+    /// What the collective does.
     pub kind: CollectiveKind,
-    /// What its instruction is: a compiler may write an all-gather as an all-reduce of arrays that
-    /// are zero but for one part each, and a reduce-scatter as an all-reduce and a slice.
+    /// The kind of its instruction. A compiler may write an all-gather as an all-reduce of arrays
+    /// that are zero except for one shard each, and a reduce-scatter as an all-reduce and a slice.
     pub written_as: CollectiveKind,
-    /// Its instruction, or the one that starts it.
+    /// The instruction, or its start if it is asynchronous.
     pub row: Row,
-    /// All its instructions, as a part of [`Collectives::members`]: fusions that carry one
-    /// collective along while they compute hold it once each.
+    /// All its instructions, as a range of [`Collectives::members`]. Fusions that overlap
+    /// computation with one collective each contain an instruction of it.
     pub members: Range<u32>,
-    /// What stands for it where the program is scheduled: `row`, or the fusion or async-start
-    /// around it.
+    /// The scheduled instruction: `row`, or the fusion or async-start around it.
     pub outer: Row,
-    /// After which its result is there, if it is asynchronous.
+    /// The instruction that waits for the result, if the collective is asynchronous.
     pub done: Option<Row>,
     /// `channel_id`.
     pub channel: Option<i64>,
-    /// Bytes of its operands on one device; None if that has no bound.
+    /// Bytes of its operands on one device; None if unbounded.
     pub payload_in: Option<u64>,
     /// Bytes of its result on one device.
     pub payload_out: Option<u64>,
-    /// Who takes part, in [`Collectives::groups`]; None of permutes, transfers and across meshes.
+    /// Index of its device groups in [`Collectives::groups`]; None for permutes, transfers and
+    /// cross-mesh reductions.
     pub groups: Option<u32>,
-    /// Devices that take part in one exchange; None if that is not known.
+    /// Devices in one group; None if unknown.
     pub group_size: Option<u64>,
-    /// Of a permute or a transfer: source and target of each, in [`Collectives::pairs`].
+    /// For a permute or transfer: source-target pairs, as a range of [`Collectives::pairs`].
     pub pairs: Range<u32>,
-    /// What it moves: what most of its bytes are.
+    /// The tensor kind of most of its bytes.
     pub moved: Moved,
-    /// The arrays it moves, in [`Collectives::pieces`].
+    /// The arrays it moves, as a range of [`Collectives::pieces`].
     pub pieces: Range<u32>,
-    /// How often it is executed, by phase.
+    /// Call count by phase.
     pub executions: Vec<PhaseExecutions>,
-    /// Its phase is not its own name's, but that of what uses it or of what it is made of.
+    /// Whether the phase comes from users or operands because the collective has no name.
     pub is_phase_inferred: bool,
-    /// How often the innermost loop around it runs; None if unknown or outside loops.
+    /// Trip count of the innermost loop around it; None if unknown or outside loops.
     pub trip_count: Option<u64>,
-    /// It lies in a loop.
+    /// Whether it is inside a loop.
     pub is_in_loop: bool,
-    /// The collective in a loop, by its number, whose first or last iteration this one is, taken
-    /// out of the loop.
+    /// Index of the collective inside a loop of which this one is a peeled first or last iteration.
     pub peeled_from: Option<u32>,
-    /// What is scheduled between its start and its end.
+    /// The work scheduled between its start and its end.
     pub overlap: Option<Overlap>,
 }
 
 impl Collective {
-    /// The bytes of the whole array it is about; see [`CollectiveKind::payload`].
+    /// Bytes of the full array; see [`CollectiveKind::payload`].
     pub fn payload(&self) -> Option<u64> {
         Some(self.kind.payload(self.payload_in?, self.payload_out?))
     }
 
-    /// Bytes each device sends around a ring; see [`CollectiveKind::ring_wire_bytes`].
+    /// Bytes that each device sends in a ring; see [`CollectiveKind::ring_wire_bytes`].
     pub fn ring_wire_bytes(&self) -> Option<u64> {
         if self.kind.is_point_to_point() {
             return self.payload();
@@ -76,25 +75,25 @@ impl Collective {
     }
 }
 
-/// The collectives of a module, in the order of the rows that stand for them.
+/// The collectives of a module, in the order of their scheduled rows.
 #[derive(Clone, Debug, Default)]
 pub struct Collectives {
     /// The collectives.
     pub collectives: Vec<Collective>,
-    /// The instructions of each.
+    /// The instructions of the collectives.
     pub members: Vec<Row>,
     /// Distinct groups of devices.
     pub groups: Vec<DeviceGroups>,
     /// Sources and targets of permutes.
     pub pairs: Vec<(i64, i64)>,
-    /// The arrays they move.
+    /// The arrays that the collectives move.
     pub pieces: Vec<Piece>,
-    /// What else the groups depend on.
+    /// The device counts that the groups depend on.
     pub context: GroupContext,
 }
 
 impl Collectives {
-    /// Bytes held on the heap, without those of irregular groups.
+    /// Bytes held on the heap, excluding irregular groups.
     pub fn heap_bytes(&self) -> usize {
         self.collectives.capacity() * size_of::<Collective>()
             + self.members.capacity() * size_of::<Row>()
@@ -104,8 +103,8 @@ impl Collectives {
     }
 }
 
-/// The collectives of `module`, normalised: written at once, as start and done, in an
-/// asynchronous computation, in a fusion or in several, each is one.
+/// The collectives of `module`, normalised: each is one entry, whether written as a single
+/// instruction, as start and done, in an asynchronous computation, or in one or several fusions.
 pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> Collectives {
     let mut all = Collectives { context: GroupContext::of(module), ..Collectives::default() };
     let found = find::collectives(module);
@@ -133,11 +132,11 @@ pub fn collectives(module: &Module, cost: &Cost, attribution: &Attribution) -> C
     all
 }
 
-/// Groups are read once per distinct text; texts of the same groups become one.
+/// Cache of groups: each distinct text is read once, and equal groups share an index.
 #[derive(Default)]
 struct GroupTexts {
     by_text: std::collections::HashMap<Vec<u8>, Option<u32>>,
-    /// By the one form of the groups and the number of devices in them.
+    /// By the canonical text of the groups and their number of devices.
     by_form: std::collections::HashMap<(String, Option<u64>), u32>,
 }
 
@@ -212,8 +211,8 @@ impl Reader<'_> {
         collective
     }
 
-    /// Executions are those of what is scheduled; phase and scope are the collective's own where
-    /// it has a name.
+    /// Executions are those of the scheduled row; phase and scope are the collective's own if it
+    /// has a name.
     fn executions_of(&self, row: Row, outer: Row) -> Vec<PhaseExecutions> {
         let mut found = self.executions.of(outer);
         let (phase, scope) = (&self.attribution.phase, &self.attribution.scope);
@@ -225,8 +224,8 @@ impl Reader<'_> {
         found
     }
 
-    /// A nameless collective of weights belongs to the first that uses it, another one to what
-    /// most of its bytes come from.
+    /// A nameless collective of weights takes the phase of its first user; any other takes the
+    /// phase that most of its bytes come from.
     fn infer_phase(&self, collective: &mut Collective, pieces: &[Piece]) {
         let [entry] = &mut collective.executions[..] else { return };
         if entry.phase != Phase::Unattributed {
@@ -322,7 +321,7 @@ impl Reader<'_> {
     }
 }
 
-/// `{{0,1},{1,2}}`; none where that cannot be read.
+/// Reads `{{0,1},{1,2}}`; empty if unreadable.
 fn decoded_pairs(text: Option<&[u8]>) -> Vec<(i64, i64)> {
     let value =
         text.and_then(|text| decode(b"source_target_pairs", Opcode::CollectivePermute, text).ok());
@@ -332,7 +331,7 @@ fn decoded_pairs(text: Option<&[u8]>) -> Vec<(i64, i64)> {
     }
 }
 
-/// Appends `items` to `list`; where they are.
+/// Appends `items` to `list` and returns their range.
 fn extend<T>(list: &mut Vec<T>, items: impl Iterator<Item = T>) -> Range<u32> {
     let start = list.len() as u32;
     list.extend(items);
@@ -358,10 +357,10 @@ fn integer_attribute(module: &Module, row: Row, key: &str) -> Option<i64> {
 fn data_operands(module: &Module, row: Row) -> Vec<Row> {
     let operands = module.operands(row);
     let count = match module.opcode(row) {
-        // Then come the buffer that is filled, and offsets and sizes; of a send, a token.
+        // After the data come the output buffer, offsets and sizes; for a send, a token.
         Opcode::RaggedAllToAll | Opcode::Send => operands.len().min(1),
         Opcode::Recv => 0,
-        // In place: then come the buffer that is written to, and where in both.
+        // In place: after the data come the target buffer and the offsets in both.
         Opcode::CollectivePermute | Opcode::CollectivePermuteStart
             if module.attribute(row, "slice_sizes").is_some() =>
         {
@@ -372,7 +371,7 @@ fn data_operands(module: &Module, row: Row) -> Vec<Row> {
     operands[..count].iter().map(|operand| Row(*operand)).collect()
 }
 
-/// The shape of what a collective makes.
+/// The shape of a collective's result.
 fn result_shape(module: &Module, row: Row) -> Option<ShapeId> {
     let shape = module.shape(row);
     let element = |index: usize| module.shapes().tuple(shape)?.get(index).copied();
@@ -383,8 +382,7 @@ fn result_shape(module: &Module, row: Row) -> Option<ShapeId> {
     }
 }
 
-/// If each operand of an all-reduce is zero but for one part of it, one for each device of a
-/// group: these parts.
+/// The shards, if each operand of an all-reduce is zero except for one shard per device of a group.
 fn gathered_parts(
     module: &Module,
     mover: &Mover<'_>,
@@ -409,7 +407,7 @@ fn gathered_parts(
     operands.iter().map(part).collect()
 }
 
-/// Whether `row` is a zero, or repeats one.
+/// Whether `row` is a zero constant or the broadcast of one.
 fn is_zero(module: &Module, row: Row) -> bool {
     let row = match module.opcode(row) {
         Opcode::Broadcast => match module.operands(row).first() {
@@ -426,10 +424,10 @@ fn is_zero(module: &Module, row: Row) -> bool {
         && matches!(text.trim_ascii(), b"0" | b"-0" | b"0.0" | b"false")
 }
 
-/// How many uses of a fused all-reduce are looked at.
+/// Limit on the uses of a fused all-reduce that are examined.
 const MOST_USES: usize = 4096;
 
-/// If all that is made of a fused all-reduce is a part of it for each device: the bytes of that.
+/// Bytes of one device's shard, if a fused all-reduce is only used through slices of such shards.
 fn scattered_bytes(module: &Module, collective: &Collective) -> Option<u64> {
     if module.opcode(collective.outer) != Opcode::Fusion {
         return None;
@@ -456,16 +454,17 @@ fn scattered_bytes(module: &Module, collective: &Collective) -> Option<u64> {
     is_part.then_some(bytes)
 }
 
-/// One of Alpa's reductions over the meshes of a pipeline, which run different programs.
+/// One of Alpa's reductions across the meshes of a pipeline, which run different programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrossMeshReduction {
-    /// `SUM`, `AND` or `OR`, as the text says it.
+    /// `SUM`, `AND` or `OR`, as written.
     pub operation: String,
     /// The numbers of the meshes.
     pub meshes: Vec<u64>,
 }
 
-/// What `row` says about a reduction over meshes: `SUM;0$1$`. None if it says nothing of the kind.
+/// Reads a cross-mesh reduction from the backend_config of `row`: `SUM;0$1$`. None if it has
+/// another form.
 pub fn cross_mesh_reduction(module: &Module, row: Row) -> Option<CrossMeshReduction> {
     let config = module.backend_config(row)?;
     let text = std::str::from_utf8(&config).ok()?;

@@ -1,5 +1,5 @@
-//! The mesh that a module's text speaks of: named where the text has names, otherwise worked out
-//! from how arrays are cut and which devices talk to each other.
+//! Derives a module's mesh: from axis names if the text has them, otherwise from shardings and
+//! collective groups.
 
 use super::digits::{Digit, Permutation};
 use super::groups::{DeviceGroups, Form, GroupContext};
@@ -12,7 +12,7 @@ use crate::ir::decode::{
 use crate::ir::{Module, Opcode, Row};
 use std::collections::{BTreeMap, HashMap};
 
-/// Where a derived mesh comes from.
+/// The source of a derived mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MeshSource {
     /// `xla.sdy.meshes` in the module's header.
@@ -28,7 +28,7 @@ pub enum MeshSource {
 }
 
 impl MeshSource {
-    /// The word tables and JSON use.
+    /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             MeshSource::ShardyMeshes => "shardy_meshes",
@@ -40,33 +40,32 @@ impl MeshSource {
     }
 }
 
-/// A mesh and how far the text supports it.
+/// A mesh and the evidence for it in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DerivedMesh {
     /// The mesh.
     pub mesh: Mesh,
-    /// Where it comes from.
+    /// The source of the mesh.
     pub source: MeshSource,
-    /// Whether the names of the axes (`axis_0`, ...) are not in the text, or were made up by the
-    /// compiler.
+    /// Whether the axis names (`axis_0`, ...) are not in the text or were invented by the compiler.
     pub invented_names: bool,
-    /// Attributes that speak for it.
+    /// Number of attributes that agree with the mesh.
     pub evidence: u64,
-    /// Attributes of the same kind that speak of another mesh.
+    /// Number of attributes of the same kind that imply another mesh.
     pub ignored: u64,
 }
 
-/// The mesh that `module` speaks of; None if nothing in it names several devices.
+/// The mesh of `module`; None if nothing in it names several devices.
 ///
-/// Sources in this order, the first that names several devices counts: Shardy's meshes in the
+/// The first source that names several devices is used, in this order: Shardy's meshes in the
 /// header; meshes in named shardings and groups, unless their axes are the compiler's `axis_0`,
 /// `axis_1`, ...; tile shardings of the entry's parameters and result, then of all instructions;
-/// groups of collectives. Where there are no names the axes are the coarsest ones of which all
-/// tilings (or groups) are made, in the order of the device number; if that is a single axis, the
-/// next source that has several over as many devices counts.
+/// groups of collectives. Without names, the axes are the coarsest ones that express all tilings
+/// (or groups), in the order of the device number. If that is a single axis, a later source with
+/// several axes over the same number of devices is preferred.
 ///
-/// A program for several slices is written for one of them: where the mesh has several times the
-/// devices that the header names, it has that many slices.
+/// A multi-slice program is written for one slice: if the mesh has a multiple of the header's
+/// devices, that multiple is the number of slices.
 pub fn derive_mesh(module: &Module) -> Option<DerivedMesh> {
     let mut found = derive(module)?;
     let context = GroupContext::of(module);
@@ -96,14 +95,14 @@ fn derive(module: &Module) -> Option<DerivedMesh> {
     if let Some(found) = entry.clone().filter(is_enough) {
         return Some(found);
     }
-    // Most texts without a mesh do not have the word at all, and need not be read for it.
+    // Most texts without a mesh do not contain the word, so their rows need not be scanned.
     let all = match memchr::memmem::find(module.text(), b"sharding=") {
         Some(_) => distinct(module, module.rows(), "sharding"),
         None => Vec::new(),
     };
     let finer = [of_shardings(&all, MeshSource::Shardings), of_groups(module)];
     let mut finer: Vec<DerivedMesh> = finer.into_iter().flatten().collect();
-    // One axis of all devices says little; where other sources cut it, that is known as well.
+    // A single axis over all devices says little; prefer another source that divides it.
     let better = |other: &DerivedMesh| {
         let count = entry.as_ref().map(|found| found.mesh.device_count());
         is_enough(other) && count.is_none_or(|count| count == other.mesh.device_count())
@@ -126,7 +125,7 @@ fn of_header(module: &Module) -> Option<DerivedMesh> {
     most_devices(counted, MeshSource::ShardyMeshes)
 }
 
-/// The largest mesh; of several, the one named most often, then the first.
+/// The largest mesh; among equals, the one named most often, then the first.
 fn most_devices(meshes: Vec<(Mesh, u64)>, source: MeshSource) -> Option<DerivedMesh> {
     let all: u64 = meshes.iter().map(|(_, count)| count).sum();
     let rank = |(mesh, count): &(Mesh, u64)| (mesh.device_count(), *count);
@@ -134,8 +133,7 @@ fn most_devices(meshes: Vec<(Mesh, u64)>, source: MeshSource) -> Option<DerivedM
     Some(DerivedMesh { mesh, source, invented_names: false, evidence, ignored: all - evidence })
 }
 
-/// The values of attribute `key`, each once with the number of its instructions, in the order of
-/// the text.
+/// The distinct values of attribute `key` with their number of instructions, in text order.
 fn distinct<'m>(
     module: &'m Module,
     rows: impl Iterator<Item = Row>,
@@ -185,7 +183,7 @@ fn add_named(found: &mut Vec<(Mesh, u64)>, mesh: &WrittenMesh<'_>, count: u64) {
     }
 }
 
-/// A mesh as an attribute names it; None for single devices and meshes that make no sense.
+/// The mesh that an attribute names; None for single devices and invalid meshes.
 pub(super) fn of_written(mesh: &WrittenMesh<'_>) -> Option<Mesh> {
     if mesh.maximal.is_some() || mesh.axes.is_empty() {
         return None;
@@ -199,7 +197,7 @@ pub(super) fn of_written(mesh: &WrittenMesh<'_>) -> Option<Mesh> {
     }
 }
 
-/// `axis_0`, `axis_1`, ...: the names that XLA's partitioner makes up.
+/// Whether all axes are named `axis_0`, `axis_1`, ..., as XLA's partitioner invents them.
 fn is_invented(mesh: &Mesh) -> bool {
     let invented = |(i, name): (usize, &str)| {
         name.strip_prefix("axis_").and_then(|number| number.parse().ok()) == Some(i)
@@ -234,12 +232,12 @@ fn of_groups(module: &Module) -> Option<DerivedMesh> {
     tilings.mesh(MeshSource::ReplicaGroups)
 }
 
-/// Ways to cut the devices, as the borders of digits of the device number.
+/// Tilings of the devices, as the borders of digits of the device number.
 #[derive(Default)]
 struct Tilings {
-    /// By number of devices: borders, and how many attributes have them.
+    /// By number of devices: the borders seen.
     found: BTreeMap<u64, Borders>,
-    /// The first tiling without digits: sizes and order.
+    /// The first irregular tiling: sizes and device order.
     irregular: Option<(Vec<u64>, DeviceOrder)>,
     irregular_count: u64,
 }
@@ -247,7 +245,7 @@ struct Tilings {
 #[derive(Default)]
 struct Borders {
     counts: BTreeMap<u64, u64>,
-    /// Each tiling's borders, and how many attributes have them.
+    /// Each tiling's borders and its number of attributes.
     tilings: Vec<(Vec<u64>, u64)>,
 }
 
@@ -308,8 +306,8 @@ impl Tilings {
         found.tilings.push((borders, count));
     }
 
-    /// The coarsest axes that all tilings of the most devices are made of. Where tilings
-    /// contradict each other, borders that more attributes have come first.
+    /// The coarsest axes that express all tilings over the largest number of devices. If tilings
+    /// contradict each other, borders in more attributes win.
     fn mesh(self, source: MeshSource) -> Option<DerivedMesh> {
         let others: u64 = self.irregular_count;
         let Some((total, borders)) = self.found.last_key_value() else {

@@ -1,8 +1,8 @@
 //! Device numbers as mixed-radix numbers.
 //!
-//! Cutting devices into groups along mesh axes means letting some digits of the device number
-//! vary within a group and fixing all others. Digits are a few numbers however many devices
-//! there are, so groups over 10^9 devices are compared without writing one of them out.
+//! Dividing devices into groups along mesh axes lets some digits of the device number vary within a
+//! group and fixes all others. There are few digits however many devices there are, so groups over
+//! 10^9 devices are compared without expanding them.
 
 use crate::ir::decode::{DeviceOrder, Iota};
 
@@ -30,8 +30,8 @@ pub(super) fn product(digits: &[Digit]) -> u64 {
     digits.iter().fold(1, |product, digit| product.saturating_mul(digit.size))
 }
 
-/// The same digits, major first, neighbours merged, those of one value dropped. None if a digit
-/// does not start where the one below allows it (they overlap or do not divide).
+/// The digits major first, with adjacent ones merged and those of size 1 dropped. None if digits
+/// overlap or do not divide one another.
 pub(super) fn normalise(mut digits: Vec<Digit>) -> Option<Vec<Digit>> {
     digits.retain(|digit| digit.size != 1);
     digits.sort_unstable();
@@ -49,8 +49,8 @@ pub(super) fn normalise(mut digits: Vec<Digit>) -> Option<Vec<Digit>> {
     Some(merged)
 }
 
-/// The digits of `0..total` that `digits` (normalised) leave out, major first. None if `digits`
-/// do not divide `total`.
+/// The digits of `0..total` that are not in `digits` (normalised), major first. None if `digits` do
+/// not divide `total`.
 pub(super) fn complement(digits: &[Digit], total: u64) -> Option<Vec<Digit>> {
     let mut rest = Vec::with_capacity(digits.len() + 1);
     let mut above = total;
@@ -70,8 +70,7 @@ pub(super) fn complement(digits: &[Digit], total: u64) -> Option<Vec<Digit>> {
     Some(rest)
 }
 
-/// The part of `digit` within `[start, end)`: None if they share nothing, `Some(None)` if what
-/// they share is no digit of either.
+/// The intersection of two digits: None if it is empty, `Some(None)` if it does not divide both.
 fn cut(digit: Digit, other: Digit) -> Option<Option<Digit>> {
     let (start, end) = (digit.stride.max(other.stride), digit.end().min(other.end()));
     if start >= end {
@@ -85,7 +84,7 @@ fn cut(digit: Digit, other: Digit) -> Option<Option<Digit>> {
     Some(divides.then(|| Digit::between(start, end)))
 }
 
-/// Cuts every digit at the borders of `chain`: (index in `chain`, part). None where a border does
+/// Cuts every digit at the borders of `chain` into (index in `chain`, part). None if a border does
 /// not divide a digit.
 pub(super) fn refine(digits: &[Digit], chain: &[Digit]) -> Option<Vec<(usize, Digit)>> {
     let mut parts = Vec::with_capacity(digits.len());
@@ -105,12 +104,12 @@ pub(super) fn refine(digits: &[Digit], chain: &[Digit]) -> Option<Vec<(usize, Di
     Some(parts)
 }
 
-/// A permutation of `0..total` that only permutes digits: where the digits of a position go in
+/// A permutation of `0..total` that only permutes digits: maps digits of the position to digits of
 /// the device number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Permutation {
     positions: Vec<Digit>,
-    /// Of the same sizes.
+    /// The same sizes as `positions`, in the same order.
     devices: Vec<Digit>,
     total: u64,
 }
@@ -121,7 +120,7 @@ impl Permutation {
         Self { positions: digits.clone(), devices: digits, total }
     }
 
-    /// That of an order by arithmetic; None if it makes no sense or is too long.
+    /// The permutation of an iota order; None if the order is invalid or too long.
     pub fn of_iota(order: &Iota) -> Option<Self> {
         let total = order.len().filter(|total| *total > 0 && i64::try_from(*total).is_ok())?;
         let mut strides = vec![0u64; order.reshape.len()];
@@ -137,7 +136,7 @@ impl Permutation {
         let mut stride = 1u64;
         for axis in order.transpose.iter().rev() {
             let slot = strides.get_mut(*axis as usize)?;
-            // Taken once: an axis given twice is no permutation.
+            // A zeroed stride marks a used axis: a repeated axis is not a permutation.
             let device_stride = std::mem::replace(slot, 0);
             if device_stride == 0 {
                 return None;
@@ -149,8 +148,8 @@ impl Permutation {
         Some(permutation)
     }
 
-    /// Adds a digit above all others; neighbours on both sides become one, so that equal
-    /// permutations are equal values.
+    /// Adds a digit above all others. Digits adjacent on both sides are merged, so that equal
+    /// permutations compare equal.
     fn push(&mut self, position_stride: u64, device_stride: u64, size: u64) {
         if size == 1 {
             return;
@@ -166,7 +165,7 @@ impl Permutation {
         self.devices.push(Digit { stride: device_stride, size });
     }
 
-    /// That of an order written out, if it has digits at all. Linear in the list.
+    /// The permutation of a listed order, if it is made of digits. Linear in the list.
     pub fn of_list(list: &[u64]) -> Option<Self> {
         let total = list.len() as u64;
         let mut permutation = Self { positions: Vec::new(), devices: Vec::new(), total };
@@ -190,12 +189,12 @@ impl Permutation {
         self.total
     }
 
-    /// Where digits of the position go in the device number. None if a digit is cut unevenly.
+    /// Maps digits of the position to digits of the device number. None if a digit is cut unevenly.
     pub fn devices_of(&self, positions: &[Digit]) -> Option<Vec<Digit>> {
         moved(positions, &self.positions, &self.devices)
     }
 
-    /// The same of one digit, its parts in the order in which they count, not merged.
+    /// Like `devices_of` for one digit, with its parts in order of significance and not merged.
     pub fn devices_in_order(&self, position: Digit) -> Option<Vec<Digit>> {
         let mut parts = refine(&[position], &self.positions)?;
         parts.sort_unstable_by_key(|(_, part)| std::cmp::Reverse(part.stride));
@@ -207,8 +206,8 @@ impl Permutation {
         parts.into_iter().map(moved).collect()
     }
 
-    /// First this, then from devices back to the positions of `order`, which may be longer: then
-    /// its upper positions are never met. None if digits are cut unevenly.
+    /// Composes this permutation with the inverse of `order`. `order` may be longer; its upper
+    /// positions are then unused. None if digits are cut unevenly.
     pub fn then(&self, order: &Permutation) -> Option<Permutation> {
         let mut found = Self { positions: Vec::new(), devices: Vec::new(), total: self.total };
         let mut stride = 1u64;
@@ -225,7 +224,7 @@ impl Permutation {
         Some(found)
     }
 
-    /// Where digits of the device number go in the position.
+    /// Maps digits of the device number to digits of the position.
     pub fn positions_of(&self, devices: &[Digit]) -> Option<Vec<Digit>> {
         moved(devices, &self.devices, &self.positions)
     }
@@ -244,7 +243,7 @@ impl Permutation {
         self.positions == self.devices
     }
 
-    /// The same permutation as HLO writes it.
+    /// The permutation in HLO's iota form.
     pub fn to_iota(&self) -> Iota {
         let mut major_first: Vec<usize> = (0..self.devices.len()).collect();
         major_first.sort_unstable_by_key(|i| std::cmp::Reverse(self.devices.get(*i)));
@@ -282,16 +281,16 @@ pub(super) fn numbers(list: &[i64]) -> Option<Vec<u64>> {
     list.iter().map(|device| u64::try_from(*device).ok()).collect()
 }
 
-/// The digits, minor first, whose counting gives `list`; None if it does not start with 0 or is
-/// no such count.
+/// The digits, minor first, that enumerate `list`; None if `list` does not start with 0 or is
+/// irregular.
 fn runs(list: &[u64]) -> Option<Vec<Digit>> {
     if *list.first()? != 0 {
         return None;
     }
     let mut digits = Vec::new();
     let mut step = 1usize;
-    // Each round takes the longest run of equal differences as the next digit; every element
-    // must then be the sum of its block's first one and its place in the run.
+    // Each round takes the longest run of equal differences as the next digit; every element must
+    // then equal its block's first element plus its offset in the run.
     while step < list.len() {
         let stride = *list.get(step)?;
         let mut size = 1usize;
@@ -320,9 +319,9 @@ fn runs(list: &[u64]) -> Option<Vec<Digit>> {
     Some(digits)
 }
 
-/// The digits that vary within each of `groups`, and the number of devices: the groups must hold
-/// 0, 1, 2, ... exactly once and all differ only in where they start. None otherwise. Order within
-/// groups and of groups does not matter.
+/// The digits that vary within each of `groups`, and the number of devices. None unless the groups
+/// hold 0, 1, 2, ... exactly once and differ only in their first device. Order within groups and of
+/// groups is ignored.
 pub(super) fn regular(groups: &mut [Vec<u64>]) -> Option<(Vec<Digit>, u64)> {
     let total: usize = groups.iter().map(Vec::len).sum();
     let mut seen = vec![false; total];

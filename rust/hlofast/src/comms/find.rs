@@ -1,34 +1,33 @@
-//! Which instructions are collectives, and which of them are one.
+//! Finds collectives, and the instructions that belong to the same one.
 
 use super::kind::CollectiveKind;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use std::collections::HashMap;
 
-/// One collective: where it is written and what stands for it in the schedule.
+/// One collective: its instructions and its scheduled row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// What its instruction is.
+    /// The kind of its instruction.
     pub kind: CollectiveKind,
-    /// Its instruction, or the one that starts it.
+    /// The instruction, or its start if it is asynchronous.
     pub row: Row,
-    /// The row that stands for it in a computation that is scheduled: `row` itself, or what wraps
-    /// it: an async-start or a fusion.
+    /// The scheduled row: `row` itself, or the async-start or fusion around it.
     pub outer: Row,
-    /// Further instructions that are the same collective.
+    /// Further instructions of the same collective.
     pub others: Vec<Row>,
-    /// The row after which its result is there, where that is another one than `outer`.
+    /// The row that waits for its result, if that is not `outer`.
     pub done: Option<Row>,
 }
 
-/// Wrappers in wrappers are followed this deep.
+/// Nested wrappers are followed to this depth.
 const DEEPEST_WRAPPER: usize = 8;
-/// A collective that would stand at more places than this is counted where it is written.
+/// A collective with more call sites than this is counted where it is written.
 const MOST_PLACES: usize = 64;
 
-/// The collectives of `module`, in the order of the rows that stand for them.
+/// The collectives of `module`, in the order of their scheduled rows.
 pub(super) fn collectives(module: &Module) -> Vec<Found> {
     let mut rows = Vec::new();
-    // What stands for the rows of one computation is the same for all of them.
+    // All rows of one computation have the same scheduled rows.
     let mut last = None;
     for row in module.rows() {
         if let Some(kind) = kind_of(module, row) {
@@ -68,7 +67,7 @@ fn kind_of(module: &Module, row: Row) -> Option<CollectiveKind> {
     }
 }
 
-/// Whether `row` is one of Alpa's reductions over meshes: `__builtin$CrossMeshAllReduce`.
+/// Whether `row` is one of Alpa's cross-mesh reductions: `__builtin$CrossMeshAllReduce`.
 pub fn is_cross_mesh_reduce(module: &Module, row: Row) -> bool {
     module.opcode(row) == Opcode::CustomCall
         && module
@@ -81,7 +80,7 @@ fn is_host_transfer(module: &Module, row: Row) -> bool {
     module.attribute_bytes(row, "is_host_transfer") == Some(b"true")
 }
 
-/// The sends and receives of `module` between device and host, which are no collectives.
+/// The sends and receives of `module` between device and host; these are not collectives.
 pub fn host_transfers(module: &Module) -> Vec<Row> {
     let is_transfer = |row: &Row| {
         matches!(module.opcode(*row), Opcode::Send | Opcode::Recv)
@@ -90,7 +89,7 @@ pub fn host_transfers(module: &Module) -> Vec<Row> {
     module.rows().filter(is_transfer).collect()
 }
 
-/// What a send or receive between the slices of a TPU system is part of.
+/// The kind of collective that a send or receive between TPU slices belongs to.
 fn megascale_kind(module: &Module, row: Row) -> Option<CollectiveKind> {
     Some(match frontend_attribute(module, row, b"_xla_megascale_transfer_type")? {
         b"ALL_REDUCE" => CollectiveKind::AllReduce,
@@ -101,7 +100,7 @@ fn megascale_kind(module: &Module, row: Row) -> Option<CollectiveKind> {
     })
 }
 
-/// The text of a frontend attribute, as it stands between its quotes.
+/// The raw text of a frontend attribute between its quotes.
 pub(super) fn frontend_attribute<'a>(module: &'a Module, row: Row, key: &[u8]) -> Option<&'a [u8]> {
     let text = module.attribute_bytes(row, "frontend_attributes")?;
     let at = memchr::memmem::find_iter(text, key).find(|at| {
@@ -113,10 +112,9 @@ pub(super) fn frontend_attribute<'a>(module: &'a Module, row: Row, key: &[u8]) -
     Some(&value[..memchr::memchr(b'"', value)?])
 }
 
-/// The rows that stand for those of computation `id` where computations are scheduled: one for
-/// each place that calls the fusion or the asynchronous computation that it is. None where only the
-/// rows themselves stand for all of their executions: `id` is called in other ways too, or twice by
-/// one place, or at so many places that listing each would be work out of proportion.
+/// The scheduled rows of computation `id`: one for each call site of the fused or asynchronous
+/// computation. Empty if only its own rows represent all executions: `id` is also called in other
+/// ways, is reached twice from one call site, or has more than `MOST_PLACES` call sites.
 fn outer_rows(module: &Module, id: ComputationId) -> Vec<Row> {
     let mut level = vec![id];
     let mut outer = Vec::new();
@@ -133,14 +131,14 @@ fn outer_rows(module: &Module, id: ComputationId) -> Vec<Row> {
         for row in above {
             let id = module.computation_of(row);
             let is_wrapped = wrappers(module, id).is_some_and(|rows| !rows.is_empty());
-            // Deeper nests stand for themselves where they were left.
+            // Deeper nests are represented by the wrapper at the depth limit.
             if is_wrapped && depth < DEEPEST_WRAPPER {
                 level.push(id);
             } else {
                 outer.push(row);
             }
         }
-        // One execution of what was reached twice is more than one of the collective.
+        // One execution of a row reached twice runs the collective more than once.
         if has_twice(&mut level) || has_twice(&mut outer) {
             return Vec::new();
         }
@@ -148,17 +146,17 @@ fn outer_rows(module: &Module, id: ComputationId) -> Vec<Row> {
     outer
 }
 
-/// Sorts `items`; whether two are the same.
+/// Sorts `items` and returns whether two are equal.
 fn has_twice<T: Ord>(items: &mut [T]) -> bool {
     items.sort_unstable();
     items.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// The fusions and async-starts that call computation `id`; None if something else does too, or
-/// too many do.
+/// The fusions and async-starts that call computation `id`; None if it has other callers or too
+/// many.
 fn wrappers(module: &Module, id: ComputationId) -> Option<Vec<Row>> {
     let callers = module.callers(id);
-    // An asynchronous computation has three callers at each place.
+    // An asynchronous computation has three callers per call site.
     if callers.len() > 3 * MOST_PLACES {
         return None;
     }
@@ -173,8 +171,7 @@ fn wrappers(module: &Module, id: ComputationId) -> Option<Vec<Row>> {
     Some(found)
 }
 
-/// What a fused collective is within a chain of fusions that carry one collective along while
-/// they compute something else.
+/// The role of a fused collective in a chain of fusions that overlap it with computation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Link {
     Start,
@@ -199,7 +196,8 @@ fn link_of(module: &Module, row: Row) -> Option<Link> {
 #[derive(Default)]
 struct Parts {
     found: Vec<Found>,
-    /// By scheduled computation and chain, channel or rendezvous: the collective under way.
+    /// By scheduled computation and chain, channel or rendezvous: index of the collective in
+    /// flight.
     open: HashMap<(ComputationId, Vec<u8>), usize>,
 }
 
@@ -215,7 +213,7 @@ impl Parts {
         let rendezvous = || {
             frontend_attribute(module, row, b"_xla_host_transfer_rendezvous").map(<[u8]>::to_vec)
         };
-        // Programs written with shard_map have one channel for everything.
+        // Programs written with shard_map use one channel for all collectives.
         let chain = || frontend_attribute(module, row, b"chain_id").map(<[u8]>::to_vec);
         let channel = || module.attribute_bytes(row, "channel_id").map(<[u8]>::to_vec);
         let key =
@@ -243,7 +241,7 @@ impl Parts {
                         && !found.others.iter().any(|other| module.opcode(*other) == opcode);
                     if is_pair {
                         found.others.push(row);
-                        // What is sent says how much; what is received, when it is there.
+                        // The send has the payload, the receive has the end.
                         if opcode == Opcode::Send {
                             found.others.pop();
                             found.others.push(found.row);
@@ -263,7 +261,7 @@ impl Parts {
     }
 }
 
-/// The row that waits for what `start` began.
+/// The row that waits for `start`.
 fn done_row(module: &Module, start: Row) -> Option<Row> {
     let mut at = start;
     for _ in 0..DEEPEST_WRAPPER {

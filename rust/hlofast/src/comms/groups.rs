@@ -1,4 +1,4 @@
-//! The groups of devices that take part in a collective, in one form for all spellings.
+//! Device groups of collectives, in one form for all spellings.
 
 use super::digits::{Digit, complement, normalise, numbers, product, regular};
 use super::spellings::{Lift, owned, pattern};
@@ -6,23 +6,23 @@ use crate::error::Result;
 use crate::ir::decode::{AttributeValue, ReplicaGroups, decode};
 use crate::ir::{Module, Opcode, Row};
 
-/// What the numbers in groups count.
+/// What the numbers in groups refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupMode {
-    /// Replicas; every partition has groups of its own.
+    /// Replicas; every partition has its own groups.
     CrossReplica,
-    /// Partitions; every replica has groups of its own.
+    /// Partitions; every replica has its own groups.
     CrossPartition,
-    /// Replicas, each with all its partitions.
+    /// Replicas, each with all of its partitions.
     CrossReplicaAndPartition,
     /// Devices: `replica * partitions + partition`.
     FlattenedId,
 }
 
 impl GroupMode {
-    /// XLA's rule: without a channel the numbers are replicas; with one they are partitions for
-    /// collectives that have no `use_global_device_ids`, replicas where it is false, and devices
-    /// where it is true.
+    /// XLA's rule: without a channel the numbers are replicas. With a channel they are partitions
+    /// if the collective has no `use_global_device_ids`, replicas if it is false, and devices if it
+    /// is true.
     pub fn from_attributes(has_channel: bool, use_global_device_ids: Option<bool>) -> Self {
         match (has_channel, use_global_device_ids) {
             (_, Some(true)) => GroupMode::FlattenedId,
@@ -32,7 +32,7 @@ impl GroupMode {
         }
     }
 
-    /// XLA's word for it.
+    /// XLA's name of the mode.
     pub fn as_str(self) -> &'static str {
         match self {
             GroupMode::CrossReplica => "cross_replica",
@@ -43,19 +43,19 @@ impl GroupMode {
     }
 }
 
-/// On how many devices a module runs, as far as its text says.
+/// The number of devices that a module runs on, as far as its text says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupContext {
-    /// `replica_count` of the header; None if it is not there.
+    /// `replica_count` of the header; None if absent.
     pub replica_count: Option<u64>,
-    /// `num_partitions` of the header; None if it is not there.
+    /// `num_partitions` of the header; None if absent.
     pub num_partitions: Option<u64>,
-    /// Number of devices known from elsewhere (a mesh, other groups) where the header is silent.
+    /// Number of devices from elsewhere (a mesh, other groups), used if the header does not say.
     pub device_count: Option<u64>,
 }
 
 impl GroupContext {
-    /// What the module's header says.
+    /// The counts in the module's header.
     pub fn of(module: &Module) -> Self {
         let count = |key: &str| {
             let text = std::str::from_utf8(module.bytes(module.header_attribute(key)?)).ok()?;
@@ -68,18 +68,18 @@ impl GroupContext {
         }
     }
 
-    /// The same with the devices of `mesh` where the header is silent.
+    /// The context with the device count of `mesh` if none is known from elsewhere.
     pub fn with_mesh(self, mesh: &super::Mesh) -> Self {
         Self { device_count: self.device_count.or(Some(mesh.device_count())), ..self }
     }
 
-    /// Whether the header names neither replicas nor partitions. XLA leaves out counts of 1, but
-    /// dumps of some years leave out all of them.
+    /// Whether the header names neither replicas nor partitions. XLA omits counts of 1, but dumps
+    /// of some years omit both counts.
     pub fn header_is_silent(&self) -> bool {
         self.replica_count.is_none() && self.num_partitions.is_none()
     }
 
-    /// Replicas and partitions; a count that only the other one's presence implies is 1.
+    /// Replicas and partitions; if only one is present, the other is 1.
     pub(super) fn counts(&self) -> Option<(u64, u64)> {
         if self.header_is_silent() {
             return None;
@@ -90,7 +90,7 @@ impl GroupContext {
         i64::try_from(total).ok().map(|_| (replicas, partitions))
     }
 
-    /// Number of devices; None where neither header nor anything else says it.
+    /// Number of devices; None if unknown.
     pub fn devices(&self) -> Option<u64> {
         match self.counts() {
             Some((replicas, partitions)) => Some(replicas * partitions),
@@ -99,40 +99,39 @@ impl GroupContext {
     }
 }
 
-/// How the devices of one group lie on blocks of consecutive devices (hosts, slices).
+/// How the devices of one group are spread over blocks of consecutive devices (hosts, slices).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupSpan {
-    /// Blocks that a group touches.
+    /// Number of blocks that a group touches.
     pub blocks: u64,
-    /// Devices of the group on each.
+    /// Devices of the group in each block.
     pub per_block: u64,
 }
 
-/// The groups of a collective. Groups with a pattern, however many devices they hold, are a few
-/// numbers; others are kept as written. Neither the order within a group nor that of groups is
-/// kept.
+/// The groups of a collective. Regular groups are stored as a few numbers, however many devices
+/// they hold; others are stored as written. Order within groups and of groups is not kept.
 #[derive(Clone, Debug)]
 pub struct DeviceGroups {
     form: Form,
     mode: GroupMode,
-    /// Replicas and partitions; (1, 1) where the numbers are those of devices anyway.
+    /// Replicas and partitions; (1, 1) if the numbers are device numbers anyway.
     counts: (u64, u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One group of all devices, whose number is not known.
+    /// One group of all devices; their number is unknown.
     Everyone,
     /// The digits of the device number that vary within a group.
     Regular { digits: Vec<Digit>, device_count: u64 },
-    /// Lists of numbers of the mode's kind, ascending.
+    /// Lists of numbers as `mode` defines them, ascending.
     Lists(Vec<Vec<u64>>),
-    /// Groups by arithmetic that have no common pattern, or that make no sense.
+    /// Iota or mesh groups that are irregular or invalid.
     Written(ReplicaGroups<'static>),
 }
 
-/// Whether both are the same set of groups; groups without a pattern are compared as the text
-/// numbers them.
+/// Whether both are the same set of groups; irregular groups are compared by the numbers in the
+/// text.
 impl PartialEq for DeviceGroups {
     fn eq(&self, other: &Self) -> bool {
         let same_numbers = self.mode == other.mode && self.counts == other.counts;
@@ -144,11 +143,11 @@ impl PartialEq for DeviceGroups {
 impl Eq for DeviceGroups {}
 
 impl DeviceGroups {
-    /// The groups that `replica_groups` (None if the attribute is missing) mean in a module.
+    /// The groups that `replica_groups` (None if the attribute is missing) describe in a module.
     ///
-    /// No groups at all are one group of everyone. So is `{{0}}` where more than one participant
-    /// is known: every participant has to be in a group, and XLA's fork in Alpa wrote this for
-    /// "all devices". Otherwise it is a group of one.
+    /// Without groups, all devices form one group. So does `{{0}}` if more than one participant is
+    /// known: every participant has to be in a group, and Alpa's fork of XLA wrote this for "all
+    /// devices". Otherwise `{{0}}` is a group of one.
     pub fn new(
         groups: Option<&ReplicaGroups<'_>>,
         mode: GroupMode,
@@ -205,14 +204,14 @@ impl DeviceGroups {
                 _ => {}
             }
         }
-        // All-reduce, all-gather and reduce-scatter have the attribute; XLA leaves out `false`.
+        // All-reduce, all-gather and reduce-scatter have the attribute; XLA omits `false`.
         if has_channel && global.is_none() && has_global_ids(opcode) {
             global = Some(false);
         }
         Ok(Self::new(groups.as_ref(), GroupMode::from_attributes(has_channel, global), context))
     }
 
-    /// What the numbers in the text counted.
+    /// What the numbers in the text refer to.
     pub fn mode(&self) -> GroupMode {
         self.mode
     }
@@ -226,8 +225,7 @@ impl DeviceGroups {
         }
     }
 
-    /// Number of groups; None for everyone of an unknown number of devices and for groups that
-    /// make no sense.
+    /// Number of groups; None for invalid groups.
     pub fn group_count(&self) -> Option<u64> {
         let written = match &self.form {
             Form::Everyone => return Some(1),
@@ -243,8 +241,8 @@ impl DeviceGroups {
         }
     }
 
-    /// Devices of each group, or of the largest; None for everyone of an unknown number of
-    /// devices and for groups that make no sense.
+    /// Devices in each group, or in the largest; None for all of an unknown number of devices and
+    /// for invalid groups.
     pub fn group_size(&self) -> Option<u64> {
         let written = match &self.form {
             Form::Everyone => return None,
@@ -289,9 +287,8 @@ impl DeviceGroups {
         }
     }
 
-    /// All groups as device numbers, each ascending, in the order of their first devices; None for
-    /// everyone of an unknown number of devices, for groups that make no sense, and beyond `limit`
-    /// devices in all.
+    /// All groups as device numbers, each ascending, ordered by first device; None for all of an
+    /// unknown number of devices, for invalid groups, and for more than `limit` devices in total.
     pub fn expand(&self, limit: usize) -> Option<Vec<Vec<u64>>> {
         let total = self.device_count()?;
         if total > limit as u64 || self.group_count()? > limit as u64 {
@@ -318,7 +315,7 @@ impl DeviceGroups {
         Some(groups)
     }
 
-    /// Groups of numbers of the mode's kind as groups of devices.
+    /// Converts groups of numbers as `mode` defines them to groups of devices.
     fn lifted(&self, lists: Vec<Vec<u64>>) -> Option<Vec<Vec<u64>>> {
         let (replicas, partitions) = self.counts;
         let device =
@@ -350,8 +347,8 @@ impl DeviceGroups {
         groups.into_iter().collect()
     }
 
-    /// The groups in one form per set of groups: `{}` for all devices, `[4,2]<=[2,4]T(1,0)` where
-    /// they have a pattern, `{{0,3},{1,2}}` otherwise.
+    /// The canonical text of the groups: `{}` for all devices, `[4,2]<=[2,4]T(1,0)` for regular
+    /// groups, `{{0,3},{1,2}}` otherwise.
     pub fn to_text(&self) -> String {
         let text = match &self.form {
             Form::Everyone => return "{}".to_owned(),
@@ -372,12 +369,12 @@ impl DeviceGroups {
         if self.counts == (1, 1) || self.mode == GroupMode::FlattenedId {
             return text;
         }
-        // The numbers are not those of devices: say what they are.
+        // The numbers are not device numbers, so the text says what they are.
         format!("{text} {}", self.mode.as_str())
     }
 
-    /// Blocks of `block` consecutive devices that each group touches, and its devices on each.
-    /// None if groups differ in that, or hold too many devices without a pattern to tell.
+    /// Blocks of `block` consecutive devices that each group touches, and its devices in each. None
+    /// if groups differ, or are irregular and too large to expand.
     pub fn span(&self, block: u64) -> Option<GroupSpan> {
         if block == 0 {
             return None;
@@ -395,20 +392,19 @@ impl DeviceGroups {
         Self { form, mode, counts }
     }
 
-    /// Whether the text names every device: what takes time in proportion to them is linear in
-    /// the text.
+    /// Whether the text lists every device, so that work linear in devices is linear in the text.
     pub(super) fn is_written_out(&self) -> bool {
         let names_devices = self.mode == GroupMode::FlattenedId || self.counts == (1, 1);
         matches!(self.form, Form::Lists(_)) && names_devices
     }
 
-    /// Groups of devices in which these digits (normalised) vary.
+    /// Groups of devices within which these digits (normalised) vary.
     pub(super) fn regular(digits: Vec<Digit>, device_count: u64) -> Self {
         let form = Form::Regular { digits, device_count };
         Self { form, mode: GroupMode::FlattenedId, counts: (1, 1) }
     }
 
-    /// Groups of devices written out.
+    /// Groups from lists of device numbers.
     pub(super) fn of_lists(mut lists: Vec<Vec<u64>>) -> Self {
         if let Some((digits, device_count)) = regular(&mut lists) {
             return Self::regular(digits, device_count);
@@ -422,7 +418,7 @@ impl DeviceGroups {
     }
 }
 
-/// Devices up to which groups without a pattern are written out to be compared.
+/// Irregular groups of up to this many devices are expanded for comparison.
 pub(super) const EXPANSION_LIMIT: usize = 1 << 16;
 
 fn has_global_ids(opcode: Opcode) -> bool {
@@ -437,8 +433,8 @@ pub(super) fn all(count: u64) -> Vec<Digit> {
     vec![Digit { stride: 1, size: count }]
 }
 
-/// Blocks of `block` numbers touched by groups whose `digits` (normalised) vary; None if that
-/// depends on the group.
+/// Blocks of `block` numbers that each group with varying `digits` (normalised) touches; None if
+/// groups differ.
 pub(super) fn span_of(digits: &[Digit], block: u64) -> Option<GroupSpan> {
     let mut span = GroupSpan { blocks: 1, per_block: 1 };
     for digit in digits {
@@ -456,7 +452,7 @@ pub(super) fn span_of(digits: &[Digit], block: u64) -> Option<GroupSpan> {
     Some(span)
 }
 
-/// The same of groups written out, each ascending; linear in them.
+/// Like `span_of`, for listed groups, each ascending; linear in the lists.
 pub(super) fn lists_span(groups: &[Vec<u64>], block: u64) -> Option<GroupSpan> {
     let mut found: Option<GroupSpan> = None;
     for group in groups {
@@ -478,7 +474,7 @@ pub(super) fn lists_span(groups: &[Vec<u64>], block: u64) -> Option<GroupSpan> {
     found
 }
 
-/// All numbers with these digits, ascending. As many as the product of the sizes.
+/// All numbers with these digits, ascending; their count is the product of the sizes.
 pub(super) fn values(digits: &[Digit]) -> Vec<u64> {
     let mut values = vec![0u64];
     for digit in digits {
@@ -490,7 +486,7 @@ pub(super) fn values(digits: &[Digit]) -> Vec<u64> {
     values
 }
 
-/// The groups in which `digits` vary, as XLA would write them.
+/// The groups within which `digits` vary, in XLA's iota notation.
 fn iota_text(digits: &[Digit], device_count: u64) -> String {
     let size = product(digits);
     let rest = complement(digits, device_count).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Kinds of collectives, and what each sends.
+//! Kinds of collectives and the bytes each sends.
 
 use crate::ir::Opcode;
 
@@ -6,21 +6,21 @@ use crate::ir::Opcode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum CollectiveKind {
-    /// Everyone gets the sum (or what the reducer makes) of everyone's array.
+    /// Every device gets the sum (or other reduction) of all devices' arrays.
     AllReduce,
-    /// Everyone gets everyone's part.
+    /// Every device gets all devices' shards.
     AllGather,
-    /// Everyone gets a part of the sum.
+    /// Every device gets a shard of the reduction.
     ReduceScatter,
-    /// Everyone sends each other one a part.
+    /// Every device sends a different part to every other device.
     AllToAll,
-    /// The same with parts of different sizes.
+    /// An all-to-all with parts of different sizes.
     RaggedAllToAll,
-    /// Everyone sends to one other.
+    /// Every device sends to one other device.
     CollectivePermute,
-    /// One sends to all.
+    /// One device sends to all others.
     CollectiveBroadcast,
-    /// One sends, another receives.
+    /// One device sends, another receives.
     SendReceive,
     /// Alpa's reduction across the meshes of a pipeline.
     CrossMeshAllReduce,
@@ -40,7 +40,7 @@ impl CollectiveKind {
         CollectiveKind::CrossMeshAllReduce,
     ];
 
-    /// The kind of instructions with `opcode`: those that do the work or start it.
+    /// The kind of collective that `opcode` performs or starts.
     pub fn of_opcode(opcode: Opcode) -> Option<CollectiveKind> {
         Some(match opcode {
             Opcode::AllReduce | Opcode::AllReduceStart => CollectiveKind::AllReduce,
@@ -57,7 +57,7 @@ impl CollectiveKind {
         })
     }
 
-    /// Its name in tables: HLO's where there is one.
+    /// The name in tables: HLO's name if there is one.
     pub fn as_str(self) -> &'static str {
         match self {
             CollectiveKind::AllReduce => "all-reduce",
@@ -72,14 +72,13 @@ impl CollectiveKind {
         }
     }
 
-    /// Whether it is made of transfers from one device to one other, for which the number of
-    /// devices does not matter.
+    /// Whether it consists of transfers between two devices, whose cost does not depend on the
+    /// group size.
     pub fn is_point_to_point(self) -> bool {
         matches!(self, CollectiveKind::CollectivePermute | CollectiveKind::SendReceive)
     }
 
-    /// The bytes of the whole array that the collective is about: of an all-gather what it makes,
-    /// of all others what it is given.
+    /// Bytes of the full array: the result of an all-gather, the operands of any other collective.
     pub fn payload(self, payload_in: u64, payload_out: u64) -> u64 {
         match self {
             CollectiveKind::AllGather => payload_out,
@@ -87,12 +86,12 @@ impl CollectiveKind {
         }
     }
 
-    /// Bytes that each device sends when `group_size` devices exchange a whole array of `payload`
-    /// bytes (see [`CollectiveKind::payload`]) around a ring, rounded down.
+    /// Bytes that each device sends when `group_size` devices exchange a full array of `payload`
+    /// bytes (see [`CollectiveKind::payload`]) in a ring, rounded down.
     ///
-    /// An all-reduce sends 2(n-1)/n of the array (a reduce-scatter and an all-gather), all-gather,
-    /// reduce-scatter and all-to-all (n-1)/n, a permute and a send all of it. A broadcast passes
-    /// it on along the ring: (n-1)/n on average. Group sizes of 0 and 1 send nothing.
+    /// An all-reduce sends 2(n-1)/n of the array (a reduce-scatter and an all-gather); all-gather,
+    /// reduce-scatter and all-to-all send (n-1)/n; a permute and a send send all of it. A broadcast
+    /// passes it along the ring: (n-1)/n on average. Group sizes of 0 and 1 send nothing.
     pub fn ring_wire_bytes(self, payload: u64, group_size: u64) -> u64 {
         let part = |rounds: u128| {
             let Some(others) = group_size.checked_sub(1) else { return 0 };

@@ -1,4 +1,4 @@
-//! Where collectives stand: in which loop, taken out of which, and what runs meanwhile.
+//! Loops around collectives, peeled iterations, and the work that overlaps each collective.
 
 use super::collective::{Collective, Collectives};
 use super::moved::Moved;
@@ -7,12 +7,12 @@ use crate::ir::{CallRole, ComputationId, Module, Row};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// What is scheduled between the start and the end of an asynchronous collective.
+/// The work scheduled between the start and the end of an asynchronous collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: u32,
-    /// FLOPs of one execution of all of them, loops and calls included.
+    /// FLOPs of one execution of these instructions, including loops and calls.
     pub flops: i128,
 }
 
@@ -47,7 +47,7 @@ impl<'a> LoopPlaces<'a> {
         self.loops[self.module.computation_of(row).0 as usize]
     }
 
-    /// Inside a loop: how often the innermost one runs, if that is known.
+    /// None outside loops; otherwise the trip count of the innermost loop, if known.
     pub fn innermost(&self, row: Row) -> Option<Option<u64>> {
         let around = self.loop_of(row)?;
         let loops = &self.cost.loops;
@@ -55,7 +55,7 @@ impl<'a> LoopPlaces<'a> {
         Some(found.and_then(|at| loops.get(at)?.trip_count.count))
     }
 
-    /// What stands between `start` and `end`, rows of one computation.
+    /// The work between `start` and `end`; None if they are not in order in one computation.
     pub fn overlap(&self, start: Row, end: Row) -> Option<Overlap> {
         let id = self.module.computation_of(start);
         if id != self.module.computation_of(end) || end <= start {
@@ -91,29 +91,29 @@ impl<'a> LoopPlaces<'a> {
     }
 }
 
-/// What an iteration taken out of a loop has in common with those left in it.
+/// What a peeled iteration has in common with the collective left in the loop.
 #[derive(PartialEq, Eq, Hash)]
 struct Likeness<'a> {
     kind: super::CollectiveKind,
     payload: (Option<u64>, Option<u64>),
     groups: Option<u32>,
     name: &'a [u8],
-    /// Of collectives without a name: the weight they move.
+    /// For collectives without a name: the weight they move.
     weight: Option<Row>,
 }
 
-/// Of more collectives that are alike in one loop, the rest are not told apart.
+/// Limit on like collectives per loop; further ones are not considered.
 const MOST_ALIKE: usize = 256;
 
 /// A collective in a loop.
 struct Inside {
     number: u32,
-    /// How many of its iterations were found outside.
+    /// Number of its peeled iterations found so far.
     peeled: u32,
 }
 
-/// Finds the collectives that are iterations of a loop, taken out of it: they stand beside the
-/// loop, but have the name of what is in it, or move the same weight without a name.
+/// Finds collectives that are peeled loop iterations: they are next to the loop, and either have
+/// the name of a collective in it or, without a name, move the same weight.
 pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Collectives) {
     let names = module.metadata_columns();
     let name = |collective: &Collective| -> &[u8] {
@@ -158,8 +158,8 @@ pub(super) fn link_peeled(module: &Module, places: &LoopPlaces<'_>, all: &mut Co
     for collective in &all.collectives {
         let place = module.computation_of(collective.outer);
         let alike = likeness(collective).and_then(|likeness| in_loops.get_mut(&(place, likeness)));
-        // Of several that are alike, one that moves the same weight, from the same line, that has
-        // the fewest iterations outside so far.
+        // Among like collectives, prefer the same weight, then the same source line, then the
+        // fewest peeled iterations so far.
         let rank = |inside: &&mut Inside| {
             let other = &all.collectives[inside.number as usize];
             let is_other_weight = moves(other) != moves(collective);

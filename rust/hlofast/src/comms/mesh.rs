@@ -1,5 +1,4 @@
-//! The mesh of devices that a program is meant for: named axes, the order of the devices, and how
-//! they lie on hosts and slices.
+//! The device mesh of a program: named axes, device order, and the spread over hosts and slices.
 
 use super::digits::{Digit, Permutation, numbers};
 use super::groups::{DeviceGroups, GroupSpan, span_of};
@@ -11,13 +10,13 @@ use std::sync::Arc;
 /// One axis of a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MeshAxis {
-    /// Its name.
+    /// Name of the axis.
     pub name: String,
-    /// Number of devices along it.
+    /// Number of devices along the axis.
     pub size: u64,
 }
 
-/// Why a mesh cannot be: in words.
+/// Why a mesh is invalid, as a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshError(String);
 
@@ -35,7 +34,8 @@ impl fmt::Display for MeshError {
 
 impl std::error::Error for MeshError {}
 
-/// How the devices along one axis, all other coordinates fixed, lie on hosts and slices.
+/// How the devices along one axis, with all other coordinates fixed, are spread over hosts and
+/// slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AxisSpan {
     /// Hosts; None if the mesh does not say or the lines along the axis differ.
@@ -56,12 +56,12 @@ pub struct Mesh {
     slices: Option<u64>,
 }
 
-/// Which device stands at which position.
+/// The mapping between positions and devices.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
-    /// By arithmetic.
+    /// As digits.
     Digits(Permutation),
-    /// Written out.
+    /// As tables.
     Table { devices: Arc<[u64]>, positions: Arc<[u64]> },
 }
 
@@ -133,15 +133,17 @@ impl Mesh {
                 return Err(MeshError::new(message));
             };
             let size: i64 = size.parse().map_err(|_| {
-                MeshError::new(format!("the size of mesh axis {name:?} is no number: {size:?}"))
+                MeshError::new(format!(
+                    "the size of mesh axis {name:?} is not an integer: {size:?}"
+                ))
             })?;
             axes.push((name.to_owned(), size));
         }
         Self::new(axes)
     }
 
-    /// The same axes over devices in this order: position 0, 1, 2, ... of the mesh holds the
-    /// devices that `order` lists. It must be a permutation of 0, 1, 2, ...
+    /// The mesh with this device order: positions 0, 1, 2, ... hold the devices that `order` lists,
+    /// which must be a permutation of 0, 1, 2, ...
     pub fn with_device_order(mut self, order: &DeviceOrder) -> Result<Self, MeshError> {
         if order.len() != Some(self.device_count) {
             let given =
@@ -154,7 +156,7 @@ impl Mesh {
         self.order = match order {
             DeviceOrder::Iota(iota) => {
                 let order = Permutation::of_iota(iota).ok_or_else(|| {
-                    MeshError::new("the device order is no permutation of the devices")
+                    MeshError::new("the device order is not a permutation of the devices")
                 })?;
                 Order::Digits(order)
             }
@@ -163,7 +165,7 @@ impl Mesh {
         Ok(self)
     }
 
-    /// The same mesh on this many hosts, each with equally many consecutive devices.
+    /// The mesh on this many hosts, each with the same number of consecutive devices.
     pub fn with_hosts(mut self, hosts: u64) -> Result<Self, MeshError> {
         self.check_blocks(hosts, "hosts")?;
         self.hosts = Some(hosts);
@@ -171,7 +173,7 @@ impl Mesh {
         Ok(self)
     }
 
-    /// The same mesh on this many slices, each with equally many consecutive devices.
+    /// The mesh on this many slices, each with the same number of consecutive devices.
     pub fn with_slices(mut self, slices: u64) -> Result<Self, MeshError> {
         self.check_blocks(slices, "slices")?;
         self.slices = Some(slices);
@@ -203,7 +205,7 @@ impl Mesh {
         &self.axes
     }
 
-    /// The number of the axis with this name.
+    /// The index of the axis with this name.
     pub fn axis(&self, name: &str) -> Option<usize> {
         self.axes.iter().position(|axis| axis.name == name)
     }
@@ -213,22 +215,22 @@ impl Mesh {
         self.device_count
     }
 
-    /// By how much the position grows along axis `axis`.
+    /// The stride of axis `axis` in the position.
     pub fn stride(&self, axis: usize) -> Option<u64> {
         self.digits.get(axis).map(|digit| digit.stride)
     }
 
-    /// Number of hosts, where the mesh says so.
+    /// Number of hosts, if known.
     pub fn hosts(&self) -> Option<u64> {
         self.hosts
     }
 
-    /// Number of slices, where the mesh says so.
+    /// Number of slices, if known.
     pub fn slices(&self) -> Option<u64> {
         self.slices
     }
 
-    /// Whether position and device number are the same.
+    /// Whether positions and device numbers are equal.
     pub fn is_in_order(&self) -> bool {
         matches!(&self.order, Order::Digits(order) if order.is_identity())
     }
@@ -249,7 +251,7 @@ impl Mesh {
         }
     }
 
-    /// How the devices along axis `axis` lie on hosts and slices.
+    /// How the devices along axis `axis` are spread over hosts and slices.
     pub fn axis_span(&self, axis: usize) -> AxisSpan {
         let digits = self.digits.get(axis).copied().filter(|digit| digit.size > 1);
         let digits: Vec<Digit> = digits.into_iter().collect();
@@ -267,14 +269,14 @@ impl Mesh {
         AxisSpan { hosts: span(self.hosts), slices: span(self.slices) }
     }
 
-    /// Blocks touched by the lines along `digits` of a mesh whose order is written out; linear
-    /// in that order.
+    /// Blocks that the lines along `digits` touch, for a tabulated device order; linear in the
+    /// devices.
     fn spelled_span(&self, digits: &[Digit], block: u64) -> Option<GroupSpan> {
         let Order::Table { .. } = &self.order else { return None };
         super::groups::lists_span(&self.lines(digits)?, block)
     }
 
-    /// The devices along `digits` of the position, one list per line.
+    /// The devices along these `digits` of the position, one list per line.
     pub(super) fn lines(&self, digits: &[Digit]) -> Option<Vec<Vec<u64>>> {
         let rest = super::digits::complement(digits, self.device_count)?;
         let starts = super::groups::values(&rest);
@@ -283,14 +285,14 @@ impl Mesh {
         starts.iter().map(line).collect()
     }
 
-    /// Hosts that each group of `groups` touches, and its devices on each of them. None if the
-    /// mesh does not say how many hosts there are, or groups differ.
+    /// Hosts that each group of `groups` touches, and its devices on each. None if the number of
+    /// hosts is unknown or groups differ.
     pub fn host_span(&self, groups: &DeviceGroups) -> Option<GroupSpan> {
         groups.span(self.device_count / self.hosts?)
     }
 
-    /// Slices that each group of `groups` touches, and its devices on each of them. None if the
-    /// mesh does not say how many slices there are, or groups differ.
+    /// Slices that each group of `groups` touches, and its devices on each. None if the number of
+    /// slices is unknown or groups differ.
     pub fn slice_span(&self, groups: &DeviceGroups) -> Option<GroupSpan> {
         groups.span(self.device_count / self.slices?)
     }
@@ -320,7 +322,7 @@ impl Order {
             match slot {
                 Some(slot) if *slot == u64::MAX => *slot = position as u64,
                 Some(_) => {
-                    let message = format!("device {device} stands twice in the device order");
+                    let message = format!("device {device} occurs twice in the device order");
                     return Err(MeshError::new(message));
                 }
                 None => {
@@ -338,7 +340,7 @@ impl Order {
         })
     }
 
-    /// The order as HLO writes it; None for 0, 1, 2, ...
+    /// The order in HLO's form; None for 0, 1, 2, ...
     pub(super) fn to_device_order(&self) -> Option<DeviceOrder> {
         match self {
             Order::Digits(order) => {

@@ -1,7 +1,7 @@
-//! Communication between devices: meshes, the groups that take part in collectives, and what
-//! collectives send along which axes, for whom and how often.
+//! Communication between devices: meshes, device groups of collectives, and what each collective
+//! sends, along which axes, for which tensor kind and how often.
 //!
-//! Start at [`collectives`] for what is sent, at [`Mesh`] for axes, at [`along`] for both.
+//! Start at [`collectives`] for payloads, at [`Mesh`] for axes, at [`along`] for both.
 
 mod along;
 mod alpa;

@@ -1,4 +1,4 @@
-//! What a collective moves: weights, gradients of weights, activations.
+//! Tensor kinds of what a collective moves: weights, gradients of weights, activations.
 
 use crate::flow::origin::{
     DEEPEST_PATH, End, MOST_STEPS, Origins, Place, Through, fan_out, origins_within, step,
@@ -10,26 +10,27 @@ use crate::ir::{ElementKind, Module, Opcode, Row};
 use hashbrown::{HashMap, HashSet};
 use std::cell::{Cell, RefCell};
 
-/// What an array is to the program.
+/// The tensor kind of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Moved {
-    /// A parameter of the program (or part of one), as it is or converted.
+    /// A parameter of the program or a part of one, possibly converted.
     Weight,
-    /// What the optimizer is given, or what the results that replace parameters are made of.
+    /// An input of the optimizer, or an array from which results that replace parameters are
+    /// computed.
     Gradient,
-    /// Anything else that is computed.
+    /// Any other computed array.
     Activation,
-    /// Scalars, constants, integer parameters, and what could not be followed.
+    /// Scalars, constants, integer parameters, and arrays that could not be followed.
     #[default]
     Other,
 }
 
 impl Moved {
-    /// Every one, by its code.
+    /// Every kind, by its code.
     pub const ALL: [Moved; 4] = [Moved::Weight, Moved::Gradient, Moved::Activation, Moved::Other];
 
-    /// The word tables use.
+    /// The name used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Moved::Weight => "weight",
@@ -43,38 +44,38 @@ impl Moved {
 /// One array that a collective moves: an operand, or a part of a concatenation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The row it is, in the computation of the collective or in a fusion before it.
+    /// The row of the array, in the computation of the collective or in a fusion before it.
     pub row: Row,
-    /// Its bytes on each device.
+    /// Bytes on each device.
     pub bytes: u64,
-    /// What it is.
+    /// Tensor kind.
     pub moved: Moved,
-    /// Of a weight: the parameter it is or is part of. Otherwise the row that computes it.
+    /// For a weight, the parameter it comes from; otherwise the row that computes it.
     pub source: Option<Row>,
 }
 
-/// Tells what arrays are.
+/// Determines the tensor kind of arrays.
 pub(super) struct Mover<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
     gradients: HashSet<Place, BuildMix>,
-    /// Steps that may still be taken to follow values, of all collectives together.
+    /// Remaining steps for following values, shared by all collectives.
     steps: Cell<usize>,
-    /// Arrays that may still be told apart inside concatenations.
+    /// Remaining parts that may be listed separately inside concatenations.
     parts: Cell<usize>,
-    /// By row: where it comes from, as a whole.
+    /// By row: its tensor kind and source.
     known: RefCell<HashMap<Row, (Moved, Option<Row>), BuildMix>>,
-    /// By row: what computes it, conversions aside.
+    /// By row: its single origin, looking through conversions.
     computed: RefCell<HashMap<Row, Option<End>, BuildMix>>,
 }
 
-/// Steps for each row of the module that values are followed at least: many collectives at the end
-/// of one long chain are not worth the length of it each.
+/// Step budget for following values, per row of the module and at least. It bounds the work for
+/// many collectives at the end of one long chain.
 const STEPS_PER_ROW: usize = 32;
 const FEWEST_STEPS: usize = 1 << 20;
 
 impl<'a> Mover<'a> {
-    /// `transfers` are the collectives that are written as a send and a receive.
+    /// `transfers` maps each receive to its send.
     pub fn new(
         module: &'a Module,
         attribution: &'a Attribution,
@@ -87,7 +88,7 @@ impl<'a> Mover<'a> {
             attribution,
             gradients: gradients(module, attribution, transfers),
             steps: Cell::new(steps),
-            // Each operand once, and once more where collectives share a concatenation.
+            // Each operand once, and once more for collectives that share a concatenation.
             parts: Cell::new(operands.saturating_mul(2)),
             known: RefCell::default(),
             computed: RefCell::default(),
@@ -102,7 +103,8 @@ impl<'a> Mover<'a> {
         found
     }
 
-    /// The one row that `row` is but for conversions; None if there are several or it is not known.
+    /// The single origin of `row`, looking through conversions; None if there are several or it is
+    /// unknown.
     pub fn one_origin(&self, row: Row) -> Option<End> {
         if let Some(known) = self.computed.borrow().get(&row) {
             return *known;
@@ -117,22 +119,22 @@ impl<'a> Mover<'a> {
         one
     }
 
-    /// Whether what collective `row` makes of its operand `index` becomes, element by element, what
-    /// the optimizer is given.
+    /// Whether the result of collective `row` for operand `index` reaches the optimizer's input
+    /// element by element.
     pub fn is_gradient(&self, row: Row, index: u32) -> bool {
         let element = Place { row, path: vec![index] };
         self.gradients.contains(&element) || self.gradients.contains(&Place::from(row))
     }
 
-    /// The arrays that `operand` of a collective puts together. `is_gradient` says what the
-    /// collective's result is.
+    /// Appends the arrays that make up `operand` of a collective: the parts of a concatenation, or
+    /// the operand itself. `is_gradient`: whether the collective's result is a gradient.
     pub fn pieces(&self, operand: Row, is_gradient: bool, pieces: &mut Vec<Piece>) {
         let module = self.module;
         if let Some(End::Computed(row)) = self.one_origin(operand)
             && module.opcode(row) == Opcode::Concatenate
         {
             let Some(left) = self.parts.get().checked_sub(module.operands(row).len()) else {
-                // Too much to tell apart, so what most of it is stays unknown.
+                // Too many parts to list, so the tensor kind stays unknown.
                 let whole = self.piece(operand, is_gradient);
                 pieces.push(Piece { moved: Moved::Other, source: None, ..whole });
                 return;
@@ -146,7 +148,7 @@ impl<'a> Mover<'a> {
         pieces.push(self.piece(operand, is_gradient));
     }
 
-    /// `row` as a whole.
+    /// `row` as a single array.
     pub fn piece(&self, row: Row, is_gradient: bool) -> Piece {
         let module = self.module;
         let bytes = module.shapes().logical_bytes(module.shape(row)).unwrap_or(0);
@@ -170,7 +172,7 @@ impl<'a> Mover<'a> {
         let mut parameter = None;
         for end in &found.ends {
             match *end {
-                // The optimizer makes the next step's weights.
+                // Results of the optimizer are the next step's weights.
                 End::Computed(row) => {
                     let phase = self.attribution.phase[row.0 as usize];
                     let is_new = phase == Phase::Optimizer;
@@ -199,13 +201,13 @@ fn is_floating(module: &Module, row: Row) -> bool {
     array.is_some_and(|array| array.element_type.kind() == ElementKind::Float)
 }
 
-/// How many values are followed back from the optimizer.
+/// Limit on the values followed back from the optimizer.
 const MOST_VALUES: usize = 1 << 20;
 
-/// What becomes, element by element, what the optimizer is given; if nothing is known to be an
-/// optimizer, what the results are made of that replace parameters.
+/// Places that reach the optimizer's inputs element by element; without a known optimizer, those
+/// that reach the results that replace parameters.
 ///
-/// `transfers` gives for each receive the send whose array comes back.
+/// `transfers` maps each receive to its send.
 fn gradients(
     module: &Module,
     attribution: &Attribution,
@@ -236,7 +238,7 @@ fn gradients(
         if keeps_elements(module.opcode(row)) {
             let mut path = place.path;
             let operands = module.operands(row);
-            // A result of several arrays has one for each operand.
+            // A tuple result has one array per operand.
             let range = match path.pop() {
                 Some(index) if operands.len() > 1 => index as usize..index as usize + 1,
                 Some(index) => {
@@ -274,7 +276,7 @@ fn gradients(
     seen
 }
 
-/// The results of the entry that take the place of a parameter.
+/// The results of the entry that are aliased to a parameter.
 fn replacing_results(module: &Module) -> Vec<Place> {
     const KEY: &str = "input_output_alias";
     let value = module.header_attribute(KEY).map(|span| module.bytes(span));
@@ -288,8 +290,8 @@ fn replacing_results(module: &Module) -> Vec<Place> {
     aliases.iter().filter_map(place).collect()
 }
 
-/// Whether each element of the result is made of the operands' elements at the same place (or, of
-/// a collective, at that of other devices).
+/// Whether each result element depends only on the operands' elements at the same index (for a
+/// collective, also on other devices).
 fn keeps_elements(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

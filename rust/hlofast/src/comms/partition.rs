@@ -1,4 +1,4 @@
-//! Shardings of all generations as a partition spec over a mesh: which axes cut which dimension.
+//! Converts shardings of all generations to a partition spec: the mesh axes of each dimension.
 
 use super::axes::{AxisPart, Mismatch};
 use super::derive::of_written;
@@ -10,32 +10,32 @@ use crate::ir::decode::{
     Tiles,
 };
 
-/// The axes that cut one dimension of an array.
+/// The axes that shard one dimension of an array.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DimensionSpec {
-    /// Major first.
+    /// The axes, major first.
     pub axes: Vec<AxisPart>,
     /// Whether propagation may add axes.
     pub is_open: bool,
 }
 
-/// How an array lies on a mesh. Along axes that are named nowhere it is replicated.
+/// How an array is sharded over a mesh. It is replicated along all axes not named here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionSpec {
-    /// For each dimension the axes that cut it; empty where nothing is cut and the sharding does
-    /// not say how many dimensions there are.
+    /// The axes of each dimension; empty if the array is replicated and the sharding does not state
+    /// the rank.
     pub dimensions: Vec<DimensionSpec>,
     /// Axes along which devices hold partial results, in mesh order.
     pub unreduced: Vec<AxisPart>,
-    /// How these are combined.
+    /// How the partial results are combined.
     pub reduction: Reduction,
-    /// Axes that the program itself takes care of, in mesh order.
+    /// Axes that the program handles manually, in mesh order.
     pub manual: Vec<AxisPart>,
 }
 
 impl Mesh {
-    /// The sharding in terms of the axes of this mesh: the same tiles on the same devices. An
-    /// error says why there are none.
+    /// The sharding expressed in axes of this mesh: the same tiles on the same devices. The error
+    /// says why this is impossible.
     pub fn partition_spec(&self, sharding: &LeafSharding<'_>) -> Result<PartitionSpec, Mismatch> {
         match &sharding.placement {
             Placement::Replicated => Ok(PartitionSpec::default()),
@@ -48,7 +48,7 @@ impl Mesh {
         }
     }
 
-    /// All axes that have several devices.
+    /// All axes with more than one device.
     fn all(&self) -> Vec<AxisPart> {
         let axes = self.axes().iter().enumerate().filter(|(_, axis)| axis.size > 1);
         axes.map(|(axis, MeshAxis { size, .. })| AxisPart { axis, before: 1, size: *size })
@@ -104,13 +104,13 @@ impl Mesh {
         Err(Mismatch::DeviceCount { groups: total, mesh: count })
     }
 
-    /// From the place in a tile grid to the position in the mesh, by arithmetic.
+    /// Maps places in the tile grid to positions in the mesh by digits.
     fn by_digits(&self, devices: &DeviceOrder) -> Option<Permutation> {
         let Order::Digits(order) = self.order() else { return None };
         Permutation::from_order(devices)?.then(order)
     }
 
-    /// The same by looking up every device; the order within runs of `block` does not matter.
+    /// Like `by_digits`, but looks up every device; the order within runs of `block` is ignored.
     fn by_list(
         &self,
         devices: &DeviceOrder,

@@ -1,4 +1,4 @@
-//! Which way along a mesh the transfers of a collective-permute go.
+//! Direction and distance of a collective-permute along mesh axes.
 
 use super::axes::{AxisPart, Mismatch};
 use super::digits::Digit;
@@ -8,25 +8,25 @@ use crate::error::Result;
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{Module, Row};
 
-/// What source-target pairs are on a mesh.
+/// The mesh axes of source-target pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PermuteMatch {
     /// No transfer leaves its device.
     Nothing,
-    /// Every transfer goes equally far along the same axes.
+    /// Every transfer goes the same distance along the same axes.
     Shift {
-        /// The axis, or several that count as one, major first.
+        /// The axis, or several axes counted as one, major first.
         parts: Vec<AxisPart>,
-        /// How far: from -n/2 to n/2 of n devices along the axes.
+        /// The distance, from -n/2 to n/2 for n devices along the axes.
         by: i64,
         /// Whether a transfer goes from one end of the axes to the other.
         wraps: bool,
-        /// Whether every device that can send does (all of them if the shift wraps).
+        /// Whether every device that can send does send (all devices if the shift wraps).
         complete: bool,
     },
-    /// Transfers stay within lines along these axes, and go differently far.
+    /// Transfers stay within lines along these axes, at different distances.
     Axes {
-        /// In the order of the mesh.
+        /// In mesh order.
         parts: Vec<AxisPart>,
     },
     /// The pairs do not fit the mesh.
@@ -43,19 +43,19 @@ impl PermuteMatch {
     }
 }
 
-/// How many ways to cut an axis are tried to find the part along which transfers go.
+/// Limit on the divisors tried when narrowing an axis to the part along which transfers go.
 const CUT_LIMIT: u64 = 1024;
 
 impl Mesh {
-    /// The axes along which `source_target_pairs` go, and how far; linear in the pairs.
+    /// The axes and distance of `source_target_pairs`; linear in the pairs.
     pub fn permute_of(
         &self,
         pairs: &[(i64, i64)],
         mode: GroupMode,
         context: &GroupContext,
     ) -> PermuteMatch {
-        // Without a channel the numbers are replicas; each has a run of partitions, which do
-        // the same. The first of them stands for all.
+        // Without a channel the numbers are replicas. All partitions of a replica behave alike, so
+        // the first represents them.
         let partitions = match mode {
             GroupMode::CrossReplica => match (context.replica_count, context.num_partitions) {
                 (Some(replicas), Some(partitions)) if replicas > 1 => partitions,
@@ -91,7 +91,7 @@ impl Mesh {
         PermuteMatch::Axes { parts }
     }
 
-    /// The same of the collective-permute in `row`; nothing if it has no pairs.
+    /// The axes and distance of the collective-permute in `row`; `Nothing` if it has no pairs.
     pub fn permute_of_row(
         &self,
         module: &Module,
@@ -121,7 +121,7 @@ impl Mesh {
         axes.map(|(axis, digit)| AxisPart { axis, before: 1, size: digit.size }).collect()
     }
 
-    /// The same axes without the parts of their coordinates that never change.
+    /// The axes without the parts of their coordinates that never change.
     fn narrowed(&self, whole: &[AxisPart], moves: &[(u64, u64)]) -> Vec<AxisPart> {
         let narrow = |part: &AxisPart| {
             let Some(digit) = self.position_digit(part) else { return *part };
@@ -156,7 +156,7 @@ impl Mesh {
             return None;
         }
         let by = i64::try_from(by).ok()?;
-        // Half of an even ring is the same distance both ways: the direction is that of the pairs,
+        // Half of an even ring is the same distance both ways. Take the direction of the pairs, or
         // forward if they go both ways.
         let is_back = moves.iter().all(|(source, target)| at(*target) < at(*source));
         let half = size as i64 / 2;

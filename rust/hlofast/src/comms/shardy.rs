@@ -4,8 +4,7 @@
 use super::mesh::Mesh;
 use crate::ir::decode::DeviceOrder;
 
-/// The meshes in the text, in its order; those that cannot be read or name a single device are
-/// left out.
+/// The meshes in the text, in text order; unreadable and single-device meshes are left out.
 pub(super) fn shardy_meshes(text: &[u8]) -> Vec<Mesh> {
     const START: &[u8] = b"#sdy.mesh<";
     let finder = memchr::memmem::Finder::new(START);
@@ -36,7 +35,7 @@ impl Reader<'_> {
 
     fn mesh(&mut self) -> Option<Mesh> {
         let mut axes = Vec::new();
-        // Older texts have the axes without brackets.
+        // Older texts list the axes without brackets.
         self.eat(b"[");
         while self.eat(b"\"") {
             let name = self.name()?;
@@ -70,7 +69,7 @@ impl Reader<'_> {
         }
     }
 
-    /// After the opening quote; a backslash takes the byte behind it as it is.
+    /// Reads a name after its opening quote; a backslash escapes the next byte.
     fn name(&mut self) -> Option<String> {
         let mut name = Vec::new();
         loop {

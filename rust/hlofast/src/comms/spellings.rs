@@ -1,18 +1,18 @@
-//! From the spellings of groups to digits of the device number.
+//! Converts spellings of groups to digits of the device number.
 
 use super::digits::{Digit, Permutation, normalise, numbers, regular};
 use super::groups::{DeviceGroups, Form, GroupMode, all};
 use crate::ir::decode::{AxisReference, IntegerLists, Iota, Mesh as WrittenMesh, ReplicaGroups};
 use std::borrow::Cow;
 
-/// From numbers of the mode's kind to devices.
+/// Converts numbers as `mode` defines them to devices.
 pub(super) struct Lift {
     pub mode: GroupMode,
     pub counts: Option<(u64, u64)>,
 }
 
 impl Lift {
-    /// How many participants the numbers in groups can name.
+    /// The number of participants that numbers in groups can name.
     pub fn members(&self) -> Option<u64> {
         let (replicas, partitions) = self.counts?;
         Some(match self.mode {
@@ -22,7 +22,7 @@ impl Lift {
         })
     }
 
-    /// Digits of the device number, given digits of the mode's numbers below `members`.
+    /// Converts digits of the mode's numbers below `members` to digits of the device number.
     pub fn regular(&self, digits: &[Digit], members: u64) -> Form {
         let Some((replicas, partitions)) = self.counts else {
             return Form::Regular { digits: digits.to_vec(), device_count: members };
@@ -41,7 +41,7 @@ impl Lift {
         Form::Regular { digits, device_count }
     }
 
-    /// Groups with a pattern over `members` numbers.
+    /// Regular groups over `members` numbers.
     pub fn sized(
         &self,
         digits: Vec<Digit>,
@@ -53,7 +53,7 @@ impl Lift {
             (Some(known), Some(counts)) if known == members => {
                 groups(self.regular(&digits, members), counts)
             }
-            // Some writers of HLO number devices although the attributes say otherwise.
+            // Some HLO producers use device numbers although the attributes say otherwise.
             (Some(_), Some((replicas, partitions))) if replicas * partitions == members => {
                 groups(Form::Regular { digits, device_count: members }, (1, 1))
             }
@@ -91,8 +91,8 @@ fn sorted(lists: &IntegerLists) -> Option<Vec<Vec<u64>>> {
     Some(groups)
 }
 
-/// The digits that vary within groups by arithmetic, and how many numbers there are; None if a
-/// group is not cut between digits, or the groups make no sense.
+/// The digits that vary within iota or mesh groups, and the number of numbers; None if a group does
+/// not end between digits or the groups are invalid.
 pub(super) fn pattern(groups: &ReplicaGroups<'_>) -> Option<(Vec<Digit>, u64)> {
     match groups {
         ReplicaGroups::Iota { groups, group_size, order } => {
@@ -131,7 +131,7 @@ pub(super) fn pattern(groups: &ReplicaGroups<'_>) -> Option<(Vec<Digit>, u64)> {
     }
 }
 
-/// The same groups without what they borrow.
+/// An owned copy of the groups.
 pub(super) fn owned(groups: &ReplicaGroups<'_>) -> ReplicaGroups<'static> {
     fn name(name: &[u8]) -> Cow<'static, [u8]> {
         Cow::Owned(name.to_vec())

@@ -1,16 +1,16 @@
-//! FLOPs of convolutions as XLA counts them: multiplications whose input element is real, not
-//! padding and not a hole of dilation. Counted in closed form, whatever the sizes are.
+//! FLOPs of convolutions as XLA counts them: only multiplications with a real input element, not
+//! with padding or a dilation hole. Counted in closed form, whatever the sizes.
 
 use crate::ir::decode::{AttributeValue, DimensionLabel, DimensionLabels, WindowDimension, decode};
 use crate::ir::{ArrayShape, Module, Opcode, Row};
 
 /// Number of pairs of a kernel tap and an output position that meet an input element, along one
-/// spatial dimension. `input`, `kernel` and `output` are sizes. None if the numbers are no sizes,
-/// if a step is not positive, or if the count leaves 128-bit arithmetic.
+/// spatial dimension. `input`, `kernel` and `output` are sizes. None if one is negative, a step is
+/// not positive, or the count overflows 128 bits.
 ///
 /// Tap `k` of output `o` reads position `o * stride - padding_low + k * window_dilation` of the
-/// dilated input; it counts if that is a multiple of `base_dilation` and, divided by it, an index
-/// of the input. XLA loops over both and has two shortcuts, which give the same number.
+/// dilated input; it counts if that position is a multiple of `base_dilation` and the quotient is
+/// an index of the input. XLA loops over both, with two shortcuts that give the same number.
 pub(crate) fn valid_positions(
     input: i64,
     kernel: i64,
@@ -51,12 +51,12 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// How many of them have a sum of at most `limit`.
+    /// The number of pairs whose sum is at most `limit`.
     fn up_to(&self, limit: i128) -> Option<i128> {
         if limit < 0 {
             return Some(0);
         }
-        // For a given k the o that fit are one residue class modulo `period`, or none.
+        // For a given k, the matching o are one residue class modulo `period`, or none.
         let (common, _) = extended_gcd(self.stride, self.modulus);
         let period = self.modulus / common;
         let (common_k, inverse_k) = extended_gcd(self.dilation, common);
@@ -78,8 +78,8 @@ impl Pairs {
         let base = start.rem_euclid(period).checked_mul(inverse)?.rem_euclid(period);
         let way = self.dilation.checked_mul(step_k)? / common;
         let slope = (-way).rem_euclid(period).checked_mul(inverse)?.rem_euclid(period);
-        // What is left of the limit: rest - fall * t. As t grows, first all outputs fit, then
-        // those up to a bound, then none.
+        // The remaining limit is rest - fall * t. As t grows, first all outputs fit, then those up
+        // to a bound, then none.
         let rest = limit.checked_sub(self.dilation.checked_mul(first_k)?)?;
         let fall = self.dilation.checked_mul(step_k)?;
         let until = |bound: i128| {
@@ -101,8 +101,8 @@ impl Pairs {
     }
 }
 
-/// The greatest common divisor of two positive numbers, and a factor of the first that gives it
-/// modulo the second.
+/// The greatest common divisor of positive `a` and `b`, and a factor of `a` that gives it modulo
+/// `b`.
 fn extended_gcd(a: i128, b: i128) -> (i128, i128) {
     let (mut old, mut new) = ((a, 1i128), (b, 0i128));
     while new.0 != 0 {
@@ -113,13 +113,13 @@ fn extended_gcd(a: i128, b: i128) -> (i128, i128) {
 }
 
 /// Sum of `floor((slope * t + start) / divisor)` for `t` in `0..terms`, in as many steps as
-/// Euclid's algorithm takes. The divisor is positive. None if it leaves 128 bits.
+/// Euclid's algorithm. The divisor is positive. None on 128-bit overflow.
 fn floor_sum(terms: i128, divisor: i128, slope: i128, start: i128) -> Option<i128> {
     let mut sum = 0i128;
     let (mut terms, mut divisor, mut slope, mut start) = (terms, divisor, slope, start);
     let mut sign = 1i128;
     while terms > 0 {
-        // Whole multiples of the divisor add up by themselves.
+        // Multiples of the divisor are summed in closed form.
         let pairs = terms.checked_mul(terms - 1)? / 2;
         let whole = pairs.checked_mul(slope.div_euclid(divisor))?;
         let whole = whole.checked_add(terms.checked_mul(start.div_euclid(divisor))?)?;
@@ -158,13 +158,13 @@ pub(crate) struct SpatialDimension {
     pub(crate) input: i64,
     pub(crate) kernel: i64,
     pub(crate) output: i64,
-    /// Pairs of tap and output that meet an input element.
+    /// Pairs of a tap and an output position that meet an input element.
     pub(crate) valid: i128,
 }
 
 impl<'a> Convolution<'a> {
-    /// The convolution that the attributes of `row` describe, between arrays of these shapes. None
-    /// if an attribute is missing or does not fit them.
+    /// The convolution that the attributes of `row` describe, with these array shapes. None if an
+    /// attribute is missing or does not match the shapes.
     pub(crate) fn new(
         module: &Module,
         row: Row,
@@ -224,7 +224,7 @@ impl<'a> Convolution<'a> {
         self.batch_groups
     }
 
-    /// The spatial dimensions of the window, in its order; none without a window.
+    /// The spatial dimensions in the window's order; empty without a window.
     pub(crate) fn spatial(&self) -> Option<Vec<SpatialDimension>> {
         let dimension = |(index, window): (usize, &WindowDimension)| {
             let label = DimensionLabel::Spatial(u8::try_from(index).ok()?);
@@ -237,7 +237,7 @@ impl<'a> Convolution<'a> {
         self.window.iter().enumerate().map(dimension).collect()
     }
 
-    /// FLOPs: two for each multiplication and addition that meets an input element.
+    /// Two FLOPs for each multiply-add with an input element.
     pub(crate) fn flops(&self) -> Option<i64> {
         let features = self.input_features()? / self.feature_groups;
         let batch = self.batch()? / self.batch_groups;
@@ -258,7 +258,7 @@ pub fn convolution_flops(module: &Module, row: Row) -> Option<i64> {
 }
 
 impl<'a> Convolution<'a> {
-    /// `row`, a `convolution`.
+    /// The convolution of `row`, whose opcode is `convolution`.
     pub(crate) fn of_row(module: &'a Module, row: Row) -> Option<Self> {
         let [input, kernel] = module.operands(row) else { return None };
         let shape = |row: Row| module.shapes().array(module.shape(row));

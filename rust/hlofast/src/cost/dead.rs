@@ -1,12 +1,12 @@
-//! Instructions whose results nothing needs.
+//! Instructions whose results are never used.
 
 use super::rules::{Class, class_of};
 use crate::ir::{Flags, Module, Opcode, Row};
 
-/// Rows of instructions that do something, but for no one: neither a root nor anything with an
-/// effect of its own needs their results, directly or through others. Ascending.
+/// Rows of instructions that do work although no root and no instruction with a side effect needs
+/// their results, directly or indirectly. Ascending.
 ///
-/// Where an instruction stands in the text before what it needs, its needs may be missed.
+/// May miss dead operands of an instruction that precedes them in the text.
 pub fn dead_rows(module: &Module) -> Vec<Row> {
     let mut is_dead = vec![false; module.row_count()];
     let mut found = Vec::new();
@@ -29,7 +29,7 @@ pub fn dead_rows(module: &Module) -> Vec<Row> {
     found
 }
 
-/// Whether an instruction may matter although nothing uses its result.
+/// Whether an instruction may have an effect although nothing uses its result.
 fn has_effect(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

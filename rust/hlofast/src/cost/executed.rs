@@ -1,4 +1,4 @@
-//! Cost as it is executed: XLA's rules without its gaps, loops multiplied along each call path.
+//! Cost as executed: XLA's rules without their gaps, with loops multiplied along each call path.
 
 use super::custom_call::CustomCallCost;
 use super::facts::{AsyncBody, Fact, FactCursor, Facts};
@@ -7,7 +7,7 @@ use super::traffic::{SpaceBytes, Traffic};
 use crate::Provenance;
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
 
-/// What a user says about one instruction, in place of what the text says.
+/// A user's cost for one row; it replaces what the text says.
 pub type Override = (u32, CustomCallCost);
 
 /// Sums over executions.
@@ -36,7 +36,8 @@ impl Totals {
             .saturating_add(self.other_bytes_written)
     }
 
-    /// Adds `times` executions of `other`; its bytes only as often as it runs outside fusions.
+    /// Adds `times` executions of `other`; its bytes `unfused` times, as only runs outside fusions
+    /// move bytes.
     pub(super) fn add(&mut self, other: &Totals, times: i128, unfused: i128) {
         let add = |sum: &mut i128, value: i128, times: i128| {
             *sum = sum.saturating_add(value.saturating_mul(times));
@@ -57,7 +58,7 @@ pub struct Branch {
     pub row: Row,
     /// Number of the branch.
     pub index: u32,
-    /// What it runs.
+    /// The branch computation.
     pub computation: ComputationId,
     /// Whether the totals count this branch.
     pub is_counted: bool,
@@ -72,25 +73,25 @@ pub(super) struct Executed {
     pub bytes_written: Vec<i64>,
     pub provenance: Vec<Provenance>,
     pub other_memory: Vec<SpaceBytes>,
-    /// One execution of each computation, with what it calls.
+    /// One execution of each computation, with everything it calls.
     pub computations: Vec<Totals>,
     /// Executions of each computation; None beyond 64 bits.
     pub executions: Vec<Option<i64>>,
-    /// Of those, the executions outside fusions.
+    /// The part of `executions` outside fusions.
     pub unfused_executions: Vec<Option<i64>>,
     pub branches: Vec<Branch>,
     pub call_times: Vec<CallTimes>,
-    /// Rows whose bytes are not known.
+    /// Rows whose bytes are unknown.
     pub unknown_bytes: Vec<u32>,
 }
 
-/// How one execution of a caller runs what it calls.
+/// How one execution of a caller runs a callee.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallTimes {
-    /// How often. 0: not by itself, since it is applied to elements and counted with the caller,
-    /// or not taken, or not known.
+    /// How often. 0 if the callee is applied to elements (and counted with the caller), is a branch
+    /// not counted, or has an unknown role.
     pub times: u64,
-    /// Inside a fusion: it computes, but its values stay out of memory.
+    /// Whether the callee is fused: it computes, but its values never reach memory.
     pub is_fused: bool,
 }
 
@@ -143,9 +144,9 @@ struct Engine<'a> {
     /// Parallel to the module's calls.
     links: Vec<CallTimes>,
     is_fused_only: Vec<bool>,
-    /// By computation: something in it computes what is not known.
+    /// By computation: whether the work of some row in it is unknown.
     has_unknown: Vec<bool>,
-    /// What the rows of each computation do by themselves.
+    /// Totals of each computation's own rows, without callees.
     own: Vec<Totals>,
     result: Executed,
 }
@@ -222,13 +223,13 @@ impl Engine<'_> {
         self.result.computations[id.0 as usize] = inclusive;
     }
 
-    /// What the user says about `row`.
+    /// The user's cost for `row`.
     fn stated(&self, row: u32) -> Option<&CustomCallCost> {
         let at = self.overrides.binary_search_by_key(&row, |entry| entry.0).ok()?;
         self.overrides.get(at).map(|entry| &entry.1)
     }
 
-    /// Bytes read and written that the user states for `row`; one stated alone is all there is.
+    /// Bytes read and written that the user gives for `row`; if only one is given, the other is 0.
     fn stated_bytes(&self, row: u32) -> Option<(i64, i64)> {
         let stated = self.stated(row)?;
         let is_stated = stated.bytes_read.is_some() || stated.bytes_written.is_some();
@@ -256,7 +257,8 @@ impl Engine<'_> {
         (flops, transcendentals, provenance)
     }
 
-    /// Work of an instruction with a rule of its own, and of what it applies to elements.
+    /// Work of an instruction with a rule of its own, including the computations it applies to
+    /// elements.
     fn special(&mut self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Work {
         if opcode == Opcode::CustomCall {
             let call = match (self.stated(row.0), fact) {
@@ -277,7 +279,7 @@ impl Engine<'_> {
         if is_reduction
             && matches!(body(self.rules.module), AsyncBody::Start | AsyncBody::Overlapped)
         {
-            // The fusion that waits for the end holds the collective, too, and counts it.
+            // The fusion that waits for the collective contains it as well and counts it.
             return Work::default();
         }
         let mut work = self.rules.work(row, opcode, fact);
@@ -296,7 +298,7 @@ impl Engine<'_> {
         work
     }
 
-    /// How the calls with these numbers run, all of one computation, whose callees are done.
+    /// Fills in `links` for these calls of one computation; its callees are already counted.
     fn link(&mut self, calls: std::ops::Range<usize>) {
         let module = self.rules.module;
         let mut at = calls.start;
@@ -334,7 +336,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The branch with the most FLOPs counts; among equals the first.
+    /// Counts the branch with the most FLOPs, the first of equals.
     fn link_branches(&mut self, calls: std::ops::Range<usize>) {
         let module = self.rules.module;
         let flops = |call: &Call| self.result.computations[call.computation.0 as usize].flops;
@@ -354,7 +356,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Executions of every computation, along each call path; callees come first in `order`.
+    /// Counts executions of every computation along each call path; callees come first in `order`.
     fn executions(&mut self, order: &[ComputationId]) {
         let module = self.rules.module;
         let count = module.computations().len();

@@ -1,4 +1,4 @@
-//! Where the executed cost departs from XLA's, rule by rule, and what that concerns in a module.
+//! How the executed cost differs from XLA's, rule by rule, and the instructions each rule affects.
 
 use super::custom_call::{CustomCallKind, custom_call_cost};
 use crate::ir::{Module, Opcode, Row, ShapeView};
@@ -6,13 +6,13 @@ use crate::ir::{Module, Opcode, Row, ShapeView};
 /// One rule that differs.
 #[derive(Clone, Copy)]
 pub struct Departure {
-    /// What it is about, in a word or two.
+    /// The subject, in a few words.
     pub rule: &'static str,
     /// What XLA counts.
     pub xla: &'static str,
-    /// What is counted here.
+    /// What the executed cost counts.
     pub executed: &'static str,
-    /// Whether it concerns an instruction.
+    /// Whether the rule affects an instruction.
     concerns: fn(&Module, Row) -> bool,
 }
 
@@ -24,25 +24,25 @@ fn has_kind(module: &Module, row: Row, kinds: &[CustomCallKind]) -> bool {
     module.opcode(row) == Opcode::CustomCall && kinds.contains(&custom_call_cost(module, row).kind)
 }
 
-/// Every departure, the weightiest first.
+/// Every departure, most important first.
 pub const DEPARTURES: &[Departure] = &[
     Departure {
         rule: "loops",
-        xla: "body and condition count once",
-        executed: "the body as often as it runs, the condition once more; once if unknown",
+        xla: "body and condition are counted once",
+        executed: "body times trip count, condition once more; once if the trip count is unknown",
         concerns: |m, r| is(&[Opcode::While], m, r),
     },
     Departure {
         rule: "call paths",
-        xla: "a computation counts where the entry reaches it",
-        executed: "each call site counts, loops inside loops multiply",
+        xla: "a computation is counted where the entry reaches it",
+        executed: "each call site is counted; nested loops multiply",
         concerns: |m, r| is(&[Opcode::Call, Opcode::AsyncStart], m, r),
     },
     Departure {
         rule: "custom calls",
         xla: "-1 FLOP, -1 byte each",
-        executed: "library calls and kernels by target and backend_config; bytes are operands and \
-                   results; others are listed as unknown",
+        executed: "library calls and kernels by target and backend_config, bytes from operands \
+                   and results; other targets are listed as unknown",
         concerns: |m, r| {
             is(&[Opcode::CustomCall], m, r) && !has_kind(m, r, &[CustomCallKind::Marker])
         },
@@ -55,14 +55,14 @@ pub const DEPARTURES: &[Departure] = &[
     },
     Departure {
         rule: "conditionals",
-        xla: "for each figure the largest of all branches",
-        executed: "one whole branch: the one with the most FLOPs",
+        xla: "each figure from the branch where it is largest",
+        executed: "the branch with the most FLOPs, all figures from it",
         concerns: |m, r| is(&[Opcode::Conditional], m, r),
     },
     Departure {
         rule: "memory spaces",
-        xla: "all memory alike",
-        executed: "HBM (memory space 0) apart from fast memory and the host's",
+        xla: "no distinction",
+        executed: "HBM (memory space 0) separate from on-chip and host memory",
         concerns: |m, r| {
             let shapes = m.shapes();
             shapes.leaf_count(m.shape(r)) < 64
@@ -76,9 +76,9 @@ pub const DEPARTURES: &[Departure] = &[
     },
     Departure {
         rule: "asynchronous pairs",
-        xla: "start and done both count, with context and alias",
-        executed: "what is read and written, once, at the done; of TPU fusions around a \
-                   collective, at the one that waits",
+        xla: "start and done are both counted, with context and alias",
+        executed: "reads and writes once, at the done; for TPU fusions around a collective, at \
+                   the fusion that waits",
         concerns: |m, r| {
             is(
                 &[
@@ -97,18 +97,18 @@ pub const DEPARTURES: &[Departure] = &[
     },
     Departure {
         rule: "in-place updates",
-        xla: "an update that is the fusion's root, whatever it updates",
-        executed: "an update of an operand, also renamed or converted; a scatter likewise",
+        xla: "an update at the fusion's root, whatever it updates",
+        executed: "an update or scatter of an operand, even if bitcast or converted",
         concerns: |m, r| is(&[Opcode::DynamicUpdateSlice, Opcode::Scatter], m, r),
     },
     Departure {
         rule: "operands of fusions",
-        xla: "read again by each broadcast, reshape and slice, whole by gathers",
-        executed: "read once at most, and only what slices and gathers take",
+        xla: "each broadcast, reshape and slice reads again; a gather reads the whole operand",
+        executed: "read at most once; slices and gathers read only what they take",
         concerns: |m, r| is(&[Opcode::Fusion], m, r),
     },
     Departure {
-        rule: "operands given twice",
+        rule: "repeated operands",
         xla: "read twice",
         executed: "read once",
         concerns: |m, r| {
@@ -119,21 +119,21 @@ pub const DEPARTURES: &[Departure] = &[
         },
     },
     Departure {
-        rule: "indices of slices",
-        xla: "the first index is read",
+        rule: "slice indices",
+        xla: "only the first index is read",
         executed: "every index is read",
         concerns: |m, r| is(&[Opcode::DynamicSlice, Opcode::DynamicUpdateSlice], m, r),
     },
     Departure {
         rule: "tuples and barriers",
-        xla: "pointer tables count as bytes, barriers as all they hold",
+        xla: "pointer tables count as bytes, barriers count all their contents",
         executed: "nothing",
         concerns: |m, r| is(&[Opcode::Tuple, Opcode::OptBarrier], m, r),
     },
     Departure {
         rule: "flags and scalars on TPU",
         xla: "4096 bytes each",
-        executed: "their few bytes",
+        executed: "their actual size",
         concerns: |m, r| {
             let array = m.shapes().array(m.shape(r));
             let layout = array.and_then(|array| array.layout);
@@ -153,8 +153,8 @@ pub const DEPARTURES: &[Departure] = &[
     },
     Departure {
         rule: "reductions between devices",
-        xla: "all-reduce adds every element once, reduce-scatter nothing",
-        executed: "a ring: (n-1)/n of the elements on each of n devices; no part of MFU",
+        xla: "all-reduce: one FLOP per element; reduce-scatter: none",
+        executed: "ring: each of n devices adds (n-1)/n of the elements; excluded from MFU",
         concerns: |m, r| {
             is(&[Opcode::AllReduce, Opcode::AllReduceStart, Opcode::ReduceScatter], m, r)
         },
@@ -162,25 +162,25 @@ pub const DEPARTURES: &[Departure] = &[
     Departure {
         rule: "ragged dots",
         xla: "the ragged dimension is left out",
-        executed: "every row meets one group",
+        executed: "every row is multiplied with one group",
         concerns: |m, r| is(&[Opcode::RaggedDot], m, r),
     },
     Departure {
-        rule: "transforms of several dimensions",
-        xla: "logarithms of the lengths are multiplied",
-        executed: "added: one transform after the other",
+        rule: "multi-dimensional FFTs",
+        xla: "the logarithms of the lengths are multiplied",
+        executed: "added, as one transform runs after the other",
         concerns: |m, r| is(&[Opcode::Fft], m, r),
     },
     Departure {
         rule: "sorts",
-        xla: "n log2 n of all elements",
-        executed: "of each line that is sorted",
+        xla: "n log2 n over all elements",
+        executed: "n log2 n over each sorted line",
         concerns: |m, r| is(&[Opcode::Sort], m, r),
     },
     Departure {
         rule: "batch norms and top-k",
         xla: "no FLOPs",
-        executed: "batch norms are unknown; top-k compares ceil(log2(k + 1)) times per element",
+        executed: "batch norms: unknown; top-k: ceil(log2(k + 1)) comparisons per element",
         concerns: |m, r| {
             is(
                 &[
@@ -202,7 +202,7 @@ pub const DEPARTURES: &[Departure] = &[
     },
 ];
 
-/// For each departure the number of instructions it concerns.
+/// Each departure with the number of instructions it affects.
 pub fn explain(module: &Module) -> Vec<(&'static Departure, u64)> {
     let count = |departure: &Departure| {
         module.rows().filter(|row| (departure.concerns)(module, *row)).count() as u64

@@ -1,7 +1,7 @@
-//! Attributes that cost rules need, decoded once per module.
+//! Attributes that the cost rules need, decoded once per module.
 //!
-//! XLA keeps attributes decoded from parsing on; we decode them when the first cost is asked for.
-//! A fact holds what an attribute says, in the form the rules use.
+//! XLA decodes attributes while parsing; we decode them when the first cost is requested. A fact
+//! holds an attribute in the form that the rules use.
 
 use super::convolution::convolution_flops;
 use super::custom_call::{CustomCallCost, custom_call_cost, custom_call_target};
@@ -10,54 +10,54 @@ use crate::flow::trip_count::{TripCount, trip_counts};
 use crate::ir::decode::{AttributeValue, ReplicaGroups, WindowDimension, decode};
 use crate::ir::{CallRole, ComputationId, Csr, Module, Opcode, Row, ShapeId};
 
-/// What the attributes of one instruction say.
+/// The decoded attributes of one instruction.
 #[derive(Clone, Debug)]
 pub enum Fact {
-    /// Of a dot: product of the contracted dimensions of its left side.
+    /// For a dot: product of the left side's contracted dimensions.
     Contracted(i128),
-    /// FLOPs of a ragged dot: as XLA counts them, and of the groups that exist.
+    /// FLOPs of a ragged dot, as XLA counts them and as executed.
     RaggedDot {
-        /// XLA's rule.
+        /// FLOPs by XLA's rule.
         xla: i128,
-        /// Every row meets the weights of one group; None if that is not known.
+        /// FLOPs when every row meets the weights of one group; None if unknown.
         executed: Option<i128>,
     },
     /// FLOPs of a convolution.
     Flops(i128),
     /// A window.
     Window(Vec<WindowDimension>),
-    /// Of a gather or scatter: sizes of one slice, by dimension of operand 0.
+    /// For a gather or scatter: sizes of one slice, by dimension of operand 0.
     Slice(Vec<i64>),
-    /// Of a transpose that moves nothing.
+    /// For a transpose that moves no data.
     IsBitcast,
-    /// Of a fusion.
+    /// For a fusion.
     Fusion {
-        /// What is fused.
+        /// The fused computation.
         callee: ComputationId,
-        /// Whether it says `kind=kCustom`.
+        /// Whether the fusion has `kind=kCustom`.
         is_custom: bool,
     },
     /// `fft_length`.
     FftLengths(Vec<i64>),
-    /// Size of the dimension that a sort works along.
+    /// Size of the dimension that is sorted.
     SortedDimension(i64),
-    /// What is known of a custom call.
+    /// The cost of a custom call.
     CustomCall(Box<CustomCallCost>),
-    /// Devices that take part in one collective; None if the text does not say.
+    /// Devices in one group of a collective; None if the text does not say.
     Participants(Option<u64>),
-    /// How often a loop runs.
+    /// Trip count of a loop.
     TripCount(TripCount),
 }
 
-/// The facts of a module's rows, ascending by row; rows without any are left out.
+/// The facts of a module's rows, ascending by row; rows without a fact are left out.
 #[derive(Clone, Debug)]
 pub struct Facts {
     entries: Vec<(u32, Fact)>,
-    /// Where those of each computation begin; one longer than the computations.
+    /// Where the entries of each computation begin, and the end of the last.
     starts: Vec<u32>,
-    /// Rows of parameters, per computation and in order of their numbers.
+    /// Rows of parameters by computation, in order of parameter number.
     parameters: Csr,
-    /// Rows of constants with more than one element, per computation.
+    /// Rows of constants with more than one element, by computation.
     constants: Csr,
     /// The computations, callees first.
     order: Vec<ComputationId>,
@@ -65,23 +65,23 @@ pub struct Facts {
     async_bodies: Vec<AsyncBody>,
 }
 
-/// What a fused computation of a TPU program does for a collective that runs beside other work:
-/// every one of them holds the collective.
+/// The part of an asynchronous collective that a fused computation of a TPU program plays; each of
+/// these computations contains the collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum AsyncBody {
-    /// Nothing, or all of it.
+    /// No asynchronous collective, or all of it.
     #[default]
     None,
     /// It starts the collective.
     Start,
-    /// It does other work meanwhile.
+    /// It does other work while the collective runs.
     Overlapped,
     /// It waits for the end.
     Done,
 }
 
 impl Facts {
-    /// Decodes the attributes of `module`. One that cannot be read gives no fact, and its
+    /// Decodes the attributes of `module`. An unreadable attribute gives no fact, and its
     /// instruction counts as unknown.
     pub fn of_module(module: &Module) -> Self {
         let mut loops = trip_counts(module).into_iter().peekable();
@@ -106,7 +106,7 @@ impl Facts {
         &self.order
     }
 
-    /// What computation `id` does for a collective that runs beside other work.
+    /// The part of an asynchronous collective that computation `id` plays.
     pub(super) fn async_body(&self, id: ComputationId) -> AsyncBody {
         self.async_bodies.get(id.0 as usize).copied().unwrap_or_default()
     }
@@ -155,7 +155,7 @@ pub(super) struct FactCursor<'a> {
 }
 
 impl<'a> FactCursor<'a> {
-    /// Those of computation `id`.
+    /// A cursor at the first fact of computation `id`.
     pub fn new(facts: &'a Facts, id: ComputationId) -> Self {
         Self { rest: facts.within(id) }
     }
@@ -267,7 +267,7 @@ fn integers(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
     }
 }
 
-/// A list that is empty where the attribute is absent; None where it cannot be read.
+/// The integers of attribute `key`: empty if the attribute is absent, None if it is unreadable.
 fn listed(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
     match module.attribute(row, key) {
         Some(_) => integers(module, row, key),
@@ -292,8 +292,8 @@ fn contracted(module: &Module, row: Row) -> Option<i128> {
     })
 }
 
-/// XLA multiplies the result's dimensions behind the group dimensions, which leaves out the
-/// ragged dimension; what runs is every row with the weights of its one group.
+/// XLA multiplies the result's dimensions after the group dimensions, which leaves out the ragged
+/// dimension. As executed, every row meets the weights of its one group.
 fn ragged_dot(module: &Module, row: Row) -> Option<Fact> {
     let contracted = contracted(module, row)?;
     let groups = listed(module, row, "rhs_group_dims")?.len();
@@ -306,7 +306,8 @@ fn ragged_dot(module: &Module, row: Row) -> Option<Fact> {
     Some(Fact::RaggedDot { xla: product?.checked_mul(contracted)?, executed })
 }
 
-/// The window that one update of a scatter covers: its window dimensions, 1 where they have none.
+/// The slice of operand 0 that one scatter update covers: the update's window dimensions, and 1 for
+/// inserted and batching dimensions.
 fn scattered_slice(module: &Module, row: Row) -> Option<Vec<i64>> {
     let operands = module.operands(row);
     let target = module.shapes().array(operand_shape(module, row, 0)?)?;
@@ -330,7 +331,7 @@ fn sorted_dimension(module: &Module, row: Row) -> Option<i64> {
     dimension(module, shape, *along.first()?)
 }
 
-/// Whether a transpose only renames dimensions: the physical order stays.
+/// Whether a transpose keeps the physical order and so only renames dimensions.
 fn is_bitcast(module: &Module, row: Row) -> bool {
     let found = || {
         let input = module.shapes().array(operand_shape(module, row, 0)?)?;
@@ -363,7 +364,7 @@ fn is_bitcast(module: &Module, row: Row) -> bool {
 /// The `-start` that a `-done` waits for; None if it is not in the same computation.
 pub(super) fn start_of(module: &Module, row: Row) -> Option<Row> {
     let mut row = Row(*module.operands(row).first()?);
-    // Updates form a chain towards earlier rows; broken text may close it.
+    // Updates form a chain towards earlier rows; malformed text may close it into a cycle.
     for _ in 0..64 {
         match module.opcode(row) {
             Opcode::AllReduceStart
@@ -380,8 +381,8 @@ pub(super) fn start_of(module: &Module, row: Row) -> Option<Row> {
     None
 }
 
-/// Devices of one group of a collective. Without groups all take part: replicas, or replicas
-/// times partitions once the collective crosses partitions (it has a channel).
+/// Devices in one group of a collective. Without groups all devices take part: the replicas, or
+/// replicas times partitions if the collective crosses partitions (it has a channel).
 pub(super) fn participants(module: &Module, row: Row) -> Option<u64> {
     let count = |value: Option<i64>| u64::try_from(value?).ok();
     let replicas = count(module.replica_count())?;

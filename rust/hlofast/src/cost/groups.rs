@@ -1,5 +1,5 @@
-//! Totals by phase, scope, source, opcode, element type or computation. Every execution belongs
-//! to exactly one group, so that groups add up to the module.
+//! Totals by phase, scope, source, opcode, element type or computation. Every execution belongs to
+//! exactly one group, so groups add up to the module.
 
 use super::executed::Totals;
 use super::{Cost, SpaceBytes};
@@ -10,14 +10,14 @@ use crate::ir::{ComputationId, ElementType, Flags, Module, Opcode, Row, ShapeVie
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// What instructions are grouped by.
+/// The key that instructions are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupKey {
     /// Forward, backward, recompute, optimizer, unattributed.
     Phase,
     /// The first components of the full operation name.
     Scope {
-        /// How many components.
+        /// The number of components.
         depth: u32,
     },
     /// Source file and line.
@@ -26,7 +26,7 @@ pub enum GroupKey {
     SourceFile,
     /// Opcode.
     Opcode,
-    /// Element type of the result; that of its first array for tuples.
+    /// Element type of the result; for tuples, of the first array.
     ElementType,
     /// Computation.
     Computation,
@@ -35,18 +35,18 @@ pub enum GroupKey {
 /// The instructions that share a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// The key in words; empty for instructions without one.
+    /// The key as text; empty for instructions without one.
     pub label: Vec<u8>,
-    /// Instructions of the text, each once.
+    /// Instructions in the text, each counted once.
     pub instructions: u64,
-    /// What their executions cost.
+    /// Cost of all their executions.
     pub totals: Totals,
-    /// Of the FLOPs, those that are known exactly: neither modelled nor stated nor unknown, and
-    /// not inside a loop of unknown trip count.
+    /// The part of the FLOPs that is exact: not modelled, from configuration or unknown, and not
+    /// inside a loop of unknown trip count.
     pub exact_flops: i128,
 }
 
-/// Totals of all executions by `key`, in the order in which keys first occur.
+/// Totals of all executions by `key`, in order of first occurrence.
 pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: GroupKey) -> Vec<Group> {
     let mut groups = Groups { module, attribution, key, codes: HashMap::new(), found: Vec::new() };
     let scopes = match key {
@@ -84,19 +84,19 @@ pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: Group
     groups.found
 }
 
-/// How often a row is executed in one phase, and a scope in which it then stands.
+/// How often a row is executed in one phase, and its scope there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseExecutions {
     /// The phase.
     pub phase: Phase,
     /// Executions; None beyond 64 bits.
     pub count: Option<i64>,
-    /// The first of its scopes.
+    /// The row's first scope in this phase.
     pub scope: u32,
 }
 
-/// Executions of the rows of a module by phase: a computation that several phases call belongs to
-/// each of them.
+/// Executions of a module's rows by phase; a computation called from several phases belongs to each
+/// of them.
 pub struct Executions<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
@@ -104,13 +104,13 @@ pub struct Executions<'a> {
 }
 
 impl<'a> Executions<'a> {
-    /// Those that `cost` counts.
+    /// The executions that `cost` counts.
     pub fn new(module: &'a Module, cost: &Cost, attribution: &'a Attribution) -> Self {
         Self { module, attribution, runs: node_executions(cost, attribution, false) }
     }
 
-    /// Those of `row`, in the order in which contexts come; one entry, of no executions, for rows
-    /// that are never executed.
+    /// The executions of `row`, in the order of contexts; for a row that is never executed, one
+    /// entry with a count of 0.
     pub fn of(&self, row: Row) -> Vec<PhaseExecutions> {
         let contexts = &self.attribution.contexts;
         let mut found: Vec<(Phase, i128, u32)> = Vec::new();
@@ -136,7 +136,7 @@ impl<'a> Executions<'a> {
     }
 }
 
-/// FLOPs of all executions of the rows with these opcodes, by phase.
+/// FLOPs by phase of all executions of rows with these opcodes.
 pub fn flops_by_phase(
     module: &Module,
     cost: &Cost,
@@ -156,7 +156,8 @@ pub fn flops_by_phase(
     sums
 }
 
-/// Executions of every node outside loops of unknown trip count; None if there are no such loops.
+/// Executions of every node, without those in loops of unknown trip count; None if there are no
+/// such loops.
 fn known_executions(module: &Module, cost: &Cost, attribution: &Attribution) -> Option<Vec<i128>> {
     let open = cost.loops.iter().filter(|entry| entry.trip_count.count.is_none());
     let open: Vec<Row> = open.map(|entry| entry.row).collect();
@@ -173,7 +174,7 @@ fn known_executions(module: &Module, cost: &Cost, attribution: &Attribution) -> 
     Some(counts.map(|count| count.map_or(i128::from(i64::MAX), i128::from)).collect())
 }
 
-/// Executions of every node; what exceeds 64 bits counts as the largest number there is.
+/// Executions of every node; saturates at 64 bits.
 fn node_executions(cost: &Cost, attribution: &Attribution, unfused: bool) -> Vec<i128> {
     let times = |call: usize| {
         let link = cost.call_times.get(call)?;
@@ -187,13 +188,13 @@ struct Groups<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
     key: GroupKey,
-    /// Numbers of groups by the key's code.
+    /// Index of each group by the key's code.
     codes: HashMap<u64, usize>,
     found: Vec<Group>,
 }
 
 impl Groups<'_> {
-    /// A number that stands for the key of `row`.
+    /// A number that identifies the key of `row`.
     fn code(&self, row: Row, position: usize, scopes: &[u32]) -> u64 {
         let module = self.module;
         match self.key {
@@ -278,8 +279,8 @@ impl Cost {
         &self.other_memory[start..start + length]
     }
 
-    /// One execution of `row`, memory space 0 only. XLA does not tell reads from writes; its
-    /// bytes stand as read.
+    /// One execution of `row`, memory space 0 only. XLA does not distinguish reads from writes; its
+    /// bytes count as read.
     fn row_totals(&self, row: Row) -> Totals {
         let at = row.0 as usize;
         let of = |column: &[i64]| column.get(at).copied().map_or(0, i128::from);

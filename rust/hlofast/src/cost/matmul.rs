@@ -6,28 +6,28 @@ use crate::Provenance;
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{ArrayShape, ElementKind, ElementType, Module, Opcode, Row};
 
-/// What kind of instruction a contraction is.
+/// The kind of instruction that performs a contraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContractionKind {
     /// `dot` or `scaled-dot`.
     Dot,
-    /// `ragged-dot`: each row of the left side meets one group of the right side.
+    /// `ragged-dot`: each row of the left side is multiplied with one group of the right side.
     RaggedDot,
-    /// A `convolution` that is a matrix product: what TPUs make of dots, and convolutions without
+    /// A `convolution` that is a matmul: dots as TPU programs write them, and convolutions without
     /// neighbourhoods.
     ConvolutionAsDot,
     /// A `convolution` over neighbourhoods, or a library call that is one.
     Convolution,
-    /// A matrix product by a library call.
+    /// A library matmul.
     Gemm,
-    /// Matrix products of several groups by one library call.
+    /// A library matmul over several groups.
     GroupedGemm,
-    /// The matrix products of a fused attention call, all together.
+    /// All matmuls of a fused attention call.
     FusedAttention,
 }
 
 impl ContractionKind {
-    /// The word tables and JSON use.
+    /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             ContractionKind::Dot => "dot",
@@ -44,13 +44,13 @@ impl ContractionKind {
 /// A sum of products over a shared dimension: `batch` products of an M by K and a K by N matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contraction {
-    /// Independent matrix products; groups of grouped convolutions count here.
+    /// Number of independent matmuls; groups of grouped convolutions count here.
     pub batch: u64,
-    /// Rows: free dimensions of the left side; for convolutions batch times output positions.
+    /// Rows: free dimensions of the left side; for convolutions, batch times output positions.
     pub m: u64,
-    /// Columns: free dimensions of the right side; for convolutions output features.
+    /// Columns: free dimensions of the right side; for convolutions, output features.
     pub n: u64,
-    /// Summed elements; for convolutions taps times input features of a group.
+    /// Summed elements; for convolutions, taps times input features of a group.
     pub k: u64,
     /// Element type of the left side.
     pub lhs_type: ElementType,
@@ -58,20 +58,20 @@ pub struct Contraction {
     pub rhs_type: ElementType,
     /// Element type of the result.
     pub output_type: ElementType,
-    /// Element type sums are kept in: what `algorithm` says, what the library uses for these
-    /// operands, else the type of the result (HLO says no more).
+    /// Element type of the accumulator: from `algorithm`, from the library's rule for these
+    /// operands, else the result's type, as HLO does not state it.
     pub accumulation_type: ElementType,
-    /// FLOPs: 2 for each multiplication and addition. `2 * batch * m * n * k`, except where
-    /// convolutions skip padding.
+    /// FLOPs: two per multiply-add. `2 * batch * m * n * k`, except where convolutions skip
+    /// padding.
     pub flops: i64,
-    /// What it was read from.
+    /// The kind of instruction.
     pub kind: ContractionKind,
     /// Where the dimensions come from.
     pub provenance: Provenance,
 }
 
-/// `row` as a contraction, if it is one and its sizes are known: `dot`, `scaled-dot`,
-/// `ragged-dot`, `convolution`, and custom calls that are matrix products or convolutions.
+/// `row` as a contraction, if its sizes are known: `dot`, `scaled-dot`, `ragged-dot`,
+/// `convolution`, and custom calls that are matmuls or convolutions.
 pub fn contraction(module: &Module, row: Row) -> Option<Contraction> {
     match module.opcode(row) {
         Opcode::Dot | Opcode::ScaledDot => dot(module, row),
@@ -82,20 +82,20 @@ pub fn contraction(module: &Module, row: Row) -> Option<Contraction> {
     }
 }
 
-/// The array that operand `index` of `row` is.
+/// The shape of operand `index` of `row`, if it is an array.
 pub(crate) fn operand_array(module: &Module, row: Row, index: usize) -> Option<ArrayShape<'_>> {
     let operand = *module.operands(row).get(index)?;
     module.shapes().array(module.shape(Row(operand)))
 }
 
-/// Numbers of dimensions with a role.
+/// Dimension numbers by role.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DotDimensions {
     pub(crate) lhs_contracting: Vec<i64>,
     pub(crate) rhs_contracting: Vec<i64>,
     pub(crate) lhs_batch: Vec<i64>,
     pub(crate) rhs_batch: Vec<i64>,
-    /// Dimensions of the right side that number groups.
+    /// Group dimensions of the right side.
     pub(crate) rhs_group: Vec<i64>,
 }
 
@@ -116,7 +116,7 @@ fn listed(shape: &ArrayShape<'_>, dimensions: &[i64]) -> Option<u64> {
     product(dimensions.iter().map(|d| size(shape, usize::try_from(*d).ok()?)))
 }
 
-/// Product of the sizes of all dimensions that are in none of the lists.
+/// Product of the sizes of all dimensions that are not in any of the lists.
 fn unlisted(shape: &ArrayShape<'_>, lists: &[&[i64]]) -> Option<u64> {
     let mut is_free = vec![true; shape.rank()];
     for dimension in lists.iter().copied().flatten() {
@@ -134,7 +134,7 @@ pub(crate) struct DotShapes<'a> {
     pub(crate) output: ElementType,
 }
 
-/// `2 * batch * m * n * k`, if it fits.
+/// `2 * batch * m * n * k`; None on 64-bit overflow.
 pub(crate) fn product_flops(batch: u64, m: u64, n: u64, k: u64) -> Option<i64> {
     if batch == 0 || m == 0 || n == 0 || k == 0 {
         return Some(0);
@@ -173,7 +173,7 @@ pub(crate) fn dot_of(
     })
 }
 
-/// The dimension numbers of attribute `key`; none if absent, None if it cannot be read.
+/// The dimension numbers of attribute `key`: empty if absent, None if unreadable.
 fn dimensions(module: &Module, row: Row, key: &str) -> Option<Vec<i64>> {
     let Some(text) = module.attribute_bytes(row, key) else { return Some(Vec::new()) };
     match decode(key.as_bytes(), module.opcode(row), text).ok()? {
@@ -209,16 +209,16 @@ fn dot(module: &Module, row: Row) -> Option<Contraction> {
     Some(Contraction { accumulation_type: accumulation, ..found })
 }
 
-/// The accumulation type in the name of a dot algorithm: `dot_bf16_bf16_f32_x3` keeps f32.
+/// The accumulation type in the name of a dot algorithm: `dot_bf16_bf16_f32_x3` accumulates in f32.
 fn algorithm_type(name: &[u8]) -> Option<ElementType> {
     let mut types = name.split(|byte| *byte == b'_').filter_map(ElementType::from_bytes);
     let first = types.next()?;
-    // Names with two types give the operands' and the sums'; with three, both operands' first.
+    // A name lists one or two operand types and then the accumulation type.
     Some(types.next_back().unwrap_or(first))
 }
 
-/// XLA counts too little here. Whether the ragged dimension is free, contracted or a batch
-/// dimension, each of its elements meets the right side of one group.
+/// XLA undercounts ragged dots. Whether the ragged dimension is free, contracted or a batch
+/// dimension, each of its elements is multiplied with the right side of one group.
 fn ragged_dot(module: &Module, row: Row) -> Option<Contraction> {
     let shapes = dot_shapes(module, row)?;
     let dimensions = dot_dimensions(module, row)?;
@@ -230,7 +230,7 @@ fn convolution(module: &Module, row: Row) -> Option<Contraction> {
     convolution_contraction(&convolution, Provenance::Exact)
 }
 
-/// A convolution as a contraction; as a dot if that is all it is.
+/// A convolution as a contraction: `ConvolutionAsDot` if it is equivalent to a dot.
 pub(crate) fn convolution_contraction(
     convolution: &Convolution<'_>,
     provenance: Provenance,
@@ -258,7 +258,8 @@ pub(crate) fn convolution_contraction(
         let (input, kernel, output) =
             (unsigned(dimension.input)?, unsigned(dimension.kernel)?, unsigned(dimension.output)?);
         let valid = u64::try_from(dimension.valid).ok()?;
-        // What a dimension is in a matrix product shows in who meets whom.
+        // The dimension's role in a matmul follows from which indices are multiplied with each
+        // other.
         let (role, size) = if input == output && kernel == output && valid == output {
             (&mut found.batch, output)
         } else if kernel == 1 && valid == output {
@@ -278,7 +279,8 @@ pub(crate) fn convolution_contraction(
     {
         return Some(found);
     }
-    // Over neighbourhoods: every output position is a row, every tap of every feature is summed.
+    // Over neighbourhoods, every output position is a row, and every tap of every feature is
+    // summed.
     let mut real = Contraction { kind: ContractionKind::Convolution, ..whole };
     for dimension in convolution.spatial()? {
         real.m = real.m.checked_mul(unsigned(dimension.output)?)?;
@@ -287,8 +289,8 @@ pub(crate) fn convolution_contraction(
     Some(real)
 }
 
-/// The type in which libraries sum products of such operands: single precision for narrower
-/// floats, 32-bit integers for narrower integers.
+/// The type in which libraries accumulate for these operands: f32 for floats of at most 16 bits,
+/// s32 for integers of at most 8 bits.
 pub(crate) fn library_accumulation(lhs: ElementType, output: ElementType) -> ElementType {
     match lhs.kind() {
         ElementKind::Float if lhs.bits() <= 16 => ElementType::F32,

@@ -1,8 +1,8 @@
 //! What instructions cost: FLOPs, transcendentals, bytes.
 //!
 //! Start at [`cost`]. There are two engines over the same per-opcode rules (`rules.rs`):
-//! `executed.rs` counts what runs (loops as often as they run, library calls, memory spaces);
-//! `xla.rs` counts what XLA's `HloCostAnalysis` says, traps included.
+//! `executed.rs` counts what runs (loops times their trip count, library calls, memory spaces);
+//! `xla.rs` reproduces XLA's `HloCostAnalysis`, quirks included.
 
 pub mod convolution;
 pub mod custom_call;
@@ -38,17 +38,17 @@ use xla::Properties;
 /// How to count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Count as XLA does instead of what runs.
+    /// Counts as XLA does instead of counting what runs.
     pub is_xla: bool,
-    /// With `is_xla`: add up in 32-bit floats in XLA's order.
+    /// With `is_xla`: adds up in 32-bit floats, in XLA's order.
     pub is_float32: bool,
-    /// Whose sizes of shapes are meant; None = those of the module's backend.
+    /// The backend whose shape sizes are used; None: the module's own backend.
     pub backend: Option<Backend>,
-    /// What the user says about single custom calls, ascending by row. Not used with `is_xla`.
+    /// Costs that the user gives for single custom calls, ascending by row. Ignored with `is_xla`.
     pub overrides: Vec<Override>,
 }
 
-/// Figures as 32-bit floats, equal to XLA's bit for bit.
+/// Totals in 32-bit floats, bit for bit equal to XLA's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FloatTotals {
     /// `flops`.
@@ -61,52 +61,52 @@ pub struct FloatTotals {
     pub optimal_seconds: f32,
 }
 
-/// A loop and how often it runs.
+/// A loop and its trip count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loop {
     /// The while instruction.
     pub row: Row,
-    /// How often, and how that is known.
+    /// The number of iterations and its provenance.
     pub trip_count: TripCount,
 }
 
 /// The cost of a module.
 #[derive(Clone, Debug)]
 pub struct Cost {
-    /// Whether it was counted as XLA does.
+    /// Whether the figures follow XLA's counting.
     pub is_xla: bool,
-    /// Whose sizes of shapes were used.
+    /// The backend whose shape sizes were used.
     pub backend: Backend,
-    /// FLOPs of one execution of each row. As executed: of the row itself, fusions and calls
-    /// excluded; XLA's way: of all it contains.
+    /// FLOPs of one execution of each row. As executed: without the computations it calls or fuses;
+    /// as XLA counts: with them.
     pub flops: Vec<i64>,
-    /// Transcendentals, likewise.
+    /// Transcendentals of one execution of each row, counted like `flops`.
     pub transcendentals: Vec<i64>,
-    /// Bytes read from memory space 0 by one execution of each row; empty in XLA's way.
+    /// Bytes that one execution of each row reads from memory space 0; empty with `is_xla`.
     pub bytes_read: Vec<i64>,
-    /// Bytes written, likewise.
+    /// Bytes that one execution of each row writes to memory space 0; empty with `is_xla`.
     pub bytes_written: Vec<i64>,
-    /// XLA's `bytes accessed` of each row; empty as executed.
+    /// XLA's `bytes accessed` of each row; empty without `is_xla`.
     pub bytes_accessed: Vec<i64>,
     /// Bytes in memory spaces other than 0, by row and space.
     pub other_memory: Vec<SpaceBytes>,
-    /// How each row's FLOPs are known.
+    /// Provenance of each row's FLOPs.
     pub provenance: Vec<Provenance>,
-    /// One execution of each computation with all it calls.
+    /// One execution of each computation, with everything it calls.
     pub computations: Vec<Totals>,
     /// How often the totals count each computation; None beyond 64 bits.
     pub executions: Vec<Option<i64>>,
-    /// Of those, the executions outside fusions, which move bytes.
+    /// The part of `executions` outside fusions; only these move bytes.
     pub unfused_executions: Vec<Option<i64>>,
-    /// Rows whose bytes are not known, ascending.
+    /// Rows whose bytes are unknown, ascending.
     pub unknown_bytes: Vec<u32>,
-    /// By call of the module, in its order: how often one execution of the caller makes it.
+    /// For each of the module's calls, in order: how often one execution of the caller makes it.
     pub call_times: Vec<CallTimes>,
-    /// The module.
+    /// The whole module.
     pub totals: Totals,
-    /// XLA's `optimal_seconds`: -1 per custom call.
+    /// XLA's `optimal_seconds`: -1 for each custom call.
     pub optimal_seconds: i128,
-    /// In 32-bit floats: the module, then its computations by id.
+    /// 32-bit totals: of the module, then of its computations by id.
     pub float32: Option<(FloatTotals, Vec<FloatTotals>)>,
     /// The loops, by row.
     pub loops: Vec<Loop>,
@@ -133,7 +133,7 @@ impl Cost {
     }
 }
 
-/// Counts what `module` costs. `facts` are its decoded attributes, which do not depend on
+/// Counts the cost of `module`. `facts` are its decoded attributes; they do not depend on
 /// `options`.
 pub fn cost(module: &Module, facts: &Facts, options: &Options) -> Cost {
     with_rules(module, options, |rules| {
@@ -156,11 +156,12 @@ pub fn cost(module: &Module, facts: &Facts, options: &Options) -> Cost {
     })
 }
 
-/// What XLA sums up by operand and by result, under its names (`bytes accessed0{}`,
-/// `utilization0{}`, `bytes accessedout{1}`), without the sums that are 0. In 32-bit floats and
-/// XLA's order if `options` say so.
+/// XLA's sums by operand and by result, under XLA's names (`bytes accessed0{}`, `utilization0{}`,
+/// `bytes accessedout{1}`); sums of 0 are left out. With `is_float32`, adds up in 32-bit floats in
+/// XLA's order.
 ///
-/// None if following calls of calls took many times more steps than the module has operands.
+/// None if following nested calls exceeds the step budget, a multiple of the module's operand
+/// count.
 pub fn operand_sums(
     module: &Module,
     facts: &Facts,
@@ -229,12 +230,12 @@ fn as_xla(rules: Rules<'_>, facts: &Facts, backend: Backend) -> Cost {
     let totals = |properties: &Properties<i128>| Totals {
         flops: properties.flops,
         transcendentals: properties.transcendentals,
-        // XLA does not tell reads from writes.
+        // XLA does not distinguish reads from writes.
         bytes_read: properties.bytes,
         ..Totals::default()
     };
     let entry = module.entry().0 as usize;
-    // What the entry contains is counted where the entry calls it.
+    // XLA counts called computations where the entry calls them.
     let mut executions = vec![Some(0); module.computations().len()];
     executions[entry] = Some(1);
     Cost {

@@ -1,8 +1,8 @@
-//! What one instruction computes: FLOPs and transcendentals, as `HloCostAnalysis` counts them and,
-//! where that is not what runs, as it should be counted.
+//! FLOPs and transcendentals of one instruction: as `HloCostAnalysis` counts them, and as executed
+//! where XLA's count differs from what runs.
 //!
-//! Only the instruction itself: what called computations add is left to the two engines, which
-//! know how often they are called. Products are 128-bit, so that no text makes them wrap.
+//! Called computations are added by the two engines, which know how often each one runs. Products
+//! are 128-bit, so that no input makes them wrap.
 
 use super::facts::Fact;
 use super::size::{Backend, ShapeCost, part_sizes};
@@ -63,7 +63,7 @@ pub(super) fn class_of(opcode: Opcode) -> Class {
     CLASSES[opcode as usize]
 }
 
-/// What an instruction computes by itself, per execution.
+/// The work of one execution of an instruction, without called computations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub flops: i128,
@@ -85,20 +85,20 @@ impl Work {
     }
 }
 
-/// A computation that an instruction applies to elements, and how often.
+/// A computation that an instruction applies to elements, and how many times.
 pub(super) type Application = (ComputationId, i128);
 
-/// What the rules read.
+/// The input of the rules.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'a> {
     pub module: &'a Module,
     pub shapes: &'a [ShapeCost],
-    /// Whose sizes `shapes` are.
+    /// The backend that the sizes in `shapes` belong to.
     pub backend: Backend,
-    /// Follow XLA even where it is wrong.
+    /// Follows XLA even where it is wrong.
     pub is_xla: bool,
-    /// By shape: sizes of constants, where they differ from other values of that shape. XLA's
-    /// parser drops `E(n)` from the layouts of constants.
+    /// By shape: sizes of constants, if they differ from those of other values. XLA's parser drops
+    /// `E(n)` from the layouts of constants.
     pub constant_sizes: Option<&'a [i64]>,
 }
 
@@ -115,7 +115,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The shape of operand `index`; the default (nothing) if there is none.
+    /// The shape of operand `index`; the empty default if it does not exist.
     #[inline]
     pub fn operand(&self, row: Row, index: usize) -> ShapeCost {
         let operand = self.module.operands(row).get(index);
@@ -150,8 +150,8 @@ impl Rules<'_> {
         (elements >= 0).then_some(i128::from(elements))
     }
 
-    /// Bytes that gather or scatter `row` moves between operand 0 and `part`, a result or an
-    /// update: the part itself, but on TPU every slice fills whole tiles.
+    /// Bytes that a gather or scatter moves between operand `operand` and `part` (its result or an
+    /// update): the size of `part`, but on TPU every slice fills whole tiles.
     pub fn slices(&self, row: Row, operand: usize, part: ShapeCost, fact: Option<&Fact>) -> i64 {
         let found = || {
             let Some(Fact::Slice(sizes)) = fact else { return None };
@@ -178,7 +178,7 @@ impl Rules<'_> {
         last.bound().map(i128::from)
     }
 
-    /// What `row` computes by itself, without the computations it calls.
+    /// The work of `row`, without the computations it calls.
     pub fn work(&self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Work {
         match class_of(opcode) {
             Class::Free | Class::Moves => Work::default(),
@@ -241,13 +241,14 @@ impl Rules<'_> {
             {
                 Work::unknown()
             }
-            // Unknown opcodes move data as far as anyone can tell; what they compute is not known.
+            // Unknown opcodes count as moving data; their arithmetic is unknown.
             Opcode::Unknown => Work::unknown(),
             _ => Work::default(),
         })
     }
 
-    /// XLA: n log2 n of all elements. What runs: a comparison sort of each line.
+    /// XLA: n log2 n over all elements. As executed: a comparison sort of each line along the
+    /// dimension.
     fn sort(&self, row: Row, fact: Option<&Fact>) -> Option<Work> {
         let elements = self.operand_elements(row, 0)?;
         if self.is_xla {
@@ -257,8 +258,8 @@ impl Rules<'_> {
         Some(Work::modelled(elements * log2_ceiling(i128::from(*length))))
     }
 
-    /// XLA multiplies the logarithms of the transformed dimensions; a transform of several
-    /// dimensions is one transform after the other, so that they add up.
+    /// XLA multiplies the logarithms of the transformed lengths. A multi-dimensional transform runs
+    /// one dimension after the other, so the executed count adds them.
     fn fft(&self, row: Row, lengths: &[i64]) -> Option<i128> {
         let elements = self.operand_elements(row, 0)?;
         let logarithms = lengths.iter().map(|length| log2_floor(*length));
@@ -270,7 +271,7 @@ impl Rules<'_> {
         Some(elements.saturating_mul(factor).saturating_mul(8))
     }
 
-    /// A ring of n devices adds (n-1)/n of the reduced elements on each of them.
+    /// In a ring of n devices, each device adds (n-1)/n of the reduced elements.
     fn ring_reduction(&self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Option<Work> {
         let Some(Fact::Participants(participants)) = fact else { return None };
         let elements = match opcode {
@@ -287,15 +288,15 @@ impl Rules<'_> {
         Some(Work::modelled((added + participants - 1) / participants))
     }
 
-    /// The computations that `row` applies element by element, and how often; none for opcodes
-    /// that do not. None where the count is not known.
+    /// The computations that `row` applies element by element, and how many times; empty for other
+    /// opcodes. None if the count is unknown.
     pub fn applications(
         &self,
         row: Row,
         opcode: Opcode,
         fact: Option<&Fact>,
     ) -> Option<[Option<Application>; 2]> {
-        // A reduction of nothing applies nothing; XLA's count goes below zero.
+        // A reduction of an empty array applies nothing; XLA's count becomes negative.
         let least = if self.is_xla { i128::MIN } else { 0 };
         let applied = |count: i128| {
             let count = count.max(least);
@@ -331,8 +332,8 @@ impl Rules<'_> {
         })
     }
 
-    /// XLA's count: window size - 1 per result element, but a cumulative sum that is written as a
-    /// window over all of one dimension is known to need one addition per element.
+    /// XLA's count: window size - 1 per result element, except that a cumulative sum written as a
+    /// window over one whole dimension counts one addition per element.
     fn window_reductions(&self, row: Row, window: &[WindowDimension]) -> Option<i128> {
         let elements = self.first_elements(row)?;
         let plain = elements.checked_mul(window_size(window)? - 1);
@@ -362,7 +363,7 @@ fn log2_ceiling(value: i128) -> i128 {
     if value <= 1 { 0 } else { i128::from(128 - (value - 1).leading_zeros()) }
 }
 
-/// XLA's `Log2Floor`; -1 for 0, as there.
+/// XLA's `Log2Floor`; -1 for 0, as in XLA.
 fn log2_floor(value: i64) -> i128 {
     match u64::try_from(value) {
         Ok(value) if value > 0 => i128::from(63 - value.leading_zeros()),

@@ -1,14 +1,14 @@
-//! How many bytes a shape takes, by backend: XLA's `shape_size` functions.
+//! Bytes of a shape by backend, as XLA's `shape_size` functions count them.
 //!
 //! Computed once per interned shape. Sources: `CpuExecutable::ShapeSizeBytes` for CPU and GPU
 //! (sub-byte types are packed only where the layout says `E(n)`, dynamic arrays carry 32 bits per
-//! dimension); for TPU the tiled sizes that ahead-of-time compiled programs report.
+//! dimension); for TPU, the tiled sizes that ahead-of-time compiled programs report.
 
 use crate::ir::{
     ArrayShape, Dimension, ElementType, Layout, Module, ShapeId, ShapeTable, ShapeView,
 };
 
-/// Whose sizes are meant.
+/// The backend whose size rules apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// XLA:CPU: elements without padding.
@@ -23,7 +23,7 @@ impl Backend {
     /// Every backend.
     pub const ALL: [Backend; 3] = [Backend::Cpu, Backend::Gpu, Backend::Tpu];
 
-    /// The word used in options, tables and JSON.
+    /// The name used in options, tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Backend::Cpu => "cpu",
@@ -32,8 +32,8 @@ impl Backend {
         }
     }
 
-    /// TPU if some layout of `module` has tiles, which only TPU programs do; else CPU, whose sizes
-    /// are those of GPU.
+    /// TPU if a layout of `module` has tiles, as only TPU programs have them; else CPU, whose sizes
+    /// equal those of GPU.
     pub fn of_module(module: &Module) -> Self {
         let shapes = module.shapes();
         let is_tiled = |id: ShapeId| {
@@ -47,13 +47,14 @@ impl Backend {
     fn table_bytes(self, length: usize) -> i64 {
         match self {
             Backend::Cpu | Backend::Gpu => 8 * length as i64,
-            // Measured on v5e; later chips round up to 32 bytes, which no text tells.
+            // Measured on v5e. Later chips round up to 32 bytes, but the text does not name the
+            // chip.
             Backend::Tpu => (4 * length as u64).next_multiple_of(512).max(512) as i64,
         }
     }
 }
 
-/// Bytes of every shape of `module` on `backend`, by id: of a tuple those of its leaves. -1 if
+/// Bytes of every shape of `module` on `backend`, by id; for a tuple, the sum of its leaves. -1 if
 /// unknown.
 pub fn device_sizes(module: &Module, backend: Backend) -> Vec<i64> {
     let costs = shape_costs(module.shapes(), backend, false);
@@ -61,22 +62,22 @@ pub fn device_sizes(module: &Module, backend: Backend) -> Vec<i64> {
     costs.into_iter().map(bytes).collect()
 }
 
-/// What cost rules need to know of one shape.
+/// The figures of one shape that the cost rules need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShapeCost {
-    /// XLA's size of the shape itself: of a tuple only its pointer table. -1 if unknown.
+    /// XLA's size of the shape itself; for a tuple, of the pointer table only. -1 if unknown.
     pub size: i64,
     /// Sum of the leaves' sizes. -1 if unknown.
     pub leaves: i64,
-    /// Number of elements of an array, 1 for tokens; 0 for tuples. -1 if unknown.
+    /// Elements of an array; 1 for tokens, 0 for tuples. -1 if unknown.
     pub elements: i64,
     /// Memory space of an array; 0 for tuples.
     pub memory_space: u8,
-    /// Whether it is a tuple.
+    /// Whether the shape is a tuple.
     pub is_tuple: bool,
-    /// Whether sizes are upper bounds, since some dimension is dynamic.
+    /// Whether sizes are upper bounds because a dimension is dynamic.
     pub is_bound: bool,
-    /// Whether all leaves lie in memory space 0.
+    /// Whether all leaves are in memory space 0.
     pub is_default_memory: bool,
 }
 
@@ -110,7 +111,7 @@ pub fn shape_costs(shapes: &ShapeTable, backend: Backend, packed: bool) -> Vec<S
     costs
 }
 
-/// Sizes of all shapes as if no layout packed its elements; None if none does.
+/// Sizes of all shapes as if no layout packed its elements; None if no layout packs.
 pub fn unpacked_sizes(shapes: &ShapeTable, costs: &[ShapeCost]) -> Option<Vec<i64>> {
     let packing = |id: ShapeId| {
         let array = shapes.array(id)?;
@@ -146,8 +147,8 @@ fn array_cost(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> ShapeCo
 
 /// The memory spaces of synchronisation flags and scalars on TPU.
 const FLAG_SPACES: [i64; 2] = [2, 4];
-/// Measured: what libtpu counts for an array there that has no tiles, and for a scalar anywhere
-/// that has none.
+/// Measured: libtpu's size of an untiled array in those spaces, and of an untiled scalar in any
+/// space.
 const UNTILED_BYTES: i64 = 4096;
 
 fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<i64> {
@@ -160,7 +161,7 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
         let is_small = array.rank() == 0 || FLAG_SPACES.contains(&layout.memory_space);
         layout.tiles.is_empty() && is_small
     };
-    // What runs sets its few bytes; the rest of its place is not traffic.
+    // With `packed`, only the actual bytes count: the rest of the slot causes no traffic.
     if backend == Backend::Tpu && !packed && array.layout.map_or(array.rank() == 0, is_place) {
         return Some(UNTILED_BYTES);
     }
@@ -170,7 +171,7 @@ fn array_size(array: &ArrayShape<'_>, backend: Backend, packed: bool) -> Option<
     bytes.checked_add(metadata)
 }
 
-/// Bytes of a part of `array` that has the sizes `dimension` and lies by itself.
+/// Bytes of a part of `array` with the sizes `dimension`, stored on its own.
 fn part_size(
     array: &ArrayShape<'_>,
     backend: Backend,
@@ -195,7 +196,7 @@ fn part_size(
     i64::try_from(elements.checked_mul(u128::from(bits))?.div_ceil(8)).ok()
 }
 
-/// Bytes of a part of `array` with the sizes `sizes`: in whole tiles, and without padding.
+/// Bytes of a part of `array` with the sizes `sizes`: padded to whole tiles, and without padding.
 pub fn part_sizes(
     array: &ArrayShape<'_>,
     sizes: &[i64],
@@ -206,8 +207,8 @@ pub fn part_sizes(
     Some((of(backend)?, of(Backend::Cpu)?))
 }
 
-/// Elements with the minor dimensions rounded up to the first tile; a tile longer than the rank
-/// sees leading dimensions of 1. Further tiles reorder within the first and add nothing.
+/// Elements with the minor dimensions rounded up to the first tile; if the tile has more dimensions
+/// than the array, leading dimensions are 1. Further tiles only reorder within the first.
 fn tiled_elements(
     rank: usize,
     layout: &Layout,
@@ -216,7 +217,7 @@ fn tiled_elements(
     let tile = layout.tiles.first()?;
     let is_complete = layout.minor_to_major.len() == rank;
     let mut product = 1u128;
-    // A `*` joins its dimension with the next minor one before that is rounded.
+    // A `*` merges its dimension into the next minor one before rounding.
     let mut joined = 1u64;
     for position in 0..rank.max(tile.len()) {
         // Positions count from the slowest-varying dimension.

@@ -1,8 +1,8 @@
 //! Bytes that one execution of an instruction reads and writes, by memory space.
 //!
-//! The model: every operand is read once, the result is written once, what a fusion holds inside
-//! costs nothing. Slices read what they take, in-place updates write what they change, and of a
-//! pair of start and done only the done counts.
+//! The model: every operand is read once, the result is written once, and values inside a fusion
+//! are free. Slices read what they take, in-place updates write what they change, and of an
+//! asynchronous pair only the done counts.
 
 use super::custom_call::CustomCallKind;
 use super::facts::{AsyncBody, Fact, Facts, start_of};
@@ -15,7 +15,7 @@ use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row, ShapeId};
 pub struct SpaceBytes {
     /// The row.
     pub row: u32,
-    /// `S(n)` of the layout; 255 stands for all above 254.
+    /// `S(n)` of the layout; 255 stands for every value above 254.
     pub memory_space: u8,
     /// Bytes read per execution.
     pub read: i64,
@@ -27,24 +27,24 @@ pub struct SpaceBytes {
 pub(super) struct Traffic<'a> {
     rules: Rules<'a>,
     facts: &'a Facts,
-    /// Of the row at hand, in memory space 0.
+    /// Bytes of the current row in memory space 0.
     read: i64,
     written: i64,
-    /// Some size is not known.
+    /// Whether a size of the current row is unknown.
     is_unknown: bool,
     row: u32,
-    /// Other memory spaces, of all rows so far.
+    /// Bytes in other memory spaces, of all rows so far.
     pub other: Vec<SpaceBytes>,
-    /// The last row that read each row, so that an operand given twice is read once.
+    /// The last row that read each row, so that a repeated operand is read once.
     readers: Vec<u32>,
     pending: Vec<Row>,
-    /// Updates that the fusion at hand makes in place.
+    /// Updates that the current fusion makes in place.
     in_place: Vec<u32>,
     /// Bytes of large constants, by computation.
     constants: Vec<i64>,
-    /// Steps that following operands into fusions may still take. Nested fusions form a tree;
-    /// shared computations and long operand lists could make it large. Without any left, operands
-    /// count as read whole.
+    /// Remaining steps for following operands into nested fusions. Shared computations and long
+    /// operand lists can make the tree of fusions large; once the budget is spent, operands count
+    /// as read whole.
     budget: u64,
 }
 
@@ -69,8 +69,8 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Bytes that `row` reads and writes in memory space 0; other spaces go to `other`. None
-    /// where a size is not known.
+    /// Bytes that `row` reads and writes in memory space 0; other spaces go to `other`. None if a
+    /// size is unknown.
     #[inline]
     pub fn of(&mut self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Option<(i64, i64)> {
         let class = class_of(opcode);
@@ -110,7 +110,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// The entry of the row at hand for `memory_space`: one per space, since there are few.
+    /// The current row's entry for `memory_space`. A row has few spaces, so the search is short.
     fn other_entry(&mut self, memory_space: u8) -> &mut SpaceBytes {
         let row = self.row;
         let found = self
@@ -126,7 +126,8 @@ impl<'a> Traffic<'a> {
     }
 
     fn reads(&mut self, cost: ShapeCost) {
-        // What a tuple costs is its elements, which whoever made them has written.
+        // Reading a tuple is free: its elements were written by their producers and are read by
+        // their users.
         if !cost.is_tuple {
             self.add_read(cost.size, cost.memory_space);
         }
@@ -149,7 +150,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Each distinct operand once.
+    /// Reads each distinct operand from index `from` on once.
     #[inline]
     fn reads_operands(&mut self, row: Row, from: usize) {
         let operands = self.rules.module.operands(row).get(from..).unwrap_or_default();
@@ -232,7 +233,8 @@ impl<'a> Traffic<'a> {
             | Opcode::CopyDone => {
                 match start_of(module, row) {
                     Some(start) => self.reads_operands(start, 0),
-                    // Started elsewhere, as in a loop before: as much is read as is written.
+                    // Started elsewhere, for example in an earlier loop: reads count as much as
+                    // writes.
                     None => {
                         let cost = self.rules.shape(row);
                         self.add_read(cost.leaves, cost.memory_space);
@@ -244,7 +246,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Reads as much of operand 0 as the result holds, and the other operands whole.
+    /// Reads as much of operand 0 as the result holds, and all of the other operands.
     fn slice(&mut self, row: Row) {
         let result = self.rules.shape(row);
         self.add_read(result.size, self.rules.operand(row, 0).memory_space);
@@ -260,7 +262,8 @@ impl<'a> Traffic<'a> {
         self.add_written(result.size, result.memory_space);
     }
 
-    /// The target is updated in place: of it only what the updates meet is read and written.
+    /// The target is updated in place: only the elements that the updates touch are read and
+    /// written.
     fn scatter(&mut self, row: Row, fact: Option<&Fact>) {
         let inputs = self.rules.module.operands(row).len().saturating_sub(1) / 2;
         self.reads_operand(row, inputs);
@@ -282,7 +285,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// The leaves of each distinct operand, once.
+    /// Reads the leaves of each distinct operand once.
     fn reads_all_leaves(&mut self, row: Row) {
         if self.readers.is_empty() {
             self.readers = vec![NO_ROW; self.rules.module.row_count()];
@@ -333,7 +336,7 @@ impl<'a> Traffic<'a> {
         let constants = self.constant_bytes(id);
         self.add_read(constants, 0);
         let root = module.computation(id).root;
-        // Texts may give a shared computation more parameters than its callers have operands.
+        // A shared computation may have more parameters than its callers have operands.
         let given = module.operands(row).len();
         for parameter in self.facts.parameters(id).iter().take(given) {
             let mut users = module.users().get(*parameter).iter();
@@ -345,7 +348,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// The end of a collective: what it reads and what it leaves behind, once for the pair.
+    /// The end of an asynchronous collective counts the reads and writes of the pair.
     fn async_done(&mut self, row: Row, id: ComputationId) {
         let module = self.rules.module;
         let mut rows = module.computation(id).rows().map(Row);
@@ -392,8 +395,9 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// A result is written whole, but an update of one of the fusion's operands is made in place,
-    /// also where it is renamed or converted behind, if the result can lie where the operand does.
+    /// A result is written whole, except that an update of one of the fusion's operands is made in
+    /// place, even if followed by a bitcast or conversion, when the result can take the operand's
+    /// buffer.
     fn fusion_result(&mut self, value: Row, shape: ShapeId) {
         let module = self.rules.module;
         let whole = self.rules.shapes[shape.0 as usize];
@@ -444,7 +448,7 @@ impl<'a> Traffic<'a> {
             match module.shapes().tuple(shape) {
                 None => {
                     let cost = self.rules.shapes[shape.0 as usize];
-                    // A leaf that nothing takes is not read.
+                    // A leaf that nothing extracts is not read.
                     if module.shape(value) == shape {
                         let size = self.taken(value, cost);
                         self.add_read(size, cost.memory_space);
@@ -458,8 +462,8 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Bytes read of `value`, which a fusion gets: what slices take of it, but the whole at most,
-    /// and the whole once if anything uses all of it.
+    /// Bytes of fusion input `value` that are read: the sum of what slices take, at most the whole,
+    /// and the whole if any user needs all of it.
     fn taken(&mut self, value: Row, cost: ShapeCost) -> i64 {
         let module = self.rules.module;
         let mut bytes = 0i64;
@@ -509,7 +513,7 @@ impl<'a> Traffic<'a> {
         bytes.min(cost.size)
     }
 
-    /// Follows `value` into nested fusion `fusion`; false if it is passed on from there.
+    /// Follows `value` into nested fusion `fusion`; false if the fusion passes it on as its result.
     fn nested(&mut self, value: Row, fusion: Row) -> bool {
         let module = self.rules.module;
         let Some(id) = module.called(fusion, CallRole::Calls) else { return false };
@@ -529,17 +533,17 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// Half of a size: a triangle of the matrix. -1 stays unknown.
+/// Half of a size, for a triangle of the matrix; -1 stays unknown.
 fn half(size: i64) -> i64 {
     if size < 0 { size } else { size / 2 }
 }
 
-/// Steps that following operands into fusions may take in all.
+/// Total steps allowed for following operands into nested fusions.
 pub(super) fn budget(module: &Module) -> u64 {
     1_000_000 + 64 * module.columns().operands.len() as u64
 }
 
-/// Whether `row` only renames or converts its operand, element by element and in place.
+/// Whether `row` only reinterprets or converts its operand, element by element and in place.
 fn is_view(module: &Module, row: Row) -> bool {
     match module.opcode(row) {
         Opcode::Bitcast | Opcode::Convert | Opcode::Reshape => true,
@@ -557,7 +561,7 @@ fn is_view(module: &Module, row: Row) -> bool {
     }
 }
 
-/// Whether a collective runs beside what a fusion does, and `row` is it or only passed through.
+/// Whether `row`, in a fusion that overlaps a collective, is the collective or only passed through.
 pub(super) fn is_in_flight(module: &Module, row: Row) -> bool {
     match module.opcode(row) {
         Opcode::Parameter => true,
@@ -580,7 +584,7 @@ fn is_collective(opcode: Opcode) -> bool {
     )
 }
 
-/// Bytes of `elements` elements of an array that is stored like `whole`.
+/// Bytes of `elements` elements of an array stored like `whole`.
 fn part_of(whole: ShapeCost, elements: i64) -> i64 {
     if elements < 0 || whole.size < 0 {
         return -1;

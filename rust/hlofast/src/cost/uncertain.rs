@@ -1,12 +1,12 @@
-//! What the sums of a cost leave open: loops of unknown trip count, and products of unknown size.
+//! What a module's totals cannot know: loops of unknown trip count and matmuls of unknown size.
 
 use super::Cost;
 use super::custom_call::{CustomCallKind, custom_call_cost};
 use super::matmul::contraction;
 use crate::ir::{Module, Opcode, Row};
 
-/// By computation: executions, of those that the totals count, inside loops of unknown trip
-/// count, which count once.
+/// By computation: the counted executions inside loops of unknown trip count; such loops count one
+/// iteration.
 pub fn uncertain_executions(module: &Module, cost: &Cost) -> Vec<i128> {
     let mut uncertain = vec![0i128; module.computations().len()];
     let is_unknown = |row: Row| {
@@ -17,7 +17,7 @@ pub fn uncertain_executions(module: &Module, cost: &Cost) -> Vec<i128> {
         return uncertain;
     }
     let calls = module.all_calls();
-    // Callees come first in this order, so that callers are done here before what they call.
+    // Callees come first in this order; reversed, callers come before their callees.
     for id in module.computation_post_order().iter().rev() {
         let caller = id.0 as usize;
         let made = module.calls_within(*id);
@@ -35,9 +35,8 @@ pub fn uncertain_executions(module: &Module, cost: &Cost) -> Vec<i128> {
     uncertain
 }
 
-/// Matrix products and convolutions, those of library calls included, whose size is not known.
-/// Calls whose FLOPs an estimate or the caller states are known; `stated` has the rows of the
-/// latter, ascending.
+/// Matmuls and convolutions of unknown size, including library calls. Calls with FLOPs from an
+/// estimate or from the user are known; `stated` lists the rows with user-given FLOPs, ascending.
 pub fn unknown_products(module: &Module, stated: &[u32]) -> Vec<Row> {
     let is_unknown = |row: &Row| match module.opcode(*row) {
         Opcode::Dot | Opcode::ScaledDot | Opcode::RaggedDot | Opcode::Convolution => {

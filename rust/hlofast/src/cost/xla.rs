@@ -1,7 +1,7 @@
-//! XLA-compatible cost: `HloCostAnalysis`, rule by rule, traps included.
+//! XLA-compatible cost: `HloCostAnalysis`, rule by rule, quirks included.
 //!
-//! Written once for exact integers and for 32-bit floats; with the latter, additions are made in
-//! XLA's order, so that results are equal bit for bit.
+//! Generic over exact integers and 32-bit floats; floats are added in XLA's order, so that results
+//! are bit for bit equal.
 
 use super::custom_call::custom_call_target;
 use super::facts::{Fact, FactCursor, Facts};
@@ -12,12 +12,12 @@ use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// A number that costs are added up in.
+/// The number type in which costs are summed.
 pub(super) trait Number: Copy + Default + PartialOrd {
     fn of(value: i128) -> Self;
     fn plus(self, other: Self) -> Self;
     fn times(self, factor: i128) -> Self;
-    /// Whether the order of additions does not matter.
+    /// Whether the result is independent of the order of additions.
     const IS_EXACT: bool;
     /// Half of a size, as XLA halves it.
     fn half_of(value: i64) -> Self;
@@ -55,14 +55,14 @@ impl Number for f32 {
     }
 }
 
-/// The properties that XLA's analysis sums up.
+/// The properties that XLA's analysis sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Properties<N> {
     pub flops: N,
     pub transcendentals: N,
     pub bytes: N,
-    /// -1 per custom call, but 0 of what contains it and has a time by its own figures (fusions,
-    /// asynchronous starts); no device rates are known to a client without a device.
+    /// -1 for each custom call, but 0 for a fusion or asynchronous start that contains one, as XLA
+    /// times these by their own figures. A client without a device knows no rates.
     pub optimal_seconds: N,
 }
 
@@ -76,7 +76,7 @@ impl<N: Number> Properties<N> {
         }
     }
 
-    /// The larger of each; what is 0 in `other` raises nothing, not even -1.
+    /// The larger of each property; a 0 in `other` is ignored, even against -1.
     fn maximum(self, other: Self) -> Self {
         let max = |a: N, b: N| if b > a && b != N::default() { b } else { a };
         Self {
@@ -88,7 +88,7 @@ impl<N: Number> Properties<N> {
     }
 }
 
-/// What XLA counts: of every row, and of every computation as if it were the entry.
+/// XLA's figures of every row, and of every computation as if it were the entry.
 pub(super) struct XlaCost<N> {
     pub rows: Vec<Properties<N>>,
     pub computations: Vec<Properties<N>>,
@@ -114,9 +114,9 @@ pub(super) struct Engine<'a, N> {
     pub(super) facts: &'a Facts,
     pub(super) backend: Backend,
     pub(super) cost: XlaCost<N>,
-    /// Steps that following operands into nested fusions may still take.
+    /// Remaining steps for following operands into nested fusions.
     pub(super) budget: Cell<u64>,
-    /// Bytes of large constants by computation, where the order of additions does not matter.
+    /// Bytes of large constants by computation; only used if additions are exact.
     pub(super) constants: RefCell<HashMap<u32, i128>>,
 }
 
@@ -178,7 +178,7 @@ impl<'a, N: Number> Engine<'a, N> {
         cost
     }
 
-    /// FLOPs and transcendentals of an instruction and of what it applies to elements.
+    /// FLOPs and transcendentals of an instruction and of the computations it applies to elements.
     pub(super) fn work(&self, row: Row, opcode: Opcode, fact: Option<&Fact>) -> Properties<N> {
         let Work { flops, transcendentals, .. } = self.rules.work(row, opcode, fact);
         let mut cost = Properties {
@@ -206,8 +206,8 @@ impl<'a, N: Number> Engine<'a, N> {
             .unwrap_or_default()
     }
 
-    /// Nothing is known of custom calls, which XLA says with -1. libtpu takes what the author of a
-    /// kernel estimates, and knows a few of its own calls (measured on compiled programs).
+    /// XLA knows nothing about custom calls and reports -1. libtpu uses the kernel author's
+    /// estimate and knows a few of its own calls (measured on compiled programs).
     pub(super) fn custom_call(&self, row: Row, fact: Option<&Fact>) -> Properties<N> {
         let unknown = Properties {
             flops: N::of(-1),
@@ -248,7 +248,8 @@ impl<'a, N: Number> Engine<'a, N> {
         }
     }
 
-    /// Sizes of the result's leaves, then of the operands, where a tuple is its pointer table.
+    /// Sizes of the result's leaves, plus those of the operands; a tuple operand counts its pointer
+    /// table.
     pub(super) fn default_bytes(&self, row: Row) -> N {
         let module = self.rules.module;
         let mut bytes = N::default();
@@ -332,8 +333,8 @@ pub(super) fn size<N: Number>(bytes: i64) -> N {
     N::of(i128::from(bytes.max(0)))
 }
 
-/// The order in which XLA visits the rows of a computation: depth first, operands before users
-/// and from left to right, the roots that nothing uses before the computation's own.
+/// The order in which XLA visits the rows of a computation: depth first, operands before users and
+/// from left to right; unused rows come before the computation's root.
 pub(super) struct VisitOrder {
     /// 0 = not seen, 1 = on the stack, 2 = visited.
     states: Vec<u8>,
@@ -366,7 +367,7 @@ impl VisitOrder {
             }
         }
         self.visit(module, computation.root, &within);
-        // Rows that no root reaches stand on a cycle of broken text.
+        // Rows that no root reaches are on a cycle in malformed text.
         for row in computation.rows() {
             if self.states[row as usize] != 2 {
                 self.visit(module, row, &within);

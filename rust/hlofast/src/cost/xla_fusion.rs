@@ -1,4 +1,4 @@
-//! Bytes of fusions as XLA counts them: results, constants, and what of each operand is read.
+//! Bytes of fusions as XLA counts them: results, constants, and the bytes read of each operand.
 
 use super::facts::Fact;
 use super::size::Backend;
@@ -34,8 +34,8 @@ impl<N: Number> Engine<'_, N> {
         cost
     }
 
-    /// Whether a collective overlaps other work in fused computation `id`; libtpu counts the other
-    /// work only.
+    /// Whether a collective overlaps other work in fused computation `id`; libtpu counts only the
+    /// other work.
     pub(super) fn is_async(&self, id: ComputationId) -> bool {
         let name = self.rules.module.computation_name(id);
         self.backend == Backend::Tpu && name.starts_with(b"async_collective_fusion")
@@ -119,8 +119,8 @@ impl<N: Number> Engine<'_, N> {
         sum
     }
 
-    /// `FusionParameterReadBytes`: slices count once each, broadcasts and reshapes the whole each
-    /// time, all other users the whole once in total.
+    /// `FusionParameterReadBytes`: each slice counts its size, each broadcast or reshape counts the
+    /// whole, and all other users together count the whole once.
     pub(super) fn read_bytes(&self, value: Row) -> i128 {
         let module = self.rules.module;
         let mut bytes = 0i128;
@@ -150,7 +150,7 @@ impl<N: Number> Engine<'_, N> {
         if std::mem::replace(is_done, true) { 0 } else { bytes }
     }
 
-    /// Bytes that `user` takes of `value` by slicing it; None if it takes all.
+    /// Bytes of `value` that `user` takes by slicing; None if it takes all.
     fn sliced(&self, value: Row, user: Row) -> Option<i128> {
         let module = self.rules.module;
         let is_first = module.operands(user).first() == Some(&value.0);
@@ -164,10 +164,11 @@ impl<N: Number> Engine<'_, N> {
         }
     }
 
-    /// What is read of `value` as an operand of nested fusion `fusion`, for the fusion's users
-    /// (without any, nothing): where its root takes a parameter (any of them) first, slices of the
-    /// fusion count as slices of `value`; otherwise the reads inside count, once. Inner parameters
-    /// still to be looked at go to `pending`; None if it is not to be followed.
+    /// Bytes of `value` read as an operand of nested fusion `fusion`, on behalf of the fusion's
+    /// users; 0 without users. If the first operand of the fusion's root is a parameter (any
+    /// parameter), slices of the fusion count as slices of `value`; otherwise the reads inside
+    /// count once. Inner parameters still to visit go to `pending`. None if the fusion cannot be
+    /// followed.
     fn nested_reads(&self, value: Row, fusion: Row, pending: &mut Vec<Row>) -> Option<i128> {
         let module = self.rules.module;
         let id = module.called(fusion, CallRole::Calls)?;
@@ -204,7 +205,7 @@ impl<N: Number> Engine<'_, N> {
     }
 }
 
-/// For each element of tuple `value` the first get-tuple-element of it, or `value` without one.
+/// For each element of tuple `value`, its first get-tuple-element, or `value` if it has none.
 pub(super) fn elements_taken(module: &Module, value: Row, length: usize) -> Vec<Row> {
     let mut taken = vec![value; length];
     for user in module.users().get(value.0).iter().rev().map(|row| Row(*row)) {

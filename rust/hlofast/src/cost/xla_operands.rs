@@ -1,8 +1,8 @@
-//! What XLA's analysis sums up by operand and by result: `bytes accessed0{}`, `utilization0{}`,
-//! `bytes accessedout{1}` and so on, as JAX's `cost_analysis()` gives them.
+//! XLA's sums by operand and by result: `bytes accessed0{}`, `utilization0{}`, `bytes
+//! accessedout{1}` and so on, as JAX's `cost_analysis()` returns them.
 //!
-//! Apart from `xla.rs`, since hardly anyone reads these sums and rows have many of them. In 32-bit
-//! floats additions are made in XLA's order, so that results are equal bit for bit.
+//! Separate from `xla.rs` because these sums are rarely read and each row has many. 32-bit floats
+//! are added in XLA's order, so that results are bit for bit equal.
 
 use super::custom_call::custom_call_target;
 use super::facts::Fact;
@@ -15,7 +15,7 @@ use crate::ir::{CallRole, ComputationId, Opcode, Row, ShapeId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What sums are added up in.
+/// The number type of the sums.
 pub(super) trait Real: Copy + Default + PartialOrd + Into<f64> {
     fn of_bytes(bytes: i128) -> Self;
     fn of(value: f64) -> Self;
@@ -46,13 +46,13 @@ impl Real for f32 {
     }
 }
 
-/// A part of a tuple: which element of which element, from the outside in.
+/// Indices of a nested tuple element, outermost first.
 type Path = Box<[u32]>;
 
-/// A part of operand `.0`, or of the result if that is None.
+/// A part of operand `.0`, or of the result if `.0` is None.
 type Part = (Option<u32>, Path);
 
-/// The sums of one instruction or one computation; what is not there is 0.
+/// The sums of one instruction or computation; missing entries are 0.
 #[derive(Clone, Debug, Default)]
 struct Sums<N> {
     /// Bytes accessed of operands, by number.
@@ -87,7 +87,7 @@ impl<N: Real> Sums<N> {
         Self::set(&mut self.utilization, index, value);
     }
 
-    /// Changes every sum by that of `other`, where that is not 0.
+    /// Applies `change` to every sum with the value of `other`, where that value is not 0.
     fn merge(&mut self, other: &Self, change: impl Fn(&mut N, N)) {
         let change = |sum: &mut N, value: N| {
             if value != N::default() {
@@ -122,7 +122,7 @@ impl<N: Real> Sums<N> {
         });
     }
 
-    /// The sums under XLA's names, without those that are 0.
+    /// The sums under XLA's names; sums of 0 are left out.
     fn named(self) -> Vec<(String, f64)> {
         let numbered = |word: &'static str, values: Vec<N>| {
             let named = move |(index, value)| (format!("{word}{index}{{}}"), value);
@@ -143,16 +143,16 @@ impl<N: Real> Sums<N> {
     }
 }
 
-/// What a fusion reads of one of its parameters: all of it, and the leaves of a tuple.
+/// Bytes that a fusion reads of one parameter: in total, and by leaf of a tuple.
 struct Read {
     bytes: i128,
-    /// 1, but 0 of what a collective beside the fusion uses.
+    /// 1, or 0 for a parameter that only the overlapped collective uses.
     utilization: f64,
     leaves: Vec<(Path, i128)>,
 }
 
-/// The sums of the entry by XLA's names. None where following calls of calls would take more than
-/// `limit` steps, which the programs of compilers do not come near.
+/// The sums of the entry by XLA's names. None if following nested calls takes more than `limit`
+/// steps, far more than any compiler output needs.
 pub(super) fn operand_sums<N: Real>(
     engine: &Engine<'_, i128>,
     limit: u64,
@@ -181,7 +181,7 @@ pub(super) fn operand_sums<N: Real>(
     Some(sums.named())
 }
 
-/// Whether the sums of what `opcode` calls go into its own.
+/// Whether the sums of the callees of `opcode` are part of its own.
 fn is_summed(opcode: Opcode, backend: Backend) -> bool {
     backend == Backend::Tpu && opcode == Opcode::Scatter
         || matches!(
@@ -196,16 +196,16 @@ fn is_summed(opcode: Opcode, backend: Backend) -> bool {
 
 struct Operands<'a, N> {
     engine: &'a Engine<'a, i128>,
-    /// By computation, of those visited.
+    /// By computation, once visited.
     sums: Vec<Option<Sums<N>>>,
-    /// By fused computation, of those visited: what it reads of its parameters.
+    /// By fused computation, once visited: what it reads of its parameters.
     reads: Vec<Option<Rc<[Read]>>>,
-    /// Steps that may still be taken.
+    /// Remaining steps.
     left: u64,
 }
 
 impl<N: Real> Operands<'_, N> {
-    /// Takes note of work; None if there was too much of it.
+    /// Deducts `steps` from the budget; None if it is exceeded.
     fn charge(&mut self, steps: usize) -> Option<()> {
         self.left = self.left.checked_sub(steps as u64)?;
         Some(())
@@ -268,8 +268,8 @@ impl<N: Real> Operands<'_, N> {
         }
     }
 
-    /// What holds unless an opcode has a rule of its own: operands are read whole, where a tuple is
-    /// its pointer table, and all leaves of the result are written.
+    /// The default rule: operands are read whole (a tuple as its pointer table), and all leaves of
+    /// the result are written.
     fn whole(&mut self, row: Row) -> Option<Sums<N>> {
         let rules = self.engine.rules;
         let operands = rules.module.operands(row);
@@ -316,7 +316,7 @@ impl<N: Real> Operands<'_, N> {
             }
             Opcode::Gather => self.gather(&mut sums, row, fact),
             Opcode::Scatter => self.scatter(&mut sums, row, fact),
-            // XLA writes down the second operand in the place of the first.
+            // XLA records the second operand's size for the first.
             Opcode::TriangularSolve => sums.set_operand(0, size(1)),
             Opcode::Cholesky => {
                 let half = N::of(rules.operand(row, 0).size.max(0) as f64 / 2.0);
@@ -344,7 +344,7 @@ impl<N: Real> Operands<'_, N> {
         Some(sums)
     }
 
-    /// Of operand 0 only `elements` elements are used.
+    /// Records that only `elements` elements of operand 0 are used.
     fn takes_part(&self, sums: &mut Sums<N>, row: Row, elements: i64) {
         let whole = self.engine.rules.operand(row, 0).elements;
         if whole >= 0 && elements >= 0 {
@@ -352,8 +352,8 @@ impl<N: Real> Operands<'_, N> {
         }
     }
 
-    /// `sums` are those of `row`, or of a fusion that is costed as the gather in it. To libtpu all
-    /// of the first operand is utilized.
+    /// Fills in `sums` for gather `row`, or for a fusion that is costed as its inner gather `row`.
+    /// libtpu counts all of the first operand as utilized.
     fn gather(&self, sums: &mut Sums<N>, row: Row, fact: Option<&Fact>) {
         let rules = self.engine.rules;
         let result = rules.shape(row);
@@ -365,7 +365,8 @@ impl<N: Real> Operands<'_, N> {
         }
     }
 
-    /// Likewise for scatters. libtpu also multiplies the utilizations of the combiner.
+    /// Fills in `sums` for scatter `row`, or for a fusion that is costed as its inner scatter
+    /// `row`. libtpu also multiplies the utilizations of the combiner.
     fn scatter(&self, sums: &mut Sums<N>, row: Row, fact: Option<&Fact>) {
         let rules = self.engine.rules;
         let inputs = rules.module.operands(row).len().saturating_sub(1) / 2;
@@ -391,7 +392,7 @@ impl<N: Real> Operands<'_, N> {
         }
     }
 
-    /// Nothing is known of custom calls, which XLA says with -1; libtpu knows some.
+    /// XLA knows nothing about custom calls and reports -1; libtpu knows some.
     fn custom_call(&self, sums: &mut Sums<N>, row: Row, fact: Option<&Fact>) {
         let engine = self.engine;
         let target = match engine.backend {
@@ -409,7 +410,7 @@ impl<N: Real> Operands<'_, N> {
         }
     }
 
-    /// The leaves of `shape` with their places and sizes.
+    /// The leaves of `shape` with their paths and sizes.
     fn leaves(&mut self, shape: ShapeId) -> Option<Vec<(Path, i64)>> {
         let rules = self.engine.rules;
         let mut leaves = Vec::new();
@@ -444,7 +445,7 @@ impl<N: Real> Operands<'_, N> {
                 }
             }
         }
-        // What is inside stays where a fusion has no operand or result of that number.
+        // XLA keeps the inner sums where the fusion has no operand or result of that number.
         let mut sums = self.sums_of(Some(id))?;
         self.fusion_results(&mut sums, row, id)?;
         let reads = self.reads(id)?;
@@ -477,7 +478,7 @@ impl<N: Real> Operands<'_, N> {
             return Some(());
         }
         let is_async = self.engine.is_async(id);
-        // Level by level, so that the elements of a tuple stand together.
+        // Breadth first, so that the elements of a tuple are adjacent.
         let mut nodes: Vec<(ShapeId, Vec<u32>, std::ops::Range<usize>)> =
             vec![(shape, Vec::new(), 0..0)];
         let mut next = 0;
@@ -506,7 +507,7 @@ impl<N: Real> Operands<'_, N> {
             }
             next += 1;
         }
-        // A tuple that has no sum yet has that of its elements.
+        // A tuple without a sum yet gets the sum of its elements.
         let mut found = Vec::with_capacity(nodes.len());
         let mut is_open = vec![false; nodes.len()];
         for (index, (_, path, children)) in nodes.iter().enumerate() {
@@ -534,7 +535,7 @@ impl<N: Real> Operands<'_, N> {
         Some(())
     }
 
-    /// What fused computation `id` reads of its parameters.
+    /// The bytes that fused computation `id` reads of each parameter.
     fn reads(&mut self, id: ComputationId) -> Option<Rc<[Read]>> {
         if let Some(known) = &self.reads[id.0 as usize] {
             return Some(Rc::clone(known));
@@ -576,7 +577,7 @@ impl<N: Real> Operands<'_, N> {
     }
 }
 
-/// The elements of a tuple at `path` with their places.
+/// The elements of the tuple at `path`, with their own paths.
 fn children<'a>(
     elements: &'a [ShapeId],
     path: &'a [u32],

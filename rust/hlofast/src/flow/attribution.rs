@@ -1,4 +1,4 @@
-//! Whom instructions belong to: phase and scope of every instruction, in every context.
+//! Attribution: phase and scope of every instruction, in every context.
 
 use super::clones::recompute_clones;
 use super::contexts::{Contexts, NodeId};
@@ -10,27 +10,27 @@ use super::scope::ScopeTree;
 use super::values::Values;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
-/// How to attribute.
+/// Options of the attribution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttributionOptions {
-    /// Tried before anything else.
+    /// A user's rules; they take precedence over names.
     pub rules: Rules,
 }
 
-/// Phases and scopes. The columns have one entry per position (see `Contexts::position`): the
-/// first `Module::row_count()` are those of the rows in the first node of their computation.
+/// Phases and scopes. The columns have one entry per position (see `Contexts::position`): the first
+/// `Module::row_count()` entries describe the rows in the first node of their computation.
 #[derive(Clone, Debug, Default)]
 pub struct Attribution {
     /// Computations in their contexts.
     pub contexts: Contexts,
-    /// The scopes that `scope` numbers.
+    /// The scopes that `scope` refers to.
     pub scopes: ScopeTree,
     /// The phase of each position.
     pub phase: Vec<Phase>,
-    /// The positions of matrix products and convolutions without a name, and of fusions around
-    /// them, whose phase and scope are those of a user or an operand; ascending.
+    /// The positions of nameless matmuls and convolutions, and of fusions around them, that took
+    /// phase and scope from a user or an operand; ascending.
     pub inferred: Vec<u32>,
-    /// Pipeline sections; where there are any, they decide the phases.
+    /// Pipeline sections; if there are any, they determine the phases.
     pub sections: Sections,
     /// The scope of each position; a name's last component is the operation itself.
     pub scope: Vec<u32>,
@@ -48,12 +48,12 @@ impl Attribution {
 
 /// Phase and scope of every instruction of `module`, from its operation names.
 ///
-/// A row without a name has scope 0 and no phase; a fusion without a name has those of the root
-/// inside (of a tuple, of the first element with a name). Where XLA rewrote a matrix product or a
-/// convolution and left the name to what follows it, it goes by its users: by the first in the
-/// order forward, recompute, backward, optimizer, or, if none has a name, by the last of its
-/// operands in that order. `Attribution::inferred` lists these. A copy called `x.remat`, which has
-/// its original's name, is recomputed work where only backward work uses it.
+/// A row without a name has scope 0 and no phase. A nameless fusion takes phase and scope of its
+/// root (of a tuple, from the first named element). XLA may rewrite a matmul or convolution and
+/// leave its name to the next instruction; such a row takes the earliest of its users' phases in
+/// the order forward, recompute, backward, optimizer, or, if no user has a name, the latest of its
+/// operands' phases. `Attribution::inferred` lists these rows. A copy called `x.remat` has its
+/// original's name; it is recompute if only backward work uses it.
 pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution {
     let mut scopes = ScopeTree::default();
     let mut names = Names::new(module, &mut scopes);
@@ -74,7 +74,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
     }
     let classes: Vec<NameClass> =
         (0..scopes.len() as u32).map(|scope| NameClass::of(scopes.marks(scope))).collect();
-    // A scope that is no row's own has the marks of its children.
+    // A scope without its own rows has the marks of its children.
     let has_backward = classes.iter().any(|class| {
         matches!(class, NameClass::Backward | NameClass::Recompute | NameClass::Either)
     });
@@ -100,7 +100,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
         phase = section_phases(module, &contexts, &sections);
     }
     if !options.rules.is_empty() {
-        // By scope, once a row needs it.
+        // By scope, filled in when a row needs it.
         let mut ruled: Vec<Option<Option<Phase>>> = vec![None; scopes.len()];
         for (phase, scope) in phase.iter_mut().zip(&scope) {
             let rule = || options.rules.phase(module, &scopes, *scope);
@@ -110,7 +110,7 @@ pub fn attribution(module: &Module, options: &AttributionOptions) -> Attribution
     Attribution { contexts, scopes, phase, scope, inferred, sections }
 }
 
-/// Settles the phases that names leave open.
+/// Decides by data flow the phases that names leave open.
 fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phase: &mut [Phase]) {
     let values = Values::new(module, contexts);
     let mut flow = Flow::new(&values, class);
@@ -131,10 +131,10 @@ fn follow_values(module: &Module, contexts: &Contexts, class: &[NameClass], phas
     }
 }
 
-/// Elements of a fusion's result that are asked for a name, at most.
+/// Limit on the elements of a fusion's result that are searched for a name.
 const MOST_ELEMENTS: usize = 256;
 
-/// Gives fusions without a name what their roots have.
+/// Gives nameless fusions the phase and scope of their roots.
 fn name_fusions(module: &Module, contexts: &Contexts, scope: &mut [u32], phase: &mut [Phase]) {
     // Callees first, for fusions inside fusions.
     for index in (0..contexts.edges.len()).rev() {
@@ -167,8 +167,8 @@ fn name_fusions(module: &Module, contexts: &Contexts, scope: &mut [u32], phase: 
     }
 }
 
-/// Gives matrix products and convolutions without a name, and fusions around them, what their
-/// users have, looking through rows without a name; returns the positions.
+/// Gives nameless matmuls and convolutions, and fusions around them, the phase and scope of their
+/// users or operands, looking through nameless rows; returns the positions.
 fn infer_products(
     module: &Module,
     contexts: &Contexts,
@@ -182,16 +182,17 @@ fn infer_products(
     if nameless.next().is_none() || scope.iter().all(|scope| *scope == ScopeTree::ROOT) {
         return Vec::new();
     }
-    // What recomputed work uses was not computed by the backward pass, and so on.
+    // A user's phase bounds the phase of its operands: an operand of recompute work is not backward
+    // work.
     let order = |phase: Phase| match phase {
         Phase::Forward => 0,
         Phase::Recompute => 1,
         Phase::Backward => 2,
         Phase::Optimizer | Phase::Unattributed => 3,
     };
-    // By position: what its users say, once known.
+    // By position: phase and scope from its users, once known.
     let mut heirs: Vec<Option<(u32, Phase)>> = vec![None; contexts.positions];
-    // By node: the one fusion that calls it.
+    // By node: the fusion that calls it.
     let mut fusions: Vec<Option<(NodeId, Row)>> = vec![None; contexts.nodes.len()];
     let mut is_shared = vec![false; contexts.nodes.len()];
     for edge in &contexts.edges {
@@ -230,7 +231,7 @@ fn infer_products(
             }
         }
     }
-    // What no user tells, operands do: what the latest of them belongs to.
+    // Rows without a named user take the latest phase among their operands.
     let mut givers: Vec<Option<(u32, Phase)>> = vec![None; contexts.positions];
     for (id, node) in contexts.nodes.iter().enumerate() {
         let arguments = fusions[id].filter(|_| !is_shared[id]);

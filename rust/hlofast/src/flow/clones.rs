@@ -1,14 +1,14 @@
-//! Copies that a compiler made to compute something again.
+//! Copies that a compiler made in order to recompute a value.
 //!
-//! A copy keeps the operation name of its original, which says that it is forward work even where
-//! it runs for the backward pass. What it is for tells: its users.
+//! A copy keeps the operation name of its original, which marks it as forward work even if it runs
+//! for the backward pass. Its users determine its phase.
 
 use super::contexts::Contexts;
 use super::phase::Phase;
 use crate::ir::{CallRole, Module, Opcode, Row};
 
-/// Whether `row` is a copy that a pass for rematerialisation made, XLA's or this library's: they
-/// are called `x.remat`, `x.remat2` and so on.
+/// Whether `row` is a copy made by a rematerialisation pass (XLA's or this library's); these are
+/// called `x.remat`, `x.remat2` and so on.
 pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
     let name = module.instruction_name(row);
     let parts = name.split(|byte| *byte == b'.');
@@ -19,17 +19,17 @@ pub(crate) fn is_compiler_clone(module: &Module, row: Row) -> bool {
     })
 }
 
-/// Has a forward user, or a late one.
+/// The row has a forward or optimizer user (`EARLY`), or a backward or recompute user (`LATE`).
 const EARLY: u8 = 1;
 const LATE: u8 = 2;
 
-/// Copies of forward work that only backward or recomputed work uses become recomputed work, with
-/// what is in them.
+/// Marks copies of forward work that only backward or recompute work uses as recompute, including
+/// the computations they call.
 pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut [Phase]) {
     if memchr::memmem::find(module.text(), b".remat").is_none() {
         return;
     }
-    // By position: who uses it, through what belongs to no phase.
+    // By position: kinds of its users, looking through unattributed rows.
     let mut users = vec![0u8; contexts.positions];
     let mut is_clone = vec![false; contexts.positions];
     for (id, node) in contexts.nodes.iter().enumerate() {
@@ -54,7 +54,7 @@ pub(super) fn recompute_clones(module: &Module, contexts: &Contexts, phase: &mut
             }
         }
     }
-    // What is in a fusion belongs to it; callers come first.
+    // Rows inside a fusion take its phase; callers come first.
     let mut is_other = vec![false; contexts.nodes.len()];
     let mut is_inside = vec![false; contexts.nodes.len()];
     for edge in &contexts.edges {

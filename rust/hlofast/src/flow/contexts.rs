@@ -1,15 +1,15 @@
-//! Call contexts: a computation together with what its call sites say about it.
+//! Call contexts: a computation together with the name prefix of its call sites.
 //!
-//! A computation that forward and backward code share belongs to both. Its names then continue
-//! different prefixes, so it gets one node per prefix; rows are the same, phases and scopes are
-//! not. Where no name is relative, as in most optimised text, every computation has one node.
+//! A computation that forward and backward code share belongs to both. Its names continue different
+//! prefixes, so it has one node per prefix, with the same rows but different phases and scopes. If
+//! no name is relative, as in most optimised text, every computation has one node.
 //!
-//! What a call site adds to the prefix was read off dumps of JAX 0.10 before optimisation: only
-//! `call` starts a function, whose names continue the call's. Bodies and conditions of loops,
-//! branches, fusions and asynchronously wrapped computations are parts of the function around
-//! them (below a `while` called `while` stands `while/body/add`). Computations that are applied
-//! to elements (`to_apply` of reduce, scatter, sort, ...) have one node whatever calls them: what
-//! they cost is counted at their callers.
+//! How a call site extends the prefix was read off unoptimised dumps of JAX 0.10. Only `call`
+//! starts a function, whose names continue the call's name. Bodies and conditions of loops,
+//! branches, fusions and asynchronously wrapped computations are parts of the surrounding function
+//! (the body of a `while` named `while` contains `while/body/add`). Computations that are applied
+//! to elements (`to_apply` of reduce, scatter, sort, ...) have one node for all callers, because
+//! their cost is counted at the callers.
 
 use super::names::Names;
 use super::scope::ScopeTree;
@@ -18,7 +18,7 @@ use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
 use std::ops::Range;
 
-/// The number of a node.
+/// Index of a node.
 pub type NodeId = u32;
 
 /// A computation in one context.
@@ -26,11 +26,11 @@ pub type NodeId = u32;
 pub struct Node {
     /// The computation.
     pub computation: ComputationId,
-    /// The scope that relative names in it continue.
+    /// The scope that relative names in the computation continue.
     pub prefix: u32,
-    /// It is applied to elements (`to_apply` of a reduce, scatter, sort, ...).
+    /// Whether it is applied to elements (`to_apply` of a reduce, scatter, sort, ...).
     pub is_applied: bool,
-    /// Where its rows start in columns over (node, row): see `Contexts::position`.
+    /// Position of its first row in columns over (node, row): see `Contexts::position`.
     pub start: u32,
 }
 
@@ -39,41 +39,42 @@ pub struct Node {
 pub struct Edge {
     /// The caller.
     pub caller: NodeId,
-    /// Into `Module::all_calls()`.
+    /// Index into `Module::all_calls()`.
     pub call: u32,
-    /// What is called.
+    /// The callee.
     pub callee: NodeId,
 }
 
 /// The nodes and the edges between them.
 ///
-/// Node 0 is the entry computation. The nodes of a computation follow each other, callers come
-/// before callees, and computations that the entry does not reach come last, without edges.
+/// Node 0 is the entry computation. The nodes of a computation are adjacent, callers come before
+/// callees, and computations that the entry does not reach come last, without edges.
 #[derive(Clone, Debug, Default)]
 pub struct Contexts {
     /// The nodes.
     pub nodes: Vec<Node>,
-    /// The edges, by caller; those of one caller in text order.
+    /// The edges by caller, and in text order for each caller.
     pub edges: Vec<Edge>,
-    /// Where the edges of each node begin; one longer than the nodes.
+    /// Where the edges of each node begin, and the end of the last.
     first_edge: Vec<u32>,
     /// The first node of each computation.
     first: Vec<NodeId>,
-    /// Number of nodes the entry reaches.
+    /// Number of nodes that the entry reaches.
     reached: u32,
-    /// Rows of all nodes together.
+    /// Total rows of all nodes.
     pub positions: usize,
-    /// Too many contexts: every computation has one node, named as its first call site says.
+    /// Whether there were too many contexts: every computation then has one node, with the prefix
+    /// of its first call site.
     pub is_merged: bool,
-    /// The text's calls form a cycle; the calls that close it have no edges.
+    /// Whether the calls form a cycle; the calls that close it have no edges.
     pub is_cyclic: bool,
 }
 
-/// A prefix longer than this stays as it is: nested calls cannot grow names without bound.
+/// A prefix longer than this is not extended, so that nested calls cannot grow names without bound.
 const LONGEST_PREFIX: u32 = 4096;
 
 impl Contexts {
-    /// One node per computation, names left aside.
+    /// One node per computation, ignoring names.
     pub fn plain(module: &Module) -> Contexts {
         let order = CallOrder::of(module);
         build(module, &order, None, &mut |_| true, &mut |_, _| ScopeTree::ROOT).unwrap_or_default()
@@ -121,15 +122,15 @@ impl Contexts {
         node < self.reached
     }
 
-    /// The place of (`node`, `row`) in columns over all nodes' rows. The first node of each
-    /// computation has its rows' own numbers; the others follow.
+    /// The index of (`node`, `row`) in columns over all nodes' rows. For the first node of each
+    /// computation it is the row itself; the other nodes follow.
     #[inline]
     pub fn position(&self, module: &Module, node: NodeId, row: Row) -> usize {
         let node = &self.nodes[node as usize];
         (node.start + (row.0 - module.computation(node.computation).first_row)) as usize
     }
 
-    /// Where the edges of `caller` are in `edges`.
+    /// The range of `edges` that belongs to `caller`.
     pub(super) fn edge_range(&self, caller: NodeId) -> Range<usize> {
         let at = caller as usize;
         self.first_edge[at] as usize..self.first_edge[at + 1] as usize
@@ -148,10 +149,10 @@ impl Contexts {
     }
 }
 
-/// How often each node runs when the entry runs once: the sum over its calls of the caller's
-/// count by `times` of the call (an index into `Module::all_calls()`). None where a count is
-/// unknown or exceeds 64 bits, and everywhere if calls form a cycle; 0 for what the entry does
-/// not reach.
+/// How often each node runs when the entry runs once: the sum over its calls of the caller's count
+/// times `times` of the call (an index into `Module::all_calls()`). None if a count is unknown or
+/// exceeds 64 bits, and for every node if calls form a cycle; 0 for nodes that the entry does not
+/// reach.
 pub fn multiplicities(
     contexts: &Contexts,
     mut times: impl FnMut(usize) -> Option<u64>,
@@ -165,7 +166,7 @@ pub fn multiplicities(
     }
     for edge in &contexts.edges {
         let caller = counts[edge.caller as usize];
-        // Nothing runs below what does not run, whatever is unknown there.
+        // A caller that never runs adds 0, even if the count of the call is unknown.
         let added = match (caller, times(edge.call as usize)) {
             (Some(0), _) | (_, Some(0)) => Some(0),
             (Some(caller), Some(times)) => caller.checked_mul(times),
@@ -245,14 +246,14 @@ impl CallOrder {
         order
     }
 
-    /// Whether `call` in `caller` leads on; false if it closes a cycle.
+    /// Whether `call` in `caller` leads further down; false if it closes a cycle.
     fn descends(&self, caller: u32, call: &Call) -> bool {
         self.place[call.computation.0 as usize] > self.place[caller as usize]
     }
 }
 
-/// For every computation, whether names in it or in what it calls need its prefix, and what one
-/// more node of it costs, in rows.
+/// For every computation: whether names in it or in its callees need its prefix, and the cost of
+/// one more node of it, in rows.
 fn needs_prefix(module: &Module, order: &CallOrder, names: &Names<'_>) -> (Vec<bool>, Vec<usize>) {
     let mut needs = vec![false; order.calls.len()];
     let mut weights = vec![0; order.calls.len()];
@@ -279,7 +280,7 @@ fn needs_prefix(module: &Module, order: &CallOrder, names: &Names<'_>) -> (Vec<b
     (needs, weights)
 }
 
-/// A node while its number is not settled.
+/// A node whose number is not assigned yet.
 struct Draft {
     prefix: u32,
     /// The next node of the same computation.
@@ -290,9 +291,9 @@ struct Draft {
 
 const NONE: u32 = u32::MAX;
 
-/// Nodes and edges. `is_one` says that the callee has one node whatever the prefix, that of its
-/// first call site; `prefix` gives the prefix that a call in a context leads to. None if the
-/// nodes' `weights` together exceed four times the rows and a million more.
+/// Builds nodes and edges. `is_one` says whether the callee has a single node, with the prefix of
+/// its first call site; `prefix` returns the callee's prefix for a call in a context. None if the
+/// `weights` of additional nodes exceed three times the rows plus a million.
 fn build(
     module: &Module,
     order: &CallOrder,
@@ -391,7 +392,7 @@ fn build(
             });
         }
     }
-    // Of nodes that are not reached too.
+    // Also for nodes that are not reached.
     contexts.first_edge.resize(contexts.nodes.len() + 1, contexts.edges.len() as u32);
     Some(contexts)
 }

@@ -1,16 +1,16 @@
-//! What names leave open, told by what values depend on.
+//! Decides by data flow the phases that names leave open.
 //!
-//! * JAX of 2022 and 2023 gives `remat(core_fn)` names to recomputed and to backward
-//!   instructions alike: those that depend on a cotangent, which is a value that a backward
-//!   instruction computes, are backward.
-//! * What is not differentiated, in a module with backward work, is optimizer work if it depends
-//!   on what the backward pass computed. Otherwise it is forward work if differentiated work
+//! * JAX of 2022 and 2023 gives `remat(core_fn)` names to both recomputed and backward
+//!   instructions. An instruction that depends on a cotangent, a value that a backward instruction
+//!   computes, is backward.
+//! * In a module with backward work, an undifferentiated instruction is optimizer work if it
+//!   depends on a value of the backward pass. Otherwise it is forward work if differentiated work
 //!   uses it (masks, casts, slices of the batch), optimizer work if only optimizer work uses it
-//!   (learning rates, decays), and forward work if neither does (an independent program).
+//!   (learning rates, decays), and forward work if neither uses it (an independent program).
 //!
-//! Values of earlier iterations do not count: in a loop over whole steps everything depends on
-//! the backward pass of the step before. For the same reason cotangents do not reach through
-//! what is not differentiated. A node that is called several times keeps the union.
+//! Values of earlier iterations are ignored: in a loop over whole steps everything depends on the
+//! previous step's backward pass. For the same reason cotangents do not pass through
+//! undifferentiated instructions. A node that is called several times keeps the union.
 
 use super::contexts::{Edge, NodeId};
 use super::phase::NameClass;
@@ -20,23 +20,23 @@ use std::ops::Range;
 
 /// Depends on a cotangent.
 const COTANGENT: u8 = 1;
-/// Depends on something the backward pass computed.
+/// Depends on a value that the backward pass computed.
 const AFTER_BACKWARD: u8 = 2;
 /// Used by differentiated work.
 const FOR_MODEL: u8 = 4;
-/// Used by what depends on the backward pass and is not differentiated.
+/// Used by undifferentiated work that depends on the backward pass.
 const FOR_OPTIMIZER: u8 = 8;
 
 const DEPENDS: u8 = COTANGENT | AFTER_BACKWARD;
 const USED: u8 = FOR_MODEL | FOR_OPTIMIZER;
 
-/// What the names and the flow of values tell.
+/// The state of the data-flow analysis.
 pub(super) struct Flow<'a> {
     values: &'a Values<'a>,
-    /// By position.
+    /// The class of each position's name.
     class: &'a [NameClass],
     bits: Vec<u8>,
-    /// Rows that may still be visited again because a node has several callers.
+    /// Remaining budget of rows for visiting nodes again from further callers.
     budget: usize,
     is_visited: Vec<bool>,
 }
@@ -45,16 +45,16 @@ pub(super) struct Flow<'a> {
 struct Frame {
     node: NodeId,
     arguments: Option<Arguments>,
-    /// The next row; going backwards, one past it.
+    /// The next row; in reverse, one past the next row.
     row: u32,
-    /// The last row, or the first, going backwards: one past the last to be done.
+    /// One past the last row; in reverse, the first row.
     end: u32,
-    /// What to add to a row (wrapping) to get its position.
+    /// Wrapping offset from a row to its position.
     offset: u32,
     /// The node's calls not yet visited, and the row of the next.
     edges: Range<usize>,
     edge_row: u32,
-    /// How many calls of the row have been visited.
+    /// Number of the row's calls visited so far.
     branch: usize,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Flow<'a> {
         self.is_visited = vec![false; self.values.contexts.nodes.len()];
         let mut stack: Vec<Frame> = self.frame(0, None, false).into_iter().collect();
         while let Some(frame) = stack.last_mut() {
-            // Up to the next row that calls something.
+            // Proceed to the next row with a call.
             while frame.row < frame.end && frame.row != frame.edge_row {
                 let position = frame.row.wrapping_add(frame.offset) as usize;
                 self.compute(frame.node, frame.row, position, frame.arguments.as_ref());
@@ -102,7 +102,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Follows all values from users to operands; `forwards` comes first.
+    /// Follows all values from users to operands; requires `forwards` first.
     pub fn backwards(&mut self) {
         self.is_visited = vec![false; self.values.contexts.nodes.len()];
         let mut stack: Vec<Frame> = self.frame(0, None, true).into_iter().collect();
@@ -162,7 +162,7 @@ impl<'a> Flow<'a> {
         Some(Frame { node, arguments, row, end: last, offset, edges, edge_row, branch: 0 })
     }
 
-    /// The row of edge `index`, `NO_ROW` if it is not among `edges`.
+    /// The row of edge `index`; `NO_ROW` if it is not in `edges`.
     fn row_of_edge(&self, edges: &Range<usize>, index: usize) -> u32 {
         if !edges.contains(&index) {
             return NO_ROW;
@@ -171,7 +171,7 @@ impl<'a> Flow<'a> {
         self.values.module.all_calls()[call as usize].row.0
     }
 
-    /// How many of `edges`, which end before `edge`, are calls of the same conditional.
+    /// Number of calls of the same conditional in `edges`, which ends before `edge`.
     fn calls_before(&self, edges: &Range<usize>, edge: &Edge) -> usize {
         let all = &self.values.contexts.edges[edges.clone()];
         let calls = self.values.module.all_calls();
@@ -210,10 +210,10 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// The bits of all values of a range together.
+    /// The union of the bits of a range of values.
     #[inline]
     fn any(&self, range: Range<usize>) -> u8 {
-        // Mostly one, for which a loop made for many takes long.
+        // Fast path: most ranges hold one value, where the vectorised loop is slow.
         if range.len() == 1 {
             return self.bits[range.start];
         }
@@ -229,7 +229,8 @@ impl<'a> Flow<'a> {
         self.bits[range].iter_mut().for_each(|place| *place |= bits);
     }
 
-    /// Adds the bits of `from` in `mask` to `to`, one by one if there are as many.
+    /// Adds the bits of `from` in `mask` to `to`, value by value if the lengths match, else their
+    /// union.
     fn pass(&mut self, from: Range<usize>, to: Range<usize>, mask: u8) {
         if from.len() == to.len() {
             for (from, to) in from.zip(to) {
@@ -241,7 +242,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// The bits of the result of (`node`, `row`) from those of its operands.
+    /// Computes the bits of the result of (`node`, `row`) from its operands' bits.
     fn compute(&mut self, node: NodeId, row: u32, position: usize, arguments: Option<&Arguments>) {
         let values = self.values;
         let module = values.module;
@@ -286,7 +287,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// What operands hold, one after the other, if it is as much as `own`; else all in all.
+    /// Passes the operands' bits to `own`, value by value if the total lengths match, else as a
+    /// union.
     fn pass_operands(&mut self, node: NodeId, operands: &[u32], own: Range<usize>) {
         let values = self.values;
         if let [operand] = operands {
@@ -340,7 +342,8 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Tells the root of what `edge` calls who uses the result of `row`; whether that is news.
+    /// Passes the use bits of `row` to the root of the callee of `edge`; returns whether any is
+    /// new.
     fn ask_root(&mut self, edge: &Edge, row: u32) -> bool {
         let module = self.values.module;
         let call = &module.all_calls()[edge.call as usize];
@@ -361,7 +364,7 @@ impl<'a> Flow<'a> {
         is_news
     }
 
-    /// Tells the operands of (`node`, `row`) who uses them.
+    /// Passes use bits of (`node`, `row`) to its operands.
     fn ask(&mut self, node: NodeId, row: u32, position: usize, arguments: Option<&Arguments>) {
         let values = self.values;
         let module = values.module;
@@ -383,7 +386,7 @@ impl<'a> Flow<'a> {
                 }
                 return;
             }
-            // Their parameters have told their operands.
+            // Their parameters have already passed the bits to the operands.
             Opcode::Fusion | Opcode::Call => return,
             Opcode::Conditional => {
                 if let Some(selector) = operands.first() {

@@ -1,37 +1,36 @@
-//! Following a value backwards through what only passes it on: tuples, copies, calls, fusions,
-//! loops that leave it alone.
+//! Follows a value backwards through instructions that only pass it on: tuples, copies, calls,
+//! fusions, loops that leave it unchanged.
 
 use super::linear::{IntegerType, Linear, Path};
 use crate::ir::decode::{Extent, Literal};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId, ShapeView};
 use std::collections::HashMap;
 
-/// Why something is not known, in words.
+/// Why a trip count is unknown, as a message.
 pub(super) type Reason = &'static str;
 
 pub(super) const TOO_COMPLEX: Reason = "the loop is too complex to follow";
 const CYCLE: Reason = "the loop's state depends on itself";
-const NO_CALLER: Reason = "it depends on a parameter of the entry computation";
-const MANY_CALLERS: Reason = "the computation is called from several places that differ";
-const FROM_DATA: Reason = "it is computed from data";
-const LOOP_VARIES: Reason = "it depends on what another loop computes";
+const NO_CALLER: Reason = "the trip count depends on an entry parameter";
+const MANY_CALLERS: Reason = "call sites or branches may pass different values";
+const FROM_DATA: Reason = "the trip count depends on computed data";
+const LOOP_VARIES: Reason = "the trip count depends on the result of another loop";
 
-/// How deep values, calls and loops may nest before nothing is said about them.
+/// Limit on the nesting of values, calls and loops; beyond it, trip counts are unknown.
 const DEPTH_LIMIT: u32 = 96;
-/// How deep tuples in tuples may be. Paths are kept, so their length bounds memory.
+/// Limit on the nesting of tuples. Paths are stored, so their length bounds memory.
 const LONGEST_PATH: usize = 32;
-/// How many call sites are compared with each other.
+/// Limit on the call sites that are compared with each other.
 const MOST_CALLERS: usize = 8;
 
 /// A computation seen from one call site.
 #[derive(Clone, Copy, Debug)]
 enum Frame {
-    /// From wherever it is called.
+    /// From any of its call sites.
     Anywhere,
     /// As the condition or body of this loop: parameter 0 is the loop's state.
     Loop(Row),
-    /// From `row` in another frame. `operand` is what parameter 0 stands for; parameter `n` is
-    /// `n` operands further.
+    /// From `row` in another frame. Parameter `n` is operand `operand + n` of `row`.
     Called { frame: usize, row: Row, operand: usize },
 }
 
@@ -45,11 +44,11 @@ pub(super) struct Place {
 
 /// Where following a value backwards ends.
 enum Origin {
-    /// An instruction that computes it, or a constant.
+    /// The instruction that computes the value, or a constant.
     Computed(Place),
     /// An element of a loop's state.
     State(Row, IntegerType, Path),
-    /// One of several values; they may be the same.
+    /// One of several values, which may be equal.
     OneOf(Vec<Place>),
 }
 
@@ -58,13 +57,13 @@ enum Step {
     Done(Result<Linear, Reason>),
 }
 
-/// Follows values of one module. What it does in all is bounded by its budget.
+/// Follows values of one module. Its budget bounds the total work.
 pub(super) struct Tracer<'a> {
     pub(super) module: &'a Module,
     frames: Vec<Frame>,
-    /// What an iteration makes of an element of a loop's state.
+    /// By element of a loop's state: its value after one iteration.
     steps: HashMap<(Row, Path), Step>,
-    /// The elements of loops' states that keep a constant value throughout.
+    /// By element of a loop's state: its value, if it is the same constant in all iterations.
     kept: HashMap<(Row, Path), Option<i128>>,
     budget: usize,
     depth: u32,
@@ -76,7 +75,8 @@ impl<'a> Tracer<'a> {
         Self { module, frames: vec![Frame::Anywhere], steps, kept, budget, depth: 0 }
     }
 
-    /// Element `path` of the root of loop `row`'s condition or body, its parameter being the state.
+    /// Element `path` of the root of `computation`, the condition or body of loop `row`, whose
+    /// parameter is the loop's state.
     pub(super) fn root_in_loop(
         &mut self,
         row: Row,
@@ -94,7 +94,7 @@ impl<'a> Tracer<'a> {
         Some(Place { frame: place.frame, row, path: Path::new() })
     }
 
-    /// What an iteration of `while_row` makes of element `path` of its state.
+    /// The value of element `path` of the state of `while_row` after one iteration.
     pub(super) fn step(&mut self, while_row: Row, path: &Path) -> Result<Linear, Reason> {
         let key = (while_row, path.clone());
         match self.steps.get(&key) {
@@ -110,7 +110,7 @@ impl<'a> Tracer<'a> {
         value
     }
 
-    /// Element `path` of the state that loop `while_row` starts with.
+    /// Element `path` of the initial state of loop `while_row`.
     pub(super) fn start(&mut self, while_row: Row, path: &Path) -> Result<Linear, Reason> {
         let state = self.module.operands(while_row).first().ok_or("the loop has no state")?;
         self.linear(Place { frame: 0, row: Row(*state), path: path.clone() })
@@ -125,7 +125,7 @@ impl<'a> Tracer<'a> {
         if let Some(Step::InProgress) = self.steps.get(&key) {
             return None;
         }
-        // Who asks again on the way to the answer is told that it varies, which is never wrong.
+        // A nested query for the same element meanwhile gets "varies", which is always safe.
         self.kept.insert(key.clone(), None);
         let stays = self.step(while_row, path).is_ok_and(|step| step.is_element(path));
         let start = if stays { self.start(while_row, path).ok() } else { None };
@@ -134,7 +134,7 @@ impl<'a> Tracer<'a> {
         value
     }
 
-    /// `place` as a linear form of one element of the surrounding loop's state, or a constant.
+    /// `place` as a linear form of one element of the surrounding loop's state, or as a constant.
     pub(super) fn linear(&mut self, place: Place) -> Result<Linear, Reason> {
         self.depth += 1;
         let value = if self.depth > DEPTH_LIMIT { Err(TOO_COMPLEX) } else { self.evaluate(place) };
@@ -158,13 +158,13 @@ impl<'a> Tracer<'a> {
         if !place.path.is_empty() {
             return Err(if opcode == Opcode::While { LOOP_VARIES } else { FROM_DATA });
         }
-        let no_integer = "a compared value is no integer";
+        let no_integer = "a compared value is not an integer";
         let integer_type = self.integer_type(self.module.shape(row)).ok_or(no_integer)?;
         let mut operand = |index: usize| {
             let operand = self.operand(&place, index).ok_or("an operand is missing")?;
             self.linear(operand)
         };
-        let not_linear = "it is not linear in the loop's state";
+        let not_linear = "the trip count is not linear in the loop's state";
         let binary = |fold: fn(i128, i128) -> Option<i128>, a: Linear, b: Linear| {
             let value = a.as_constant().zip(b.as_constant()).and_then(|(a, b)| fold(a, b));
             Ok(Linear::constant(integer_type, value.ok_or(not_linear)?))
@@ -194,7 +194,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The one value that all of `places` have.
+    /// The value that all of `places` have in common.
     fn common(&mut self, places: Vec<Place>) -> Result<Linear, Reason> {
         let mut common: Option<Linear> = None;
         for place in places {
@@ -202,10 +202,12 @@ impl<'a> Tracer<'a> {
             match &common {
                 None => common = Some(value),
                 Some(other) if *other == value => {}
-                Some(_) => return Err("it depends on which of several values is taken"),
+                Some(_) => {
+                    return Err("the trip count depends on which of several values is selected");
+                }
             }
         }
-        common.ok_or("there is no such value")
+        common.ok_or("an operand or branch is missing")
     }
 
     /// The boolean constant `row`.
@@ -226,7 +228,7 @@ impl<'a> Tracer<'a> {
     }
 
     fn constant(&self, row: Row, integer_type: IntegerType) -> Result<Linear, Reason> {
-        let bytes = self.single_element(row).ok_or("the constant is no single number")?;
+        let bytes = self.single_element(row).ok_or("a constant is not a single number")?;
         let value = bytes.iter().rev().fold(0i128, |value, byte| value << 8 | i128::from(*byte));
         Ok(Linear::constant(integer_type, value))
     }
@@ -236,7 +238,7 @@ impl<'a> Tracer<'a> {
         IntegerType::new(self.module.shapes().array(shape)?.element_type)
     }
 
-    /// Follows `place` until something computes it; used for truth values too.
+    /// Follows `place` to the instruction that computes it; also used for booleans.
     pub(super) fn computed(&mut self, place: Place) -> Result<Place, Reason> {
         match self.origin(place)? {
             Origin::Computed(place) if place.path.is_empty() => Ok(place),
@@ -263,7 +265,7 @@ impl<'a> Tracer<'a> {
                 }
                 Opcode::Tuple => match place.path.pop() {
                     Some(index) => operand(index as usize),
-                    None => return Err("it is a whole tuple"),
+                    None => return Err("a compared value is a whole tuple"),
                 },
                 Opcode::Copy
                 | Opcode::Reshape
@@ -310,8 +312,8 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Takes a visit of `row` off the budget. Attributes are searched again at each visit, so long
-    /// texts cost more.
+    /// Deducts a visit of `row` from the budget. Attributes are searched again at each visit, so
+    /// longer rows cost more.
     fn pay_for(&mut self, row: Row) -> Result<(), Reason> {
         const BYTES_PER_UNIT: usize = 256;
         let columns = self.module.columns();
@@ -356,7 +358,7 @@ impl<'a> Tracer<'a> {
         Ok(places)
     }
 
-    /// What a parameter stands for.
+    /// The argument of a parameter.
     fn argument(&mut self, place: &mut Place) -> Result<Argument, Reason> {
         let module = self.module;
         let number = module.parameter_number(place.row).and_then(|n| usize::try_from(n).ok());
@@ -372,7 +374,8 @@ impl<'a> Tracer<'a> {
                 let shape = self.element(module.shape(place.row), &place.path);
                 let shape = shape.filter(|shape| module.shape_elements(*shape) == 1);
                 let integer_type = shape.and_then(|shape| self.integer_type(shape));
-                let integer_type = integer_type.ok_or("it is no integer of the loop's state")?;
+                let integer_type =
+                    integer_type.ok_or("an element of the loop's state is not an integer")?;
                 let path = std::mem::take(&mut place.path);
                 Ok(Argument::Ended(Origin::State(while_row, integer_type, path)))
             }
@@ -380,7 +383,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// What parameter `number` of a computation stands for at its call sites.
+    /// The argument of parameter `number` of a computation at its call sites.
     fn argument_from_anywhere(
         &mut self,
         place: &mut Place,
@@ -408,15 +411,15 @@ impl<'a> Tracer<'a> {
                 let first = match (module.opcode(caller), call.role) {
                     (Opcode::While, CallRole::Condition | CallRole::Body) => {
                         if !self.step(caller, &place.path)?.is_element(&place.path) {
-                            return Err("a bound changes in the loop around");
+                            return Err("a bound changes in the surrounding loop");
                         }
                         0
                     }
                     (Opcode::Conditional, role) if number == 0 => branch_operand(role, index),
                     (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart, _) => 0,
-                    // They name what the start already called.
+                    // They only repeat the call of the start.
                     (Opcode::AsyncUpdate | Opcode::AsyncDone, _) => continue,
-                    _ => return Err("it is an argument of a computation applied to data"),
+                    _ => return Err("the trip count depends on a computation applied per element"),
                 };
                 let index = first.checked_add(number).ok_or(TOO_COMPLEX)?;
                 let row = module.operands(caller).get(index).ok_or("an argument is missing")?;
@@ -440,12 +443,12 @@ impl<'a> Tracer<'a> {
 }
 
 enum Argument {
-    /// The place now stands at the argument.
+    /// The place has moved to the argument.
     Passed,
     Ended(Origin),
 }
 
-/// The operand that parameter 0 of a conditional's branch stands for; `index` counts its calls.
+/// The operand passed to parameter 0 of a conditional's branch; `index` counts its calls.
 fn branch_operand(role: CallRole, index: usize) -> usize {
     match role {
         CallRole::TrueComputation => 1,
@@ -454,7 +457,7 @@ fn branch_operand(role: CallRole, index: usize) -> usize {
     }
 }
 
-/// Custom calls that mark a value and give it back.
+/// Whether `row` is a custom call that marks a value and returns it.
 fn passes_value_on(module: &Module, row: Row) -> bool {
     const MARKERS: [&[u8]; 9] = [
         b"Sharding",

@@ -1,5 +1,5 @@
-//! Integers of loops: values that depend linearly on one element of a loop's state, in the
-//! wrap-around arithmetic of their type.
+//! Loop integers: values that depend linearly on one element of a loop's state, in the wrap-around
+//! arithmetic of their type.
 
 use crate::ir::{ElementKind, ElementType};
 
@@ -29,8 +29,8 @@ impl IntegerType {
         if self.is_signed && value >= self.modulus() / 2 { value - self.modulus() } else { value }
     }
 
-    /// The congruent number nearest to zero: what a step or a factor is most likely meant as.
-    /// Which one is taken decides nothing, since ranges are checked afterwards.
+    /// The congruent number nearest to zero, the most likely meaning of a step or factor. The
+    /// choice does not affect the result, since ranges are checked afterwards.
     pub(super) fn nearest(self, value: i128) -> i128 {
         Self { bits: self.bits, is_signed: true }.wrap(value)
     }
@@ -41,23 +41,23 @@ impl IntegerType {
     }
 }
 
-/// Where in a loop's state a value stands: indices from the innermost tuple to the outermost.
+/// The place of a value in a loop's state: tuple indices, innermost first.
 pub(super) type Path = Vec<u32>;
 
-/// `factor * element + offset`, modulo the size of the type. Factor and offset lie within half
-/// the modulus on either side of zero, so products of two stay within 128 bits.
+/// `factor * element + offset`, modulo the size of the type. Factor and offset are within half the
+/// modulus on either side of zero, so a product of two fits 128 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Linear {
     pub(super) integer_type: IntegerType,
     pub(super) factor: i128,
     pub(super) offset: i128,
-    /// The element of the loop's state; empty and without meaning if the factor is 0.
+    /// The element of the loop's state; empty and meaningless if the factor is 0.
     pub(super) element: Path,
-    /// Forms of the same element that must not wrap, or this form says nothing: what was widened.
+    /// Forms of the same element that were widened; this form is only valid if they do not wrap.
     pub(super) guards: Vec<Guard>,
 }
 
-/// `factor * element + offset` must be a value of the type as it stands.
+/// Requires that `factor * element + offset` is in the range of the type without wrapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Guard {
     integer_type: IntegerType,
@@ -96,9 +96,9 @@ impl Linear {
         (self.factor == 0).then(|| self.integer_type.wrap(self.offset))
     }
 
-    /// Whether it is the element itself.
+    /// Whether the form is the element itself.
     pub(super) fn is_element(&self, element: &[u32]) -> bool {
-        // A widening of the element itself, taken back since, changes nothing.
+        // Widening the element itself and narrowing it back has no effect.
         let own = Guard { integer_type: self.integer_type, factor: 1, offset: 0 };
         self.factor == 1
             && self.offset == 0
@@ -124,7 +124,7 @@ impl Linear {
         Some(Linear::new(self.integer_type, factor, offset, element, guards))
     }
 
-    /// The product, if one side is constant.
+    /// The product; None if neither side is constant.
     pub(super) fn times(self, other: Linear) -> Option<Linear> {
         if self.integer_type != other.integer_type {
             return None;
@@ -137,7 +137,7 @@ impl Linear {
         Some(Linear::new(of.integer_type, factor, offset, of.element, of.guards))
     }
 
-    /// The same number in another type: narrower types wrap, wider ones hold what was there.
+    /// The number in another type: narrower types wrap, wider ones keep the value.
     pub(super) fn converted(self, to: IntegerType) -> Option<Linear> {
         if let Some(value) = self.as_constant() {
             return Some(Linear::constant(to, value));
@@ -153,32 +153,32 @@ impl Linear {
         Some(Linear::new(to, self.factor, self.offset, self.element, guards))
     }
 
-    /// The same bits as another type of the same width.
+    /// The bits as another type of the same width.
     pub(super) fn reinterpreted(self, to: IntegerType) -> Option<Linear> {
         (self.integer_type.bits == to.bits)
             .then(|| Linear::new(to, self.factor, self.offset, self.element, self.guards))
     }
 }
 
-/// How an element of a loop's state moves: `first + step * iteration`, as long as that is a value
+/// How an element of a loop's state changes: `first + step * iteration`, while that is in the range
 /// of its type.
 #[derive(Clone, Debug)]
 pub(super) struct Motion {
     pub(super) integer_type: IntegerType,
     pub(super) first: i128,
     pub(super) step: i128,
-    /// What the body must be able to compute without wrapping.
+    /// Forms that the body must compute without wrapping.
     pub(super) guards: Vec<Guard>,
 }
 
 impl Motion {
-    /// Whether the element and `guards` of it stay in range in iterations 0 to `last`.
+    /// Whether the element and its `guards` stay in range in iterations 0 to `last`.
     fn keeps(&self, guards: &[Guard], last: i128) -> bool {
         if guards.is_empty() {
             return true;
         }
         let at = |iteration: i128| self.step.checked_mul(iteration)?.checked_add(self.first);
-        // What is linear and in range at both ends is in range between them.
+        // A linear form in range at both ends is in range in between.
         [Some(self.first), at(last)].into_iter().all(|value| {
             value.is_some_and(|value| {
                 self.integer_type.holds(value)
@@ -192,7 +192,7 @@ impl Motion {
     }
 }
 
-/// A value seen from the iterations: `first + slope * iteration`, as long as it does not wrap.
+/// A value by iteration: `first + slope * iteration`, while it does not wrap.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     integer_type: IntegerType,
@@ -202,7 +202,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// `value`, whose element moves as `motion` says (not needed for constants).
+    /// The series of `value`, whose element changes by `motion` (not needed for constants).
     pub(super) fn new(value: Linear, motion: Option<Motion>) -> Option<Series> {
         let integer_type = value.integer_type;
         if let Some(first) = value.as_constant() {
@@ -215,12 +215,12 @@ impl Series {
         Some(Series { integer_type, first, slope, source: Some((motion, value.guards)) })
     }
 
-    /// Whether the value and all it was computed from do not wrap while a loop runs `count` times.
+    /// Whether neither the value nor its inputs wrap while a loop runs `count` times.
     pub(super) fn holds_through(&self, count: i128) -> bool {
         let last = self.slope.checked_mul(count).and_then(|way| way.checked_add(self.first));
         last.is_some_and(|last| self.integer_type.holds(last))
             && self.source.as_ref().is_none_or(|(motion, guards)| {
-                // The condition sees iterations 0 to count, the body one less.
+                // The condition runs in iterations 0 to `count`, the body in one less.
                 motion.keeps(guards, count)
                     && (count == 0 || motion.keeps(&motion.guards, count - 1))
             })

@@ -1,8 +1,9 @@
 //! Alpa's pipeline sections, between pairs of marker instructions.
 //!
-//! A marker is a custom call `pipeline_marker` (`xla_fallback_pipeline_marker`) whose result is
-//! its one operand, a tuple. Its operation name, `layer_1$start` or `layer_1$end`, says where it
-//! stands. With newer JAX it lies inside one or two computations, and the entry shows only `call`.
+//! A marker is a custom call `pipeline_marker` (`xla_fallback_pipeline_marker`) that returns its
+//! only operand, a tuple. Its operation name, `layer_1$start` or `layer_1$end`, names its section
+//! and end. With newer JAX the marker is nested in one or two computations, and the entry contains
+//! only a `call`.
 
 use super::contexts::Contexts;
 use super::phase::Phase;
@@ -12,27 +13,27 @@ use std::collections::HashMap;
 /// A section of the entry computation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// What both markers call it.
+    /// The name in both markers.
     pub name: String,
     /// Backward for `*_backward`, optimizer for `*apply_grad*`, else forward.
     pub phase: Phase,
-    /// The entry's row that is, or calls, its first marker.
+    /// The entry's row that is or calls the first marker.
     pub start: Row,
-    /// The same for its last marker.
+    /// The entry's row that is or calls the last marker.
     pub end: Option<Row>,
 }
 
-/// The sections of a module, and which rows of the entry belong to them.
+/// The sections of a module and the entry's rows in each.
 #[derive(Clone, Debug, Default)]
 pub struct Sections {
-    /// In the order of their first markers.
+    /// The sections, in the order of their first markers.
     pub sections: Vec<Section>,
-    /// By row of the entry computation, from its first: the section; `Sections::NONE` outside.
+    /// Section of each row of the entry computation; `Sections::NONE` outside sections.
     pub of_row: Vec<u32>,
 }
 
 impl Sections {
-    /// In `of_row`: no section.
+    /// The value in `of_row` for rows outside sections.
     pub const NONE: u32 = u32::MAX;
 
     /// Whether there is no section.
@@ -40,7 +41,7 @@ impl Sections {
         self.sections.is_empty()
     }
 
-    /// The section of `row` of `module`, if it is one of the entry computation's.
+    /// The section of `row`, if it is a row of the entry computation.
     pub fn section_of(&self, module: &Module, row: Row) -> Option<&Section> {
         let first = module.computation(module.entry()).first_row;
         let section = *self.of_row.get(row.0.checked_sub(first)? as usize)?;
@@ -48,7 +49,7 @@ impl Sections {
     }
 }
 
-/// How many calls may lie between the entry and a marker.
+/// Limit on the calls between the entry and a marker.
 const DEEPEST: u32 = 4;
 
 /// Whether `row` is a marker itself.
@@ -69,19 +70,19 @@ pub fn is_marker(module: &Module, row: Row) -> bool {
     })
 }
 
-/// A row and where the entry comes to it.
+/// A row and where the entry reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reached {
-    /// The entry's row that is it, or calls it.
+    /// The entry's row that is the row or calls it.
     pub place: Row,
     /// The row itself.
     pub row: Row,
-    /// How many calls lie between.
+    /// Number of calls in between.
     pub calls: u32,
 }
 
-/// Of `rows`, in text order, those that the entry comes to through at most a few calls, by place.
-/// A computation stands for its first.
+/// The `rows` (in text order) that the entry reaches through at most `DEEPEST` calls, sorted by
+/// place. Only the first row of each computation is followed.
 pub fn through_calls(module: &Module, rows: impl Iterator<Item = Row>) -> Vec<Reached> {
     let mut found = Vec::new();
     let mut is_seen = Vec::new();
@@ -117,7 +118,7 @@ pub fn through_calls(module: &Module, rows: impl Iterator<Item = Row>) -> Vec<Re
     found
 }
 
-/// The markers, by where the entry comes to them.
+/// The markers, sorted by where the entry reaches them.
 pub fn markers(module: &Module) -> Vec<Reached> {
     through_calls(module, module.rows().filter(|row| is_marker(module, *row)))
 }
@@ -141,10 +142,10 @@ fn phase_of(name: &str) -> Phase {
     }
 }
 
-/// The sections of `module`; none if it has no markers.
+/// The sections of `module`; empty without markers.
 ///
-/// An instruction belongs to the section whose first marker it depends on without a marker in
-/// between. One that depends on no marker belongs to the first section that uses it.
+/// An instruction belongs to the section whose first marker it depends on without another marker in
+/// between. An instruction that depends on no marker belongs to the first section that uses it.
 pub fn sections(module: &Module) -> Sections {
     const NONE: u32 = Sections::NONE;
     let markers = markers(module);
@@ -154,7 +155,7 @@ pub fn sections(module: &Module) -> Sections {
     }
     let rows = module.computation(module.entry()).rows();
     let first = rows.start;
-    // What users of a row inherit, and whether they may pass their section on to it.
+    // The section that users of a row inherit, and whether the row must not take a user's section.
     let mut inherited = vec![NONE; rows.len()];
     let mut is_fixed = vec![false; rows.len()];
     found.of_row = vec![NONE; rows.len()];
@@ -194,7 +195,8 @@ pub fn sections(module: &Module) -> Sections {
             }
         }
     }
-    // What depends on no marker, such as constants. Results of markers keep out of it.
+    // Rows that depend on no marker, such as constants, take a user's section; results of markers
+    // do not.
     for row in rows.clone() {
         let is_result = module.opcode(Row(row)) == Opcode::GetTupleElement
             && module.operands(Row(row)).iter().any(|operand| {
@@ -221,8 +223,8 @@ pub fn sections(module: &Module) -> Sections {
     found
 }
 
-/// The phases that the sections give: by position, also in what rows of the entry call. What is
-/// called from sections of different phases is unattributed.
+/// The phase of each position by sections, including computations that the entry calls. A
+/// computation called from sections of different phases is unattributed.
 pub(super) fn section_phases(
     module: &Module,
     contexts: &Contexts,

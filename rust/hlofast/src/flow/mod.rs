@@ -1,4 +1,4 @@
-//! What follows from the graph alone: how often instructions run, and whom they belong to.
+//! Analyses of the graph alone: how often instructions run, and their phase and scope.
 
 pub mod attribution;
 mod clones;

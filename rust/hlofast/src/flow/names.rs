@@ -1,10 +1,10 @@
-//! Operation names: which of them are complete, and which continue the name of a call site.
+//! Operation names: complete ones, and relative ones that continue the name of a call site.
 //!
-//! New JAX lowers every function once and names the instructions in it relative to the function;
-//! the call site holds the rest (`jit(step)/transpose(jvp())/while/body/closed_call` calls a
-//! computation that says `checkpoint/mlp/mul`). A called name may look like a complete one
-//! (`jit(_where)/select_n`), so a name is complete only if it begins with a component that a name
-//! of the entry computation begins with and that is a call, such as `jit(step)`.
+//! New JAX lowers every function once and names its instructions relative to the function; the call
+//! site holds the rest (`jit(step)/transpose(jvp())/while/body/closed_call` calls a computation
+//! with `checkpoint/mlp/mul`). A relative name may look complete (`jit(_where)/select_n`), so a
+//! name is complete only if its first component is a call, such as `jit(step)`, and also begins a
+//! name of the entry computation.
 
 use super::scope::{Marks, PathReader, ScopeTree, component_end, name_parts};
 use crate::ir::derived_metadata::MetadataColumns;
@@ -13,14 +13,14 @@ use crate::ir::{Module, Row};
 use crate::text::Span;
 use hashbrown::{HashMap, HashSet};
 
-/// No scope is known: the name needs a prefix.
+/// The scope is unknown because the name needs a prefix.
 pub(super) const RELATIVE: u32 = u32::MAX;
 
-/// The distinct operation names of a module with their scopes.
+/// The distinct operation names of a module and their scopes.
 pub(super) struct Names<'a> {
     module: &'a Module,
     columns: &'a MetadataColumns,
-    /// The scope of each complete name; `RELATIVE` for the others.
+    /// The scope of each complete name; `RELATIVE` for relative names.
     complete: Vec<u32>,
     /// Scopes of relative names by (prefix, name).
     relative: HashMap<(u32, u32), u32, BuildMix>,
@@ -38,7 +38,7 @@ impl<'a> Names<'a> {
             relative: HashMap::default(),
             reader: PathReader::default(),
         };
-        // Most names add one component, and some few.
+        // Most names add one component, some add a few.
         scopes.reserve(columns.op_names.len() + columns.op_names.len() / 4);
         let roots = names.roots();
         let mut last: &[u8] = b"";
@@ -46,11 +46,13 @@ impl<'a> Names<'a> {
             let name = module.bytes(*span);
             if !roots.is_empty() && !begins_with(name, last) {
                 let first = first_component(name);
-                // A name that begins with a slash has an empty one, which is no call.
+                // The first component is empty if the name begins with a slash; then it is not a
+                // call.
                 if !roots.contains(first) {
                     continue;
                 }
-                // One that a slash ends has no open bracket, so that it ends there in others too.
+                // A component that ends at a slash has no open bracket, so it ends there in other
+                // names too.
                 last = if first.len() < name.len() { first } else { b"" };
             }
             names.complete[id] = names.read(scopes, ScopeTree::ROOT, *span);
@@ -58,7 +60,7 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// The calls that names of the entry computation begin with.
+    /// The calls with which names of the entry computation begin.
     fn roots(&self) -> HashSet<&'a [u8], BuildMix> {
         let mut roots = HashSet::default();
         let mut is_seen = vec![false; self.columns.op_names.len()];
@@ -112,8 +114,8 @@ impl<'a> Names<'a> {
         scope
     }
 
-    /// The same in a computation that an operation called `prefix` applies to elements: where
-    /// both have the same name, it is not repeated.
+    /// Like `scope`, for a computation that an operation named `prefix` applies to elements: a name
+    /// equal to the end of the prefix is not repeated.
     pub fn applied_scope(&mut self, scopes: &mut ScopeTree, prefix: u32, id: u32) -> u32 {
         let name = self.module.bytes(self.columns.op_names[id as usize]);
         if self.is_relative(id) && scopes.path_ends_with(self.module, prefix, name) {
@@ -122,8 +124,8 @@ impl<'a> Names<'a> {
         self.scope(scopes, prefix, id)
     }
 
-    /// The scope of `name`; of names joined by `;` the first that says something about its phase,
-    /// else the first.
+    /// The scope of `name`; of names joined by `;`, the first that indicates a phase, else the
+    /// first.
     fn read(&mut self, scopes: &mut ScopeTree, prefix: u32, name: Span) -> u32 {
         let Self { module, reader, .. } = self;
         let bytes = module.bytes(name);
@@ -146,7 +148,8 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Whether `first`, the first component of a longer path, is that of `name` too; no if it is empty.
+/// Whether `name` also begins with `first`, the first component of a longer path; false if `first`
+/// is empty.
 fn begins_with(name: &[u8], first: &[u8]) -> bool {
     let rest = name.strip_prefix(first).filter(|_| !first.is_empty());
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))

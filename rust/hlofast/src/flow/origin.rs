@@ -1,24 +1,23 @@
-//! Where a value comes from: back through everything that only hands it on, across calls.
+//! Traces where a value comes from, through instructions that only pass it on and across calls.
 //!
-//! Computations are followed to all their callers, so where several calls share one, the answer
-//! holds the ends of all of them.
+//! A computation is followed to all its callers, so the answer for a shared computation includes
+//! the ends of all callers.
 
 use super::markers::is_marker;
 use crate::ir::intern::BuildMix;
 use crate::ir::{Call, CallRole, Module, Opcode, Row};
 use hashbrown::HashSet;
 
-/// How many steps one question may take, and how deep tuples may nest.
+/// Limit on the steps of one query, and on the nesting of tuples.
 pub(crate) const MOST_STEPS: usize = 4096;
 pub(crate) const DEEPEST_PATH: usize = 32;
 
-/// Part of the result of a row.
+/// A part of a row's result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The row.
     pub row: Row,
-    /// Which element of its tuple, and of the tuple in that, innermost index first; empty for the
-    /// whole result.
+    /// Tuple indices, innermost first; empty for the whole result.
     pub path: Vec<u32>,
 }
 
@@ -28,39 +27,40 @@ impl From<Row> for Place {
     }
 }
 
-/// What is looked through besides tuples, calls, loops and barriers.
+/// What to look through, besides tuples, calls, loops and barriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Through {
-    /// What keeps every element: converts, copies, bitcasts, reshapes, transposes, paddings.
+    /// Instructions that keep every element: converts, copies, bitcasts, reshapes, transposes,
+    /// pads.
     pub conversions: bool,
-    /// Parts of arrays, and arrays that parts are put into.
+    /// Slices, and updates of slices.
     pub slices: bool,
     /// All-gathers.
     pub gathers: bool,
 }
 
 impl Through {
-    /// All of these.
+    /// All of them.
     pub const EVERYTHING: Through = Through { conversions: true, slices: true, gathers: true };
 }
 
 /// Where following a value ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A parameter of the entry computation, or of one that nothing calls.
+    /// A parameter of the entry computation or of an uncalled one.
     Parameter(Row),
-    /// A constant, or one repeated.
+    /// A constant or a broadcast constant.
     Constant(Row),
-    /// A row that computes it.
+    /// The row that computes the value.
     Computed(Row),
 }
 
-/// Where a value comes from.
+/// The origins of a value.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
-    /// Each end once, in the order in which they were found.
+    /// The distinct ends, in the order found.
     pub ends: Vec<End>,
-    /// Whether there may be more: the value was too complex to follow.
+    /// Whether the value was too complex to follow, so that ends may be missing.
     pub is_partial: bool,
 }
 
@@ -70,7 +70,7 @@ pub fn origins(module: &Module, place: Place, through: Through) -> Origins {
     origins_within(module, place, through, &mut steps)
 }
 
-/// The ends of `place`, found in at most `steps` steps, less those it took afterwards.
+/// The ends of `place`, found in at most `steps` steps; deducts the steps taken.
 pub(crate) fn origins_within(
     module: &Module,
     place: Place,
@@ -78,7 +78,7 @@ pub(crate) fn origins_within(
     steps: &mut usize,
 ) -> Origins {
     let mut found = Origins::default();
-    // Most values are followed over few places.
+    // Most values pass only a few places.
     const FEW: usize = 16;
     let mut few: Vec<Place> = Vec::new();
     let mut seen: HashSet<Place, BuildMix> = HashSet::default();
@@ -97,7 +97,7 @@ pub(crate) fn origins_within(
         match step(module, &place, through, &mut stack) {
             Some(end) if !found.ends.contains(&end) => found.ends.push(end),
             Some(_) => {}
-            // The first operand first.
+            // Visit the first operand first.
             None => stack[before..].reverse(),
         }
         if few.len() < FEW {
@@ -109,14 +109,14 @@ pub(crate) fn origins_within(
     found
 }
 
-/// How many places a step back from `row` may lead to, at least one: those of a parameter are in
-/// all callers.
+/// Number of places that a step back from `row` may lead to, at least 1. A parameter leads to all
+/// callers.
 pub(crate) fn fan_out(module: &Module, row: Row) -> usize {
     let calls = |row: Row| module.calls(row).len();
     let places = match module.opcode(row) {
         Opcode::Parameter => {
             let callers = module.callers(module.computation_of(row));
-            // Alone the number of callers may be more than anyone wants to look at.
+            // The number of callers alone may exceed the limit.
             match callers.len() {
                 many if many > MOST_STEPS => many,
                 _ => callers.iter().map(|caller| calls(Row(*caller))).sum(),
@@ -128,7 +128,7 @@ pub(crate) fn fan_out(module: &Module, row: Row) -> usize {
     places.max(1)
 }
 
-/// Puts on `next` what hands its value on to `place`, or says that it ends there.
+/// Pushes the places that pass their value on to `place` onto `next`, or returns the end.
 pub(crate) fn step(
     module: &Module,
     place: &Place,
@@ -140,7 +140,7 @@ pub(crate) fn step(
     end.or_else(|| (next.len() == before).then_some(End::Computed(place.row)))
 }
 
-/// The same, but says nothing of rows that compute.
+/// Like `step`, but returns None for rows that compute.
 fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Vec<Place>) -> Option<End> {
     use Opcode::*;
     let row = place.row;
@@ -206,7 +206,7 @@ fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Vec<Plac
         Call | Fusion => next.extend(callee(|role| {
             matches!(role, CallRole::Calls | CallRole::ToApply | CallRole::Called)
         })),
-        // The body's parameter stands for the loop's first state too.
+        // The body's parameter also leads to the loop's initial state.
         While => next.extend(callee(|role| role == CallRole::Body)),
         Conditional => next.extend(callee(|role| {
             let branches =
@@ -271,13 +271,13 @@ fn hand_on(module: &Module, place: &Place, through: Through, next: &mut Vec<Plac
     None
 }
 
-/// Whether `row` is one of the TPU compiler's own calls that hand several values on.
+/// Whether `row` is a TPU compiler call that passes on several values.
 fn is_many(module: &Module, row: Row) -> bool {
     let target = module.attribute_bytes(row, "custom_call_target");
     matches!(target, Some(b"\"ConcatBitcast\"" | b"\"AsyncCollectiveDone\""))
 }
 
-/// What hands its value on to a result of one of the TPU compiler's own calls.
+/// Pushes the places that pass their value on to a result of a TPU compiler call.
 fn tpu_call(
     module: &Module,
     place: &Place,
@@ -286,13 +286,13 @@ fn tpu_call(
 ) -> Option<End> {
     let operands = || module.operands(place.row).iter().map(|operand| Row(*operand));
     match module.attribute_bytes(place.row, "custom_call_target")? {
-        // Slices that were fetched one by one, as the array they are parts of.
+        // Slices fetched one by one, joined into the array they are parts of.
         b"\"ConcatBitcast\"" if through.slices => {
             next.extend(operands().map(|row| Place { row, path: place.path.clone() }));
         }
-        // A buffer that nothing is in yet.
+        // A buffer without content.
         b"\"AllocateBuffer\"" => return Some(End::Constant(place.row)),
-        // The first fusion of a collective under way: what it sends, then what it makes.
+        // The start of an asynchronous collective returns its operand, then its result.
         b"\"AsyncCollectiveStart\"" => {
             let mut path = place.path.clone();
             let sent = operands().next()?;
@@ -303,7 +303,7 @@ fn tpu_call(
             };
             next.push(Place { row, path });
         }
-        // The last one: among its operands is the collective itself.
+        // The end of an asynchronous collective has the collective among its operands.
         b"\"AsyncCollectiveDone\"" if through.gathers => {
             let gathers = operands().filter(|row| module.opcode(*row) == Opcode::AllGather);
             next.extend(gathers.map(|row| Place { row, path: place.path.clone() }));
@@ -313,7 +313,8 @@ fn tpu_call(
     None
 }
 
-/// The operand of `caller` that `call`, its call number `place`, makes parameter `number`.
+/// The operand of `caller` that becomes parameter `number` of `call`, which is its call number
+/// `place`.
 fn argument(module: &Module, caller: Row, call: &Call, place: usize, number: usize) -> Option<Row> {
     let index = match (module.opcode(caller), call.role) {
         (Opcode::Fusion | Opcode::Call | Opcode::AsyncStart | Opcode::CustomCall, _) => number,

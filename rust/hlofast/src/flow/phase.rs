@@ -1,19 +1,19 @@
-//! Phases of a training step, as JAX's operation names tell them.
+//! Phases of a training step, derived from JAX's operation names.
 //!
-//! | a full name has | phase |
+//! | a full name contains | phase |
 //! |---|---|
 //! | `rematted_computation` | recompute |
 //! | `remat(...)` below `transpose(...)` (2022 and 2023) | recompute or backward, by data flow |
 //! | `transpose(...)` | backward |
-//! | `jvp(...)` and none of these | forward |
-//! | a call such as `jit(step)` first, none of these | not differentiated: see below |
-//! | anything else, or nothing | unattributed |
+//! | `jvp(...)` and none of the above | forward |
+//! | a call such as `jit(step)` first and none of the above | not differentiated: see below |
+//! | anything else, or no name | unattributed |
 //!
-//! What is not differentiated is forward work in a module without backward work (inference). With
-//! backward work it is optimizer work, see `dataflow` for the exceptions. `remat2` and `remat`
-//! as the last component of an undifferentiated name are JAX's barrier around residuals, which
-//! computes nothing: unattributed. What a compiler called `x.remat` is recomputed work where only
-//! backward work uses it, see `clones`.
+//! Undifferentiated work is forward in a module without backward work (inference). With backward
+//! work it is optimizer work; see `dataflow` for the exceptions. `remat2` or `remat` as the last
+//! component of an undifferentiated name is JAX's barrier around residuals, which computes nothing
+//! and is unattributed. An instruction that a compiler named `x.remat` is recompute if only
+//! backward work uses it; see `clones`.
 
 use super::scope::Marks;
 use crate::ir::Module;
@@ -30,9 +30,9 @@ pub enum Phase {
     Backward,
     /// Forward work repeated for the backward pass.
     Recompute,
-    /// What becomes of the gradients.
+    /// Updates from the gradients.
     Optimizer,
-    /// The text does not tell.
+    /// Unknown from the text.
     #[default]
     Unattributed,
 }
@@ -42,7 +42,7 @@ impl Phase {
     pub const ALL: [Phase; 5] =
         [Phase::Forward, Phase::Backward, Phase::Recompute, Phase::Optimizer, Phase::Unattributed];
 
-    /// The word tables, rules and JSON use.
+    /// The name used in tables, rules and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Phase::Forward => "forward",
@@ -59,7 +59,7 @@ impl Phase {
     }
 }
 
-/// What a name alone tells.
+/// What a name alone indicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum NameClass {
@@ -68,7 +68,7 @@ pub(super) enum NameClass {
     Recompute,
     /// Recompute or backward: data flow decides.
     Either,
-    /// JAX's, not differentiated: the module decides.
+    /// A JAX name without differentiation: the module decides.
     Plain,
     Unknown,
 }
@@ -91,14 +91,14 @@ impl NameClass {
     }
 }
 
-/// A user's rules: the phase of instructions whose full name a pattern matches.
+/// A user's rules: the phase of instructions whose full name matches a pattern.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<(Regex, Phase)>,
 }
 
 impl PartialEq for Rules {
-    /// The same patterns in the same order for the same phases.
+    /// Equal if patterns, phases and order are equal.
     fn eq(&self, other: &Self) -> bool {
         let same = |(one, other): (&(Regex, Phase), &(Regex, Phase))| {
             one.0.as_str() == other.0.as_str() && one.1 == other.1
@@ -107,12 +107,12 @@ impl PartialEq for Rules {
     }
 }
 
-/// A pattern that is no regular expression.
+/// A pattern that is not a regular expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
-    /// Which rule, from 0.
+    /// Index of the rule, from 0.
     pub index: usize,
-    /// What is wrong with it.
+    /// What is wrong with the pattern.
     pub message: String,
 }
 
@@ -125,9 +125,9 @@ impl fmt::Display for RuleError {
 impl std::error::Error for RuleError {}
 
 impl Rules {
-    /// Rules in the order in which they are tried; the first whose pattern is found anywhere in
-    /// the name decides. Patterns are regular expressions without look-around and
-    /// back-references, so that matching takes time linear in the name.
+    /// Rules in order of precedence; the first whose pattern matches anywhere in the name applies.
+    /// Patterns are regular expressions without look-around and back-references, so matching is
+    /// linear in the name.
     pub fn new<'p>(rules: impl IntoIterator<Item = (&'p str, Phase)>) -> Result<Rules, RuleError> {
         let compile = |(index, (pattern, phase)): (usize, (&str, Phase))| {
             let regex = Regex::new(pattern);
@@ -143,7 +143,7 @@ impl Rules {
         self.rules.is_empty()
     }
 
-    /// The phase that the rules give the scope, which is a full name.
+    /// The phase that the rules give to a scope's full name.
     pub(super) fn phase(
         &self,
         module: &Module,

@@ -5,7 +5,7 @@ use crate::ir::intern::hash_bytes;
 use crate::text::Span;
 use hashbrown::HashTable;
 
-/// Facts of a path, as bits: which of JAX's transformations its components name.
+/// The JAX transformations that the components of a path name, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks(pub u8);
 
@@ -18,7 +18,7 @@ impl Marks {
     pub const TRANSPOSE: u8 = 4;
     /// `rematted_computation`.
     pub const REMATTED: u8 = 8;
-    /// `remat(...)` below `transpose(...)`: JAX of 2022 and 2023, recomputed and backward work.
+    /// `remat(...)` below `transpose(...)`: recompute or backward work of JAX in 2022 and 2023.
     pub const REMAT: u8 = 16;
     /// The last component is JAX's barrier around residuals: `remat` or `remat2`.
     pub const BARRIER: u8 = 32;
@@ -27,7 +27,7 @@ impl Marks {
         self.0 & bits != 0
     }
 
-    /// Whether a phase follows from the path.
+    /// Whether the path indicates a phase.
     pub fn says_something(self) -> bool {
         self.0 & !Self::BARRIER != 0
     }
@@ -37,10 +37,10 @@ impl Marks {
         Marks(0).with(true, component)
     }
 
-    /// The marks of a path that ends in `component`; `self` are those of the path before.
+    /// The marks of a path extended by `component`; `self` are the marks of the path before.
     fn with(self, is_first: bool, component: &[u8]) -> Marks {
         let before = Marks(self.0 & !Self::BARRIER);
-        // Operations that XLA combined, `(transpose(jvp())/mul:add)`, go by the first.
+        // Operations that XLA combined, `(transpose(jvp())/mul:add)`, take the marks of the first.
         if let Some(inside) = component.strip_prefix(b"(").and_then(|c| c.strip_suffix(b")")) {
             let first = &inside[..outside_brackets(inside, b':')];
             let mut marks = before;
@@ -101,7 +101,7 @@ struct Scope {
     marks: Marks,
 }
 
-/// Scopes as interned paths. Scope 0 is the root, whose path is empty: rows without a name.
+/// Scopes as interned paths. Scope 0 is the root with the empty path, for rows without a name.
 #[derive(Clone, Debug)]
 pub struct ScopeTree {
     scopes: Vec<Scope>,
@@ -127,12 +127,12 @@ impl ScopeTree {
     }
 
     /// Number of scopes, the root included.
-    #[allow(clippy::len_without_is_empty, reason = "there is always the root")]
+    #[allow(clippy::len_without_is_empty, reason = "the root always exists")]
     pub fn len(&self) -> usize {
         self.scopes.len()
     }
 
-    /// The scope that `scope` is a part of; the root's is the root.
+    /// The parent of `scope`; the root is its own parent.
     pub fn parent(&self, scope: u32) -> u32 {
         self.scopes[scope as usize].parent
     }
@@ -142,12 +142,12 @@ impl ScopeTree {
         self.scopes[scope as usize].depth
     }
 
-    /// The last component of the path, as the text writes it (escapes included).
+    /// The last component of the path, as written in the text (with escapes).
     pub fn component<'a>(&self, module: &'a Module, scope: u32) -> &'a [u8] {
         module.bytes(self.scopes[scope as usize].component)
     }
 
-    /// The scope's first `depth` components; the scope itself if it has no more.
+    /// The scope of the first `depth` components; the scope itself if it is not deeper.
     pub fn at_depth(&self, scope: u32, depth: u32) -> u32 {
         let mut scope = scope;
         while self.depth(scope) > depth {
@@ -156,7 +156,7 @@ impl ScopeTree {
         scope
     }
 
-    /// For every scope, its first `depth` components. Parents precede their children.
+    /// `at_depth` of every scope. Parents precede their children.
     pub fn all_at_depth(&self, depth: u32) -> Vec<u32> {
         let mut result: Vec<u32> = Vec::with_capacity(self.scopes.len());
         for (id, scope) in self.scopes.iter().enumerate() {
@@ -166,7 +166,7 @@ impl ScopeTree {
         result
     }
 
-    /// The path: its components joined by `/`, as the text writes them.
+    /// The path: its components joined by `/`, as written in the text.
     pub fn path(&self, module: &Module, scope: u32) -> Vec<u8> {
         let mut spans = Vec::with_capacity(self.depth(scope) as usize);
         let mut at = scope;
@@ -184,7 +184,7 @@ impl ScopeTree {
         path
     }
 
-    /// Whether the last components of `scope` are those of `name`.
+    /// Whether the path of `scope` ends with the components of `name`.
     pub(super) fn path_ends_with(&self, module: &Module, scope: u32, name: &[u8]) -> bool {
         let (mut at, mut rest) = (scope, name);
         loop {
@@ -209,7 +209,7 @@ impl ScopeTree {
         self.scopes[scope as usize].length
     }
 
-    /// The child of `parent` called `component`, added if there is none.
+    /// The child of `parent` named `component`, added if missing.
     fn child(&mut self, module: &Module, parent: u32, component: Span) -> u32 {
         let bytes = module.bytes(component);
         let hash = hash_bytes(bytes)
@@ -241,9 +241,9 @@ impl ScopeTree {
     }
 }
 
-/// Where the component of `name` that starts at `start` ends: at a `/` outside brackets, or at
-/// the end. Old JAX writes parameters into names: `dot_general[dimension_numbers=(/)]`. A bracket
-/// that stays open reaches to the end.
+/// Where the component of `name` that starts at `start` ends: at a `/` outside brackets, or at the
+/// end. Old JAX writes parameters into names: `dot_general[dimension_numbers=(/)]`. An unclosed
+/// bracket extends to the end.
 pub(super) fn component_end(name: &[u8], start: usize) -> usize {
     let mut depth = 0u32;
     let mut ends_at = |at: usize| {
@@ -269,14 +269,14 @@ pub(super) fn component_end(name: &[u8], start: usize) -> usize {
     (start + 8 * words.len()..name.len()).find(|at| ends_at(*at)).unwrap_or(name.len())
 }
 
-/// The top bit of each byte of `word` that is a slash or a bracket, and perhaps of others behind
-/// such a byte.
+/// The top bit of each byte of `word` that is a slash or a bracket; bytes after such a byte may be
+/// set too.
 fn slashes_and_brackets(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & ONES << 7;
     let all = |byte: u8| ONES * u64::from(byte);
     let is = |byte: u8, ignored: u8| zeros((word ^ all(byte)) & !all(ignored));
-    // The two round ones differ in one bit, and so do square ones from braces.
+    // Opening and closing parentheses differ in one bit, as do square brackets and braces.
     is(b'/', 0) | is(b'(', 1) | is(b'[', 0x20) | is(b']', 0x20)
 }
 
@@ -298,7 +298,7 @@ pub(super) fn name_parts(name: &[u8], span: Span) -> impl Iterator<Item = Span> 
     })
 }
 
-/// Where the first `mark` outside brackets stands in `name`, else its length.
+/// The index of the first `mark` outside brackets in `name`, or the length of `name`.
 fn outside_brackets(name: &[u8], mark: u8) -> usize {
     let mut depth = 0u32;
     for (offset, byte) in name.iter().enumerate() {
@@ -312,13 +312,13 @@ fn outside_brackets(name: &[u8], mark: u8) -> usize {
     name.len()
 }
 
-/// Adds paths to a tree. Names that follow each other mostly begin alike, so the components of
-/// the last one are kept.
+/// Adds paths to a tree. Consecutive names mostly share a prefix, so the components of the last
+/// name are kept.
 #[derive(Debug, Default)]
 pub(super) struct PathReader {
     base: u32,
     last: Span,
-    /// Where each component of `last` ends, and the scope it leads to.
+    /// For each component of `last`: where it ends and its scope.
     ends: Vec<(u32, u32)>,
 }
 
@@ -355,7 +355,7 @@ impl PathReader {
     }
 }
 
-/// The number of bytes that `a` and `b` begin with alike.
+/// The length of the common prefix of `a` and `b`.
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let (words_a, _) = a.as_chunks::<8>();
     let (words_b, _) = b.as_chunks::<8>();

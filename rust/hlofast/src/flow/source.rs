@@ -1,21 +1,21 @@
-//! Where a value is made, looking through what only hands it on.
+//! Finds the row that computes a value, looking through instructions that only pass it on.
 
 use super::markers::is_marker;
 use crate::ir::{Module, Opcode, Row};
 
-/// How many rows, elements of nested tuples and nested calls are followed.
+/// Limits on the rows, nested tuples and nested calls that are followed.
 const MOST_STEPS: usize = 4096;
 const DEEPEST_PATH: usize = 64;
 const DEEPEST_CALLS: usize = 16;
 
-/// The row of the same computation that makes the value of `row`: get-tuple-elements of tuples,
-/// optimization barriers, pipeline markers and calls that hand on what they are given are looked
-/// through, and so are bitcasts if `through_bitcasts`. `row` itself if it makes its value, and
-/// the last get-tuple-element where a loop, a fusion or anything else makes it.
+/// The row of the same computation that computes the value of `row`. Looks through
+/// get-tuple-elements of tuples, optimization barriers, pipeline markers, calls that return an
+/// argument and, with `through_bitcasts`, bitcasts. Returns `row` if it computes its value, and the
+/// last get-tuple-element if a loop, a fusion or another instruction computes the value.
 pub fn source_of(module: &Module, row: Row, through_bitcasts: bool) -> Row {
     let mut found = row;
     let mut at = row;
-    // Which element of `at` is meant, the outermost index last; and the calls it lies in.
+    // The tuple indices into `at`, outermost last, and the calls around it.
     let mut path: Vec<usize> = Vec::new();
     let mut calls: Vec<Row> = Vec::new();
     for _ in 0..MOST_STEPS {

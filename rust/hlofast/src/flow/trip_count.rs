@@ -1,9 +1,9 @@
-//! How often loops run: as the compiler noted it, or from the condition and the induction
+//! Trip counts of loops: from the compiler's note, or from the condition and the induction
 //! variable.
 //!
-//! A loop is never stepped. A variable that moves by a constant each time is a straight line, and
-//! where it crosses the bound follows by division. Nothing is said about a loop whose variable
-//! would wrap around on the way, whose bound moves unpredictably, or whose condition looks at
+//! Loops are never simulated. A variable that changes by a constant per iteration is a straight
+//! line, and division gives the iteration in which it crosses the bound. The trip count is unknown
+//! if the variable would wrap around, the bound changes unpredictably or the condition depends on
 //! data.
 
 use super::follow::{Place, Reason, TOO_COMPLEX, Tracer};
@@ -13,17 +13,17 @@ use crate::ir::backend_config::json_integer;
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, Module, Opcode, Row};
 
-/// How often a loop's body runs.
+/// The trip count of a loop: how often its body runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TripCount {
-    /// The number of times; None if unknown.
+    /// The number of iterations; None if unknown.
     pub count: Option<u64>,
-    /// It runs no more often than this; None if no limit is known. A loop with two conditions of
-    /// which one is understood has a limit and no count.
+    /// An upper bound; None if unknown. A loop with two conditions of which only one can be
+    /// analysed has a bound but no count.
     pub at_most: Option<u64>,
     /// `FromBackendConfig`, `Exact` (inferred from condition and body) or `Unknown`.
     pub provenance: Provenance,
-    /// How it was found, or why it is unknown.
+    /// How the count was found, or why it is unknown.
     pub reason: &'static str,
 }
 
@@ -37,29 +37,28 @@ impl TripCount {
     }
 }
 
-/// Values followed for one loop.
+/// Budget of values followed for one loop.
 const BUDGET: usize = 20_000;
 
-/// How often the body of `row`, a `while`, runs each time the instruction does.
+/// How often the body of `while` instruction `row` runs per execution of the instruction.
 pub fn trip_count(module: &Module, row: Row) -> TripCount {
     noted(module, row).unwrap_or_else(|| infer(&mut Tracer::new(module, BUDGET), row))
 }
 
-/// Every `while` of the module in row order, with how often its body runs each time the
-/// instruction does.
+/// Every `while` of the module in row order, with its trip count per execution.
 pub fn trip_counts(module: &Module) -> Vec<(Row, TripCount)> {
-    // One budget for all, so that the work grows with the text and no faster.
+    // One budget for all loops keeps the work linear in the text.
     let mut tracer = Tracer::new(module, BUDGET + 64 * module.row_count());
     let loops = module.rows().filter(|row| module.opcode(*row) == Opcode::While);
     loops.map(|row| (row, noted(module, row).unwrap_or_else(|| infer(&mut tracer, row)))).collect()
 }
 
-/// How often the body of `row` runs, from the graph alone: what the compiler noted is not read.
+/// The trip count of `row` from the graph alone, ignoring the compiler's note.
 pub fn inferred_trip_count(module: &Module, row: Row) -> TripCount {
     infer(&mut Tracer::new(module, BUDGET), row)
 }
 
-/// What `backend_config` says: `{"known_trip_count":{"n":"10"}}`, also inside a string.
+/// The trip count in `backend_config`: `{"known_trip_count":{"n":"10"}}`, also inside a string.
 fn noted(module: &Module, row: Row) -> Option<TripCount> {
     let config = module.backend_config_json(row)?;
     let count = json_integer(config.get("known_trip_count")?.get("n")?)?;
@@ -70,7 +69,7 @@ fn noted(module: &Module, row: Row) -> Option<TripCount> {
 
 fn infer(tracer: &mut Tracer<'_>, row: Row) -> TripCount {
     if tracer.module.opcode(row) != Opcode::While {
-        return TripCount::unknown("this is no while", None);
+        return TripCount::unknown("the instruction is not a while", None);
     }
     let Some(condition) = tracer.module.called(row, CallRole::Condition) else {
         return TripCount::unknown("the loop has no condition", None);
@@ -86,11 +85,11 @@ fn infer(tracer: &mut Tracer<'_>, row: Row) -> TripCount {
     }
 }
 
-/// When a condition first differs from what keeps the loop going.
+/// When a condition first ends its loop.
 enum End {
-    /// After so many iterations.
+    /// After this many iterations.
     After(u64),
-    /// In no iteration, as far as this condition goes.
+    /// Never by this condition.
     Never,
     Unknown {
         reason: Reason,
@@ -104,7 +103,7 @@ fn unknown(reason: Reason) -> End {
 
 const MOST_NESTED_CONDITIONS: u32 = 16;
 
-/// When `place`, the condition of loop `row` or a part of it, is first not `wanted`.
+/// When `place`, the condition of loop `row` or a part of it, first differs from `wanted`.
 fn end(tracer: &mut Tracer<'_>, row: Row, place: Place, wanted: bool, depth: u32) -> End {
     if depth > MOST_NESTED_CONDITIONS {
         return unknown(TOO_COMPLEX);
@@ -125,14 +124,14 @@ fn end(tracer: &mut Tracer<'_>, row: Row, place: Place, wanted: bool, depth: u32
         Opcode::Constant => match tracer.boolean(place.row) {
             Some(value) if value == wanted => End::Never,
             Some(_) => End::After(0),
-            None => unknown("the condition is no truth value"),
+            None => unknown("the condition is not a boolean"),
         },
         Opcode::Compare => compare(tracer, row, &place, wanted).unwrap_or_else(unknown),
         _ => unknown("the condition depends on data"),
     }
 }
 
-/// A loop with two conditions ends with the first that fails.
+/// A loop with two conditions ends when the first one fails.
 fn first(a: End, b: End) -> End {
     match (a, b) {
         (End::After(0), _) | (_, End::After(0)) => End::After(0),
@@ -180,7 +179,7 @@ fn compare(tracer: &mut Tracer<'_>, row: Row, place: &Place, wanted: bool) -> Re
 
 const MOST_LAGGING_ELEMENTS: u32 = 8;
 
-/// How element `path` of the state of loop `row` moves.
+/// How element `path` of the state of loop `row` changes by iteration.
 fn motion(tracer: &mut Tracer<'_>, row: Row, path: &Path, depth: u32) -> Result<Motion, Reason> {
     if depth > MOST_LAGGING_ELEMENTS {
         return Err(TOO_COMPLEX);
@@ -197,12 +196,12 @@ fn motion(tracer: &mut Tracer<'_>, row: Row, path: &Path, depth: u32) -> Result<
         return Err("the body sets the induction variable to a constant");
     }
     if step.factor != 1 {
-        return Err("the induction variable does not move by a constant");
+        return Err("the induction variable does not change by a constant");
     }
     if step.element == *path {
         return Ok(Motion { integer_type, first, step: step.offset, guards: step.guards });
     }
-    // It takes on what another element was: a copy that lags behind by one iteration.
+    // The element takes another element's previous value: a copy that lags by one iteration.
     let leader = motion(tracer, row, &step.element, depth + 1)?;
     let before = leader.first - leader.step + step.offset;
     if leader.integer_type != integer_type
@@ -210,7 +209,7 @@ fn motion(tracer: &mut Tracer<'_>, row: Row, path: &Path, depth: u32) -> Result<
         || !leader.guards.is_empty()
         || !step.guards.is_empty()
     {
-        return Err("the induction variable does not move by a constant");
+        return Err("the induction variable does not change by a constant");
     }
     Ok(Motion { first, ..leader })
 }
@@ -250,8 +249,8 @@ impl Direction {
     }
 }
 
-/// The smallest iteration in which `start + slope * iteration` no longer compares with zero as
-/// `direction` says; None if there is none.
+/// The first iteration in which `start + slope * iteration` compared with zero no longer satisfies
+/// `direction`; None if it always does.
 fn crossing(start: i128, slope: i128, direction: Direction) -> Option<i128> {
     match direction {
         Direction::Less if start >= 0 => Some(0),

@@ -4,13 +4,13 @@ use super::contexts::{Contexts, Edge, NodeId};
 use crate::ir::{CallRole, Module, Opcode, Row};
 use std::ops::Range;
 
-/// Numbers values. Where shapes have far more leaves than the text has bytes, a whole result
+/// Numbers the values. If shapes have far more leaves than the text has bytes, each whole result
 /// counts as one value.
 pub(super) struct Values<'a> {
     pub module: &'a Module,
     pub contexts: &'a Contexts,
-    /// By node: what to add to a row's first leaf (wrapping) to get its first value; empty if
-    /// results are not split.
+    /// By node: wrapping offset from a row's first leaf to its first value; empty if results are
+    /// not split.
     bases: Vec<usize>,
     leaves: &'a [u64],
     /// Number of values.
@@ -55,7 +55,7 @@ impl<'a> Values<'a> {
         place(self.leaves[row as usize])..place(self.leaves[row as usize + 1])
     }
 
-    /// Which values of its operand a get-tuple-element takes.
+    /// The values of its operand that a get-tuple-element takes.
     pub fn element(&self, node: NodeId, row: u32, operand: u32) -> Range<usize> {
         let values = self.of(node, operand);
         let shape = self.module.shape(Row(operand));
@@ -72,8 +72,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// How the operands of the caller become parameters of what `edge` calls; None if they do
-    /// not. `branch` counts the row's calls before this one.
+    /// How operands of the caller map to parameters of the callee of `edge`; None if they do not.
+    /// `branch` counts the row's calls before this one.
     pub fn arguments(&self, edge: &Edge, branch: usize) -> Option<Arguments> {
         let call = self.module.all_calls().get(edge.call as usize)?;
         let caller = edge.caller;
@@ -87,19 +87,19 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Where parameters of a called computation come from.
+/// The operands that become parameters of a callee.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arguments {
     pub node: NodeId,
     pub row: u32,
-    /// The operand that is parameter 0.
+    /// Index of the operand that is parameter 0.
     first: usize,
-    /// How many operands are parameters.
+    /// Number of operands that are parameters.
     count: usize,
 }
 
 impl Arguments {
-    /// The caller's operand that is the parameter `row`.
+    /// The caller's operand for parameter `row`.
     pub fn of_parameter(&self, module: &Module, row: u32) -> Option<u32> {
         let number = usize::try_from(module.parameter_number_column()[row as usize]).ok()?;
         if number >= self.count {
@@ -109,7 +109,7 @@ impl Arguments {
     }
 }
 
-/// Whether each value of the result is one value of an operand, in order.
+/// Whether each value of the result corresponds to one value of an operand, in order.
 pub(super) fn passes_on(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -129,7 +129,7 @@ pub(super) fn passes_on(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether what `opcode` computes, computations it calls compute, or nothing does.
+/// Whether `opcode` computes nothing itself; any work is in the computations it calls.
 pub(super) fn is_structural(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

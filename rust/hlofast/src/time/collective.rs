@@ -1,37 +1,38 @@
-//! How long one collective takes: wire bytes and seconds by topology, with the parameters used.
+//! The time of one collective: wire bytes and seconds by topology, with the parameters used.
 //!
-//! `B` is the whole buffer of one device: what an all-gather results in, what an all-reduce, a
-//! reduce-scatter, an all-to-all or a permute is given. `n` devices take part.
+//! `B` is the full buffer of one device: the result of an all-gather, the operand of an all-reduce,
+//! reduce-scatter, all-to-all or permute. `n` devices take part.
 //!
 //! * Ring and switch, per device and direction: all-gather, reduce-scatter and all-to-all move
 //!   `(n-1)/n B`, an all-reduce twice that, the others `B`.
-//! * Torus (How to Scale Your Model, part 3): on an axis that wraps around both directions work,
-//!   without wraparound the last chip receives everything over one link; an all-to-all crosses
-//!   `n/4` links on average; several axes at once share the work.
+//! * Torus (How to Scale Your Model, part 3): an axis that wraps around uses both directions;
+//!   without wraparound the last chip receives everything over one link. An all-to-all crosses
+//!   `n/4` links on average. Several axes share the work.
 //! * Several levels: reduce-scatter inside, the same collective on the shard outside, all-gather
 //!   inside.
 
 use super::device::{Device, Topology};
 
-/// What a collective does.
+/// The kind of a collective, as far as its time depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Sums, everywhere.
+    /// Every device gets the sum.
     AllReduce,
-    /// Concatenates, everywhere.
+    /// Every device gets the concatenation.
     AllGather,
-    /// Sums, a part each.
+    /// Every device gets a shard of the sum.
     ReduceScatter,
-    /// Exchanges parts, ragged or not.
+    /// Devices exchange parts, ragged or not.
     AllToAll,
-    /// Sends to one other device: permutes, sends, receives.
+    /// A device sends to one other device: permutes, sends, receives.
     Permute,
-    /// Sends from one device to all.
+    /// One device sends to all others.
     Broadcast,
 }
 
 impl Kind {
-    /// The word of HLO for it; `ragged-all-to-all`, `send` and `recv` belong to the nearest kind.
+    /// The kind for an HLO opcode name; `ragged-all-to-all`, `send` and `recv` map to the nearest
+    /// kind.
     pub fn from_word(word: &str) -> Option<Self> {
         Some(match word {
             "all-reduce" => Kind::AllReduce,
@@ -44,7 +45,7 @@ impl Kind {
         })
     }
 
-    /// Bytes that each device sends over the bytes of the buffer, in a ring or over a switch.
+    /// Bytes that each device sends divided by the bytes of the buffer, in a ring or over a switch.
     pub fn wire_share(self, group: u64) -> f64 {
         if group <= 1 {
             return 0.0;
@@ -58,7 +59,7 @@ impl Kind {
     }
 }
 
-/// How devices of a group reach each other.
+/// The network between the devices of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Network {
     /// Neighbours in a closed chain; `directions` is 1 or 2.
@@ -67,7 +68,7 @@ pub enum Network {
         bandwidth: f64,
         /// Seconds per hop.
         latency: f64,
-        /// Directions that are used at once.
+        /// Directions in use at the same time.
         directions: f64,
     },
     /// Axes of a torus.
@@ -76,7 +77,7 @@ pub enum Network {
         bandwidth: f64,
         /// Seconds per hop.
         latency: f64,
-        /// Axes that the group extends along.
+        /// Number of axes that the group spans.
         axes: f64,
         /// Whether those axes wrap around.
         wraps: bool,
@@ -97,16 +98,16 @@ pub enum Network {
     },
 }
 
-/// The time of a collective and what it was made of.
+/// The time of a collective and its components.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Seconds in all.
+    /// Total seconds.
     pub seconds: f64,
-    /// Bytes each device sends.
+    /// Bytes that each device sends.
     pub wire_bytes: f64,
-    /// Of the seconds, those that do not depend on the size (alpha).
+    /// The part of the seconds that does not depend on the size (alpha).
     pub latency: f64,
-    /// Bytes of wire per second that the rest amounts to (1 / beta); 0 if nothing is sent.
+    /// Wire bytes per second of the remaining time (1 / beta); 0 if nothing is sent.
     pub bandwidth: f64,
 }
 
@@ -123,7 +124,7 @@ impl Estimate {
     }
 }
 
-/// The time of `kind` on `bytes` among `group` devices of one network.
+/// The time of `kind` for `bytes` among `group` devices of one network.
 pub fn on_network(kind: Kind, bytes: f64, group: u64, network: Network) -> Estimate {
     if group <= 1 {
         return Estimate::default();
@@ -143,7 +144,7 @@ pub fn on_network(kind: Kind, bytes: f64, group: u64, network: Network) -> Estim
         }
         Network::Torus { bandwidth, latency, axes, wraps } => {
             let axes = axes.max(1.0);
-            // Devices along one of the axes, if they are equal.
+            // Devices along each axis, assuming equal lengths.
             let length = n.powf(1.0 / axes);
             let directions = if wraps { 2.0 } else { 1.0 };
             let reach = if wraps { (length / 2.0).floor() } else { length - 1.0 };
@@ -176,8 +177,9 @@ pub fn on_network(kind: Kind, bytes: f64, group: u64, network: Network) -> Estim
     }
 }
 
-/// The time among `inner * outer` devices, `inner` of them on `near`, the groups of those on
-/// `far`: inside a host or slice first and last, in between the shards of one device each.
+/// The time among `inner * outer` devices: `inner` devices connected by `near` (a host or slice),
+/// `outer` such groups connected by `far`. The inner exchange runs first and last, the outer one in
+/// between, on the shard of each device.
 pub fn on_two_levels(
     kind: Kind,
     bytes: f64,
@@ -208,18 +210,18 @@ pub fn on_two_levels(
     }
 }
 
-/// How the devices of one group lie.
+/// How the devices of one group are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Devices that take part.
     pub size: u64,
-    /// Of those, how many lie in one host (switched) or slice (torus).
+    /// Devices of the group in one host (switch) or slice (torus).
     pub near: u64,
-    /// Axes of the torus that they extend along; None: one.
+    /// Torus axes that the group spans; None: one.
     pub axes: Option<u64>,
 }
 
-/// The network inside a host or slice of `device`, or the name of the figure that is missing.
+/// The network inside a host or slice of `device`; the error names the missing figure.
 pub fn near_network(device: &Device, group: Group) -> Result<Network, &'static str> {
     let bandwidth = device.link_bandwidth.ok_or("link_bandwidth")?;
     let latency = device.link_latency.unwrap_or(0.0);
@@ -239,7 +241,7 @@ pub fn near_network(device: &Device, group: Group) -> Result<Network, &'static s
     })
 }
 
-/// The time on `device`, or the name of the figure that is missing.
+/// The time on `device`; the error names the missing figure.
 pub fn on_device(
     device: &Device,
     kind: Kind,
@@ -265,8 +267,8 @@ pub fn on_device(
     Ok(on_two_levels(kind, bytes, (near, near_network(device, near_group)?), (outer, far)))
 }
 
-/// XLA's estimate for collectives between hosts of GPUs (`sol_gpu_cost_model.cc`): a ring of
-/// chunks of 4 MiB with 2.5 % of headers, without the time in HBM.
+/// XLA's estimate for collectives between hosts of GPUs (`sol_gpu_cost_model.cc`): a ring of 4 MiB
+/// chunks with 2.5 % of headers, without the time in HBM.
 pub fn speed_of_light(
     device: &Device,
     kind: Kind,

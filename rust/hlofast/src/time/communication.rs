@@ -1,4 +1,4 @@
-//! How long each collective of a module takes, and on which links.
+//! The time and the links of each collective of a module.
 
 use super::collective::{Estimate, Group, Kind, alpa, on_device, speed_of_light};
 use super::device::{Device, Topology};
@@ -7,35 +7,35 @@ use crate::comms::{
 };
 use crate::ir::Module;
 
-/// Which formulas to use.
+/// The formulas to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Model {
     /// Latency and bandwidth by the device's topology.
     #[default]
     Topology,
-    /// XLA's estimate between hosts of GPUs; within a host the topology.
+    /// XLA's estimate between GPU hosts; the topology within a host.
     SpeedOfLight,
-    /// Alpa's costs, which have no unit; the sum counts, not the seconds.
+    /// Alpa's costs, which have no unit: only their sum is meaningful, not seconds.
     Alpa,
 }
 
-/// One collective on the wire.
+/// The time of one collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Communication {
-    /// The axes of the mesh that it crosses, or `all links` without a mesh. Collectives with the
-    /// same text share links.
+    /// The mesh axes that it crosses, or `all links` without a mesh. Collectives with the same text
+    /// share links.
     pub axes: String,
-    /// Seconds and what they are made of; zeros if a figure is missing.
+    /// Seconds and their components; zeros if a figure is missing.
     pub estimate: Estimate,
-    /// The figure that is missing.
+    /// The missing figure, if any.
     pub missing: Option<&'static str>,
 }
 
-/// Text of the links where nothing says which axes they are.
+/// Text for the links if the axes are unknown.
 pub const ALL_LINKS: &str = "all links";
 
 impl Kind {
-    /// How a collective of this kind is timed.
+    /// The kind as which a collective is timed.
     pub fn of(kind: CollectiveKind) -> Self {
         match kind {
             CollectiveKind::AllReduce | CollectiveKind::CrossMeshAllReduce => Kind::AllReduce,
@@ -48,8 +48,8 @@ impl Kind {
     }
 }
 
-/// Times every one of `found`, in its order. A `mesh` names the axes and says where hosts and
-/// slices end; without it all devices are one level.
+/// Times every collective of `found`, in order. The `mesh` names the axes and divides devices into
+/// hosts and slices; without it all devices are on one level.
 pub fn communications(
     module: &Module,
     found: &Collectives,
@@ -120,7 +120,7 @@ fn one(
             let seconds = alpa(kind, bytes, size, 1.0, beta);
             let wire_bytes = kind.wire_share(size) * bytes;
             let estimate = |seconds| Estimate { seconds, wire_bytes, ..Estimate::default() };
-            seconds.map(estimate).ok_or("a formula of Alpa's")
+            seconds.map(estimate).ok_or("an Alpa formula")
         }
         _ => on_device(device, kind, bytes, group),
     };
@@ -130,7 +130,7 @@ fn one(
     }
 }
 
-/// Whether an exchange leaves the slice of a torus, or the host of other devices.
+/// Whether `network` leaves the slice (torus) or the host (other devices).
 fn is_far(network: Option<Network>, device: &Device) -> bool {
     match device.topology {
         Some(Topology::Torus(_)) => network == Some(Network::BetweenSlices),
@@ -138,7 +138,7 @@ fn is_far(network: Option<Network>, device: &Device) -> bool {
     }
 }
 
-/// Devices of a group within one slice of a torus, or one host of others.
+/// Devices of a group within one slice (torus) or one host (other devices).
 fn near_of_groups(groups: &DeviceGroups, device: &Device, mesh: &Mesh) -> Option<u64> {
     let span = match device.topology {
         Some(Topology::Torus(_)) => mesh.slice_span(groups),

@@ -1,49 +1,49 @@
-//! What is known of a chip, as plain numbers. Data comes from the caller; nothing is read here.
+//! The figures of a chip, as plain numbers given by the caller; nothing is read here.
 
 use crate::ir::{ElementKind, ElementType};
 
-/// A chip. Figures are per chip; a JAX device has its share. None: not known.
+/// A chip. Figures are per chip; a JAX device gets its share. None: unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Device {
-    /// The name that messages use.
+    /// The name used in messages.
     pub name: String,
-    /// Whether it is a TPU, whose compiler works in windows and tiles.
+    /// Whether the chip is a TPU, whose compiler works in windows and tiles.
     pub is_tpu: bool,
     /// Peaks in operations per second by name: `bf16`, `f8`, `s8`, `tf32`, `f32` and so on.
     pub peaks: Vec<(String, f64)>,
     /// Usable bytes of HBM.
     pub hbm_usable_bytes: Option<f64>,
-    /// Bytes per second.
+    /// HBM bytes per second.
     pub hbm_bandwidth: Option<f64>,
-    /// Bytes per second that the compiler reckons with.
+    /// HBM bytes per second that the compiler assumes.
     pub hbm_achieved_bandwidth: Option<f64>,
-    /// Seconds until data from HBM arrives.
+    /// Seconds of latency of an HBM access.
     pub hbm_latency: Option<f64>,
     /// Bytes per second of VMEM or of the last-level cache.
     pub fast_memory_bandwidth: Option<f64>,
-    /// Hertz.
+    /// Clock in hertz.
     pub clock: Option<f64>,
-    /// TensorCores, multiprocessors.
+    /// TensorCores or multiprocessors.
     pub cores: Option<f64>,
-    /// JAX devices of one chip.
+    /// JAX devices per chip.
     pub jax_devices: Option<f64>,
     /// Rows and columns of a systolic array.
     pub matrix_unit_size: Option<f64>,
-    /// Rows below which loading the weights of a systolic array takes longer than the product.
+    /// Rows below which loading weights into a systolic array takes longer than the matmul.
     pub matrix_unit_minimum_rows: Option<f64>,
-    /// Cycles until a matrix product starts to give results.
+    /// Cycles until a matmul delivers its first results.
     pub matrix_unit_latency: Option<f64>,
-    /// Cycles between the products of two windows.
+    /// Cycles between the matmuls of two windows.
     pub matrix_unit_restart: Option<f64>,
     /// Vector operations per cycle and core, in vectors of 1024 elements.
     pub vector_operations: Option<f64>,
     /// Seconds to launch one kernel.
     pub launch: Option<f64>,
-    /// How chips are connected.
+    /// The interconnect topology.
     pub topology: Option<Topology>,
     /// An axis of a torus wraps around if its size is a multiple of this.
     pub wraparound_multiple: Option<f64>,
-    /// Links of a chip.
+    /// Links per chip.
     pub link_count: Option<f64>,
     /// Bytes per second of one link in one direction.
     pub link_bandwidth: Option<f64>,
@@ -57,27 +57,27 @@ pub struct Device {
     pub network_launch: Option<f64>,
     /// Seconds of a round trip between hosts.
     pub network_round_trip: Option<f64>,
-    /// Seconds to prepare one chunk of 4 MiB.
+    /// Seconds to prepare one 4 MiB chunk.
     pub network_chunk_preparation: Option<f64>,
-    /// Bytes per second that collectives reach between hosts.
+    /// Bytes per second that collectives achieve between hosts.
     pub network_achieved_bandwidth: Option<f64>,
-    /// Chips of one host.
+    /// Chips per host.
     pub chips_per_host: Option<f64>,
 }
 
-/// How chips are connected.
+/// The interconnect topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Each chip has neighbours in that many dimensions.
+    /// Each chip has neighbours in this many dimensions.
     Torus(u8),
     /// Every chip reaches every other through a switch at full bandwidth.
     Switch,
-    /// Every chip has a link to every other.
+    /// Every chip has a direct link to every other.
     FullyConnected,
 }
 
 impl Topology {
-    /// From the word in device tables.
+    /// The topology for its name in device tables.
     pub fn from_word(word: &str) -> Option<Self> {
         match word {
             "torus-2d" => Some(Topology::Torus(2)),
@@ -91,7 +91,7 @@ impl Topology {
 
 macro_rules! figures {
     ($($name:ident),* $(,)?) => {
-        /// Sets the figure called `name`; false if there is no such number.
+        /// Sets the figure `name`; returns false if the name is unknown.
         pub fn set(&mut self, name: &str, value: f64) -> bool {
             match name {
                 $(stringify!($name) => self.$name = Some(value),)*
@@ -131,26 +131,25 @@ impl Device {
         chips_per_host,
     );
 
-    /// Of a figure that the chip's JAX devices share, what one of them has.
+    /// One JAX device's share of a per-chip figure.
     pub fn share(&self, figure: Option<f64>) -> Option<f64> {
         Some(figure? / self.jax_devices?)
     }
 
-    /// Peak of one JAX device in operations per second under one of the names, the first that is
-    /// known.
+    /// Peak of one JAX device in operations per second, under the first of `names` that is known.
     pub fn peak(&self, names: &[&str]) -> Option<f64> {
         let find = |name: &str| self.peaks.iter().find(|peak| peak.0 == name).map(|peak| peak.1);
         self.share(names.iter().find_map(|name| find(name)))
     }
 
-    /// The names under which the peak of matrix products of `element_type` stands, best first.
+    /// The names of the matmul peak for `element_type`, best first.
     pub fn peak_names(&self, element_type: ElementType) -> &'static [&'static str] {
         let is_float = element_type.kind() == ElementKind::Float;
         match (element_type, element_type.bits()) {
             (ElementType::Bf16, _) => &["bf16"],
             (ElementType::F16, _) if self.is_tpu => &["bf16"],
             (ElementType::F16, _) => &["f16", "bf16"],
-            // A TPU multiplies 32-bit floats in passes of 16-bit ones, a GPU as TF32.
+            // A TPU multiplies 32-bit floats in passes of 16-bit floats, a GPU as TF32.
             (_, 32) if is_float && self.is_tpu => &["bf16"],
             (_, 32) if is_float => &["tf32", "f32"],
             (_, 64) if is_float => &["f64"],

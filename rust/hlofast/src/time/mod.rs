@@ -1,9 +1,9 @@
-//! How long instructions take on a device, and how long the program takes with them.
+//! Seconds of instructions on a device, and the step time of the program.
 //!
-//! Start at [`time`]. `work.rs` says what a row computes, `windows.rs` what the TPU compiler wrote
-//! about it; `tpu.rs` and `roofline.rs` turn that into seconds; `collective.rs` times one
-//! collective, `communication.rs` those of a module; `simulate.rs` plays the schedule, and keeps what
-//! time is spent on (`recording.rs`) where that is asked for.
+//! Start at [`time`]. `work.rs` gives the work of a row, `windows.rs` the TPU compiler's notes
+//! about it; `tpu.rs` and `roofline.rs` turn both into seconds; `collective.rs` times one
+//! collective, `communication.rs` all collectives of a module; `simulate.rs` plays the schedule
+//! and, on request, records what time is spent on (`recording.rs`).
 
 pub mod collective;
 mod communication;
@@ -27,45 +27,45 @@ use crate::comms::{Collectives, Mesh};
 use crate::cost::Cost;
 use crate::ir::Module;
 
-/// Whose seconds of instructions count.
+/// The source of the seconds of instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Estimates {
     /// This crate's model of the device.
     #[default]
     Model,
-    /// Computing at the peak and moving HBM bytes at full bandwidth, whichever is longer.
+    /// The longer of computing at the peak and moving HBM bytes at full bandwidth.
     Roofline,
-    /// What the compiler expects, where it says so; else the model.
+    /// The compiler's estimate if it has one, else the model.
     Compiler,
 }
 
-/// What to time, and how.
+/// Options of the timing.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The chip.
     pub device: Device,
-    /// Names the axes, and says where hosts and slices end.
+    /// The mesh, which names the axes and divides devices into hosts and slices.
     pub mesh: Option<Mesh>,
-    /// Whose seconds of instructions count.
+    /// The source of the seconds of instructions.
     pub estimates: Estimates,
-    /// Whose seconds of collectives count.
+    /// The formulas for collectives.
     pub model: Model,
-    /// Seconds of single collectives that are known better, by their number; ascending.
+    /// Measured seconds of single collectives, ascending by index.
     pub measured: Vec<(u32, f64)>,
 }
 
 /// The time of a module.
 #[derive(Clone, Debug, Default)]
 pub struct Time {
-    /// Every row by itself.
+    /// Seconds of each row on its own.
     pub rows: Rows,
-    /// Every collective by itself, in the order of [`Collectives::collectives`].
+    /// Seconds of each collective on its own, in the order of [`Collectives::collectives`].
     pub communications: Vec<Communication>,
-    /// All of it, scheduled.
+    /// The simulated schedule.
     pub simulation: Simulation,
 }
 
-/// Times `module`, whose cost and collectives are given.
+/// Times `module`, given its cost and collectives.
 pub fn time(module: &Module, cost: &Cost, found: &Collectives, options: &Options) -> Time {
     let mut rows = rows(module, cost, &options.device);
     choose(&mut rows, options.estimates);
@@ -88,7 +88,7 @@ pub fn time(module: &Module, cost: &Cost, found: &Collectives, options: &Options
     Time { rows, communications, simulation }
 }
 
-/// Puts the seconds that count into `seconds`.
+/// Copies the chosen estimate into `seconds`.
 fn choose(rows: &mut Rows, estimates: Estimates) {
     match estimates {
         Estimates::Model => {}

@@ -1,53 +1,53 @@
-//! What a schedule spends its time on, stretch by stretch, for pictures of it.
+//! A record of what the schedule spends its time on, for timelines.
 
 use crate::ir::Row;
 use std::ops::Range;
 
-/// What a stretch of time is spent on.
+/// The resource that a stretch of time occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// A row bound by computing.
+    /// A row bound by compute.
     Compute,
-    /// A row bound by moving data, or waiting for a copy.
+    /// A row bound by memory, or waiting for a copy.
     Memory,
-    /// A row bound by its launch, or by what is not known.
+    /// A row bound by its launch, or of unknown bound.
     Other,
-    /// Waiting for a collective; the number is that of the axes in `Simulation::axes`.
+    /// Waiting for a collective; the number is an index into `Simulation::axes`.
     Exposed(u16),
-    /// A collective on the links of these axes.
+    /// A collective on the links of these axes (index into `Simulation::axes`).
     Links(u16),
-    /// A copy between memories beside everything else.
+    /// An asynchronous copy between memories.
     Copies,
-    /// A loop, a conditional or a call, with all it contains.
+    /// A loop, a conditional or a call, with everything inside.
     Called,
 }
 
-/// One stretch of time, relative to the begin of its computation.
+/// One stretch of time, relative to the start of its computation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
-    /// The row that spends it.
+    /// The row that takes the time.
     pub row: Row,
-    /// Of collectives, their number.
+    /// Index of the collective, if it is one.
     pub collective: Option<u32>,
-    /// On what.
+    /// The resource in use.
     pub resource: Resource,
-    /// Seconds until it begins.
+    /// Start in seconds.
     pub begin: f64,
-    /// Seconds until it ends.
+    /// End in seconds.
     pub end: f64,
 }
 
-/// Every stretch of one run of every computation, each computation's own in the order in which
-/// their rows run.
+/// The stretches of one run of every computation, grouped by computation, in the order in which
+/// rows run.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     pub(super) stretches: Vec<Stretch>,
-    /// By computation.
+    /// Range of `stretches` by computation.
     pub(super) ranges: Vec<Range<u32>>,
 }
 
 impl Recording {
-    /// The stretches of the computation with this number.
+    /// The stretches of the computation with this index.
     pub fn of(&self, computation: u32) -> &[Stretch] {
         let range = self.ranges.get(computation as usize).cloned().unwrap_or_default();
         self.stretches.get(range.start as usize..range.end as usize).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Seconds of every executed row: a roofline for all devices, on TPU beside the model of its
-//! compiler and the compiler's own estimate.
+//! Seconds of every executed row: a roofline for all devices; on TPU also a model of its compiler
+//! and the compiler's own estimate.
 
 use super::device::Device;
 use super::tpu::{self, Load};
@@ -13,18 +13,18 @@ use crate::ir::{Module, Opcode, Row};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Bound {
-    /// It takes no time of its own.
+    /// The row takes no time of its own.
     #[default]
     None,
     /// Matrix or vector units.
     Compute,
-    /// Moving data, waiting for it included.
+    /// Moving data, including waiting for it.
     Memory,
     /// Links between devices.
     Communication,
-    /// Launching it.
+    /// The launch.
     Launch,
-    /// A figure that is needed is not known.
+    /// A required figure is unknown.
     Unknown,
 }
 
@@ -39,7 +39,7 @@ impl Bound {
         Bound::Unknown,
     ];
 
-    /// The word tables and JSON use.
+    /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Bound::None => "none",
@@ -52,28 +52,28 @@ impl Bound {
     }
 }
 
-/// Columns over the rows of a module, seconds of one execution.
+/// Columns over the rows of a module; seconds are per execution.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
-    /// By the model: on TPU that of `tpu.rs`, elsewhere the roofline. 0 for rows that take none.
+    /// By the model: `tpu.rs` on TPU, else the roofline. 0 for rows that take no time.
     pub seconds: Vec<f64>,
-    /// At best: the larger of computing at the peak and moving HBM bytes at full bandwidth.
+    /// Lower bound: the larger of computing at the peak and moving HBM bytes at full bandwidth.
     pub roofline_seconds: Vec<f64>,
-    /// Of the model, computing alone.
+    /// The model's time of computing alone.
     pub compute_seconds: Vec<f64>,
-    /// Of the model, moving data alone.
+    /// The model's time of moving data alone.
     pub memory_seconds: Vec<f64>,
-    /// `estimated_cycles` over the clock; NaN without one.
+    /// `estimated_cycles` divided by the clock; NaN without an estimate.
     pub compiler_seconds: Vec<f64>,
     /// What limits each row.
     pub bound: Vec<Bound>,
-    /// How the seconds are known.
+    /// Provenance of the seconds.
     pub provenance: Vec<Provenance>,
-    /// Figures of the device that were needed and are not known, each once.
+    /// Required figures that the device lacks, each once.
     pub unknown_figures: Vec<String>,
 }
 
-/// Times every row of `module` outside fusions by itself.
+/// Times every row of `module` outside fusions on its own.
 pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
     let count = module.row_count();
     let backend = if device.is_tpu { Backend::Tpu } else { cost.backend };
@@ -103,8 +103,7 @@ pub fn rows(module: &Module, cost: &Cost, device: &Device) -> Rows {
     timer.result
 }
 
-/// By computation: whether its rows run one after the other, instead of inside a fusion or once
-/// per element.
+/// By computation: whether its rows run one after the other, not inside a fusion or per element.
 fn runs_by_itself(module: &Module) -> Vec<bool> {
     let mut runs = vec![false; module.computations().len()];
     let entry = module.entry();
@@ -127,12 +126,12 @@ struct Timer<'a> {
     device: &'a Device,
     works: Works<'a>,
     shapes: Vec<ShapeCost>,
-    /// Where the next row's entries in `cost.other_memory` may start.
+    /// Where the next row's entries in `cost.other_memory` start at the earliest.
     other: usize,
     result: Rows,
 }
 
-/// Rows that only name, group or contain what others do, or whose work runs beside others.
+/// Whether rows with `opcode` only name, group or contain other work, or run asynchronously.
 fn takes_no_time(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -207,8 +206,8 @@ impl Timer<'_> {
         self.note_unknown(&load, model.is_none());
     }
 
-    /// Seconds of computing and of moving HBM bytes, each at the best the device can do. Vector
-    /// work counts where the peak of 32-bit floats is known.
+    /// Seconds of computing and of moving HBM bytes, both at the device's peak. Vector work counts
+    /// if the peak of 32-bit floats is known.
     fn ideal(&self, load: &Load) -> (f64, f64) {
         let vector = match self.device.is_tpu {
             true => None,
@@ -239,7 +238,7 @@ impl Timer<'_> {
         }
     }
 
-    /// What `row` moves and computes.
+    /// The bytes and work of `row`.
     fn load(&mut self, row: Row, windows: Option<&Windows>) -> Load {
         let at = row.0 as usize;
         let of = |column: &[i64]| column.get(at).copied().unwrap_or(0) as f64;
@@ -265,9 +264,9 @@ impl Timer<'_> {
         }
     }
 
-    /// Elements, padding included, and bits of the array that `row` is about: of a product the
-    /// first that its windows fit, of others the largest, among equals that with the fewest bits.
-    /// Then whether it fills vector registers, and whether its layout is theirs.
+    /// Elements (with padding) and element bits of the main result array of `row`: for a matmul the
+    /// array closest in size to its windows, otherwise the largest, among equals the one with the
+    /// fewest bits. Then whether the array fills vector registers, and whether it has their layout.
     fn result(&self, row: Row, windows: Option<&Windows>) -> (f64, f64, bool, bool) {
         let shapes = self.module.shapes();
         let mut best = (0.0, 32.0, true, true);

@@ -1,6 +1,6 @@
-//! The schedule, step by step: one compute unit, links by axis, transfers to and from other
-//! memories. What is asynchronous runs from its start to its end beside what is scheduled
-//! between; what is left of it at its end is waited for and counts as exposed.
+//! Simulates the schedule: one compute unit, links by axis, transfers to and from other memories.
+//! An asynchronous operation overlaps the rows between its start and its done; the time left at the
+//! done is waited for and counts as exposed.
 
 use super::communication::Communication;
 use super::device::Device;
@@ -11,24 +11,24 @@ use crate::cost::Cost;
 use crate::ir::{Call, CallRole, ComputationId, Module, Opcode, Row};
 use std::collections::HashMap;
 
-/// Seconds by what they go to; they add up to `seconds`.
+/// Seconds by resource; the parts add up to `seconds`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Split {
-    /// All of it.
+    /// Total seconds.
     pub seconds: f64,
-    /// Rows bound by computing.
+    /// Rows bound by compute.
     pub compute: f64,
-    /// Rows bound by moving data, and waiting for copies.
+    /// Rows bound by memory, and waiting for copies.
     pub memory: f64,
-    /// Launches, and rows whose bound is not known.
+    /// Launches, and rows whose bound is unknown.
     pub other: f64,
-    /// Waiting for collectives, by axes (the number of a text in [`Simulation::axes`]).
+    /// Waiting for collectives, by axes (index into [`Simulation::axes`]).
     pub exposed: Vec<f64>,
 }
 
 impl Split {
     fn add(&mut self, other: &Split, times: f64) {
-        // What never runs takes no time, however long one run is.
+        // Avoids 0 times infinity.
         if times == 0.0 {
             return;
         }
@@ -58,30 +58,31 @@ impl Split {
 /// The schedule of a module in time.
 #[derive(Clone, Debug, Default)]
 pub struct Simulation {
-    /// One run of the module.
+    /// One run of the module, by resource.
     pub step: Split,
-    /// The axes that communication goes along, each once.
+    /// The distinct axes of communication.
     pub axes: Vec<String>,
-    /// By computation: one run of it with all it calls.
+    /// By computation: one run with everything it calls.
     pub computations: Vec<Split>,
-    /// By computation: how often it runs outside fusions; loops of unknown trip count once, of
-    /// conditionals the longest branch. The largest number there is beyond 64 bits.
+    /// By computation: how often it runs outside fusions. Loops of unknown trip count run once,
+    /// conditionals take the longest branch; saturates at 64 bits.
     pub executions: Vec<u64>,
-    /// By row: when it begins within its computation. Asynchronous ones: when the transfer may.
+    /// By row: when it starts within its computation; for an asynchronous start, when the transfer
+    /// may start.
     pub start: Vec<f64>,
-    /// By row: when the next one may begin; of an asynchronous start, when the transfer ends.
+    /// By row: when the next row may start; for an asynchronous start, when the transfer ends.
     pub end: Vec<f64>,
-    /// By row: seconds waited for a collective.
+    /// By row: seconds of waiting for a collective.
     pub exposed: Vec<f64>,
-    /// By collective, in the order given: seconds in all and those waited for, of one execution.
+    /// By collective, in the given order: seconds of one execution, and the exposed part.
     pub collectives: Vec<(f64, f64)>,
-    /// Loops of unknown trip count, counted once.
+    /// Loops of unknown trip count, counted as one iteration.
     pub open_loops: Vec<Row>,
-    /// Branches that were taken: the longest of each conditional.
+    /// The branches taken: the longest of each conditional.
     pub branches: Vec<(Row, ComputationId)>,
 }
 
-/// Plays the schedule of `module`. `communications` are those of `found`, in its order.
+/// Plays the schedule of `module`. `communications` are the times of `found`, in the same order.
 pub fn simulate(
     module: &Module,
     cost: &Cost,
@@ -93,7 +94,7 @@ pub fn simulate(
     play(module, cost, device, rows, found, communications, None).result
 }
 
-/// Plays the schedule of `module` as [`simulate`] does, and keeps what its time is spent on.
+/// Plays the schedule of `module` as [`simulate`] does, and records what its time is spent on.
 pub fn record(
     module: &Module,
     cost: &Cost,
@@ -150,19 +151,19 @@ fn play<'a>(
     player
 }
 
-/// Texts of axes that are told apart; the rest share links.
+/// Limit on distinct axes; the rest share links.
 const MOST_AXES: usize = 64;
 const OTHER_AXES: &str = "other axes";
 
-/// What a row does to links and copies.
+/// A row's effect on the links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Transfer {
     None,
-    /// Collective with this number, there and then.
+    /// Runs this collective synchronously.
     Now(u32),
-    /// Starts collective with this number.
+    /// Starts this collective.
     Start(u32),
-    /// Waits for it.
+    /// Waits for this collective.
     Done(u32),
 }
 
@@ -172,16 +173,16 @@ struct Player<'a> {
     rows: &'a Rows,
     copy_rate: Option<f64>,
     transfers: Vec<Transfer>,
-    /// Collectives of rows that have one in `transfers` already.
+    /// Further collectives of rows that already have one in `transfers`.
     further: HashMap<Row, Vec<u32>>,
     result: Simulation,
-    /// By collective: number of its axes.
+    /// By collective: index of its axes.
     axis_of: Vec<usize>,
     seconds: Vec<f64>,
-    /// By row of a start that is no collective's: when its copy ends.
+    /// By start row of an asynchronous copy: when the copy ends.
     last_of_channel: HashMap<u32, f64>,
     found: &'a Collectives,
-    /// Where it is wanted: what time is spent on.
+    /// What time is spent on, if requested.
     recording: Option<Recording>,
 }
 
@@ -207,7 +208,7 @@ impl Player<'_> {
             let outer = collective.outer;
             let Some(place) = self.transfers.get_mut(outer.0 as usize) else { continue };
             if *place != Transfer::None {
-                // A fusion may hold several; the others run when it does.
+                // A fusion may contain several collectives; the others run together with it.
                 self.further.entry(outer).or_default().push(number);
                 continue;
             }
@@ -222,7 +223,7 @@ impl Player<'_> {
         }
     }
 
-    /// Keeps a stretch of time; those of no length only of what contains others.
+    /// Records a stretch of time; drops empty stretches, except of loops, conditionals and calls.
     fn keep(&mut self, row: Row, resource: Resource, begin: f64, end: f64) {
         self.keep_of(row, None, resource, begin, end);
     }
@@ -265,7 +266,7 @@ impl Player<'_> {
                 *place = end.max(play.clock);
             }
         }
-        // What nothing here waits for is over before whoever called goes on.
+        // Transfers without a done in this computation end before the caller continues.
         let mut rest: Vec<(u32, f64)> = play.flying.drain().collect();
         rest.sort_unstable_by_key(|entry| entry.0);
         for (number, end) in rest {
@@ -281,7 +282,7 @@ impl Player<'_> {
         }
     }
 
-    /// Plays one row; gives when what it starts ends.
+    /// Plays one row; returns when the transfer it starts ends, or when the row ends.
     fn row(&mut self, row: Row, play: &mut Play<'_>) -> f64 {
         let at = row.0 as usize;
         let opcode = self.module.opcode(row);
@@ -305,7 +306,8 @@ impl Player<'_> {
             }
             Transfer::Done(number) => {
                 let end = play.flying.remove(&number).unwrap_or_else(|| {
-                    // Started elsewhere, as in the iteration before: all of it is still to come.
+                    // Started elsewhere, for example in the previous iteration: counts its full
+                    // duration.
                     play.clock + self.seconds.get(number as usize).copied().unwrap_or(0.0)
                 });
                 self.wait_for(Some(row), number, end, play);
@@ -367,7 +369,7 @@ impl Player<'_> {
         }
     }
 
-    /// Collective `number`, there and then.
+    /// Runs collective `number` synchronously.
     fn exchange(&mut self, row: Row, number: u32, play: &mut Play<'_>) {
         let axis = self.axis_of.get(number as usize).copied().unwrap_or(0);
         let duration = self.seconds.get(number as usize).copied().unwrap_or(0.0);
@@ -399,7 +401,7 @@ impl Player<'_> {
                         let is_condition = call.role == CallRole::Condition;
                         trips.saturating_add(u64::from(is_condition))
                     }
-                    // Two branches may be one computation, which runs once.
+                    // Two branches may share a computation, which still runs once.
                     Opcode::Conditional if longest.get(&call.row) == Some(&call.computation) => {
                         longest.remove(&call.row);
                         1
@@ -439,7 +441,7 @@ impl Player<'_> {
         }
     }
 
-    /// Seconds to move what an asynchronous copy or slice moves, at the bandwidth of HBM.
+    /// Seconds of an asynchronous copy or slice at HBM bandwidth.
     fn copied(&self, row: Row) -> f64 {
         let Some(rate) = self.copy_rate else { return 0.0 };
         let done = self.module.users().get(row.0).first().copied();
@@ -497,14 +499,14 @@ impl Player<'_> {
     }
 }
 
-/// The state of one computation under way.
+/// The state of the computation being played.
 struct Play<'a> {
     clock: f64,
-    /// By axes: when the links are free.
+    /// By axes: when their links are free.
     links: Vec<f64>,
-    /// When the collectives under way end.
+    /// By collective in flight: when it ends.
     flying: HashMap<u32, f64>,
-    /// When the engine for copies is free.
+    /// When the copy engine is free.
     copies: f64,
     split: Split,
     /// Calls of the computation, ascending by row.

@@ -1,41 +1,41 @@
-//! How long a TPU takes for one instruction, as its compiler reckons.
+//! Seconds of one instruction on a TPU, as its compiler estimates them.
 //!
 //! The compiler cuts an instruction into windows that fit VMEM. Each window waits for its data
-//! (`hbm_latency`), moves bytes at the rate the compiler reckons with, and computes. The shape of
-//! the formulas and the constants were found by compiling single operations of many sizes ahead
-//! of time for v4, v5e, v5p, v6e and 7x (libtpu 0.0.42.1) and reading `estimated_cycles`:
+//! (`hbm_latency`), moves bytes at the rate the compiler assumes, and computes. The formulas and
+//! constants were found by compiling single operations of many sizes ahead of time for v4, v5e,
+//! v5p, v6e and 7x (libtpu 0.0.42.1) and reading `estimated_cycles`:
 //!
-//! * elementwise and the like: every window pays latency and its bytes, read and written;
-//!   computing overlaps with that of the next window;
-//! * results of less than 32 bits cost the bytes of a 32-bit result on top, reductions those of
-//!   what they reduce;
-//! * matrix products: reading the next window overlaps with the product at hand; what is paid per
-//!   window is the larger of product and writing; a dimension that is summed over several windows
-//!   is added up in vector registers.
+//! * elementwise and similar: every window pays latency and its bytes, read and written; computing
+//!   overlaps with the transfers of the next window;
+//! * element types narrower than 32 bits add the bytes of a 32-bit result, reductions add those of
+//!   the array they reduce;
+//! * matmuls: reading the next window overlaps with the current matmul; each window pays the larger
+//!   of matmul and writing; a contracted dimension split over several windows is accumulated in
+//!   vector registers.
 
 use super::device::Device;
 use super::windows::Windows;
 use super::work::Work;
 
-/// What one instruction moves and computes.
+/// The bytes and work of one instruction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     pub hbm_read: f64,
     pub hbm_written: f64,
     pub fast_read: f64,
-    /// Elements of the result as padded, and bits of one.
+    /// Elements of the padded result, and bits per element.
     pub result_elements: f64,
     pub result_bits: f64,
-    /// Whether the result lies in whole vector registers of 32-bit values.
+    /// Whether the result fills whole vector registers of 32-bit values.
     pub is_native: bool,
-    /// Whether its layout is that of vector registers, filled or not.
+    /// Whether it has the layout of vector registers, filled or not.
     pub is_tiled: bool,
     pub is_copy: bool,
     pub is_fusion: bool,
     pub work: Work,
 }
 
-/// Seconds by what they are spent on.
+/// Seconds by resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub seconds: f64,
@@ -47,11 +47,11 @@ pub(super) struct Spent {
 const VECTOR: f64 = 1024.0;
 /// Cycles that every instruction takes.
 const START_CYCLES: f64 = 16.0;
-/// What scalar operands take, which come with the instruction.
+/// Bytes counted for scalar operands, which arrive with the instruction.
 const SCALAR_BYTES: f64 = 4096.0;
 /// Cycles of one window of a copy within VMEM.
 const COPY_CYCLES: f64 = 100.0;
-/// Bytes of all windows together where the compiler does not say: a usual choice of its own.
+/// Bytes of all windows together if the compiler does not say: its usual choice.
 const WINDOW_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 
 /// The time of `load`; None if the device lacks a figure.
@@ -64,7 +64,7 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     let vectors = VECTOR * device.vector_operations? * cores;
     let bytes = load.hbm_read + load.hbm_written + load.fast_read;
     let all = windows.map_or_else(|| (bytes / WINDOW_BYTES).ceil(), |w| w.iterations).max(1.0);
-    // Windows of a reduction are those of what it reduces.
+    // Windows of a reduction refer to the array it reduces.
     let seen = windows.map_or(0.0, |windows| windows.output * all);
     let is_reduced = seen > 1.5 * load.result_elements && load.work.matrix_cycles <= 0.0;
     let written = match seen > 0.0 && !is_reduced {
@@ -80,11 +80,11 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
         false => load.work.vector_operations,
     };
     let vector = operations / vectors;
-    // Where VMEM is no faster than HBM, values pass between it and the units by the same way.
+    // If VMEM is not faster than HBM, both share one path to the compute units.
     let is_in_place = fast_rate > rate;
     if load.work.matrix_cycles <= 0.0 {
         let transferred = load.hbm_read + load.hbm_written + unpacked;
-        // What only broadcasts, or makes its result from nothing, has nothing to wait for.
+        // An instruction that only broadcasts or generates its result has no data to wait for.
         let read = load.hbm_read + load.fast_read;
         let reads = is_reduced || read >= 0.5 * written * load.result_bits / 8.0;
         let waits = reads || !load.is_native || load.hbm_written > 0.0;
@@ -102,7 +102,7 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
             memory: (waiting + memory) / clock,
         });
     }
-    // Windows of the result; the others add to one of them.
+    // Windows of the result; further windows accumulate into them.
     let results = match windows {
         Some(w) if w.output > 0.0 => (load.result_elements / w.output).ceil().clamp(1.0, all),
         _ => all,
@@ -110,7 +110,7 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     let results = (results / cores).ceil().min(iterations);
     let window_elements = windows.map_or(written / all, |w| w.output);
     let add_up = 2.0 * window_elements / vectors * cores;
-    // Vector units prepare operands while the arrays work.
+    // Vector units prepare operands while the systolic arrays work.
     let product = (load.work.matrix_cycles / cores).max(load.work.prologue_operations / vectors);
     let product = product / iterations;
     let read = load.hbm_read / rate / iterations;
@@ -121,7 +121,7 @@ pub(super) fn spent(device: &Device, load: &Load, windows: Option<&Windows>) -> 
     let writes = write > 0.0 || !(is_in_place || load.is_tiled);
     let read_wait = if reads { latency + read } else { 0.0 };
     let write_wait = if writes { latency + write } else { 0.0 };
-    // Waiting for data hides some of what it takes to fill the arrays.
+    // Waiting for data hides part of the time to fill the arrays.
     let start = match reads {
         true => START_CYCLES + device.matrix_unit_latency.unwrap_or(restart),
         false => restart,

@@ -1,5 +1,4 @@
-//! What the TPU compiler wrote about one instruction: how it cuts the work into windows, and how
-//! many cycles it expects.
+//! The TPU compiler's notes on one instruction: its division into windows and the expected cycles.
 
 use crate::ir::backend_config::json_integer;
 use crate::ir::{Module, Row};
@@ -22,16 +21,16 @@ pub struct Windows {
 
 /// Elements of a tile, the unit of windows.
 const TILE: f64 = 1024.0;
-/// The compiler writes -1, in 64 bits without sign, where it has no estimate.
+/// Without an estimate, the compiler writes -1 as an unsigned 64-bit number.
 const NO_ESTIMATE: f64 = 9.2e18;
 
-/// What `backend_config` of `row` says; None if it says nothing of windows.
+/// The windows in the `backend_config` of `row`, if any.
 pub fn windows(module: &Module, row: Row) -> Option<Windows> {
     let content = module.backend_config(row)?;
     let key = b"\"window_config\":";
     let at = memchr::memmem::find(&content, key)? + key.len();
     let rest = content.get(at..)?;
-    // It holds lists and plain values, no further dictionaries.
+    // It contains only lists and plain values, no nested dictionaries.
     let end = memchr::memchr(b'}', rest)? + 1;
     let config: Value = serde_json::from_slice(rest.get(..end)?).ok()?;
     let bounds = |name: &str| {

@@ -1,4 +1,4 @@
-//! What one computation computes, split by the unit that does it.
+//! The work of rows and computations, split by hardware unit.
 
 use super::device::Device;
 use crate::cost::Cost;
@@ -6,23 +6,23 @@ use crate::cost::matmul::{Contraction, contraction};
 use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row};
 
-/// Work of one execution, what it calls inside fusions included.
+/// Work of one execution, including fused computations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
-    /// FLOPs of matrix products.
+    /// FLOPs of matmuls.
     pub matrix_flops: f64,
-    /// Seconds of matrix products at the peak of their element types.
+    /// Seconds of matmuls at the peak of their element types.
     pub matrix_seconds: f64,
-    /// Cycles of the systolic arrays, with dimensions padded to their size; 0 without any.
+    /// Cycles of the systolic arrays, with dimensions padded to their size; 0 without arrays.
     pub matrix_cycles: f64,
     /// Operations and transcendentals of everything else.
     pub vector_operations: f64,
-    /// Vector operations that have to be done before the first product of a fusion, in those of the
-    /// hardware: what has to reduce its argument first counts as often as it takes.
+    /// Hardware vector operations before the first matmul of a fusion; transcendentals count as
+    /// many operations as they take.
     pub prologue_operations: f64,
-    /// Some product's peak is not known.
+    /// Whether the peak for some matmul is unknown.
     pub lacks_peak: bool,
-    /// Some FLOPs are not known.
+    /// Whether some FLOPs are unknown.
     pub is_unknown: bool,
 }
 
@@ -30,7 +30,7 @@ impl Work {
     fn add(&mut self, other: &Work) {
         self.matrix_seconds += other.matrix_seconds;
         self.matrix_cycles += other.matrix_cycles;
-        // In the order of the text: what stands behind a product does not delay it.
+        // In text order: work after a matmul does not delay it.
         if self.matrix_flops <= 0.0 {
             self.prologue_operations += other.prologue_operations;
         }
@@ -41,25 +41,25 @@ impl Work {
     }
 }
 
-/// Vector operations of one transcendental in front of a product, and of one that has to reduce
-/// its argument first; found like the constants in `tpu.rs`.
+/// Vector operations of one transcendental before a matmul, and of one that needs argument
+/// reduction (sine, cosine); found like the constants in `tpu.rs`.
 const TRANSCENDENTAL: f64 = 4.0;
 const PERIODIC: f64 = 144.0;
 /// Rows and columns of a vector register.
 const SUBLANES: f64 = 8.0;
 const LANES: f64 = 128.0;
 
-/// Reads the work of rows and computations.
+/// Computes the work of rows and computations.
 pub struct Works<'a> {
     module: &'a Module,
     cost: &'a Cost,
     device: &'a Device,
-    /// By computation: what its rows and what they fuse do.
+    /// By computation: work of its rows, including fused computations.
     computations: Vec<Work>,
 }
 
 impl<'a> Works<'a> {
-    /// Adds up `module`, callees first.
+    /// Sums the work of every computation in `module`, callees first.
     pub fn new(module: &'a Module, cost: &'a Cost, device: &'a Device) -> Self {
         let computations = vec![Work::default(); module.computations().len()];
         let mut works = Self { module, cost, device, computations };
@@ -73,7 +73,7 @@ impl<'a> Works<'a> {
         works
     }
 
-    /// The work of `row`; of a fusion that of what it fuses.
+    /// The work of `row`; for a fusion, of the fused computation.
     pub fn row(&self, row: Row) -> Work {
         let at = row.0 as usize;
         let opcode = self.module.opcode(row);
@@ -121,7 +121,7 @@ impl<'a> Works<'a> {
         }
     }
 
-    /// The names of the peak that limits a product, and how many passes it takes at that peak.
+    /// The names of the peak that limits a matmul, and the number of passes at that peak.
     fn peak_of(&self, row: Row, product: &Contraction) -> (&'static [&'static str], f64) {
         let wider = |a: ElementType, b: ElementType| if a.bits() >= b.bits() { a } else { b };
         let operand = wider(product.lhs_type, product.rhs_type);
@@ -129,8 +129,8 @@ impl<'a> Works<'a> {
         if operand != ElementType::F32 {
             return (names, 1.0);
         }
-        // XLA multiplies 32-bit floats on TPU once in 16 bits by default, in 3 passes of parts at
-        // high and in 6 at highest precision; on GPU the latter two leave TF32.
+        // On TPU, XLA multiplies 32-bit floats in one 16-bit pass by default, in 3 passes at high
+        // and in 6 at highest precision. On GPU, high and highest precision do not use TF32.
         match (self.precision(row), self.device.is_tpu) {
             (Precision::Default, _) => (names, 1.0),
             (Precision::High, true) => (names, 3.0),
@@ -158,8 +158,8 @@ impl<'a> Works<'a> {
     }
 
     /// Cycles of all systolic arrays of one core. One array holds a square of one operand (the
-    /// weights, as long as rows of the other stream through it), so both summed and output
-    /// dimensions fill whole squares, and few rows do not pay for loading the weights.
+    /// weights) while rows of the other stream through it. So contracted and output dimensions are
+    /// padded to whole squares, and with few rows loading the weights dominates.
     fn matrix_cycles(
         &self,
         product: &Contraction,
@@ -173,7 +173,7 @@ impl<'a> Works<'a> {
         let rows_per_cycle = peak / (2.0 * size * size * clock * cores);
         let minimum = device.matrix_unit_minimum_rows.unwrap_or(0.0);
         let squares = |length: u64| (length as f64 / size).ceil();
-        // Loading less than a register's width of weights takes less.
+        // Loading weights narrower than a register takes proportionally less.
         let part = |length: u64| (length as f64 / LANES).min(1.0);
         let cycles = |rows: u64, columns: u64| {
             let held = squares(product.k) * squares(columns);
@@ -181,11 +181,11 @@ impl<'a> Works<'a> {
             let rows = (rows as f64 / SUBLANES).ceil() * SUBLANES;
             held * rows.max(least) / rows_per_cycle
         };
-        // Either operand may be the one that is held.
+        // Either operand may be the one held in the array.
         let best = cycles(product.m, product.n).min(cycles(product.n, product.m));
         let whole = 2.0 * product.batch as f64 * product.m as f64;
         let whole = whole * product.n as f64 * product.k as f64;
-        // Taps that convolutions skip are skipped here, too.
+        // Taps that a convolution skips take no cycles.
         let share = if whole > 0.0 { (flops / whole).min(1.0) } else { 0.0 };
         Some(best * product.batch as f64 * passes * share)
     }

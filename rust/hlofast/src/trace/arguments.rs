@@ -1,4 +1,4 @@
-//! What is told of a slice: its name, its category, and what was known of its instruction.
+//! The details of a slice: name, category, and arguments from its instruction.
 
 use super::{Shown, Slice, Trace};
 use crate::Provenance;
@@ -12,34 +12,34 @@ use std::borrow::Cow;
 /// An argument of a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
-    /// Text as it stands in the module, whatever its bytes.
+    /// Text from the module; not necessarily valid UTF-8.
     Text(Cow<'a, [u8]>),
-    /// A count.
+    /// An integer.
     Integer(i64),
     /// A finite number of seconds.
     Real(f64),
 }
 
-/// A trace and what its slices are about.
+/// A trace with the analyses that its slices refer to.
 pub struct Described<'a> {
-    /// What was played.
+    /// The module played.
     pub module: &'a Module,
-    /// What its instructions cost.
+    /// Cost of its instructions.
     pub cost: &'a Cost,
     /// Its collectives.
     pub found: &'a Collectives,
-    /// How long each takes.
+    /// Time of each collective.
     pub communications: &'a [Communication],
     /// The slices.
     pub trace: &'a Trace,
-    /// What is told of the module: names and texts.
+    /// Arguments of the module's slice: names and texts.
     pub facts: &'a [(String, String)],
     origin: Origin<'a>,
-    /// By computation: it holds an instruction whose FLOPs are not known.
+    /// By computation: whether it contains an instruction of unknown FLOPs.
     is_unknown: Vec<bool>,
 }
 
-/// What stands for a figure that is not known.
+/// The value shown for an unknown figure.
 const UNKNOWN: Value<'static> = Value::Text(Cow::Borrowed(b"unknown"));
 
 fn text(text: String) -> Value<'static> {
@@ -55,7 +55,7 @@ fn real(value: f64) -> Value<'static> {
 }
 
 impl<'a> Described<'a> {
-    /// `trace` of `module`, whose cost, collectives and their times are given.
+    /// Describes `trace` of `module`, given its cost, collectives and their times.
     pub fn new(
         module: &'a Module,
         cost: &'a Cost,
@@ -77,7 +77,7 @@ impl<'a> Described<'a> {
         Self { module, cost, found, communications, trace, facts, origin, is_unknown }
     }
 
-    /// What the slice is called.
+    /// The name of the slice.
     pub fn name(&self, slice: &Slice) -> Cow<'a, str> {
         let name = String::from_utf8_lossy(self.module.instruction_name(slice.row));
         match slice.shown {
@@ -90,7 +90,7 @@ impl<'a> Described<'a> {
         }
     }
 
-    /// The kind of slice it is: an opcode, or what stands for several instructions.
+    /// The category of the slice: an opcode, `module`, `iteration` or `aggregate`.
     pub fn category(&self, slice: &Slice) -> Cow<'a, str> {
         match slice.shown {
             Shown::Module => Cow::Borrowed("module"),
@@ -100,7 +100,7 @@ impl<'a> Described<'a> {
         }
     }
 
-    /// What is told of it, as names and values.
+    /// The arguments of the slice: names and values.
     pub fn arguments(&self, slice: &Slice) -> Vec<(&'a str, Value<'a>)> {
         let mut arguments: Vec<(&'a str, Value<'a>)> = vec![("seconds", real(slice.seconds))];
         match slice.shown {
@@ -206,7 +206,7 @@ impl<'a> Described<'a> {
     }
 }
 
-/// The computation that `row` fuses.
+/// The fused computation of `row`, if it is a fusion.
 fn fused(module: &Module, row: Row) -> Option<crate::ir::ComputationId> {
     let is_fusion = module.opcode(row) == Opcode::Fusion;
     is_fusion.then(|| module.called(row, CallRole::Calls)).flatten()

@@ -1,5 +1,5 @@
 //! Traces as JSON in the Trace Event Format: a complete event (`X`) per slice, counter events (`C`)
-//! for bytes alive, metadata events (`M`) for names. Times are in microseconds.
+//! for live bytes, metadata events (`M`) for names. Times are in microseconds.
 
 use super::arguments::{Described, Value};
 use super::events::{Event, events};
@@ -41,7 +41,7 @@ pub fn write_chrome(described: &Described<'_>, out: &mut dyn Write) -> Result<()
     out.write_all(b"\n]}\n")
 }
 
-/// Nanoseconds as microseconds, exactly.
+/// Writes nanoseconds as exact microseconds.
 fn microseconds(line: &mut Vec<u8>, nanoseconds: u64) {
     let (whole, part) = (nanoseconds / 1000, nanoseconds % 1000);
     line.extend_from_slice(format!("{whole}.{part:03}").as_bytes());

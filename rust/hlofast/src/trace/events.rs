@@ -1,20 +1,20 @@
-//! Begins, ends and samples as time passes.
+//! Begin, end and sample events in time order.
 
 use super::{Slice, Trace};
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A slice begins: its number.
+    /// A slice begins; its index.
     Begin(u32),
-    /// It ends.
+    /// A slice ends; its index.
     End(u32),
-    /// Bytes alive change: the number of the sample.
+    /// Live bytes change; the index of the sample.
     Sample(u32),
 }
 
-/// Every event with its moment, in nanoseconds. Those of one moment are in an order in which the
-/// slices of each track nest.
+/// Every event with its time in nanoseconds. Events at the same time are ordered so that the slices
+/// of each track nest.
 pub fn events(trace: &Trace) -> Vec<(u64, Event)> {
     let mut events = Vec::with_capacity(2 * trace.slices.len() + trace.samples.len());
     let mut open: Vec<(u32, &Slice)> = Vec::new();

@@ -1,9 +1,9 @@
-//! The simulated schedule as a trace: slices on tracks and the bytes alive, for timeline viewers.
+//! The simulated schedule as a trace for timeline viewers: slices on tracks, and live bytes.
 //!
-//! Start at [`trace`]. `program.rs` says what calls contain and how many iterations fit in;
-//! `play.rs` plays the schedule from the entry on; `tracks.rs` turns seconds into nanoseconds on
-//! tracks; `events.rs` puts begins and ends in order, `arguments.rs` says what is told of each;
-//! `chrome.rs` and `perfetto.rs` write them.
+//! Start at [`trace`]. `program.rs` gives the contents of calls and how many iterations fit;
+//! `play.rs` plays the schedule from the entry; `tracks.rs` turns seconds into nanoseconds on
+//! tracks; `events.rs` orders begin and end events; `arguments.rs` gives the details of each slice;
+//! `chrome.rs` and `perfetto.rs` write the trace.
 
 mod arguments;
 mod chrome;
@@ -23,19 +23,19 @@ use crate::ir::{Module, Row};
 use crate::memory::Memory;
 use crate::time::{Recording, Resource, Simulation};
 
-/// What to show.
+/// Options of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Options {
-    /// How many iterations of a loop are shown one by one; None: as many as fit well.
+    /// Iterations of a loop shown individually; None: as many as fit.
     pub iterations: Option<u64>,
-    /// Slices that take fewer seconds are left out.
+    /// Slices shorter than this are left out.
     pub min_seconds: f64,
 }
 
-/// Why there is no trace.
+/// Why a trace cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TraceError {
-    /// The step takes longer than a trace can hold, or no finite time.
+    /// The step time is not finite or exceeds the range of a trace.
     TooLong(f64),
 }
 
@@ -48,52 +48,53 @@ impl std::fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// What a slice shows.
+/// What a slice represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// The whole module.
     Module,
-    /// An instruction: computing, moving, on the links, or waiting; a loop or a call with all in it.
+    /// An instruction: computing, moving, on the links, or waiting; or a loop or call with
+    /// everything inside.
     Instruction,
-    /// One iteration of a loop, by number.
+    /// One iteration of a loop, by index.
     Iteration(u64),
-    /// Iterations of a loop that are not shown one by one, or one call, as a whole.
+    /// The remaining iterations of a loop, or one call, aggregated.
     Rest(u64),
 }
 
 /// A slice of a track.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slice {
-    /// In [`Trace::tracks`].
+    /// Index into [`Trace::tracks`].
     pub track: u32,
-    /// Nanoseconds from the begin of the step, rounded.
+    /// Nanoseconds from the start of the step, rounded.
     pub begin: u64,
-    /// Likewise.
+    /// End in nanoseconds from the start of the step, rounded.
     pub end: u64,
-    /// Its length in seconds as it was modelled, not rounded.
+    /// Modelled duration in seconds, not rounded.
     pub seconds: f64,
     /// The instruction.
     pub row: Row,
-    /// Of a collective, its number.
+    /// Index of the collective, if it is one.
     pub collective: Option<u32>,
-    /// What it shows.
+    /// What the slice represents.
     pub shown: Shown,
 }
 
 /// A track.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// What people read.
+    /// The displayed name.
     pub name: String,
-    /// What its slices take up.
+    /// The resource that its slices occupy.
     pub resource: Resource,
-    /// Slices on it.
+    /// Number of slices.
     pub slices: u64,
-    /// Their seconds, as modelled; of `program`, the step.
+    /// Modelled seconds of the slices; for `program`, of the step.
     pub seconds: f64,
-    /// Slices that were too short.
+    /// Slices left out.
     pub left_out: u64,
-    /// Their seconds.
+    /// Seconds of the slices left out.
     pub left_out_seconds: f64,
 }
 
@@ -102,41 +103,41 @@ pub struct Track {
 pub struct ShownLoop {
     /// The while instruction.
     pub row: Row,
-    /// None: not known, counted once.
+    /// Trip count; None: unknown, counted once.
     pub trip_count: Option<u64>,
-    /// Iterations shown one by one; the rest is one slice per track.
+    /// Iterations shown individually; the rest is one slice per track.
     pub shown: u64,
 }
 
-/// Bytes alive from a moment on.
+/// Live bytes from a moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Nanoseconds from the begin of the step, rounded.
+    /// Nanoseconds from the start of the step, rounded.
     pub at: u64,
-    /// Bytes alive.
+    /// Live bytes.
     pub bytes: i64,
 }
 
 /// The schedule as slices and samples.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// The tracks, from top to bottom. What overlaps on the same links is on several.
+    /// The tracks, from top to bottom. Overlapping slices on the same links are on several tracks.
     pub tracks: Vec<Track>,
-    /// By track, as they begin; what contains others comes first.
+    /// The slices by track and start; enclosing slices come first.
     pub slices: Vec<Slice>,
-    /// Bytes alive, as time passes; empty without [`Memory`].
+    /// Live bytes over time; empty without [`Memory`].
     pub samples: Vec<Sample>,
-    /// The loops that run, by row.
+    /// The executed loops, by row.
     pub loops: Vec<ShownLoop>,
-    /// Calls shown as a whole since the trace would be too large.
+    /// Calls aggregated into one slice because the trace would be too large.
     pub not_played: u64,
 }
 
-/// The trace of one run of `module`, timed in `simulation` and `recording`. Bytes alive are those
-/// of `memory`.
+/// The trace of one run of `module`, timed in `simulation` and `recording`. Live bytes come from
+/// `memory`.
 ///
-/// Of each loop the first iterations are played, and the rest is one slice per track as long as all
-/// of it together, so that the slices of every track add up to what was timed.
+/// The first iterations of each loop are played; the rest is one slice per track with their total
+/// length, so that the slices of every track add up to the timed seconds.
 pub fn trace(
     module: &Module,
     cost: &Cost,
@@ -146,7 +147,7 @@ pub fn trace(
     options: &Options,
 ) -> Result<Trace, TraceError> {
     let seconds = simulation.step.seconds;
-    // Half of what nanoseconds in 63 bits hold, for what overlaps the end.
+    // Half the range of 63-bit nanoseconds, which leaves room for slices beyond the end.
     if !(0.0..=4.6e9).contains(&seconds) {
         return Err(TraceError::TooLong(seconds));
     }

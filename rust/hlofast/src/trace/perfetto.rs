@@ -1,4 +1,4 @@
-//! Traces as Perfetto's protobuf: packets of one sequence, texts written once and then referred to.
+//! Traces as Perfetto's protobuf: packets of one sequence with interned texts.
 //!
 //! Field numbers are those of `perfetto_trace.proto`.
 
@@ -63,7 +63,7 @@ mod track {
     pub const BYTES: u64 = 3;
 }
 
-/// Texts of one kind by number, in a field of `InternedData`.
+/// Interned texts of one kind, in a field of `InternedData`.
 struct Texts {
     field: u32,
     numbers: HashTable<(Box<[u8]>, u64)>,
@@ -74,7 +74,7 @@ impl Texts {
         Self { field, numbers: HashTable::new() }
     }
 
-    /// The number of `text`; what is new goes to `fresh` as well.
+    /// The id of `text`; a new text is also added to `fresh`.
     fn number(&mut self, text: &[u8], fresh: &mut Message) -> u64 {
         let hash = hash_bytes(text);
         if let Some((_, number)) = self.numbers.find(hash, |known| *known.0 == *text) {
@@ -83,14 +83,14 @@ impl Texts {
         let number = self.numbers.len() as u64 + 1;
         self.numbers.insert_unique(hash, (text.into(), number), |known| hash_bytes(&known.0));
         let mut entry = Message::default();
-        // Every kind of text has number and text in these fields. Strings are UTF-8.
+        // Every kind of text has its id and its text in these fields. Strings are UTF-8.
         entry.unsigned(1, number).bytes(2, String::from_utf8_lossy(text).as_bytes());
         fresh.message(self.field, &entry);
         number
     }
 }
 
-/// The track of the process, that of bytes alive, and the first of the others.
+/// UUIDs of the process track, of the live-bytes track, and of the first other track.
 const PROCESS: u64 = 1;
 const ALIVE: u64 = 2;
 const FIRST: u64 = 3;
@@ -103,7 +103,7 @@ struct Writer<'a, 'b> {
     texts: Texts,
 }
 
-/// Writes `described` as one message `Trace`.
+/// Writes `described` as one `Trace` message.
 pub fn write_perfetto(described: &Described<'_>, out: &mut dyn Write) -> Result<()> {
     let trace = described.trace;
     let mut head = Message::default();
@@ -141,7 +141,7 @@ pub fn write_perfetto(described: &Described<'_>, out: &mut dyn Write) -> Result<
     Ok(())
 }
 
-/// Writes a packet; `head` is room for what stands before it.
+/// Writes a packet; `head` is a scratch buffer for its tag and length.
 fn put(packet: &Message, head: &mut Message, out: &mut dyn Write) -> Result<()> {
     head.0.clear();
     head.open(PACKET, packet.0.len());

@@ -1,4 +1,4 @@
-//! The schedule played from the entry on, calls where they are made.
+//! Plays the schedule from the entry, with calls expanded where they are made.
 
 use super::program::{Extent, Program};
 use super::tracks::{MOST_LANES, Piece, Tracks, nanoseconds};
@@ -7,16 +7,16 @@ use crate::ir::{CallRole, ComputationId, Opcode, Row};
 use crate::time::Resource;
 use std::collections::BTreeMap;
 
-/// What remains to be done, the next last. Calls nest as deep as the text says, so this is no
-/// recursion.
+/// A pending task; the last one in the list is next. An explicit stack, because the text determines
+/// how deep calls nest.
 enum Task {
-    /// A computation from this row and stretch on.
+    /// Plays a computation from this row and stretch on.
     Play { id: ComputationId, base: f64, row: u32, stretch: usize, depth: usize },
-    /// A computation, unless it does not fit any more.
+    /// Enters a computation, or aggregates it if it does not fit.
     Enter { caller: Row, id: ComputationId, base: f64, depth: usize },
-    /// What a call takes itself, after all it contains.
+    /// Samples live bytes of a call, after everything inside it.
     Sample { row: Row, at: f64 },
-    /// A loop whose next iteration is this one.
+    /// Continues a loop with this iteration.
     Repeat { row: Row, at: f64, iteration: u64, depth: usize },
 }
 
@@ -25,7 +25,7 @@ struct Player<'a> {
     extent: Extent,
     tracks: Tracks,
     samples: Vec<Sample>,
-    /// By computation: it has been shown.
+    /// By computation: whether it has been shown.
     seen: Vec<bool>,
     /// Rows and slices shown so far.
     played: u64,
@@ -75,7 +75,7 @@ impl Player<'_> {
         let computation = self.program.module.computation(id);
         let size = self.extent.sizes.get(id.0 as usize).copied().unwrap_or(0);
         let Some(seen) = self.seen.get_mut(id.0 as usize) else { return };
-        // Everything is shown once; that is no longer than the text.
+        // Every computation is shown at least once; this is bounded by the text.
         if *seen && self.played.saturating_add(size) > self.extent.limit {
             self.not_played += 1;
             self.whole(caller, &[(id, 1)], base, depth);
@@ -87,7 +87,7 @@ impl Player<'_> {
         self.tasks.push(Task::Play { id, base, row: computation.rows().start, stretch: 0, depth });
     }
 
-    /// Runs of computations one after the other, as one slice per track.
+    /// Shows consecutive runs of computations as one slice per track.
     fn whole(&mut self, row: Row, runs: &[(ComputationId, u64)], begin: f64, depth: usize) {
         let program = self.program;
         let times = runs.iter().map(|run| run.1).max().unwrap_or(0);
@@ -104,7 +104,8 @@ impl Player<'_> {
             }
         }
         for (resource, seconds) in sums {
-            // What overlaps on the same links, or is never waited for, takes longer than the whole.
+            // Overlapping or never awaited transfers may take longer than the whole, so they are
+            // split over lanes.
             let mut rest = seconds;
             for _ in 0..MOST_LANES {
                 let part = if rest > length * (1.0 + 1e-9) { length } else { rest };
@@ -204,7 +205,7 @@ impl Player<'_> {
         }
     }
 
-    /// Of several figures at one moment the highest and the last stay.
+    /// Keeps the highest and the last of several samples at one time.
     fn sample(&mut self, at: f64, bytes: i64) {
         if self.program.memory.is_none() {
             return;

@@ -1,5 +1,5 @@
-//! What calls contain: which computations and how often, how long they take on which track, how
-//! much of them is worth showing.
+//! The contents of calls: computations and counts, seconds by track, and how many iterations to
+//! show.
 
 use super::ShownLoop;
 use crate::cost::{Cost, Loop};
@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::time::{Recording, Resource, Simulation};
 use std::collections::HashMap;
 
-/// Seconds by what they are spent on.
+/// Seconds by resource.
 pub type Totals = Vec<(Resource, f64)>;
 
 /// A module whose schedule has been timed.
@@ -19,19 +19,19 @@ pub struct Program<'a> {
     pub memory: Option<&'a Memory>,
     loops: &'a [Loop],
     taken: HashMap<Row, ComputationId>,
-    /// By computation: one run of it with all it calls.
+    /// By computation: one run with everything it calls.
     totals: Vec<Totals>,
-    /// By computation: the most bytes alive in one run.
+    /// By computation: peak of live bytes in one run.
     peaks: Vec<i64>,
 }
 
-/// How much is shown.
+/// How much to show.
 pub struct Extent {
-    /// Iterations of a loop that are shown, at most.
+    /// Limit on the iterations shown per loop.
     pub iterations: u64,
-    /// By computation: rows and slices of one run with all it calls, as shown.
+    /// By computation: rows and slices shown for one run with everything it calls.
     pub sizes: Vec<u64>,
-    /// Rows and slices beyond which a computation that was shown is not shown again.
+    /// Limit on rows and slices; beyond it, computations already shown are aggregated.
     pub limit: u64,
 }
 
@@ -81,7 +81,8 @@ impl<'a> Program<'a> {
         program
     }
 
-    /// What runs when `row`, a loop, a conditional or a call, runs once, and how often each.
+    /// The computations that one execution of `row` (a loop, conditional or call) runs, with
+    /// counts.
     pub fn calls(&self, row: Row) -> Vec<(ComputationId, u64)> {
         let called = |call: &crate::ir::Call| (call.computation, 1);
         match self.module.opcode(row) {
@@ -97,39 +98,39 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// How often the loop `row` runs; None if that is not known.
+    /// Trip count of loop `row`; None if unknown.
     pub fn trip_count(&self, row: Row) -> Option<u64> {
         let found = self.loops.binary_search_by_key(&row, |entry| entry.row).ok()?;
         self.loops.get(found)?.trip_count.count
     }
 
-    /// Seconds of one run of a computation with all it calls.
+    /// Seconds of one run of a computation with everything it calls.
     pub fn seconds(&self, id: ComputationId) -> f64 {
         self.simulation.computations.get(id.0 as usize).map_or(0.0, |split| split.seconds)
     }
 
-    /// The same by what they are spent on.
+    /// Seconds of one run by resource.
     pub fn totals(&self, id: ComputationId) -> &[(Resource, f64)] {
         self.totals.get(id.0 as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// The most bytes alive while a computation runs.
+    /// Peak of live bytes while a computation runs.
     pub fn peak(&self, id: ComputationId) -> i64 {
         self.peaks.get(id.0 as usize).copied().unwrap_or(0)
     }
 
-    /// Bytes alive while `row` runs; None if it takes no step of its own, or is not counted.
+    /// Live bytes while `row` runs; None if the row is not a step of the memory timeline.
     pub fn alive(&self, row: Row) -> Option<i64> {
         let memory = self.memory?;
         memory.timeline.get(memory.step_of(row)? as usize).copied()
     }
 
-    /// Iterations of the loop `row` that are shown if at most `iterations` of any loop are.
+    /// Iterations of loop `row` that are shown if every loop shows at most `iterations`.
     pub fn shown(&self, row: Row, iterations: u64) -> u64 {
         self.trip_count(row).unwrap_or(1).min(iterations)
     }
 
-    /// As many iterations as fit: all of them, else half of those of the longest loop, and so on.
+    /// The largest extent that fits: starts with all iterations and halves the limit until it fits.
     pub fn extent(&self, wanted: Option<u64>) -> Extent {
         let limit = if wanted.is_some() { MOST_WANTED } else { MOST };
         let most = self.loops.iter().filter_map(|entry| entry.trip_count.count).max().unwrap_or(1);
@@ -166,7 +167,7 @@ impl<'a> Program<'a> {
         sizes
     }
 
-    /// The loops of computations that run, by row.
+    /// The loops in executed computations, by row.
     pub fn loops(&self, iterations: u64) -> Vec<ShownLoop> {
         let runs = |row: Row| {
             let computation = self.module.computation_of(row).0 as usize;
@@ -182,7 +183,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Rows and slices that repetitions may add up to: about 10 MB of JSON.
+/// Limit on rows and slices with repetitions: 10 MB of JSON, approximately.
 const MOST: u64 = 100_000;
-/// The same if somebody asked for so many iterations.
+/// The limit if the user asks for a number of iterations.
 const MOST_WANTED: u64 = 5_000_000;

@@ -1,14 +1,14 @@
-//! Stretches of time as slices on tracks: rounded to nanoseconds, nested or one after the other.
+//! Turns stretches of time into slices on tracks: rounded to nanoseconds, nested or consecutive.
 
 use super::{Shown, Slice, Track};
 use crate::ir::Row;
 use crate::time::{Resource, Stretch};
 use std::collections::BTreeMap;
 
-/// Tracks for what overlaps on the same resource.
+/// Limit on the tracks for overlapping slices of one resource.
 pub const MOST_LANES: usize = 64;
 
-/// Seconds as the nearest whole number of nanoseconds.
+/// Seconds rounded to nanoseconds.
 pub fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }
@@ -19,10 +19,10 @@ pub struct Piece {
     pub row: Row,
     pub collective: Option<u32>,
     pub resource: Resource,
-    /// Seconds from the begin of the step.
+    /// Seconds from the start of the step.
     pub begin: f64,
     pub end: f64,
-    /// Its length.
+    /// Duration.
     pub seconds: f64,
     pub shown: Shown,
 }
@@ -48,39 +48,39 @@ impl Piece {
 
 #[derive(Default)]
 struct Lane {
-    /// Where its last slice ends.
+    /// End of the last slice.
     end: u64,
     slices: Vec<Slice>,
     left_out: u64,
     left_out_seconds: f64,
 }
 
-/// The tracks, as they fill.
+/// The tracks under construction.
 pub struct Tracks {
     min_seconds: f64,
     lanes: BTreeMap<Resource, Vec<Lane>>,
-    /// By depth: begin and end of the slice that is open there on the track of calls.
+    /// By depth: begin and end of the open slice on the track of calls.
     open: Vec<(u64, u64)>,
-    /// By depth: where the last slice there ends.
+    /// By depth: end of the last slice.
     last: Vec<u64>,
 }
 
 impl Tracks {
     pub fn new(min_seconds: f64) -> Self {
         let first = || vec![Lane::default()];
-        // These are there even where nothing takes time.
+        // These tracks exist even if they are empty.
         let shown = [Resource::Called, Resource::Compute, Resource::Memory];
         let lanes = shown.into_iter().map(|resource| (resource, first())).collect();
         Self { min_seconds, lanes, open: Vec::new(), last: Vec::new() }
     }
 
-    /// Adds what contains others: `depth` slices contain it.
+    /// Adds a slice that may contain others, inside `depth` slices.
     pub fn nest(&mut self, piece: Piece, depth: usize) {
         self.open.truncate(depth);
         self.last.truncate(depth + 1);
         self.last.resize(depth + 1, 0);
         let (from, to) = self.open.last().copied().unwrap_or((0, u64::MAX));
-        // Sums that are formed in another order differ in their last digits.
+        // Sums added in a different order differ in their last digits, so clamp to the neighbours.
         let last = self.last.get(depth).copied().unwrap_or(0);
         let begin = nanoseconds(piece.begin).max(from).max(last).min(to);
         let end = nanoseconds(piece.end).clamp(begin, to);
@@ -92,11 +92,11 @@ impl Tracks {
         self.push(piece, 0, begin, end);
     }
 
-    /// Adds what runs on its resource, on the first of its tracks that is free by then.
+    /// Adds a slice on the first track of its resource that is free at its start.
     pub fn add(&mut self, piece: Piece) {
         let begin = nanoseconds(piece.begin);
         let lanes = self.lanes.entry(piece.resource).or_default();
-        // Nothing is free one rounding error too late.
+        // Tolerates a rounding error of one nanosecond.
         let free = lanes.iter().position(|lane| lane.end <= begin.saturating_add(1));
         let at = free.unwrap_or(lanes.len());
         if at == MOST_LANES {
@@ -111,7 +111,7 @@ impl Tracks {
         self.push(piece, at, begin, end);
     }
 
-    /// Counts what is not shown.
+    /// Counts a slice that is left out.
     pub fn leave_out(&mut self, resource: Resource, seconds: f64) {
         let lanes = self.lanes.entry(resource).or_default();
         if lanes.is_empty() {
@@ -137,7 +137,7 @@ impl Tracks {
         }
     }
 
-    /// The tracks that hold anything, and their slices.
+    /// The tracks and their slices; empty extra tracks are dropped.
     pub fn finish(self, axes: &[String]) -> (Vec<Track>, Vec<Slice>) {
         let (mut tracks, mut slices) = (Vec::new(), Vec::new());
         for (resource, lanes) in order(self.lanes) {
@@ -171,7 +171,7 @@ impl Tracks {
     }
 }
 
-/// What contains others on top; the rest in the order of resources.
+/// The track of calls first, then the others in the order of resources.
 fn order(mut lanes: BTreeMap<Resource, Vec<Lane>>) -> impl Iterator<Item = (Resource, Vec<Lane>)> {
     let called = lanes.remove(&Resource::Called).map(|lanes| (Resource::Called, lanes));
     called.into_iter().chain(lanes)

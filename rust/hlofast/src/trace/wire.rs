@@ -1,6 +1,6 @@
-//! Protobuf messages as they are written: fields one after the other.
+//! Writes protobuf messages: fields one after the other.
 
-/// A message under way.
+/// A message under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Message(pub Vec<u8>);
 
@@ -40,7 +40,7 @@ impl Message {
         self
     }
 
-    /// What stands before a field of `length` bytes.
+    /// Writes the tag and length of a field of `length` bytes.
     pub fn open(&mut self, field: u32, length: usize) {
         self.tag(field, LENGTH);
         self.varint(length as u64);
@@ -53,7 +53,7 @@ impl Message {
         self
     }
 
-    /// A field that is a message itself.
+    /// A field that is a message.
     pub fn message(&mut self, field: u32, value: &Message) -> &mut Self {
         self.bytes(field, &value.0)
     }

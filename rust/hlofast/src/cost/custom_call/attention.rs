@@ -1,4 +1,4 @@
-//! Fused attention of cuDNN: matrix products over a table of scores that is never stored.
+//! cuDNN's fused attention: matmuls over a score matrix that is never stored.
 
 use super::{CustomCallCost, CustomCallKind, KnownTarget, operand_array};
 use crate::Provenance;
@@ -6,10 +6,10 @@ use crate::cost::matmul::{Contraction, ContractionKind, library_accumulation};
 use crate::ir::backend_config::json_integer;
 use crate::ir::{Module, Row};
 
-/// The scores have the shape batch, heads, queries, keys (`intermediate_tensor_shape`). Forward
-/// multiplies queries by keys and scores by values; backward does the first again, and two
-/// products for each of the two: for keys and queries, for values and scores. Queries are operand
-/// 0 and values operand 2, with the size of a head as their last dimension.
+/// The scores have the shape batch, heads, queries, keys (`intermediate_tensor_shape`). Forward has
+/// two matmuls: queries by keys, and scores by values. Backward has five: queries by keys again,
+/// and two gradients of each forward matmul. Queries are operand 0 and values operand 2; their last
+/// dimension is the head size.
 pub(super) fn cost(module: &Module, row: Row, known: &KnownTarget) -> Option<CustomCallCost> {
     let config = module.backend_config_json(row)?;
     let config = config.get("cudnn_fmha_backend_config").unwrap_or(&config);

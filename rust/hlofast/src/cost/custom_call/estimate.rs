@@ -1,11 +1,11 @@
-//! Estimates that the authors of kernels give: `cost_estimate` and `cost_estimate_json`.
+//! Estimates by kernel authors: `cost_estimate` and `cost_estimate_json`.
 
 use super::words::value_after;
 use super::{CustomCallCost, CustomCallKind};
 use crate::Provenance;
 use crate::ir::{Module, Row};
 
-/// What an author says one run costs.
+/// The author's cost of one execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Estimate {
     flops: Option<i64>,
@@ -15,8 +15,8 @@ pub(super) struct Estimate {
 
 const LONGEST: usize = 1000;
 
-/// Reads an estimate wherever and however it is written: JSON, JSON in a string, a dictionary of
-/// MLIR. Quotes may be escaped in any way, since what is looked for are words and numbers.
+/// Reads an estimate in any spelling: JSON, JSON inside a string, an MLIR dictionary. It searches
+/// for words and numbers, so quotes may be escaped in any way.
 pub(super) fn find(config: &[u8]) -> Option<Estimate> {
     let start = memchr::memmem::find(config, b"cost_estimate")?;
     let text = config.get(start..)?;
@@ -36,7 +36,7 @@ fn number_after(text: &[u8], key: &[u8]) -> Option<i64> {
     number(after.get(..after.iter().take_while(is_part).count())?)
 }
 
-/// An integer, or a real number that is one.
+/// A non-negative integer, or a float rounded to one.
 fn number(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     if let Ok(value) = text.parse::<i64>() {
@@ -47,8 +47,8 @@ fn number(text: &[u8]) -> Option<i64> {
 }
 
 impl Estimate {
-    /// The cost this stands for. Estimates do not tell reads from writes: outputs are written
-    /// once, as far as the bytes go, and the rest is read.
+    /// The estimate as a custom call's cost. Estimates do not split reads from writes: up to the
+    /// size of the outputs counts as written, the rest as read.
     pub(super) fn cost(self, module: &Module, row: Row, kind: CustomCallKind) -> CustomCallCost {
         let outputs = module.shapes().logical_bytes(module.shape(row));
         let outputs = outputs.and_then(|bytes| i64::try_from(bytes).ok());
@@ -65,7 +65,7 @@ impl Estimate {
             },
             contraction: None,
             kind,
-            reason: "its author's cost_estimate in backend_config",
+            reason: "the kernel author's cost_estimate in backend_config",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Matrix products of libraries.
+//! Library matmuls.
 
 use super::words::integers_after;
 use super::{
@@ -26,14 +26,14 @@ pub(super) fn cost(
         }
         _ => from_dimensions(module, row, call.config?, ContractionKind::Gemm)?,
     };
-    // What cublasLt computes beside the product (an auxiliary output, a maximum) is an output;
-    // the last part of its result, raw bytes, is the workspace.
+    // What cublasLt computes besides the matmul (an auxiliary output, a maximum) is an output; the
+    // last tuple element, raw bytes, is the workspace.
     let outputs = output_count(module, row);
     let bytes = bytes_without_workspace(module, row, outputs);
     Some(CustomCallCost::of_contraction(known.kind, known.reason, contraction, bytes))
 }
 
-/// The number of parts of the result that are not a workspace: a rank-1 array of bytes at the end.
+/// The number of results without the workspace, which is a rank-1 byte array at the end.
 fn output_count(module: &Module, row: Row) -> usize {
     let shapes = module.shapes();
     let Some(children) = shapes.tuple(module.shape(row)) else { return 1 };
@@ -44,7 +44,7 @@ fn output_count(module: &Module, row: Row) -> usize {
     children.len() - usize::from(is_workspace)
 }
 
-/// From `dot_dimension_numbers` in backend_config: at the top in old texts, further inside in new
+/// Reads `dot_dimension_numbers` in backend_config: at the top level in old texts, nested in new
 /// ones.
 fn from_dimensions(
     module: &Module,
@@ -54,7 +54,7 @@ fn from_dimensions(
 ) -> Option<Contraction> {
     let start = memchr::memmem::find(config, b"dot_dimension_numbers")?;
     let numbers = config.get(start..)?;
-    // The lists are all there is between its braces.
+    // Its braces contain only lists.
     let numbers = numbers.get(..memchr::memchr(b'}', numbers)?)?;
     let rhs_group = match kind {
         ContractionKind::GroupedGemm => integers_after(config, b"rhs_group_dimensions")?,
@@ -75,8 +75,8 @@ fn from_dimensions(
     Some(Contraction { accumulation_type, ..found })
 }
 
-/// oneDNN: the last two dimensions, either of which backend_config may transpose; the right side
-/// may be packed, so columns are those of the result.
+/// oneDNN multiplies the last two dimensions, which backend_config may transpose. The right side
+/// may be packed, so the number of columns is read from the result.
 fn from_shapes(module: &Module, row: Row) -> Option<Contraction> {
     let config = module.backend_config_json(row).unwrap_or(Value::Null);
     let transposed = config

@@ -1,5 +1,5 @@
-//! What custom calls cost, by their target: library calls, kernels with an estimate, markers.
-//! What is not known is said to be unknown.
+//! Cost of custom calls by target: library calls, kernels with an estimate, markers. Other calls
+//! are reported as unknown.
 
 mod attention;
 mod estimate;
@@ -16,7 +16,7 @@ use crate::ir::decode::{AttributeValue, decode};
 use crate::ir::{ArrayShape, Module, Opcode, Row, ShapeView};
 use std::borrow::Cow;
 
-/// What a custom call costs. None means not stated: bytes are then those of operands and outputs.
+/// The cost of a custom call. Bytes of None are taken from operands and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CustomCallCost {
     /// FLOPs.
@@ -27,13 +27,13 @@ pub struct CustomCallCost {
     pub bytes_read: Option<i64>,
     /// Bytes written to memory.
     pub bytes_written: Option<i64>,
-    /// Where the figures come from; `Unknown` if FLOPs are.
+    /// Where the figures come from; `Unknown` if the FLOPs are unknown.
     pub provenance: Provenance,
-    /// The matrix product or convolution it is, if it is one.
+    /// The matmul or convolution that the call performs, if any.
     pub contraction: Option<Contraction>,
     /// What kind of work it does.
     pub kind: CustomCallKind,
-    /// How it was counted, or why not.
+    /// How the call was counted, or why it was not.
     pub reason: &'static str,
 }
 
@@ -51,7 +51,7 @@ impl CustomCallCost {
         }
     }
 
-    /// No arithmetic; bytes as for operands and outputs.
+    /// No arithmetic; bytes are those of operands and outputs.
     fn without_arithmetic(kind: CustomCallKind, reason: &'static str) -> Self {
         let (flops, transcendentals) = (Some(0), Some(0));
         let provenance = Provenance::Exact;
@@ -77,7 +77,7 @@ impl CustomCallCost {
     }
 }
 
-/// The target of custom call `row`, without quotes and escapes.
+/// The target of custom call `row`, unquoted and unescaped.
 pub fn custom_call_target(module: &Module, row: Row) -> Option<Cow<'_, [u8]>> {
     decode_target(module.attribute_bytes(row, "custom_call_target")?)
 }
@@ -89,7 +89,7 @@ fn decode_target(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
 }
 
-/// The attributes that say what a custom call is, found in one pass.
+/// The attributes that identify a custom call, read in one pass.
 #[derive(Default)]
 struct Call<'a> {
     target: Cow<'a, [u8]>,
@@ -114,18 +114,18 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What `row`, a custom call, costs each time it runs.
+/// The cost of one execution of custom call `row`.
 pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
     use CustomCallKind as Kind;
     let call = Call::read(module, row);
     let unlisted = KnownTarget {
         pattern: "",
         kind: Kind::Unknown,
-        reason: "this target is not known; give it a cost or a cost_estimate",
+        reason: "unknown target; state its cost or add a cost_estimate",
     };
     let known = known_target(&call.target).unwrap_or(&unlisted);
     let (kind, reason) = (known.kind, known.reason);
-    // An estimate by the author of a kernel counts more than what a name suggests.
+    // A kernel author's estimate takes precedence over the target's name.
     if let Some(estimate) = call.config.and_then(estimate::find) {
         return estimate.cost(module, row, kind);
     }
@@ -156,8 +156,8 @@ pub fn custom_call_cost(module: &Module, row: Row) -> CustomCallCost {
     found.unwrap_or_else(|| CustomCallCost::unknown(kind, reason))
 }
 
-/// The result array of a library call: the whole result, or its first part, since workspace and
-/// other by-products follow it.
+/// The result array of a library call: the whole result, or the first tuple element, as workspace
+/// and by-products follow it.
 fn first_output(module: &Module, row: Row) -> Option<ArrayShape<'_>> {
     let shapes = module.shapes();
     match shapes.get(module.shape(row)) {
@@ -174,7 +174,8 @@ struct Bytes {
     written: Option<i64>,
 }
 
-/// All operands are read; `outputs` parts of a tuple result, or the whole result, are written.
+/// All operands are read; the first `outputs` elements of a tuple result, or the whole result, are
+/// written.
 fn bytes_without_workspace(module: &Module, row: Row, outputs: usize) -> Bytes {
     let shapes = module.shapes();
     let sum = |total: i64, bytes: Option<u64>| total.checked_add(i64::try_from(bytes?).ok()?);
@@ -190,8 +191,8 @@ fn bytes_without_workspace(module: &Module, row: Row, outputs: usize) -> Bytes {
     Bytes { read, written }
 }
 
-/// A convolution of cuDNN. Its attributes describe the forward convolution, whichever of the
-/// three arrays is computed.
+/// A cuDNN convolution. Its attributes describe the forward convolution, whichever of the three
+/// arrays it computes.
 fn convolution(
     module: &Module,
     row: Row,
@@ -215,8 +216,8 @@ fn convolution(
     Some(CustomCallCost::of_contraction(known.kind, known.reason, contraction, bytes))
 }
 
-/// Comparisons of a selection. A heap of the k largest takes up to `ceil(log2(k + 1))` for an
-/// element; approximate forms keep one element per bin.
+/// Comparisons of a top-k selection. A heap of the k largest takes up to `ceil(log2(k + 1))` per
+/// element; approximate variants keep one element per bin and compare once.
 fn top_k(module: &Module, row: Row, target: &[u8], known: &KnownTarget) -> Option<CustomCallCost> {
     let elements = i64::try_from(operand_array(module, row, 0)?.elements()?).ok()?;
     let per_element = if matches!(target, b"ApproxTopK" | b"PartialReduce") {

@@ -1,31 +1,31 @@
-//! The custom calls that are known: one table, the single truth.
+//! The table of known custom calls, the only place that lists them.
 
 /// What kind of work a custom call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CustomCallKind {
-    /// A matrix product of a library.
+    /// A library matmul.
     Gemm,
-    /// Matrix products of groups of rows by a library.
+    /// A library matmul over groups of rows.
     GroupedGemm,
-    /// A convolution of a library.
+    /// A library convolution.
     Convolution,
-    /// Fused attention of a library, forward.
+    /// A library's fused attention, forward.
     AttentionForward,
-    /// Fused attention of a library, backward.
+    /// A library's fused attention, backward.
     AttentionBackward,
-    /// A kernel someone wrote, in Triton or another kernel language.
+    /// A hand-written kernel, in Triton or another kernel language.
     Kernel,
-    /// The largest elements of rows.
+    /// Selection of the largest elements of each row.
     TopK,
-    /// A sort of a library.
+    /// A library sort.
     Sort,
     /// Factorisations and solvers.
     LinearAlgebra,
-    /// Other work of a library.
+    /// Other library work.
     Library,
     /// Random numbers.
     RandomNumbers,
-    /// Copies, conversions of layout and the like: bytes but no arithmetic.
+    /// Copies, layout conversions and the like: bytes but no arithmetic.
     DataMovement,
     /// Copies between host and device.
     HostTransfer,
@@ -33,14 +33,14 @@ pub enum CustomCallKind {
     HostCallback,
     /// Exchange between devices.
     Communication,
-    /// Marks something and costs nothing.
+    /// A marker that costs nothing.
     Marker,
     /// Not in the table.
     Unknown,
 }
 
 impl CustomCallKind {
-    /// The word tables and JSON use.
+    /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             CustomCallKind::Gemm => "gemm",
@@ -64,19 +64,19 @@ impl CustomCallKind {
     }
 }
 
-/// A custom call whose meaning is known.
+/// A target whose cost is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownTarget {
     /// The target; a final `*` stands for any ending.
     pub pattern: &'static str,
     /// What it does.
     pub kind: CustomCallKind,
-    /// How it is counted, in one line.
+    /// How calls of this target are counted, in one line.
     pub reason: &'static str,
 }
 
 impl KnownTarget {
-    /// Whether `target` is meant.
+    /// Whether the pattern matches `target`.
     pub fn matches(&self, target: &[u8]) -> bool {
         match self.pattern.strip_suffix('*') {
             Some(start) => target.starts_with(start.as_bytes()),
@@ -85,22 +85,22 @@ impl KnownTarget {
     }
 }
 
-const DIMENSIONS: &str = "2MNK from dot_dimension_numbers in backend_config; workspace left out";
-const CONVOLUTION: &str = "multiplications that meet an input element; workspace left out";
-const FORWARD: &str = "two matrix products and one exponential per score; masks not deducted";
-const BACKWARD: &str = "five matrix products and one exponential per score; masks not deducted";
-const KERNEL: &str = "its author's cost_estimate if there is one, else unknown";
+const DIMENSIONS: &str = "2MNK from dot_dimension_numbers in backend_config; workspace excluded";
+const CONVOLUTION: &str = "multiply-adds with an input element; workspace excluded";
+const FORWARD: &str = "two matmuls and one exponential per score; masks not deducted";
+const BACKWARD: &str = "five matmuls and one exponential per score; masks not deducted";
+const KERNEL: &str = "the kernel author's cost_estimate if present, else unknown";
 const COMPARED_TOP_K: &str = "ceil(log2(k + 1)) comparisons per element";
 const FACTORISED: &str = "arithmetic of factorisations and solvers is not modelled";
 const MOVED: &str = "moves data, no arithmetic";
 const HOST: &str = "copies between host and device, no arithmetic";
 const CALLBACK: &str = "runs on the host; what it computes is unknown";
-const MARKED: &str = "marks a value or a place; costs nothing";
+const MARKED: &str = "marker; costs nothing";
 const LIBRARY: &str = "arithmetic of this library call is not modelled";
 
 macro_rules! targets {
     ($($kind:ident, $reason:expr, [$($pattern:literal),* $(,)?];)*) => {
-        /// Every known target. The first that matches counts.
+        /// Every known target; the first match applies.
         pub const KNOWN_TARGETS: &[KnownTarget] = &[$($(KnownTarget {
             pattern: $pattern,
             kind: CustomCallKind::$kind,
@@ -110,7 +110,7 @@ macro_rules! targets {
 }
 
 targets! {
-    GroupedGemm, "2MNK, each row in one group; workspace left out", ["__cublas$lt$groupedMatmul"];
+    GroupedGemm, "2MNK, each row in one group; workspace excluded", ["__cublas$lt$groupedMatmul"];
     Gemm, DIMENSIONS, [
         "__cublas$gemm",
         "__cublas$lt$matmul",
@@ -125,7 +125,7 @@ targets! {
         "__cudnn$convBackwardInput",
         "__cudnn$convBackwardFilter",
     ];
-    Convolution, "its dimensions stand in a form that is not read; unknown", ["__onednn$convolution"];
+    Convolution, "unknown: its dimensions are in a form that is not read", ["__onednn$convolution"];
     DataMovement, MOVED, ["__cudnn$convReorderFilter*", "__onednn$matmul_reorder"];
     AttentionBackward, BACKWARD, [
         "__cudnn$fmhaSoftmaxBackward*",
@@ -159,7 +159,7 @@ targets! {
     ];
     TopK, COMPARED_TOP_K, ["TopK", "__gpu$TopK", "topk", "mhlo.topk"];
     TopK, "one comparison per element", ["ApproxTopK", "PartialReduce"];
-    Sort, "a radix sort compares nothing", ["__cub$DeviceRadixSort*", "xla.gpu.ext.cub_sort_*"];
+    Sort, "a radix sort makes no comparisons", ["__cub$DeviceRadixSort*", "xla.gpu.ext.cub_sort_*"];
     RandomNumbers, "arithmetic of the generator is not modelled", ["cu_threefry2x32*", "hip_threefry2x32*"];
     LinearAlgebra, FACTORISED, [
         "lapack_*",
@@ -208,9 +208,9 @@ targets! {
         "X64SplitLow",
         "X64SplitHigh",
     ];
-    Marker, "operands already lie next to each other; costs nothing", ["ConcatBitcast"];
+    Marker, "operands are already adjacent in memory; costs nothing", ["ConcatBitcast"];
     Marker, "names memory; costs nothing", ["AllocateBuffer", "CreateBuffer"];
-    Marker, "starts or ends what its computation costs", [
+    Marker, "starts or ends a collective that is counted elsewhere", [
         "AsyncCollectiveStart",
         "AsyncCollectiveDone",
         "PrepareAsyncCallStart",
@@ -235,7 +235,7 @@ targets! {
     ];
 }
 
-/// The entry of the table for `target`, if there is one.
+/// The table entry for `target`, if any.
 pub fn known_target(target: &[u8]) -> Option<&'static KnownTarget> {
     KNOWN_TARGETS.iter().find(|known| known.matches(target))
 }

@@ -1,12 +1,12 @@
-//! Reading a few values out of a configuration by their names, without reading the rest of it: a
-//! step has hundreds of calls, and some configurations hold a whole kernel. The text may be JSON,
-//! JSON inside a string with its quotes escaped in any way, or a dictionary of MLIR.
+//! Reads single values of a backend_config by name, without parsing all of it: a step has hundreds
+//! of calls, and some configurations contain a whole kernel. The text may be JSON, JSON inside a
+//! string with any quote escapes, or an MLIR dictionary.
 
-/// What follows the word `key` and `:` or `=`, without its opening quotes.
+/// The text after the word `key` and `:` or `=`, without opening quotes.
 pub(super) fn value_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let mut places = memchr::memmem::find_iter(text, key);
     places.find_map(|at| {
-        // Not the end of another word.
+        // Reject `key` as the end of a longer word.
         let before = at.checked_sub(1).and_then(|before| text.get(before));
         if before.is_some_and(|byte| byte.is_ascii_lowercase() || *byte == b'_') {
             return None;
@@ -16,8 +16,8 @@ pub(super) fn value_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The list of integers after the word `key`; empty if the word is not there, as protobuf leaves
-/// out empty lists. None if what follows it is no such list.
+/// The list of integers after the word `key`; empty if the word is absent, as protobuf omits empty
+/// lists. None if the word is not followed by a list of integers.
 pub(super) fn integers_after(text: &[u8], key: &[u8]) -> Option<Vec<i64>> {
     let Some(after) = value_after(text, key) else { return Some(Vec::new()) };
     let mut rest = skip_quotes(after.strip_prefix(b"[")?);
@@ -36,7 +36,7 @@ pub(super) fn integers_after(text: &[u8], key: &[u8]) -> Option<Vec<i64>> {
     }
 }
 
-/// Skips whitespace and quotes with their escapes: `"`, `\"`, `\22`, `\x22`, `\u0022`.
+/// Skips whitespace and quotes, escaped or not: `"`, `\"`, `\22`, `\x22`, `\u0022`.
 fn skip_quotes(mut text: &[u8]) -> &[u8] {
     const QUOTES: [&[u8]; 6] = [b"x22", b"X22", b"u0022", b"U00000022", b"22", b"042"];
     loop {
