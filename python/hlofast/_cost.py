@@ -10,6 +10,7 @@ from hlofast._core import Field
 from hlofast._cost_facts import FACTS
 from hlofast._custom_calls import stated
 from hlofast._result import Result
+from hlofast._units import read_rate, read_seconds
 from hlofast._utilization import Utilization
 from hlofast.errors import ContextError
 from hlofast.table import Table
@@ -385,7 +386,9 @@ class Cost(Result):
         return {name: value for name, value in figures.items() if value}
 
     def mfu(
-        self, step_seconds: float | None = None, peak_flops: float | None = None
+        self,
+        step_seconds: float | str | None = None,
+        peak_flops: float | str | None = None,
     ) -> Utilization:
         """Model FLOPs utilization of a device that runs this module in `step_seconds`.
 
@@ -401,14 +404,10 @@ class Cost(Result):
         `step_seconds` or `peak_flops` that are not positive, and in XLA's way of counting, where
         loops count once.
         """
-        if step_seconds is None:
-            step_seconds = self.step_seconds
-        if peak_flops is None:
-            peak_flops = self.peak_flops
+        step_seconds = self.step_seconds if step_seconds is None else read_seconds(step_seconds)
+        peak_flops = self.peak_flops if peak_flops is None else read_rate(peak_flops)
         if step_seconds is None or peak_flops is None:
             raise ContextError("mfu needs the seconds of a step and a device or its peak")
-        if not step_seconds > 0 or not peak_flops > 0:
-            raise ValueError("step_seconds and peak_flops are positive")
         if self.xla:
             raise ValueError("utilization is counted as executed, not with xla=True")
         products = self.matmuls().to_pylist()
@@ -521,13 +520,12 @@ def cost(
     float32: bool,
     custom_calls: Mapping[str, CustomCallFunction] | None,
     rules: Rules | None,
-    peak_flops: float | None = None,
+    peak_flops: float | str | None = None,
 ) -> Cost:
     """`Module.cost`."""
     if float32 and not xla:
         raise ValueError("float32 goes with xla=True")
-    if peak_flops is not None and not 0 < peak_flops < float("inf"):
-        raise ValueError(f"peak_flops is {peak_flops}")
+    peak = None if peak_flops is None else read_rate(peak_flops)
     data = _core._cost(
         module,
         xla=xla,
@@ -536,4 +534,4 @@ def cost(
         custom_calls=None if xla else stated(module, custom_calls),
         rules=None if rules is None else read_rules(rules),
     )
-    return Cost(module, data, xla, peak_flops)
+    return Cost(module, data, xla, peak)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from hlofast import _core, _text
-from hlofast._context import read_bytes
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, SPACES, table_bytes
 from hlofast._remat_statements import Statement, change, operation, statements
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._units import read_bytes
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
 
 TYPE_CHECKING = False  # The command line says it; importing typing would slow its start.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hlofast import _text
-from hlofast._context import read_bytes
 from hlofast._core import Field
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._units import read_bytes
 from hlofast.table import Table, column_of, with_share, with_source
 
 TYPE_CHECKING = False  # The command line lists stages; importing typing would slow its start.

@@ -11,6 +11,7 @@ from hlofast._result import Fact, Note, Result, Section
 from hlofast._scan import formats
 from hlofast._scan.found import Tables
 from hlofast._scan.progress import Progress
+from hlofast._units import read_bytes, read_seconds
 from hlofast.errors import WorkerError
 from hlofast.table import Table, of_rows
 
@@ -337,10 +338,10 @@ def scan(
     mesh: Mesh | str | Mapping[str, int] | None = None,
     workers: int | None = None,
     executor: Executor | Engine | None = None,
-    max_bytes: int = MAX_BYTES,
-    max_text_bytes: int = MAX_BYTES,
-    max_seconds: float | None = MAX_SECONDS,
-    batch_bytes: int = BATCH_BYTES,
+    max_bytes: int | str = MAX_BYTES,
+    max_text_bytes: int | str = MAX_BYTES,
+    max_seconds: float | str | None = MAX_SECONDS,
+    batch_bytes: int | str = BATCH_BYTES,
     progress: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Scan:
@@ -363,7 +364,8 @@ def scan(
     `WorkerError` if a task fails, as with its process; scanned again, `out` is completed.
 
     No file stops the others: one of more than `max_bytes`, with more than `max_text_bytes` in it or
-    that takes longer than `max_seconds` fails, with its reason. `progress` shows a bar on standard
+    that takes longer than `max_seconds` fails, with its reason. Texts like `"1GiB"` and `"5min"` do
+    for these. `progress` shows a bar on standard
     error if that is a terminal.
 
     `paths` and `out` may be those of fsspec (`s3://…`, `gs://…`), which needs the extra `remote`;
@@ -405,10 +407,10 @@ class Scanner:
         mesh: Mesh | str | Mapping[str, int] | None,
         workers: int | None,
         executor: Executor | Engine | None,
-        max_bytes: int,
-        max_text_bytes: int,
-        max_seconds: float | None,
-        batch_bytes: int,
+        max_bytes: int | str,
+        max_text_bytes: int | str,
+        max_seconds: float | str | None,
+        batch_bytes: int | str,
         progress: bool,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -445,10 +447,10 @@ class Scanner:
         self.workers = workers
         if self.workers < 1:
             raise ValueError("workers is at least 1")
-        self.max_bytes = max_bytes
-        self.max_text_bytes = max_text_bytes
-        self.max_seconds = max_seconds
-        self.batch_bytes = max(batch_bytes, 1)
+        self.max_bytes = read_bytes(max_bytes)
+        self.max_text_bytes = read_bytes(max_text_bytes)
+        self.max_seconds = None if max_seconds is None else read_seconds(max_seconds, least=0)
+        self.batch_bytes = max(read_bytes(batch_bytes), 1)
         self.progress = progress
         self.stamps: dict[str, tuple[int, int]] = {}
         """Sizes and times of files that need not be opened again (while following a job)."""

@@ -69,22 +69,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='the Ray cluster; "auto" is the one this machine belongs to (default: RAY_ADDRESS, or '
         "else one of this machine alone, started for this scan)",
     )
-    parser.add_argument("--max-bytes", type=output.natural, default=_scan.MAX_BYTES, metavar="N")
-    parser.add_argument("--max-seconds", type=float, default=_scan.MAX_SECONDS, metavar="S")
+    parser.add_argument(
+        "--max-bytes",
+        type=inputs.size,
+        default=_scan.MAX_BYTES,
+        metavar="1GiB",
+        help="leave larger files out (default 1GiB)",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=inputs.seconds_or_none,
+        default=_scan.MAX_SECONDS,
+        metavar="5min",
+        help="give a file up after this time (default 5min)",
+    )
     parser.add_argument(
         "--batch-bytes",
-        type=output.natural,
+        type=inputs.size,
         default=_scan.BATCH_BYTES,
-        metavar="N",
-        help="text that goes into one part of the dataset",
+        metavar="32MiB",
+        help="text that goes into one part of the dataset (default 32MiB)",
     )
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=float,
+        type=inputs.seconds_or_none,
         const=5.0,
-        metavar="SECONDS",
-        help="scan again and again, with so many seconds in between (default 5)",
+        metavar="5s",
+        help="scan again and again, with this time in between (default 5s)",
     )
     results.add_json(parser)
     output.add_top(parser)
