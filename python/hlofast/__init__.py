@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from hlofast._time import Time
     from hlofast._trace import Trace
     from hlofast._utilization import Utilization
+    from hlofast._verdict import Verdict
     from hlofast.table import Table
 
     __version__: str
@@ -139,6 +140,7 @@ __all__ = [
     "Time",
     "Trace",
     "Utilization",
+    "Verdict",
     "WindowDimension",
     "__version__",
     "call_roles",
@@ -191,6 +193,7 @@ _NAMES_BY_MODULE = {
     "_summary": "Summary",
     "_time": "Time",
     "_utilization": "Utilization",
+    "_verdict": "Verdict",
     "_trace": "Trace",
     "table": "Table",
 }

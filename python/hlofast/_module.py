@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hlofast._summary import Summary
     from hlofast._time import Time
     from hlofast._trace import Trace
+    from hlofast._verdict import Verdict
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
     from hlofast.table import Table
@@ -87,6 +88,18 @@ class Module(_core.Module):
         from hlofast._summary import Summary
 
         return Summary(self)
+
+    def verdict(
+        self, device: str | Device | None = None, *, mesh: MeshLike | None = None
+    ) -> Verdict:
+        """What comes first: step time, MFU, peak memory, exposed communication, what to change.
+
+        `device` and `mesh` are those of the context unless they are given; figures that need one
+        are unknown without it, and notes say what gives them. See `hlofast.Verdict`.
+        """
+        from hlofast._verdict import verdict
+
+        return verdict(self, device, mesh)
 
     def show(self, name: str) -> Shown:
         """An instruction or a computation in context: what it is, what it reads, who reads it.

@@ -36,14 +36,14 @@ def natural(text: str) -> int:
     return number
 
 
-def add_top(parser: argparse.ArgumentParser) -> None:
+def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
     """Declare `--top N`: how many rows tables for people have."""
     parser.add_argument(
         "--top",
         type=natural,
-        default=10,
+        default=default,
         metavar="N",
-        help="rows per table, 0 for all (default 10); JSON always has all",
+        help=f"rows per table, 0 for all (default {default}); JSON always has all",
     )
 
 
@@ -53,6 +53,25 @@ def size(count: int | None) -> str:
         return "unknown"
     gibibytes = count / GIBIBYTE
     return f"{count:,} B ({gibibytes:.3f} GiB)" if gibibytes >= 0.0005 else f"{count:,} B"
+
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def binary(largest: float) -> tuple[float, str]:
+    """The power of 1024 to count bytes in, and its name: `(2**30, "GiB")`."""
+    power = 0
+    while largest >= 1024.0 ** (power + 1) and power + 1 < len(_BINARY):
+        power += 1
+    return 1024.0**power, _BINARY[power]
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?` with the nearest of the names there are, empty if none is near."""
+    from hlofast._names import nearest
+
+    close = nearest(name, known)
+    return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 class Figure(str):

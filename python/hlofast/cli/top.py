@@ -68,11 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     if not modules:
         return reader.exit_code() or UNREADABLE
-    from hlofast._report.data import Analyses
-    from hlofast._top.view import contents_of
+    from hlofast._report.data import Analyses, contents
 
     found = Analyses(modules[0].module, device, mesh, None)
-    page = contents_of(found, modules[0].path)
+    page = contents(found, modules[0].path)
     is_terminal = sys.stdout.isatty() and sys.stdin.isatty()
     if is_terminal and not arguments.plain:
         try:
