@@ -187,7 +187,7 @@ def test_names_of_dumps_steer_nothing() -> None:
 
 
 def test_plain_text_where_there_is_no_terminal(train_step: Path, module: hlofast.Module) -> None:
-    done = hlofast_command("top", "--rows", "2", str(train_step))
+    done = hlofast_command("top", "--top", "2", str(train_step))
     assert done.returncode == 0
     assert done.stdout.startswith("jit_train_step")
     table = module.cost().table()

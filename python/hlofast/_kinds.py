@@ -89,7 +89,8 @@ class Contents(Result):
     def sections(self) -> tuple[Section, ...]:
         """The programs, the largest first; commands."""
         shown = ("program", "host", "stage", "instructions", "bytes")
-        words = [("What shows more", self._commands)] if self._commands else ()
+        lines = [(what, _text.Whole(command)) for what, command in self._commands]
+        words = [("What shows more", lines)] if lines else ()
         return (
             Section("programs", "Programs", self.programs, shown),
             Section("commands", "", of_rows(COMMANDS, self._commands), paragraphs=words),

@@ -328,7 +328,7 @@ class Verdict(Result):
         for code, stake, text, remedy, _, command in shown:
             lines += [
                 (code + (f" ({stake})" if stake else ""), remedy or text),
-                ("  more", command),
+                ("  more", output.Whole(command)),
             ]
         more = "" if len(shown) == len(rows) else f" (first {len(shown)} of {len(rows):,})"
         missing = () if self.time is not None else ("--device", "NAME")
@@ -336,6 +336,7 @@ class Verdict(Result):
             (what, self.command(verb, *(missing if verb == "time" else ()), *rest))
             for what, verb, rest in _FURTHER
         ]
+        whole = [(what, output.Whole(line)) for what, line in further]
         return (
             Section(
                 "findings",
@@ -347,7 +348,7 @@ class Verdict(Result):
                 "commands",
                 "What shows more",
                 of_rows(COMMANDS, further),
-                paragraphs=[("What shows more", further)],
+                paragraphs=[("What shows more", whole)],
             ),
         )
 

@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="of the rows in FILE (default: what its name ends with) or on standard output",
     )
     parser.add_argument(
-        "--limit",
+        "--top",
         type=output.natural,
         metavar="N",
         help=f"rows at most, 0 for all (default: all; {_SHOWN} in a table for people)",
@@ -127,13 +127,13 @@ def _warn(found: _scan.Scan) -> None:
 
 
 def _give(query: Query, arguments: argparse.Namespace) -> None:
-    limit = arguments.limit or None
+    limit = arguments.top or None
     if arguments.format:
         query.write(arguments.format, arguments.out, limit)
         return
     from hlofast._scan.query import Answer
 
-    if not arguments.json and arguments.limit is None:
+    if not arguments.json and arguments.top is None:
         limit = _SHOWN
     shower = results.Shower(Answer, arguments, limit=None)
     shower.show(query.answer(limit))

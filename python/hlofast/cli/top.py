@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from hlofast import _text as output
+from hlofast._layout import roles
 from hlofast.cli import UNREADABLE, USAGE, inputs, results
 
 TYPE_CHECKING = False
@@ -17,7 +18,7 @@ EXAMPLES = """\
 examples:
   hlofast top module_0042.jit_train_step.after_optimizations.txt
   hlofast top --device tpu-v5p --mesh data=2,model=4 step.txt
-  hlofast top --rows 5 step.txt | less           plain text, as everywhere but on a terminal
+  hlofast top --top 5 step.txt | less           plain text, as everywhere but on a terminal
 
 Keys: up and down, Tab from the list of tables to the rows; Enter on a sum shows its instructions,
 on an instruction what it reads and who reads it, Escape goes back; s sorts by the next column, r
@@ -35,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     results.add_json(parser)
     parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
     parser.add_argument(
-        "--rows",
+        "--top",
         type=output.natural,
         default=10,
         metavar="N",
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             Top(found, page).run()
             return reader.exit_code()
-    _print(found, page, arguments.rows or None)
+    _print(found, page, arguments.top or None)
     return reader.exit_code()
 
 
@@ -105,7 +106,9 @@ def _print(found: Analyses, page: Contents, limit: int | None) -> None:
                 ]
                 for row in rows[:limit]
             ]
-            printer.table(sheet.caption, [field.label for field in fields], cells, len(rows))
+            labels = [field.label for field in fields]
+            purposes = roles(fields, sheet.sort)
+            printer.table(sheet.caption, labels, cells, len(rows), purposes)
             if sheet.note and rows:
                 printer.paragraph("note: ", sheet.note)
     printer.line()
