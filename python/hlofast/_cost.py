@@ -9,6 +9,7 @@ from hlofast import _core
 from hlofast._core import Field
 from hlofast._cost_facts import FACTS
 from hlofast._custom_calls import stated
+from hlofast._names import unknown
 from hlofast._result import Result
 from hlofast._units import read_rate, read_seconds
 from hlofast._utilization import Utilization
@@ -96,7 +97,7 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
             import numpy
 
             if name not in self._names:
-                raise KeyError(name)
+                raise unknown("column", name, self._names)
             array = self._arrays.setdefault(name, numpy.asarray(self._data.column(name)))
         return array
 
@@ -248,7 +249,12 @@ class Cost(Result):
         """
         if depth < 0:
             raise ValueError(f"depth is {depth}")
-        return Table(self._data.group(key, min(depth, 2**32 - 1)))
+        try:
+            return Table(self._data.group(key, min(depth, 2**32 - 1)))
+        except KeyError:
+            from hlofast._cost_sections import KEYS
+
+            raise unknown("key", key, KEYS) from None
 
     @property
     def computations(self) -> Table:

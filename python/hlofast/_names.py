@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from hlofast.errors import UnknownNameError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MOST = 20_000
 """Names that are compared; comparing one takes microseconds, and modules have millions."""
+_LISTED = 40
+"""Names that an error lists."""
 _LONGEST = 200
 """Characters of a name that are compared, which takes the square of them."""
 
@@ -36,3 +40,17 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
         by_folded.setdefault(own.casefold(), own)
     close = get_close_matches(folded, by_folded, n=count)
     return list(dict.fromkeys([*begin, *(by_folded[own] for own in close)]))[:count]
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?` with the nearest of the names there are, empty if none is near."""
+    close = nearest(name, known)
+    return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name that is not there: the nearest names, then those there are."""
+    names = list(known)
+    listed = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+    hint = meant(str(name), names) or ";"
+    return UnknownNameError(f"no {what} {name!r}{hint} there are: {listed or 'none'}")

@@ -70,14 +70,6 @@ def binary(largest: float) -> tuple[float, str]:
     return 1024.0**power, _BINARY[power]
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest of the names there are, empty if none is near."""
-    from hlofast._names import nearest
-
-    close = nearest(name, known)
-    return f"; did you mean {', '.join(close)}?" if close else ""
-
-
 class Whole(str):
     """A text that is not broken into lines: a command to copy."""
 

@@ -5,12 +5,11 @@ The head of the report page shows the same figures and findings.
 
 from __future__ import annotations
 
-import warnings
-
 from hlofast import _text as output
 from hlofast._collectives import MESH_SOURCES
 from hlofast._context import device_for, hbm_for, mesh_for, told_in
 from hlofast._core import Field
+from hlofast._memory import quiet
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._units import read_bytes
 from hlofast.table import of_rows
@@ -205,10 +204,8 @@ class Verdict(Result):
         """None where memory cannot be analysed; `no_memory` says why."""
         self.no_memory = ""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # The notes say it too.
-                self.memory = module.memory(device=device)
-                self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
+            self.memory = quiet(module, device=device or device_for(module, None))
+            self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
         except (ValueError, OverflowError) as error:
             self.memory = None
             self.no_memory = str(error)

@@ -7,6 +7,7 @@ import os
 from hlofast import _core, _text
 from hlofast._core import Field
 from hlofast._extras import library
+from hlofast._names import meant, unknown
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._scan import formats
 from hlofast._scan.found import Tables
@@ -211,7 +212,7 @@ class Scan(Result):
         A KeyError for other names.
         """
         if name != "programs" and name not in _TABLES:
-            raise KeyError(name)
+            raise unknown("table", name, ("programs", *_TABLES))
         if name not in self._tables:
             rows = self._rows(name)
             self._tables[name] = Table(() if rows is None else rows.columns())
@@ -423,7 +424,8 @@ class Scanner:
         self.tables = list(DEFAULT_TABLES if tables is None else dict.fromkeys(tables))
         for name in self.tables:
             if name not in TABLES:
-                raise ValueError(f"no table {name!r}; those there are: {', '.join(TABLES)}")
+                hint = meant(name, TABLES) or ";"
+                raise ValueError(f"no table {name!r}{hint} those there are: {', '.join(TABLES)}")
         self.device = device
         if device is not None and device != "auto":
             from hlofast import devices

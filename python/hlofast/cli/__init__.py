@@ -49,6 +49,7 @@ VERBS = {
     "query": "SQL over the tables of a scan: a dataset, or dumps",
     "fmt": "print modules as canonical HLO text",
     "schema": "the JSON Schema of what a verb prints with --json",
+    "completion": "a script that lets bash, zsh or fish complete verbs and options",
     "guide": "the user guide: questions answered from a dump to a decision, with dumps to try",
 }
 
@@ -95,7 +96,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments, and what may have been meant, and exit."""
-        from hlofast._text import meant, printable
+        from hlofast._names import meant
+        from hlofast._text import printable
 
         start, colon, rest = message.partition("unrecognized arguments: ")
         if colon and not start:
@@ -191,7 +193,7 @@ def _help(argv: list[str]) -> int:
 
 
 def _refuse(parser: _Parser, verb: str, reason: str) -> NoReturn:
-    from hlofast._text import meant
+    from hlofast._names import meant
 
     hint = meant(verb, [*VERBS, *ALIASES]) or ";"
     parser.error(f"{reason}{hint} `hlofast help` lists the verbs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast._lint import OPTIONS, RULES, Findings
-from hlofast._text import meant
+from hlofast._names import meant
 from hlofast.cli import FINDINGS, USAGE, inputs, results
 
 TYPE_CHECKING = False

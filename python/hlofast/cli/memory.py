@@ -71,17 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _analysed(found: inputs.Found, arguments: argparse.Namespace) -> Memory:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The notes say it too.
-        memory = found.module.memory(
-            rule=arguments.rule,
-            sizes=arguments.sizes,
-            constants=arguments.constants,
-            space=arguments.space,
-            schedule=arguments.schedule,
-        )
+    memory = _memory.quiet(
+        found.module,
+        rule=arguments.rule,
+        sizes=arguments.sizes,
+        constants=arguments.constants,
+        space=arguments.space,
+        schedule=arguments.schedule,
+        device=found.module.context.device,
+    )
     memory.xla  # noqa: B018 - raises where XLA could not count.
     content, path = _allocation(found, arguments.xla_file)
     if content is not None:

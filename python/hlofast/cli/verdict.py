@@ -90,7 +90,9 @@ def _folder(
         wanted = arguments.module
         named = [one for one in programs if _answers(one, wanted)]
         if programs and not named:
-            hint = _text.meant(wanted, [one.name for one in programs])
+            from hlofast._names import meant
+
+            hint = meant(wanted, [one.name for one in programs])
             inputs.complain(f"{path}: no program {wanted!r}{hint}")
             return USAGE
         programs = named
