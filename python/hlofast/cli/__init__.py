@@ -111,7 +111,7 @@ class _Parser(argparse.ArgumentParser):
         wrong, quote, choices = rest.partition("' (choose from ")
         if colon and quote:
             known = choices.rstrip(")").replace("'", "").split(", ")
-            message = f"{place}{wrong!r} is not one of {', '.join(known)}{meant(wrong, known)}"
+            message = f"{place}'{wrong}' is not one of {', '.join(known)}{meant(wrong, known)}"
         super().error(printable(message))
 
 

@@ -39,9 +39,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--space", metavar="SPACE", help="memory space: hbm (default), vmem, host, a number, or all"
     )
-    parser.add_argument("--rule", choices=_memory.RULES, default="in_place")
-    parser.add_argument("--sizes", choices=("device", "logical"), default="device")
-    parser.add_argument("--constants", choices=("last_use", "program"), default="last_use")
+    parser.add_argument(
+        "--rule",
+        choices=_memory.RULES,
+        default="in_place",
+        help="how values share memory (default in_place)",
+    )
+    parser.add_argument(
+        "--sizes",
+        choices=("device", "logical"),
+        default="device",
+        help="sizes with the device's padding, or without (default device)",
+    )
+    parser.add_argument(
+        "--constants",
+        choices=("last_use", "program"),
+        default="last_use",
+        help="how long constants live (default last_use)",
+    )
     parser.add_argument(
         "--schedule", choices=tuple(_memory.ORDERS), help="another order than the text's"
     )

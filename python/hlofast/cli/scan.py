@@ -39,9 +39,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("paths", nargs="+", metavar="DIR", help="folders and files to read")
     parser.add_argument(
-        "-o", "--out", metavar="OUT", help='the dataset\'s folder; "-" is JSON lines on stdout'
+        "-o",
+        "--output",
+        metavar="OUT",
+        help='the dataset\'s folder; "-" is JSON lines on stdout',
     )
-    parser.add_argument("--format", choices=_scan.formats.FORMATS, default="parquet")
+    parser.add_argument(
+        "--format",
+        choices=_scan.formats.FORMATS,
+        default="parquet",
+        help="of the dataset (default parquet)",
+    )
     parser.add_argument(
         "--tables",
         metavar="NAME,...",
@@ -50,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="auto", metavar="NAME", help="time modules for it (default: the dump's)"
     )
-    parser.add_argument("--mesh", metavar="NAME=SIZE,...", help="the mesh of all modules")
+    parser.add_argument("--mesh", metavar="data=2,model=4", help="the mesh of all modules")
     parser.add_argument(
         "--workers",
         type=int,
@@ -104,11 +112,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Scan once, or until interrupted."""
-    to_stdout = arguments.out == "-"
+    to_stdout = arguments.output == "-"
     if to_stdout and arguments.json:
         inputs.complain("-o - already prints JSON, a row per line")
         return USAGE
-    if arguments.watch is not None and (arguments.out is None or to_stdout):
+    if arguments.watch is not None and (arguments.output is None or to_stdout):
         inputs.complain("--watch needs a dataset: -o OUT")
         return USAGE
     if arguments.address is not None and arguments.engine != "ray":
@@ -124,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     except KeyboardInterrupt:
         if arguments.watch is None:
-            inputs.complain(_interrupted(arguments.out))
+            inputs.complain(_interrupted(arguments.output))
         raise
     except WorkerError as error:
         inputs.complain(str(error))
@@ -135,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         if to_stdout and isinstance(error, BrokenPipeError):
             raise  # The reader has gone.
-        inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
+        inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
         return UNREADABLE
     code = UNREADABLE if found.counts["failed"] or found.failed_before else 0
     if to_stdout:
@@ -166,15 +174,15 @@ def _scan_on_ray(arguments: argparse.Namespace) -> Scan:
 
 def _scan_with(arguments: argparse.Namespace, stdout: TextIO, cluster: Cluster | None) -> Scan:
     """Scan once, or until interrupted if a job is followed."""
-    if arguments.out == "-":
+    if arguments.output == "-":
         return _scanner(arguments, None, cluster).run(lambda part: _write(part, stdout.buffer))
-    scanner = _scanner(arguments, arguments.out, cluster)
+    scanner = _scanner(arguments, arguments.output, cluster)
     return scanner.run() if arguments.watch is None else _watch(scanner, arguments)
 
 
 def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | None) -> Scanner:
     tables = None if arguments.tables is None else arguments.tables.split(",")
-    if tables is None and arguments.out is None:
+    if tables is None and arguments.output is None:
         tables = ["modules"]
     return _scan.Scanner(
         arguments.paths,
@@ -213,9 +221,9 @@ def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
         try:
             found = scanner.run()
         except OSError as error:
-            if not went_well or "://" not in arguments.out:
+            if not went_well or "://" not in arguments.output:
                 raise
-            inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
+            inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
             time.sleep(arguments.watch)
             continue
         went_well = True

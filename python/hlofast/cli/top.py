@@ -35,13 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     inputs.add_mesh(parser)
     results.add_json(parser)
     parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
-    parser.add_argument(
-        "--top",
-        type=output.natural,
-        default=10,
-        metavar="N",
-        help="rows per table in plain text, 0 for all (default 10)",
-    )
+    output.add_top(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
