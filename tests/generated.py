@@ -13,6 +13,7 @@ from pathlib import Path
 import hlofast
 from hlofast._comparison import Comparison, HostComparison
 from hlofast._fmt import Formatted
+from hlofast._kinds import Contents
 from hlofast._report.data import Analyses
 from hlofast._result import Result, schema
 from hlofast._scan.query import Answer
@@ -57,6 +58,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
     "config": lambda: Described(config()),
     "diff": lambda: module().diff(module()),
     "time": lambda: module().time("tpu-v5e"),
+    "verdict": lambda: module().verdict("tpu-v5e"),
     "trace": lambda: module().trace(device="tpu-v5e"),
     "fmt": lambda: Formatted(module(), ""),
     "graph": lambda: module().graph(),
@@ -64,6 +66,7 @@ SAMPLES: dict[str, Callable[[], Result]] = {
 }
 """A result of each verb."""
 OTHERS: dict[str, Callable[[], tuple[Result, ...]]] = {
+    "verdict": lambda: (Contents("dump", "XLA dump directory"),),
     "config": lambda: (Selected(config().select("none", 1)), Compared(config(), config())),
     "diff": lambda: (Comparison("a", "b"), HostComparison("a", [])),
 }

@@ -138,7 +138,7 @@ class TestDocument:
         )
         told = hlofast.load(train_step, step_seconds=0.001, device="tpu-v5e").cost()
         assert {fact.name: fact.value for fact in told.facts} == figures(module)
-        with pytest.raises(ValueError, match="peak_flops"):
+        with pytest.raises(ValueError, match="not a rate such as 197T"):
             told.module.cost(peak_flops=0)
 
     def test_several_modules_and_what_cannot_be_read(self, tmp_path: Path) -> None:

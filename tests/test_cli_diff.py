@@ -175,7 +175,7 @@ def test_the_order_counts_on_demand(train_step: Path, tmp_path: Path) -> None:
     done = hlofast_command("diff", train_step, other)
     assert done.returncode == 0
     assert "the order of instructions, which differs" in done.stdout
-    assert hlofast_command("diff", "--schedule", train_step, other).returncode == 1
+    assert hlofast_command("diff", "--order", train_step, other).returncode == 1
 
 
 def test_several_modules_are_paired_by_name(tmp_path: Path) -> None:

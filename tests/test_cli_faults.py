@@ -42,6 +42,7 @@ def calls(step: Path, folder: Path) -> dict[str, list[str | Path]]:
     device: list[str | Path] = ["--device", "tpu-v5p"]
     given: dict[str, list[str | Path]] = {
         "check": [step, "--expect", expected],
+        "completion": ["bash"],
         "config": [FIXTURES / "configs" / "decoder_70b.txt"],
         "diff": [step, step],
         "graph": [step],

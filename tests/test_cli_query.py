@@ -38,11 +38,11 @@ def asked(*arguments: str | Path) -> Any:
 
 
 def test_rows_are_printed(dataset: Path) -> None:
-    done = hlofast_command("query", dataset, MODULES, "--limit", "2")
+    done = hlofast_command("query", dataset, MODULES, "--top", "2")
     assert done.returncode == 0 and done.stderr == ""
     lines = done.stdout.splitlines()
     assert lines[0] == "First 2 rows"
-    assert lines[5] == "note: there are more rows: --limit 0 gives all"
+    assert lines[5] == "note: there are more rows: --top 0 gives all"
     assert lines[1].split() == ["stage", "flops", "step"]
     flops = hlofast.open_dataset(dataset).query(MODULES)["flops"].tolist()
     assert f"{flops[0]:,}" in lines[2]
@@ -61,7 +61,7 @@ def test_the_document_keeps_to_its_schema(dataset: Path) -> None:
     assert [row["flops"] for row in printed["rows"]] == table["flops"].tolist()
     assert None in [row["step"] for row in printed["rows"]]
     assert not document("query", dataset, MODULES)["results"][0]["notes"]
-    (cut,) = document("query", dataset, MODULES, "--limit", "1")["results"]
+    (cut,) = document("query", dataset, MODULES, "--top", "1")["results"]
     assert cut["name"] == MODULES and cut["tables"]["rows"] == printed["rows"][:1]
     assert [(note["code"], note["figures"]) for note in cut["notes"]] == [("cut", {"rows": 1})]
 
@@ -99,7 +99,7 @@ def test_rows_as_files(dataset: Path, tmp_path: Path) -> None:
 
 def test_rows_on_standard_output(dataset: Path) -> None:
     done = hlofast_command(
-        "query", dataset, "-", "--format", "csv", "--limit", "1", input="SELECT 1 AS a, 'b,c' AS b"
+        "query", dataset, "-", "--format", "csv", "--top", "1", input="SELECT 1 AS a, 'b,c' AS b"
     )
     assert (done.returncode, done.stdout) == (0, 'a,b\n1,"b,c"\n')
     done = hlofast_command("query", dataset, "SELECT 1 AS a", "-o", "-")
@@ -108,7 +108,7 @@ def test_rows_on_standard_output(dataset: Path) -> None:
 
 @pytest.mark.parametrize("options", [("--format", "csv"), ("-o", "-"), ("--json",), ()])
 def test_a_reader_that_goes_is_no_error(dataset: Path, options: tuple[str, ...]) -> None:
-    done = without_reader("query", dataset, "FROM range(100000)", "--limit", "0", *options)
+    done = without_reader("query", dataset, "FROM range(100000)", "--top", "0", *options)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -356,7 +356,7 @@ class TestCommandLine:
         inputs.add_context(parser)
         rules = tmp_path / "rules.toml"
         rules.write_text('[[rule]]\npattern = "loss"\nphase = "forward"\n')
-        line = "--mesh data=2,model=4 --hosts 2 --device v5e --hbm 16GiB --step-seconds 300ms"
+        line = "--mesh data=2,model=4 --hosts 2 --device v5e --hbm 16GiB --step-time 300ms"
         told = inputs.read_context(parser.parse_args([*line.split(), "--rules", str(rules)]))
         assert told == Context(
             "data=2,model=4", "v5e", hosts=2, hbm=16 << 30, step_seconds=0.3, rules=rules
@@ -364,7 +364,7 @@ class TestCommandLine:
         assert inputs.read_context(parser.parse_args([])) == Context()
         hosts = inputs.read_context(parser.parse_args(["--hosts", "2"]))
         assert hlofast.loads(TEXT).with_context(hosts).context.hosts == 2
-        for wrong in ("--mesh x", "--device abacus", "--hbm 1apple", "--step-seconds 0"):
+        for wrong in ("--mesh x", "--device abacus", "--hbm 1apple", "--step-time 0"):
             with pytest.raises(ContextError, match=wrong.split()[0]):
                 inputs.read_context(parser.parse_args(wrong.split()))
         with pytest.raises(ContextError, match="nowhere"):

@@ -53,12 +53,14 @@ def test_verbs_have_the_options_that_are_said_of_them() -> None:
     assert (
         "`config` takes `-` too, `query` for its SQL, `history`, `scan` and `guide` neither" in text
     )
-    without = {"config", "history", "scan", "query", "guide", "schema"}
+    without = {"config", "history", "scan", "query", "guide", "schema", "completion"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
         importlib.import_module(f"hlofast.cli.{verb}").configure(parser)
         words = parser.format_help()
-        assert ("--json" in words) == (verb != "schema")
+        assert ("--json" in words) == (verb not in {"schema", "completion"})
         assert ("--module" in words) == (verb not in without), verb
         takes_stdin = "standard input" in words
-        assert takes_stdin == (verb not in {"history", "scan", "guide", "schema"}), verb
+        assert takes_stdin == (verb not in {"history", "scan", "guide", "schema", "completion"}), (
+            verb
+        )

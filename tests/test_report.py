@@ -47,8 +47,8 @@ def test_what_is_not_known_is_said_with_how_to_give_it(train_step: Path) -> None
     assert made.verdict["step"] is None
     assert made.verdict["mfu"] is None
     assert made.verdict["flops"] == 8
-    assert "hlofast report --device NAME" in made.html
-    assert "hlofast report --mesh data=2,model=4" in made.html
+    assert "no device is given: --device NAME" in made.html
+    assert "no mesh is known: --mesh data=2,model=4" in made.html
     assert 'id="figure-step">unknown<' in made.html
 
 

@@ -497,8 +497,8 @@ class TestCommand:
             ((), "which --device? known are: tpu-v4, tpu-v5e"),
             (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known are: tpu-v4"),
             (("--device", "h100", "-o", "x.txt"), "ends in .json or .pftrace"),
-            (("--device", "h100", "--min-duration", "soon"), "no duration"),
-            (("--device", "h100", "--min-duration", "nans"), "no duration"),
+            (("--device", "h100", "--min-duration", "soon"), "not a time such as 300ms"),
+            (("--device", "h100", "--min-duration", "nans"), "not a time such as 300ms"),
             (("--device", "h100", "--iterations", "0"), "no number of iterations"),
         ],
     )

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from hlofast._time import Time
     from hlofast._trace import Trace
     from hlofast._utilization import Utilization
+    from hlofast._verdict import Verdict
     from hlofast.table import Table
 
     __version__: str
@@ -91,9 +92,9 @@ __all__ = [
     "Literal", "Matmuls", "Memory", "Mesh", "Metadata", "Module", "PaddingDimension", "ParseError",
     "PartitionSpec", "Plot", "Prediction", "Remat", "ReplicaGroups", "Report", "Scan", "Shape",
     "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages", "Summary",
-    "Table", "TextColumn", "Time", "Trace", "Utilization", "WindowDimension", "__version__",
-    "call_roles", "check", "config", "devices", "diff", "element_types", "find_modules",
-    "fingerprints", "from_jax", "history", "load", "loads", "opcodes", "open_dataset", "phases",
+    "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
+    "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
+    "find_modules", "fingerprints", "from_jax", "history", "load", "loads", "opcodes", "open_dataset", "phases",
     "protobuf_fields_not_in_text", "provenances", "ray", "register_custom_call", "report", "scan",
     "unregister_custom_call",
 ]  # fmt: skip
@@ -124,6 +125,7 @@ _NAMES_BY_MODULE = {
     "_summary": "Summary",
     "_time": "Time",
     "_utilization": "Utilization",
+    "_verdict": "Verdict",
     "_trace": "Trace",
     "table": "Table",
 }

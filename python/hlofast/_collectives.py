@@ -158,7 +158,9 @@ class Collectives(Result, Table):
         sections = [self._groups(by or "axis")]
         if by is None:
             ordered = with_source(self).sort_by("total_wire_bytes", descending=True)
-            sections.append(Section("collectives", "Collectives", ordered, _SHOWN))
+            sections.append(
+                Section("collectives", "Collectives", ordered, _SHOWN, figure="total_wire_bytes")
+            )
         if self.host_transfers:
             rows = (_INSTRUCTION, list(self.host_transfers))
             sections.append(Section("host_transfers", "Between device and host", Table.of([rows])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Mesh
+from hlofast._units import read_bytes, read_seconds
 from hlofast.errors import ContextError
 
 TYPE_CHECKING = False  # The command line needs it; importing typing would slow its start.
@@ -44,12 +45,6 @@ _MOST_HEADER = 1 << 20
 """Bytes of a module's first line, which has Shardy's meshes; those of 500 axes take 20 kB."""
 _BODY = "ENTRY e { ROOT p = f32[] parameter(0) }"
 """What makes a header a module, one that costs nothing."""
-_BYTES = {"b": 1.0} | {
-    unit: float(base**power)
-    for power, letter in enumerate("kmgt", 1)
-    for unit, base in ((letter + "b", 1000), (letter + "ib", 1024))
-}
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0}
 
 
 class Context:
@@ -204,45 +199,6 @@ def read_mesh(mesh: MeshLike) -> Mesh:
         return Mesh([(str(name), int(size)) for name, size in shape.items()])  # type: ignore[union-attr]
     # What is no mapping is refused by `Mesh` itself.
     return Mesh(mesh)  # type: ignore[arg-type]
-
-
-def read_bytes(text: int | str) -> int:
-    """A number of bytes, as such or as a text like `16GiB`, `900 MB`, `17179869184`.
-
-    A `ValueError` for other texts and for what is below 0 or beyond 64 bits.
-    """
-    count = int(_quantity(text, _BYTES, "number of bytes, such as 16GiB"))
-    if not 0 <= count < 2**63:
-        raise ValueError(f"{text!r} is no number of bytes of this world")
-    return count
-
-
-def read_seconds(text: float | str) -> float:
-    """A number of seconds, as such or as a text like `300ms`, `1.5 s`, `2min`.
-
-    A `ValueError` for other texts and for what is not above 0.
-    """
-    seconds = float(_quantity(text, _SECONDS, "number of seconds, such as 300ms"))
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"{text!r} is no length of a step")
-    return seconds
-
-
-def _quantity(text: float | str, units: Mapping[str, float], what: str) -> float:
-    if not isinstance(text, str):
-        return text
-    number = text.strip().lower()
-    unit = number.lstrip("0123456789._").strip()
-    try:
-        if not unit and unit not in units:
-            return int(number)
-        if unit.startswith("e") and "" in units:  # 1e-3, not a number of some unit e-3.
-            unit = ""
-        size = float(number[: len(number) - len(unit)]) * units[unit]
-        int(size)  # Neither infinite nor NaN.
-    except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no {what}") from None
-    return size
 
 
 def _placed(mesh: Mesh, hosts: int | None, slices: int | None) -> Mesh:

@@ -9,7 +9,9 @@ from hlofast import _core
 from hlofast._core import Field
 from hlofast._cost_facts import FACTS
 from hlofast._custom_calls import stated
+from hlofast._names import unknown
 from hlofast._result import Result
+from hlofast._units import read_rate, read_seconds
 from hlofast._utilization import Utilization
 from hlofast.errors import ContextError
 from hlofast.table import Table
@@ -95,7 +97,7 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
             import numpy
 
             if name not in self._names:
-                raise KeyError(name)
+                raise unknown("column", name, self._names)
             array = self._arrays.setdefault(name, numpy.asarray(self._data.column(name)))
         return array
 
@@ -240,7 +242,12 @@ class Cost(Result):
         """
         if depth < 0:
             raise ValueError(f"depth is {depth}")
-        return Table(self._data.group(key, min(depth, 2**32 - 1)))
+        try:
+            return Table(self._data.group(key, min(depth, 2**32 - 1)))
+        except KeyError:
+            from hlofast._cost_sections import KEYS
+
+            raise unknown("key", key, KEYS) from None
 
     @property
     def computations(self) -> Table:
@@ -378,7 +385,9 @@ class Cost(Result):
         return {name: value for name, value in figures.items() if value}
 
     def mfu(
-        self, step_seconds: float | None = None, peak_flops: float | None = None
+        self,
+        step_seconds: float | str | None = None,
+        peak_flops: float | str | None = None,
     ) -> Utilization:
         """Model FLOPs utilization of a device that runs this module in `step_seconds`.
 
@@ -394,14 +403,10 @@ class Cost(Result):
         `step_seconds` or `peak_flops` that are not positive, and in XLA's way of counting, where
         loops count once.
         """
-        if step_seconds is None:
-            step_seconds = self.step_seconds
-        if peak_flops is None:
-            peak_flops = self.peak_flops
+        step_seconds = self.step_seconds if step_seconds is None else read_seconds(step_seconds)
+        peak_flops = self.peak_flops if peak_flops is None else read_rate(peak_flops)
         if step_seconds is None or peak_flops is None:
             raise ContextError("mfu needs the seconds of a step and a device or its peak")
-        if not step_seconds > 0 or not peak_flops > 0:
-            raise ValueError("step_seconds and peak_flops are positive")
         if self.xla:
             raise ValueError("utilization is counted as executed, not with xla=True")
         products = self.matmuls().to_pylist()
@@ -514,13 +519,12 @@ def cost(
     float32: bool,
     custom_calls: Mapping[str, CustomCallFunction] | None,
     rules: Rules | None,
-    peak_flops: float | None = None,
+    peak_flops: float | str | None = None,
 ) -> Cost:
     """`Module.cost`."""
     if float32 and not xla:
         raise ValueError("float32 goes with xla=True")
-    if peak_flops is not None and not 0 < peak_flops < float("inf"):
-        raise ValueError(f"peak_flops is {peak_flops}")
+    peak = None if peak_flops is None else read_rate(peak_flops)
     data = _core._cost(
         module,
         xla=xla,
@@ -529,4 +533,4 @@ def cost(
         custom_calls=None if xla else stated(module, custom_calls),
         rules=None if rules is None else read_rules(rules),
     )
-    return Cost(module, data, xla, peak_flops)
+    return Cost(module, data, xla, peak)

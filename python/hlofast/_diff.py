@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _core
-from hlofast._context import mesh_for, rules_for, told_in
+from hlofast._context import device_for, mesh_for, rules_for, told_in
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._result import Fact, Note, Result, Section
@@ -340,12 +340,10 @@ class Diff(Result):
 
 def _live_peak(module: Module) -> _Peak:
     """The peak in bytes, None where it cannot be told, and what makes it doubtful."""
-    import warnings
+    from hlofast._memory import quiet
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # `Diff.notes` says it.
-            memory = module.memory()
+        memory = quiet(module, device=device_for(module, None))
     except ValueError:
         return None, []
     return memory.live_peak, list(map(str, memory.contradictions))

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from hlofast._core import Field
 from hlofast._cost import read_rules
+from hlofast._memory import quiet
 from hlofast._module import Module, load
 from hlofast._programs import Program, programs, reason, whole
 from hlofast._result import Fact, Note, Result, Section
@@ -182,7 +183,7 @@ def figures(
     wire = sent.values("total_wire_bytes")
     live_peak: int | None = None
     with suppress(ValueError):
-        live_peak = module.memory().live_peak
+        live_peak = quiet(module).live_peak  # Rows have no room for what is doubtful.
     return {
         "instructions": module.instruction_count,
         "computations": module.computation_count,

@@ -10,7 +10,7 @@ from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line lists findings; importing typing would slow its start.
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from typing import Any
 
     from hlofast._core import Mesh
@@ -197,19 +197,22 @@ class Findings(Result):
         text = f"the module is {self._status}: compilers may yet change some of what is found"
         return (Note("unfinished", text),)
 
-    def sections(self) -> tuple[Section, ...]:
-        """How many findings of each code, the findings in words, and what proves them."""
-        counts = [(code, own, RULES[code]) for code, own in self.counts().items()]
-        evidence = [(number, row) for number, own in enumerate(self) for row in own.instructions]
+    def sections(self, only: Container[str] = RULES) -> tuple[Section, ...]:
+        """How many findings of each code, the findings in words, and what proves them.
+
+        `only` those of these codes.
+        """
+        counts = [(code, n, RULES[code]) for code, n in self.counts().items() if code in only]
+        chosen = [(number, own) for number, own in enumerate(self) if own.code in only]
+        evidence = [(number, row) for number, own in chosen for row in own.instructions]
         figures = [
-            (number, name, value)
-            for number, own in enumerate(self)
-            for name, value in own.figures.items()
+            (number, name, value) for number, own in chosen for name, value in own.figures.items()
         ]
-        paragraphs = [(f"{own.code}: {own.at_stake}", _words(own)) for own in self]
+        paragraphs = [(f"{own.code}: {own.at_stake}", _words(own)) for _, own in chosen]
+        table = self._table.take(number for number, _ in chosen)
         return (
             Section("codes", "By code", of_rows(_CODES, counts)),
-            Section("findings", "Findings", self._table, paragraphs=paragraphs),
+            Section("findings", "Findings", table, paragraphs=paragraphs),
             # The words name them.
             Section("evidence", "What proves them", of_rows(_EVIDENCE, evidence), paragraphs=()),
             Section("figures", "Figures in them", of_rows(_FIGURES, figures), paragraphs=()),

@@ -137,7 +137,8 @@ class Matmuls(Result, Table):
         place = "source" if any(own is not None for own in table.values("source")) else "scope"
         shown = (*_FIRST, *bound, *_LAST, place)
         title = "Matrix products by FLOPs"
-        return Section("matmuls", title, table.sort_by("flops", descending=True), shown)
+        ordered = table.sort_by("flops", descending=True)
+        return Section("matmuls", title, ordered, shown, figure="flops")
 
     def _types(self) -> list[str]:
         names = ("lhs_dtype", "rhs_dtype", "output_dtype", "accumulation_dtype")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core
 from hlofast._core import Field
+from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.table import Table, column_of, of_rows, shares, with_source
 
@@ -88,7 +89,7 @@ def table_bytes(device: str | Device | None) -> int | None:
     return 32 if found.name in _SMALL_TABLES else 512
 
 
-def memory(
+def quiet(
     module: Module,
     rule: str = "in_place",
     sizes: str = "device",
@@ -97,7 +98,7 @@ def memory(
     schedule: str | None = None,
     device: str | Device | None = None,
 ) -> Memory:
-    """See `Module.memory`."""
+    """`Module.memory` without a warning for contradictions, which notes say too."""
     # Names that no device has are refused now, not when XLA's account is asked.
     table_bytes(device)
     data = _core._memory(
@@ -108,7 +109,20 @@ def memory(
         space=space_number(space),
         schedule="text" if schedule is None else schedule,
     )
-    result = Memory(module, data, rule, sizes, constants, space_number(space), schedule, device)
+    return Memory(module, data, rule, sizes, constants, space_number(space), schedule, device)
+
+
+def memory(
+    module: Module,
+    rule: str,
+    sizes: str,
+    constants: str,
+    space: int | str | None,
+    schedule: str | None,
+    device: str | Device | None,
+) -> Memory:
+    """`Module.memory`."""
+    result = quiet(module, rule, sizes, constants, space, schedule, device)
     if result.contradictions:
         import warnings
 
@@ -351,7 +365,16 @@ class Memory(Result):
         return Table(self._data.live(step))
 
     def _instruction(self, one: Instruction | str | int) -> Instruction:
-        return one if isinstance(one, _core.Instruction) else self.module[one]
+        if isinstance(one, _core.Instruction):
+            return one
+        try:
+            return self.module[one]
+        except KeyError as error:
+            if isinstance(one, str) and not any(own.name == one for own in self.module):
+                from hlofast._show import unknown_instruction
+
+                raise unknown_instruction(self.module, one) from error
+            raise  # Several have the name.
 
     def values(self) -> Table:
         """Every value, by step; columns as of `live_at`."""
@@ -384,7 +407,8 @@ class Memory(Result):
         values), bytes, byte_steps.
         """
         if key not in KEYS:
-            raise ValueError(f"by is one of {', '.join(KEYS)}, not {key!r}")
+            hint = meant(key, KEYS)
+            raise ValueError(f"by is one of {', '.join(KEYS)}, not {key!r}{hint}")
         table = self.live
         if key == "source":
             table = with_source(table)

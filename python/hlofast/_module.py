@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hlofast._summary import Summary
     from hlofast._time import Time
     from hlofast._trace import Trace
+    from hlofast._verdict import Verdict
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
     from hlofast.table import Table
@@ -88,6 +89,18 @@ class Module(_core.Module):
 
         return Summary(self)
 
+    def verdict(
+        self, device: str | Device | None = None, *, mesh: MeshLike | None = None
+    ) -> Verdict:
+        """What comes first: step time, MFU, peak memory, exposed communication, what to change.
+
+        `device` and `mesh` are those of the context unless they are given; figures that need one
+        are unknown without it, and notes say what gives them. See `hlofast.Verdict`.
+        """
+        from hlofast._verdict import verdict
+
+        return verdict(self, device, mesh)
+
     def show(self, name: str) -> Shown:
         """An instruction or a computation in context: what it is, what it reads, who reads it.
 
@@ -106,7 +119,7 @@ class Module(_core.Module):
         float32: bool = False,
         custom_calls: Mapping[str, CustomCallFunction] | None = None,
         rules: Rules | None = None,
-        peak_flops: float | None = None,
+        peak_flops: float | str | None = None,
     ) -> Cost:
         """What the module costs: FLOPs, transcendentals and bytes, of every instruction and in all.
 
@@ -114,7 +127,8 @@ class Module(_core.Module):
         whose sizes of shapes are meant, the module's own by default; `float32` adds up in XLA's
         order in 32-bit floats. `custom_calls` maps targets to functions that say what calls cost
         (see `hlofast.register_custom_call`), `rules` are pairs of pattern and phase, or a TOML file
-        of them. `peak_flops` is what a device could do, in FLOP per second; without it that of the
+        of them. `peak_flops` is what a device could do, in FLOP per second or as
+        `"197T"`; without it that of the
         context's device for 16-bit floats is meant. If the context knows how long a step took, the
         facts say how much of the peak it uses.
         """
@@ -238,7 +252,7 @@ class Module(_core.Module):
         estimates: str = "model",
         collectives: str | Measurements | None = None,
         iterations: int | None = None,
-        min_duration: float = 0.0,
+        min_duration: float | str = 0.0,
     ) -> Trace:
         """The simulated schedule on `device` as a trace for timeline viewers.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hlofast import _core, _text
-from hlofast._context import read_bytes
 from hlofast._core import Field
 from hlofast._cost import read_rules
 from hlofast._memory import RULES, SPACES, table_bytes
+from hlofast._names import unknown
 from hlofast._remat_statements import Statement, change, operation, statements
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._units import read_bytes
 from hlofast.table import Table, column_of, of_rows, with_share, with_source
 
 TYPE_CHECKING = False  # The command line says it; importing typing would slow its start.
@@ -316,7 +317,7 @@ class Remat(Result):
 
     def _table(self, name: str, known: Iterable[str] | None = None) -> Table:
         if known is not None and name not in known:
-            raise KeyError(name)
+            raise unknown("table", name, known)
         if name not in self._tables:
             self._tables[name] = Table(getattr(self._data, name)())
         return self._tables[name]

@@ -87,7 +87,7 @@ class Note:
 class Section:
     """A table of a result as people see it."""
 
-    __slots__ = ("columns", "is_whole", "name", "paragraphs", "table", "title")
+    __slots__ = ("columns", "figure", "is_whole", "name", "paragraphs", "table", "title")
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class Section:
         *,
         paragraphs: Sequence[tuple[str, Sequence[tuple[str, str]]]] | None = None,
         is_whole: bool = False,
+        figure: str | None = None,
     ) -> None:
         self.name = name
         """The name of the table, which JSON and `Result.tables` use."""
@@ -112,6 +113,9 @@ class Section:
         """Where rows read better as text: of each row a heading, and labels with texts."""
         self.is_whole = is_whole
         """Whether people are shown all rows, however few they ask for: the parts of a figure."""
+        self.figure = figure
+        """The column that is kept in narrow terminals beside the first one and the source; by
+        default the first time, size or number of FLOPs."""
 
 
 class Result:

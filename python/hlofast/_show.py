@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hlofast import _text
 from hlofast._core import Field
+from hlofast._names import meant
 from hlofast._result import Fact, Note, Result, Section
+from hlofast.errors import UnknownNameError
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False  # The command line shows it; importing typing would slow its start.
@@ -200,11 +202,25 @@ def places(found: list[Shown]) -> str:
     return _text.names([f"{at.computation.name}/{title}" for at, title in own if at is not None])
 
 
+def unknown_instruction(module: Module, name: str) -> UnknownNameError:
+    """The error for a name that no instruction or computation of a module has."""
+    return UnknownNameError(f"nothing is called {name!r}{near(module, name)}")
+
+
+def near(module: Module, name: str) -> str:
+    """`; did you mean …?` with instructions and computations of nearly that name."""
+    from itertools import chain
+
+    computations = (own.name for own in module.computations)
+    plain = name.rpartition("/")[2].removeprefix("%")
+    return meant(plain, chain(computations, (own.name for own in module)))
+
+
 def show(module: Module, name: str) -> Shown:
     """`Module.show`."""
     found = matches(module, name)
     if not found:
-        raise KeyError(name)
+        raise unknown_instruction(module, name)
     if len(found) > 1 and found[0].instruction is not None:
         text = f"{len(found)} instructions are called {name!r}: {places(found)}"
         raise ValueError(text)

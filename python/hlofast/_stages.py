@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hlofast import _text
-from hlofast._context import read_bytes
 from hlofast._core import Field
+from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._units import read_bytes
 from hlofast.table import Table, column_of, with_share, with_source
 
 TYPE_CHECKING = False  # The command line lists stages; importing typing would slow its start.
@@ -325,8 +326,9 @@ class Stages(Result):
 
         A `KeyError` for other tables and columns.
         """
-        if table not in ("stash", "cross_mesh", "sections"):
-            raise KeyError(table)
+        known = ("stash", "cross_mesh", "sections")
+        if table not in known:
+            raise unknown("table", table, known)
         return self._table(table).by(name, totals=totals)
 
     def _table(self, name: str) -> Table:

@@ -6,6 +6,8 @@ import os
 import sys
 from math import isfinite
 
+from hlofast._layout import GAP, Layout, fitted, roles
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 GIBIBYTE = 1 << 30
-GAP = "  "
 SHOWN_NAMES = 10
+_HANGING = 28
+"""Characters of a label below which the lines of its text begin; longer ones take them all."""
+_INDENT = 6
 LABEL = 72
 """Characters of a scope or a source place in a table for people."""
 
@@ -43,7 +47,7 @@ def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
         type=natural,
         default=default,
         metavar="N",
-        help="rows per table, 0 for all (default %(default)s); JSON always has all",
+        help=f"rows per table, 0 for all (default {default}); JSON always has all",
     )
 
 
@@ -53,6 +57,23 @@ def size(count: int | None) -> str:
         return "unknown"
     gibibytes = count / GIBIBYTE
     return f"{count:,} B ({gibibytes:.3f} GiB)" if gibibytes >= 0.0005 else f"{count:,} B"
+
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def binary(largest: float) -> tuple[float, str]:
+    """The power of 1024 to count bytes in, and its name: `(2**30, "GiB")`."""
+    power = 0
+    while largest >= 1024.0 ** (power + 1) and power + 1 < len(_BINARY):
+        power += 1
+    return 1024.0**power, _BINARY[power]
+
+
+class Whole(str):
+    """A text that is not broken into lines: a command to copy."""
+
+    __slots__ = ()
 
 
 class Figure(str):
@@ -239,6 +260,9 @@ class Printer:
         """Columns of the terminal; None where lines may be as long as they like."""
         if not self.stream.isatty():
             return None
+        told = os.environ.get("COLUMNS", "")
+        if told.isdecimal() and int(told) > 0:
+            return max(int(told), 40)
         try:
             return max(os.get_terminal_size(self.stream.fileno()).columns, 40)
         except OSError:
@@ -252,17 +276,25 @@ class Printer:
         """One line, cut at the terminal's edge."""
         self.stream.write(self.cut(printable(text)) + "\n")
 
-    def paragraph(self, label: str, text: str) -> None:
-        """A text behind a label, broken at the terminal's edge; further lines are indented."""
-        first, *words = printable(text).split(" ")
-        line = printable(label) + first
-        for word in words:
-            if self.width is not None and len(line) + 1 + len(word) > self.width:
-                self.stream.write(self.cut(line) + "\n")
-                line = " " * len(label) + word
+    def paragraph(self, label: str, text: str, *, style: str = "") -> None:
+        """A text behind a label, broken at the terminal's edge; further lines are indented.
+
+        A word longer than a line and a `Whole` text stay whole, for copying.
+        """
+        label = printable(label)
+        indent = len(label) if len(label) <= _HANGING else _INDENT
+        lines, room = [""], len(label)
+        for word in [printable(text)] if isinstance(text, Whole) else printable(text).split(" "):
+            end = room + len(lines[-1]) + 1 + len(word)
+            if lines[-1] and self.width is not None and end > self.width:
+                lines.append(word)
+                room = indent
             else:
-                line = f"{line} {word}"
-        self.stream.write(self.cut(line) + "\n")
+                lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+        start = self.styled(label, style) if style else label
+        for line in lines:
+            self.stream.write(f"{start}{line}".rstrip() + "\n")
+            start = " " * indent
 
     def cut(self, text: str) -> str:
         """`text` no wider than the terminal."""
@@ -271,20 +303,22 @@ class Printer:
         return text[: self.width - 1] + "…"
 
     def heading(self, text: str) -> None:
-        """A line that opens a section."""
-        self.stream.write(self.styled(self.cut(printable(text)), "1") + "\n")
+        """A line that opens a section, or several where it is longer than the terminal."""
+        lines = [""]
+        for word in printable(text).split(" "):
+            if lines[-1] and self.width is not None and len(lines[-1]) + len(word) >= self.width:
+                lines.append(word)
+            else:
+                lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+        for line in lines:
+            self.stream.write(self.styled(line, "1") + "\n")
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
         """Name and value pairs, values aligned."""
         rows = [(name, value) for name, value in facts if value]
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
-            label = self.styled(f"{name:<{width}}", "2")
-            room = None if self.width is None else max(self.width - width - len(GAP), 20)
-            value = printable(value)
-            if room is not None and len(value) > room:
-                value = value[: room - 1] + "…"
-            self.stream.write(f"{label}{GAP}{value}\n")
+            self.paragraph(f"{name:<{width}}{GAP}", value, style="2")
 
     def notes(self, notes: Sequence[Note]) -> None:
         """What to keep in mind, below everything else."""
@@ -329,33 +363,59 @@ class Printer:
             for field in fields
         ]
         rows = list(zip(*columns, strict=True))
-        self.table(section.title, [heading_of(field) for field in fields], rows, len(table))
+        headings = [heading_of(field) for field in fields]
+        self.table(section.title, headings, rows, len(table), roles(fields, section.figure))
 
     def table(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], total: int
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        total: int,
+        purposes: Sequence[str],
     ) -> None:
         """A table with a title; numbers to the right. `total` counts the rows not shown too."""
         if not rows:
             return
         if title:
             self.stream.write("\n")
-        self.columns(title + first_of(len(rows), total), columns, rows)
+        self.columns(title + first_of(len(rows), total), columns, rows, purposes)
 
-    def columns(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A title, and rows below the names of their columns; numbers to the right."""
+    def columns(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        purposes: Sequence[str],
+    ) -> None:
+        """A title, and rows below the names of their columns; numbers to the right.
+
+        `purposes` says what each column is for (`hlofast._layout.roles`), for narrow terminals.
+        """
         if title:
             self.heading(title)
         columns = [printable(column) for column in columns]
         numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]
-        widths = [
-            max(len(column), *(len(row[i]) for row in cells), 0) for i, column in enumerate(columns)
-        ]
-        if self.width is not None:
-            widths = _fit(widths, numeric, self.width)
-        self.stream.write(self.styled(_join(columns, widths, numeric), "2") + "\n")
+        shown = Layout(columns, cells, purposes, self.width)
+
+        def joined(texts: Sequence[str]) -> str:
+            parts = []
+            for at in shown.columns:
+                width = shown.widths[at]
+                cut = fitted(texts[at], purposes[at], width)
+                parts.append(f"{cut:>{width}}" if numeric[at] else f"{cut:<{width}}")
+            return GAP.join(parts).rstrip()
+
+        height = max(len(shown.headings[at]) for at in shown.columns)
+        for line in range(height):
+            # Headings stand on the last lines, above their cells.
+            texts = [["", *own][max(len(own) - height + line + 1, 0)] for own in shown.headings]
+            self.stream.write(self.styled(joined(texts), "2") + "\n")
         for row in cells:
-            self.stream.write(_join(row, widths, numeric) + "\n")
+            self.stream.write(joined(row) + "\n")
+        if shown.left_out:
+            self.paragraph("not shown at this width: ", ", ".join(shown.left_out))
 
 
 def _is_number(value: object) -> bool:
@@ -368,22 +428,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
-
-
-def _fit(widths: list[int], numeric: list[bool], room: int) -> list[int]:
-    """Narrow the widest text columns until the table fits."""
-    widths = list(widths)
-    while sum(widths) + len(GAP) * (len(widths) - 1) > room:
-        texts = [i for i, number in enumerate(numeric) if not number and widths[i] > 8]
-        if not texts:
-            break
-        widths[max(texts, key=widths.__getitem__)] -= 1
-    return widths
-
-
-def _join(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    parts = []
-    for cell, width, number in zip(cells, widths, numeric, strict=True):
-        cut = cell if len(cell) <= width else cell[: width - 1] + "…"
-        parts.append(f"{cut:>{width}}" if number else f"{cut:<{width}}")
-    return GAP.join(parts).rstrip()

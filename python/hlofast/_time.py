@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlofast import _core, devices
 from hlofast._core import Field
+from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
 from hlofast.table import Table, column_of, of_rows, shares
 
@@ -415,7 +416,7 @@ class Time(Result):
         `KeyError` for other keys.
         """
         if key not in _KEYS:
-            raise KeyError(key)
+            raise unknown("key", key, _KEYS)
         pairs = zip(self._values("seconds"), self._times(), strict=True)
         taking = {row: own * n for row, (own, n) in enumerate(pairs) if own and n}
         sums: dict[str | None, tuple[int, float]] = {}

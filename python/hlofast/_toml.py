@@ -41,10 +41,10 @@ def read_tables(text: str, source: str) -> dict[str, Any]:
 
 def read_size(value: object, place: str) -> int:
     """A number of bytes, as such or as a text; a `ValueError` that names `place` for others."""
-    from hlofast._context import read_bytes
+    from hlofast._units import BYTES_HELP, read_bytes
 
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{place} is a number of bytes, such as 16GiB")
+        raise ValueError(f"{place} is {BYTES_HELP}")
     try:
         return read_bytes(value)
     except ValueError as error:

@@ -8,6 +8,7 @@ from hlofast import _core, _text, _time, devices
 from hlofast._core import Field
 from hlofast._files import replacing
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._units import read_seconds
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False  # The command line writes traces; importing typing would slow its start.
@@ -204,12 +205,11 @@ class Trace(Result):
         )
 
 
-def of_time(time: Time, iterations: int | None, min_duration: float) -> Trace:
+def of_time(time: Time, iterations: int | None, min_duration: float | str) -> Trace:
     """The trace of a module that has been timed."""
     if iterations is not None and not 1 <= iterations < 1 << 64:
         raise ValueError(f"iterations is a number from 1 on, not {iterations}")
-    if not 0 <= min_duration < float("inf"):
-        raise ValueError(f"min_duration is a number of seconds, not {min_duration}")
+    shortest = read_seconds(min_duration, least=0)
     unknown = memory = None
     try:
         memory = _core._memory(
@@ -222,7 +222,7 @@ def of_time(time: Time, iterations: int | None, min_duration: float) -> Trace:
         )
     except (ValueError, OverflowError) as error:
         unknown = str(error)
-    data = _core._trace(time._data, memory, iterations=iterations, min_seconds=min_duration)
+    data = _core._trace(time._data, memory, iterations=iterations, min_seconds=shortest)
     return Trace(time, data, unknown)
 
 
@@ -234,7 +234,7 @@ def trace(
     estimates: str,
     collectives: str | Measurements | None,
     iterations: int | None,
-    min_duration: float,
+    min_duration: float | str,
 ) -> Trace:
     """`Module.trace`."""
     if path is not None:

@@ -298,8 +298,11 @@ class DeviceTable(Mapping[str, Device]):
     def __getitem__(self, name: str) -> Device:
         found = self._names.get(_folded(name))
         if found is None:
+            from hlofast._names import meant
+
+            hint = meant(str(name), [*self._devices, *self._names])
             known = ", ".join(self._devices)
-            raise UnknownDeviceError(f"unknown device {name!r}; known are: {known}")
+            raise UnknownDeviceError(f"unknown device {name!r}; known are: {known}{hint}")
         return self._devices[found]
 
     def __iter__(self) -> Iterator[str]:

@@ -47,6 +47,13 @@ class ParseError(ValueError):
         return _restore, (self.message, self.__dict__, type(self))
 
 
+class UnknownNameError(KeyError):
+    """A column, key, table or instruction that is not there; `str()` says which are near."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class ContextError(ValueError):
     """What is told of a run is not of the module: another number of devices, another backend."""
 

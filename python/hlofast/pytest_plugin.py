@@ -39,12 +39,20 @@ def hlofast_check() -> Callable[..., Check]:
         __tracebackhide__ = True
         import hlofast
 
-        if isinstance(program, str | PathLike):
-            program = hlofast.load(program)
-        elif not isinstance(program, hlofast.Module):
-            program = hlofast.from_jax(program)
-        declared = hlofast.Declaration() if declaration is None else declaration
-        found = hlofast.check(declared, program, expected)
+        try:
+            if isinstance(program, str | PathLike):
+                program = hlofast.load(program)
+            elif not isinstance(program, hlofast.Module):
+                program = hlofast.from_jax(program)
+            declared = hlofast.Declaration() if declaration is None else declaration
+            found = hlofast.check(declared, program, expected)
+        except (OSError, ValueError) as error:
+            # The message says what is wrong; the lines of this package that raised it do not.
+            fault = f"{type(error).__name__}: {error}"
+        else:
+            fault = ""
+        if fault:
+            pytest.fail(fault, pytrace=False)
         if not found.ok:
             lines = [
                 f"{one.code}: {one.subject}: declared {one.declared}, compiled {one.compiled}; "

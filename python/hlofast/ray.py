@@ -167,9 +167,9 @@ class Rows:
         root: str = "",
         device: str | Device | None = None,
         mesh: Mesh | str | Mapping[str, int] | None = None,
-        max_bytes: int = _scan.MAX_BYTES,
-        max_text_bytes: int = _scan.MAX_BYTES,
-        max_seconds: float | None = _scan.MAX_SECONDS,
+        max_bytes: int | str = _scan.MAX_BYTES,
+        max_text_bytes: int | str = _scan.MAX_BYTES,
+        max_seconds: float | str | None = _scan.MAX_SECONDS,
     ) -> None:
         self.table = table
         self.root = root

@@ -57,12 +57,17 @@ class Table:
         return tuple(self._fields.values())
 
     def field(self, name: str) -> Field:
-        """What column `name` is; a `KeyError` without one."""
-        return self._fields[name]
+        """What column `name` is; a `KeyError` that says which there are without one."""
+        found = self._fields.get(name)
+        if found is None:
+            from hlofast._names import unknown
+
+            raise unknown("column", name, self._fields)
+        return found
 
     def values(self, name: str) -> list[Any]:
         """Column `name` as a list, with None for what is unknown."""
-        return self._fields[name].values(self._columns[name])
+        return self.field(name).values(self._columns[name])
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -86,7 +91,7 @@ class Table:
         if array is None:
             import numpy
 
-            field, column = self._fields[name], self._columns[name]
+            field, column = self.field(name), self._columns[name]
             if isinstance(column, TextColumn):
                 array = numpy.empty(len(column), dtype=object)
                 array[:] = field.values(column)
@@ -165,7 +170,7 @@ class Table:
             columns.append((_ROWS, counts))
         lacking: set[int] = set()
         for total in totals:
-            field = self._fields[total]
+            field = self.field(total)
             if not field.is_amount:
                 raise TypeError(f"column {total!r} cannot be added up: it holds {field.kind}s")
             values = self.values(total)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from hlofast._core import Field
-from hlofast._report.data import FIGURES
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._verdict import FIGURES
 from hlofast.table import of_rows
 
 TYPE_CHECKING = False
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from hlofast._check import Declaration
     from hlofast._context import MeshLike, Told
     from hlofast._module import Module
-    from hlofast._report.data import Contents, Statement
+    from hlofast._report.data import Contents
+    from hlofast._verdict import Statement
     from hlofast.config import EffectiveConfig
     from hlofast.devices import Device
 

@@ -29,7 +29,6 @@ INK = "ink"
 """The colour of text, which depends on that of the page."""
 GIBIBYTE = 1 << 30
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Axis:
@@ -150,14 +149,6 @@ def decimal(largest: float, unit: str) -> tuple[float, str]:
     while largest >= 1000.0 ** (power + 1) and power + 1 < len(_PREFIXES):
         power += 1
     return 1000.0**power, f"{_PREFIXES[power]}{unit}"
-
-
-def binary(largest: float) -> tuple[float, str]:
-    """Likewise for bytes: `(2**30, "GiB")`."""
-    power = 0
-    while largest >= 1024.0 ** (power + 1) and power + 1 < len(_BINARY):
-        power += 1
-    return 1024.0**power, _BINARY[power]
 
 
 def seconds(largest: float) -> tuple[float, str]:

@@ -8,6 +8,7 @@ from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Sheet, field_of, sheet_of
+from hlofast._text import binary
 from hlofast._time import Time
 from hlofast.table import Table
 
@@ -136,7 +137,7 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
             events[first] += size
             events[min(last + 1, len(timeline))] -= size
     steps = drawn_steps(timeline)
-    scale, unit = draw.binary(max(timeline, default=0))
+    scale, unit = binary(max(timeline, default=0))
     below = [0] * len(steps)
     marks = []
     order = [name for name in _CLASSES if name in changes]
@@ -323,7 +324,7 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
         row["exposed"] = exposed.get(row["axes"], 0.0) if time is not None else None
         row["place"] = groups.index(row)
         row["drawn"] = row["total_wire_bytes"] or 0
-    scale, unit = draw.binary(max((row["drawn"] for row in groups), default=0))
+    scale, unit = binary(max((row["drawn"] for row in groups), default=0))
     columns = [
         ("axes", "mesh axes", "text"),
         ("collectives", "collectives", "count"),

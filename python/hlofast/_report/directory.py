@@ -9,9 +9,10 @@ from hlofast._history import FIGURES, KINDS, History
 from hlofast._programs import fingerprints, programs
 from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
-from hlofast._report.data import Contents, Figure, Section, Statement, seconds, short, short_bytes
+from hlofast._report.data import Contents, Section
 from hlofast._report.sheet import Sheet, sheet_of
 from hlofast._scan import scan
+from hlofast._verdict import Figure, Statement, seconds, short, short_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hlofast._report.data import Contents, Figure, Section, Statement
+    from hlofast._report.data import Contents, Section
     from hlofast._report.sheet import Sheet
+    from hlofast._verdict import Figure, Statement
 
 SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
 _BOKEH = ("bokeh.min.js", "bokeh-api.min.js")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast._report import chart as draw
 from hlofast._report.chart import Axis, Chart, Mark
 from hlofast._report.sheet import sheet_of
+from hlofast._text import binary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
             waiting.append((child, left))
             left += sums[child][which]
     boxes.sort(key=lambda box: (box["depth"], box["left"]))
-    unit = draw.decimal(whole, "FLOP") if by == "flops" else draw.binary(whole)
+    unit = draw.decimal(whole, "FLOP") if by == "flops" else binary(whole)
     columns = [
         ("flops", "FLOPs", "flops"),
         ("bytes_accessed", "bytes", "bytes"),

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from hlofast import _text as output
 from hlofast._report import charts
-from hlofast._report.data import (
-    UNKNOWN_DEVICE,
-    UNKNOWN_MESH,
-    Section,
-    Statement,
-    facts_of,
-    notes_of,
-)
+from hlofast._report.data import Section, facts_of, notes_of
 from hlofast._report.scopes import scopes
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._summary import sharding_of
+from hlofast._verdict import UNKNOWN_DEVICE, UNKNOWN_MESH, Statement, remat_statements
 from hlofast.table import Table
 
 TYPE_CHECKING = False
@@ -35,12 +29,6 @@ def of_module(found: Analyses) -> list[Section]:
     return sections
 
 
-def advice(found: Analyses) -> list[Statement]:
-    """What the analysis of recomputation says is to be changed, without what lint says too."""
-    known = found.findings.counts()
-    return [one for one in _statements(found) if one.remedy and one.code not in known]
-
-
 def _sheet(key: str, caption: str, table: Table, columns: str, **options: Any) -> Sheet:
     """Some columns of a table, by their names."""
     return Sheet(key, caption, table, columns.split(), **options)
@@ -52,7 +40,7 @@ def _memory(found: Analyses) -> Section:
     if memory is None:
         return Section("memory", title, unknown=found.no_memory)
     facts = facts_of(memory)
-    hbm = found.per_device_hbm
+    hbm = found.hbm
     facts.append(("HBM", UNKNOWN_DEVICE if hbm is None else output.size(int(hbm))))
     values = "instruction index bytes class first_step last_step phase shape scope"
     sheets = [
@@ -172,15 +160,6 @@ def _matmuls(found: Analyses) -> Section:
     return Section("matmuls", "Matrix products", facts=facts, sheets=sheets, unknown=unknown)
 
 
-def _statements(found: Analyses) -> list[Statement]:
-    statements = []
-    for one in found.remat.statements:
-        proof = list(zip(one.instructions, one.names, strict=True))[:4]
-        remedy = one.advice or ""
-        statements.append(Statement(one.code, one.text, remedy=remedy, proof=proof, verb="remat"))
-    return statements
-
-
 def _remat(found: Analyses) -> Section:
     remat = found.remat
     sheets = [
@@ -207,7 +186,7 @@ def _remat(found: Analyses) -> Section:
             sort="payload_out",
         ),
     ]
-    statements = [one for one in _statements(found) if not one.remedy]
+    statements = [one for one in remat_statements(found) if not one.remedy]
     return Section(
         "remat",
         "Recomputation",

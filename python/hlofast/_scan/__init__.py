@@ -70,10 +70,10 @@ def scan(
     mesh: Mesh | str | Mapping[str, int] | None = None,
     workers: int | None = None,
     executor: Executor | Engine | None = None,
-    max_bytes: int = MAX_BYTES,
-    max_text_bytes: int = MAX_BYTES,
-    max_seconds: float | None = MAX_SECONDS,
-    batch_bytes: int = BATCH_BYTES,
+    max_bytes: int | str = MAX_BYTES,
+    max_text_bytes: int | str = MAX_BYTES,
+    max_seconds: float | str | None = MAX_SECONDS,
+    batch_bytes: int | str = BATCH_BYTES,
     progress: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Scan:
@@ -98,8 +98,8 @@ def scan(
     `WorkerError` if a task fails, as with its process; scanned again, `out` is completed.
 
     No file stops the others: one of more than `max_bytes`, with more than `max_text_bytes` in it or
-    that takes longer than `max_seconds` fails, with its reason. `progress` shows a bar on standard
-    error if that is a terminal.
+    that takes longer than `max_seconds` fails, with its reason. Texts like `"1GiB"` and `"5min"` do
+    for these. `progress` shows a bar on standard error if that is a terminal.
 
     `paths` and `out` may be those of fsspec (`s3://…`, `gs://…`), which needs the extra `remote`;
     `storage_options` are what its file systems take, credentials and the like. What a server says

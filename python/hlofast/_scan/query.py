@@ -264,7 +264,7 @@ class Answer(Result):
         """Whether rows are left out."""
         if not self.is_cut:
             return ()
-        return (Note("cut", "there are more rows: --limit 0 gives all", rows=len(self._rows)),)
+        return (Note("cut", "there are more rows: --top 0 gives all", rows=len(self._rows)),)
 
     def sections(self) -> tuple[Section, ...]:
         """The rows."""

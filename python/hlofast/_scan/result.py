@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlofast import _core, _text
 from hlofast._core import Field
 from hlofast._extras import library
+from hlofast._names import unknown
 from hlofast._result import Fact, Note, Result, Section
 from hlofast._scan.found import Tables
 from hlofast.table import Table, of_rows
@@ -178,7 +179,7 @@ class Scan(Result):
         A KeyError for other names.
         """
         if name != "programs" and name not in _TABLES:
-            raise KeyError(name)
+            raise unknown("table", name, ("programs", *_TABLES))
         if name not in self._tables:
             rows = self._rows(name)
             self._tables[name] = Table(() if rows is None else rows.columns())

@@ -6,9 +6,11 @@ import os
 
 from hlofast import _core
 from hlofast._context import read_mesh
+from hlofast._names import meant
 from hlofast._scan import formats
 from hlofast._scan.progress import Progress
 from hlofast._scan.result import TABLES, Scan
+from hlofast._units import read_bytes, read_seconds
 from hlofast.errors import WorkerError
 from hlofast.table import Table
 
@@ -57,10 +59,10 @@ class Scanner:
         mesh: Mesh | str | Mapping[str, int] | None = None,
         workers: int | None = None,
         executor: Executor | Engine | None = None,
-        max_bytes: int = MAX_BYTES,
-        max_text_bytes: int = MAX_BYTES,
-        max_seconds: float | None = MAX_SECONDS,
-        batch_bytes: int = BATCH_BYTES,
+        max_bytes: int | str = MAX_BYTES,
+        max_text_bytes: int | str = MAX_BYTES,
+        max_seconds: float | str | None = MAX_SECONDS,
+        batch_bytes: int | str = BATCH_BYTES,
         progress: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -73,7 +75,8 @@ class Scanner:
         self.tables = list(DEFAULT_TABLES if tables is None else dict.fromkeys(tables))
         for name in self.tables:
             if name not in TABLES:
-                raise ValueError(f"no table {name!r}; those there are: {', '.join(TABLES)}")
+                hint = meant(name, TABLES) or ";"
+                raise ValueError(f"no table {name!r}{hint} those there are: {', '.join(TABLES)}")
         self.device = device
         if device is not None and device != "auto":
             from hlofast import devices
@@ -93,10 +96,10 @@ class Scanner:
         self.workers = workers
         if self.workers < 1:
             raise ValueError("workers is at least 1")
-        self.max_bytes = max_bytes
-        self.max_text_bytes = max_text_bytes
-        self.max_seconds = max_seconds
-        self.batch_bytes = max(batch_bytes, 1)
+        self.max_bytes = read_bytes(max_bytes)
+        self.max_text_bytes = read_bytes(max_text_bytes)
+        self.max_seconds = None if max_seconds is None else read_seconds(max_seconds, least=0)
+        self.batch_bytes = max(read_bytes(batch_bytes), 1)
         self.progress = progress
         self.stamps: dict[str, tuple[int, int]] = {}
         """Sizes and times of files that need not be opened again (while following a job)."""

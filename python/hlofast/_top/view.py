@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from hlofast import _text as output
-from hlofast._report.data import (
-    FIGURES,
-    HEAD,
-    UNKNOWN_DEVICE,
-    UNKNOWN_MESH,
-    contents,
-    head,
-    seconds,
-    short,
-    short_bytes,
-)
+from hlofast._report.data import HEAD, contents, head
 from hlofast._report.sheet import Sheet, field_of
 from hlofast._result import Fact, Note, Result, Section
+from hlofast._verdict import FIGURES, seconds, short, short_bytes
 from hlofast.table import Table, with_source
 
 TYPE_CHECKING = False
@@ -140,28 +131,6 @@ def _shown(kind: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def contents_of(found: Analyses, path: str | None) -> Contents:
-    """What a page shows, with how to give to `hlofast top` what is not known."""
-    page = contents(found, path)
-    page.facts = tuple((name, _own(text)) for name, text in page.facts)
-    for figure in page.figures:
-        figure.note = _own(figure.note)
-    return page
-
-
-_OPTIONS = {
-    UNKNOWN_DEVICE: "no device is given: --device NAME",
-    UNKNOWN_MESH: "no mesh is known: --mesh data=2,model=4",
-}
-"""What a page says of unknown figures, and what this verb says."""
-
-
-def _own(text: str) -> str:
-    for words, own in _OPTIONS.items():
-        text = text.replace(words, own)
-    return text
-
-
 _TIME = field_of("total_seconds", "time", "seconds")
 
 
@@ -249,7 +218,7 @@ class Overview(Result):
 
     def __init__(self, found: Analyses, path: str | None = None) -> None:
         self.found = found
-        self.contents = contents_of(found, path)
+        self.contents = contents(found, path)
 
     @property
     def title(self) -> str:

@@ -26,6 +26,7 @@ DONE, FINDINGS, USAGE, UNREADABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
 """Exit codes; 70 is EX_SOFTWARE of sysexits.h, 130 what shells give for SIGINT."""
 
 VERBS = {
+    "verdict": "what a file is, step time, MFU, peak memory, what to change (also: hlofast FILE)",
     "summary": "what a module is: status, signature, opcodes, shapes, fusions, computations",
     "cost": "FLOPs, transcendentals and bytes: totals, by phase, scope, source, opcode; MFU",
     "matmuls": "every matrix product: M, N, K, types, FLOPs, how often, from where",
@@ -48,6 +49,7 @@ VERBS = {
     "query": "SQL over the tables of a scan: a dataset, or dumps",
     "fmt": "print modules as canonical HLO text",
     "schema": "the JSON Schema of what a verb prints with --json",
+    "completion": "a script that lets bash, zsh or fish complete verbs and options",
     "guide": "the user guide: questions answered from a dump to a decision, with dumps to try",
 }
 
@@ -56,6 +58,8 @@ ALIASES = {"roofline": "time"}
 
 EXAMPLES = """\
 examples:
+  hlofast module_0042.jit_train_step.after_optimizations.txt
+  hlofast dump/
   hlofast summary module_0042.jit_train_step.after_optimizations.txt
   hlofast summary --json dumps/*.txt.gz
   hlofast cost --by scope step.txt
@@ -65,8 +69,10 @@ examples:
   hlofast show step.txt fusion.12
   xz -dc step.txt.xz | hlofast fmt --no-metadata -
 
-FILE is HLO text, alone or inside a page or a log, plain or compressed with gzip, xz or zstd;
-"-" is standard input. `hlofast VERB --help` describes a verb.
+`hlofast FILE` says what FILE is and gives the verdict: step time, MFU, peak memory, exposed
+communication, what to change, and the commands that show more. FILE may also be a folder of dumps
+or a trainer config. For verbs it is HLO text, alone or inside a page or a log, plain or compressed
+with gzip, xz or zstd; "-" is standard input. `hlofast VERB --help` describes a verb.
 """
 
 
@@ -89,9 +95,23 @@ class _Parser(argparse.ArgumentParser):
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments and exit."""
+        """Say what is wrong with the arguments, and what may have been meant, and exit."""
+        from hlofast._names import meant
         from hlofast._text import printable
 
+        start, colon, rest = message.partition("unrecognized arguments: ")
+        if colon and not start:
+            # What follows an unknown option may be its value.
+            unknown = [word for word in rest.split(" ") if word.startswith("-") and word != "-"]
+            if unknown:
+                option = unknown[0].partition("=")[0]
+                known = [name for name in self._option_string_actions if name.startswith("--")]
+                message = f"no option {option}{meant(option, known)}"
+        place, colon, rest = message.partition("invalid choice: '")
+        wrong, quote, choices = rest.partition("' (choose from ")
+        if colon and quote:
+            known = choices.rstrip(")").replace("'", "").split(", ")
+            message = f"{place}'{wrong}' is not one of {', '.join(known)}{meant(wrong, known)}"
         super().error(printable(message))
 
 
@@ -111,7 +131,7 @@ def _top_level() -> _Parser:
     verbs = "".join(f"  {verb:<18}{summary}\n" for verb, summary in VERBS.items())
     parser = _Parser(
         prog="hlofast",
-        usage="hlofast [-h] [--version] VERB ...",
+        usage="hlofast FILE | hlofast VERB ... | hlofast help [VERB] | hlofast --version",
         description="Static, offline performance and memory debugger for XLA training steps.",
         epilog=f"verbs:\n{verbs}\n{EXAMPLES}",
         formatter_class=_Formatter,
@@ -120,28 +140,63 @@ def _top_level() -> _Parser:
     return parser
 
 
+def parser_of(verb: str, prog: str | None = None) -> argparse.ArgumentParser:
+    """The parser of a verb's arguments."""
+    module = importlib.import_module(f"hlofast.cli.{verb}")
+    parser = _Parser(
+        prog=prog or f"hlofast {verb}",
+        description=module.__doc__,
+        formatter_class=_Formatter,
+    )
+    module.configure(parser)
+    return parser
+
+
+def _run_verb(verb: str, argv: list[str], prog: str | None = None) -> int:
+    arguments = parser_of(verb, prog).parse_args(argv)
+    return int(sys.modules[f"hlofast.cli.{verb}"].run(arguments))
+
+
 def _run(argv: list[str]) -> int:
-    if argv and argv[0] in ALIASES:
-        argv = [ALIASES[argv[0]], *argv[1:]]
-    if argv and argv[0] in VERBS:
-        verb = importlib.import_module(f"hlofast.cli.{argv[0]}")
-        parser = _Parser(
-            prog=f"hlofast {argv[0]}", description=verb.__doc__, formatter_class=_Formatter
-        )
-        verb.configure(parser)
-        return int(verb.run(parser.parse_args(argv[1:])))
+    first = argv[0] if argv else ""
+    first = ALIASES.get(first, first)
+    if first in VERBS:
+        return _run_verb(first, argv[1:])
+    if first == "help":
+        return _help(argv[1:])
     parser = _top_level()
     if not argv:
         parser.print_help()
         return USAGE
-    if not argv[0].startswith("-"):
-        parser.error(f"no verb {argv[0]!r}; one of {', '.join(VERBS)}")
-    arguments = parser.parse_args(argv[:1])
-    if arguments.version:
-        import hlofast
+    if first in ("-h", "--help", "--version"):
+        if parser.parse_args(argv[:1]).version:
+            import hlofast
 
-        print(f"hlofast {hlofast.__version__}")
+            print(f"hlofast {hlofast.__version__}")
+        return DONE
+    if first.startswith("-") or os.path.lexists(first) or "/" in first or "." in first:
+        return _run_verb("verdict", argv, "hlofast")
+    return _refuse(parser, first, f"no verb and no file {first!r}")
+
+
+def _help(argv: list[str]) -> int:
+    """Print what `--help` prints, of a verb if one is named."""
+    parser = _top_level()
+    if argv:
+        verb = ALIASES.get(argv[0], argv[0])
+        if verb not in VERBS:
+            _refuse(parser, verb, f"no verb {verb!r}")
+        parser_of(verb).print_help()
+    else:
+        parser.print_help()
     return DONE
+
+
+def _refuse(parser: _Parser, verb: str, reason: str) -> NoReturn:
+    from hlofast._names import meant
+
+    hint = meant(verb, [*VERBS, *ALIASES]) or ";"
+    parser.error(f"{reason}{hint} `hlofast help` lists the verbs")
 
 
 def _open_closed_streams() -> None:

@@ -20,8 +20,8 @@ examples:
   hlofast cost --by scope --depth 4 --top 20 step.txt
   hlofast cost --explain step.txt                where and why XLA's own figures differ
   hlofast cost --xla step.txt                    what XLA's HloCostAnalysis says
-  hlofast cost --step-seconds 0.31 --device tpu-v5e step.txt
-  hlofast cost --step-seconds 0.31 --peak-flops 197e12 step.txt
+  hlofast cost --step-time 310ms --device tpu-v5e step.txt
+  hlofast cost --step-time 310ms --peak-flops 197T step.txt
   hlofast cost --json step.txt | jq '.results[].facts.flops.value'
 
 As executed (the default), loops count as often as they run, and library calls and kernels as far
@@ -56,24 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     way.add_argument("--explain", action="store_true", help="show how XLA's figures differ")
     parser.add_argument(
         "--peak-flops",
-        type=positive,
-        metavar="P",
-        help="peak of one device in FLOP per second, with --step-seconds (default the device's)",
+        type=inputs.rate,
+        metavar="197T",
+        help="peak of one device in FLOP/s, with --step-time (default the device's)",
     )
-
-
-def positive(text: str) -> float:
-    """The number in an argument; what is not above zero is refused."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError(text)
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Count what the modules of every file cost."""
     if arguments.step_seconds is None and arguments.peak_flops is not None:
-        inputs.complain("--peak-flops goes with --step-seconds")
+        inputs.complain("--peak-flops goes with --step-time")
         return USAGE
     if arguments.xla and arguments.step_seconds is not None:
         inputs.complain("utilization is counted as executed, not with --xla")
@@ -84,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             xla=arguments.xla, backend=arguments.backend, peak_flops=arguments.peak_flops
         )
         if arguments.step_seconds is not None and cost.peak_flops is None:
-            raise ContextError(f"{found.path}: --step-seconds needs --device or --peak-flops")
+            raise ContextError(f"{found.path}: --step-time needs --device or --peak-flops")
         by, depth = arguments.by, arguments.depth
         return cost, cost.sections(by, depth=depth, explain=arguments.explain)
 

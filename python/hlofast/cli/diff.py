@@ -50,7 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also what follows from other changes")
     parser.add_argument("--no-layouts", action="store_true", help="layouts do not count")
     parser.add_argument("--no-backend-config", action="store_true", help="nor does this attribute")
-    parser.add_argument("--schedule", action="store_true", help="the order of instructions counts")
+    parser.add_argument(
+        "--order", dest="schedule", action="store_true", help="the order of instructions counts"
+    )
     _text.add_top(parser)
     inputs.add_context(parser)
 

@@ -7,17 +7,19 @@ import sys
 
 import hlofast
 from hlofast import _text as output
+from hlofast import _units
 from hlofast.cli import UNREADABLE, USAGE
 
 TYPE_CHECKING = False  # Importing typing would take longer than reading a small dump.
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeVar
 
     from hlofast import Context, Mesh, Module
     from hlofast.devices import Device
 
+    _Number = TypeVar("_Number", int, float)
 
 OUT_OF_MEMORY = "out of memory while reading it"
 _MOST_DIGITS = 12
@@ -74,7 +76,13 @@ def add_context(parser: argparse.ArgumentParser) -> None:
     add_place(parser)
     parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
     parser.add_argument("--hbm", metavar="16GiB", help="memory that a device may use")
-    parser.add_argument("--step-seconds", metavar="300ms", help="how long a step took")
+    parser.add_argument(
+        "--step-time",
+        "--step-seconds",
+        dest="step_seconds",
+        metavar="300ms",
+        help="how long a step took",
+    )
 
 
 def read_context(arguments: argparse.Namespace) -> Context:
@@ -87,7 +95,8 @@ def read_context(arguments: argparse.Namespace) -> Context:
         text = getattr(arguments, name, None)
         if text is None or (name in ("hosts", "slices") and arguments.mesh is not None):
             continue
-        option = text if name == "rules" else f"--{name.replace('_', '-')} {text}"
+        called = "step-time" if name == "step_seconds" else name
+        option = text if name == "rules" else f"--{called} {text}"
         try:
             changes: dict[str, Any] = {name: text}
             if name == "mesh":
@@ -270,6 +279,35 @@ def count(text: str) -> int:
 
         raise ArgumentTypeError(f"{text!r} is no number of devices")
     return int(text)
+
+
+def size(text: str) -> int:
+    """The number of bytes in an argument."""
+    return _quantity(_units.read_bytes, text)
+
+
+def seconds(text: str) -> float:
+    """The time in an argument, above 0."""
+    return _quantity(_units.read_seconds, text)
+
+
+def seconds_or_none(text: str) -> float:
+    """The time in an argument, from 0 on."""
+    return _quantity(lambda own: _units.read_seconds(own, least=0), text)
+
+
+def rate(text: str) -> float:
+    """The FLOP per second in an argument."""
+    return _quantity(_units.read_rate, text)
+
+
+def _quantity(read: Callable[[str], _Number], text: str) -> _Number:
+    try:
+        return read(text)
+    except ValueError as error:
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(str(error)) from None
 
 
 def read(path: str, most: int | None = None) -> bytes:

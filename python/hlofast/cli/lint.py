@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from hlofast._lint import OPTIONS, RULES, Findings
+from hlofast._names import meant
 from hlofast.cli import FINDINGS, USAGE, inputs, results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from hlofast._result import Result
+    from hlofast._result import Result, Section
 
 _WIDTH = max(map(len, RULES))
 _CODES = "\n".join(f"  {code:<{_WIDTH}}  {what}" for code, what in RULES.items())
@@ -38,6 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         metavar="CODE,...",
         help=f'exit with code 1 if one of these is found; "{ANY}" for all',
+    )
+    parser.add_argument(
+        "--only", metavar="CODE,...", help="show these findings only; the others still count"
     )
     parser.add_argument(
         "--min-share",
@@ -72,22 +76,25 @@ def share(text: str) -> float:
     return value
 
 
-def _wanted(text: str | None) -> set[str] | None:
-    """The codes of --fail-on; None, and said why, if there is no such code."""
+def _wanted(option: str, text: str | None) -> set[str] | None:
+    """The codes of an option; None, and said why, if there is no such code."""
     codes = {code.strip() for code in (text or "").split(",") if code.strip()}
     if ANY in codes:
         return set(RULES)
     unknown = sorted(codes - set(RULES))
     if unknown:
-        inputs.complain(f"--fail-on: no code {unknown[0]!r}; one of {', '.join(RULES)}, {ANY}")
+        hint = meant(unknown[0], RULES) or ";"
+        known = f"one of {', '.join(RULES)}, {ANY}"
+        inputs.complain(f"{option}: no code {unknown[0]!r}{hint} {known}")
         return None
     return codes
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the findings of every module."""
-    wanted = _wanted(arguments.fail_on)
-    if wanted is None:
+    wanted = _wanted("--fail-on", arguments.fail_on)
+    only = _wanted("--only", arguments.only or ANY)
+    if wanted is None or only is None:
         return USAGE
     options = {
         "min_share": arguments.min_share,
@@ -96,10 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
     }
     failed: set[str] = set()
 
-    def analyse(found: inputs.Found) -> tuple[Result, None]:
+    def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
         findings = found.module.lint(**options)
         failed.update(wanted & set(findings.counts()))
-        return findings, None
+        return findings, findings.sections(only)
 
     code = results.run_modules(Findings, arguments, analyse)
     if failed:

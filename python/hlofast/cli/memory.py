@@ -39,9 +39,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--space", metavar="SPACE", help="memory space: hbm (default), vmem, host, a number, or all"
     )
-    parser.add_argument("--rule", choices=_memory.RULES, default="in_place")
-    parser.add_argument("--sizes", choices=("device", "logical"), default="device")
-    parser.add_argument("--constants", choices=("last_use", "program"), default="last_use")
+    parser.add_argument(
+        "--rule",
+        choices=_memory.RULES,
+        default="in_place",
+        help="how values share memory (default in_place)",
+    )
+    parser.add_argument(
+        "--sizes",
+        choices=("device", "logical"),
+        default="device",
+        help="sizes with the device's padding, or without (default device)",
+    )
+    parser.add_argument(
+        "--constants",
+        choices=("last_use", "program"),
+        default="last_use",
+        help="how long constants live (default last_use)",
+    )
     parser.add_argument(
         "--schedule", choices=tuple(_memory.ORDERS), help="another order than the text's"
     )
@@ -71,17 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _analysed(found: inputs.Found, arguments: argparse.Namespace) -> Memory:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The notes say it too.
-        memory = found.module.memory(
-            rule=arguments.rule,
-            sizes=arguments.sizes,
-            constants=arguments.constants,
-            space=arguments.space,
-            schedule=arguments.schedule,
-        )
+    memory = _memory.quiet(
+        found.module,
+        rule=arguments.rule,
+        sizes=arguments.sizes,
+        constants=arguments.constants,
+        space=arguments.space,
+        schedule=arguments.schedule,
+        device=found.module.context.device,
+    )
     memory.xla  # noqa: B018 - raises where XLA could not count.
     content, path = _allocation(found, arguments.xla_file)
     if content is not None:

@@ -36,14 +36,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("path", metavar="DIR", help="a dataset of hlofast scan, or dumps")
     parser.add_argument("sql", metavar="SQL", help='a SELECT; "-" is standard input')
-    parser.add_argument("-o", "--out", metavar="FILE", help="write all rows to a file")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write all rows to a file")
     parser.add_argument(
         "--format",
         choices=_FORMATS,
         help="of the rows in FILE (default: what its name ends with) or on standard output",
     )
     parser.add_argument(
-        "--limit",
+        "--top",
         type=output.natural,
         metavar="N",
         help=f"rows at most, 0 for all (default: all; {_SHOWN} in a table for people)",
@@ -86,17 +86,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _contradiction(arguments: argparse.Namespace) -> str | None:
     """Why the arguments do not go together; chooses the format."""
-    if arguments.json and (arguments.out or arguments.format):
+    if arguments.json and (arguments.output or arguments.format):
         return "--json prints one document; -o and --format write rows"
-    if arguments.out == "-":
-        arguments.out = None
+    if arguments.output == "-":
+        arguments.output = None
         arguments.format = arguments.format or "jsonl"
-    if arguments.out and arguments.format is None:
-        ending = os.path.splitext(arguments.out)[1].removeprefix(".")
+    if arguments.output and arguments.format is None:
+        ending = os.path.splitext(arguments.output)[1].removeprefix(".")
         if ending not in _FORMATS:
-            return f"{arguments.out}: say which --format, one of {', '.join(_FORMATS)}"
+            return f"{arguments.output}: say which --format, one of {', '.join(_FORMATS)}"
         arguments.format = ending
-    if arguments.format == "parquet" and not arguments.out:
+    if arguments.format == "parquet" and not arguments.output:
         return "Parquet needs a file: -o FILE"
     return None
 
@@ -127,13 +127,13 @@ def _warn(found: _scan.Scan) -> None:
 
 
 def _give(query: Query, arguments: argparse.Namespace) -> None:
-    limit = arguments.limit or None
+    limit = arguments.top or None
     if arguments.format:
-        query.write(arguments.format, arguments.out, limit)
+        query.write(arguments.format, arguments.output, limit)
         return
     from hlofast._scan.query import Answer
 
-    if not arguments.json and arguments.limit is None:
+    if not arguments.json and arguments.top is None:
         limit = _SHOWN
     shower = results.Shower(Answer, arguments, limit=None)
     shower.show(query.answer(limit))

@@ -45,9 +45,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("paths", nargs="+", metavar="DIR", help="folders and files to read")
     parser.add_argument(
-        "-o", "--out", metavar="OUT", help='the dataset\'s folder; "-" is JSON lines on stdout'
+        "-o",
+        "--output",
+        metavar="OUT",
+        help='the dataset\'s folder; "-" is JSON lines on stdout',
     )
-    parser.add_argument("--format", choices=_scan.formats.FORMATS, default="parquet")
+    parser.add_argument(
+        "--format",
+        choices=_scan.formats.FORMATS,
+        default="parquet",
+        help="of the dataset (default parquet)",
+    )
     parser.add_argument(
         "--tables",
         metavar="NAME,...",
@@ -72,22 +80,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='the Ray cluster; "auto" is the one this machine belongs to (default: RAY_ADDRESS, or '
         "else one of this machine alone, started for this scan)",
     )
-    parser.add_argument("--max-bytes", type=output.natural, default=_scan.MAX_BYTES, metavar="N")
-    parser.add_argument("--max-seconds", type=float, default=_scan.MAX_SECONDS, metavar="S")
+    parser.add_argument(
+        "--max-bytes",
+        type=inputs.size,
+        default=_scan.MAX_BYTES,
+        metavar="1GiB",
+        help="leave larger files out (default 1GiB)",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=inputs.seconds_or_none,
+        default=_scan.MAX_SECONDS,
+        metavar="5min",
+        help="give a file up after this time (default 5min)",
+    )
     parser.add_argument(
         "--batch-bytes",
-        type=output.natural,
+        type=inputs.size,
         default=_scan.BATCH_BYTES,
-        metavar="N",
-        help="text that goes into one part of the dataset",
+        metavar="32MiB",
+        help="text that goes into one part of the dataset (default 32MiB)",
     )
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=float,
+        type=inputs.seconds_or_none,
         const=5.0,
-        metavar="SECONDS",
-        help="scan again and again, with so many seconds in between (default 5)",
+        metavar="5s",
+        help="scan again and again, with this time in between (default 5s)",
     )
     results.add_json(parser)
     output.add_top(parser)
@@ -95,11 +115,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Scan once, or until interrupted."""
-    to_stdout = arguments.out == "-"
+    to_stdout = arguments.output == "-"
     if to_stdout and arguments.json:
         inputs.complain("-o - already prints JSON, a row per line")
         return USAGE
-    if arguments.watch is not None and (arguments.out is None or to_stdout):
+    if arguments.watch is not None and (arguments.output is None or to_stdout):
         inputs.complain("--watch needs a dataset: -o OUT")
         return USAGE
     if arguments.address is not None and arguments.engine != "ray":
@@ -115,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     except KeyboardInterrupt:
         if arguments.watch is None:
-            inputs.complain(_interrupted(arguments.out))
+            inputs.complain(_interrupted(arguments.output))
         raise
     except WorkerError as error:
         inputs.complain(str(error))
@@ -126,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         if to_stdout and isinstance(error, BrokenPipeError):
             raise  # The reader has gone.
-        inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
+        inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
         return UNREADABLE
     code = UNREADABLE if found.counts["failed"] or found.failed_before else 0
     if to_stdout:
@@ -157,15 +177,15 @@ def _scan_on_ray(arguments: argparse.Namespace) -> Scan:
 
 def _scan_with(arguments: argparse.Namespace, stdout: TextIO, cluster: Cluster | None) -> Scan:
     """Scan once, or until interrupted if a job is followed."""
-    if arguments.out == "-":
+    if arguments.output == "-":
         return _scanner(arguments, None, cluster).run(lambda part: _write(part, stdout.buffer))
-    scanner = _scanner(arguments, arguments.out, cluster)
+    scanner = _scanner(arguments, arguments.output, cluster)
     return scanner.run() if arguments.watch is None else _watch(scanner, arguments)
 
 
 def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | None) -> Scanner:
     tables = None if arguments.tables is None else arguments.tables.split(",")
-    if tables is None and arguments.out is None:
+    if tables is None and arguments.output is None:
         tables = ["modules"]
     device, mesh = _place(arguments)
     return _scan.Scanner(
@@ -217,9 +237,9 @@ def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
         try:
             found = scanner.run()
         except OSError as error:
-            if not went_well or "://" not in arguments.out:
+            if not went_well or "://" not in arguments.output:
                 raise
-            inputs.complain(f"{error.filename or arguments.out}: {error.strerror or error}")
+            inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
             time.sleep(arguments.watch)
             continue
         went_well = True

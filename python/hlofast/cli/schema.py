@@ -38,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write("".join(f"{name}\n" for name in names))
         return DONE
     if arguments.verb not in names:
-        inputs.complain(f"no schema {arguments.verb!r}; one of {', '.join(names)}")
+        from hlofast._names import meant
+
+        hint = meant(arguments.verb, names)
+        inputs.complain(f"no schema {arguments.verb!r}; one of {', '.join(names)}{hint}")
         return USAGE
     with open(os.path.join(_FOLDER, arguments.verb + _ENDING), encoding="utf-8") as file:
         sys.stdout.write(file.read())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlofast import _text
-from hlofast._show import Shown, is_ambiguous, matches, places
+from hlofast._show import Shown, is_ambiguous, matches, near, places
 from hlofast.cli import USAGE, inputs, results
 
 TYPE_CHECKING = False
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Shown, arguments)
     shown = ambiguous = False
+    hint = ""
     for found in reader:
         named = matches(found.module, arguments.name)
         if is_ambiguous(named):
@@ -46,10 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{places(named)}"
             )
             continue
+        if not named:
+            hint = hint or near(found.module, arguments.name)
         for one in named:
             shower.show(one, at=found)
             shown = True
     shower.end(reader.errors)
     if not shown and not ambiguous and reader.exit_code() == 0:
-        inputs.complain(f"{reader.files[0]}: nothing is called {arguments.name!r}")
+        inputs.complain(f"{reader.files[0]}: nothing is called {arguments.name!r}{hint}")
     return reader.exit_code() or (0 if shown and not ambiguous else USAGE)

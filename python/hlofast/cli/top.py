@@ -54,13 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _view(arguments: argparse.Namespace, view: type[Top]) -> int:
     """Show the one module that the arguments select, until the user ends that."""
-    from hlofast._report.data import Analyses
-    from hlofast._top.view import contents_of
+    from hlofast._report.data import Analyses, contents
 
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     one = inputs.only(reader)
     if one is None:
         return reader.exit_code() or USAGE
     found = Analyses(one.module)
-    view(found, contents_of(found, one.path)).run()
+    view(found, contents(found, one.path)).run()
     return reader.exit_code()

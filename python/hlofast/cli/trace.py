@@ -23,7 +23,6 @@ Chrome's Trace Event Format, .pftrace Perfetto's protobuf, .gz behind it compres
 same events. Of each loop as many iterations are shown one by one as fit; the rest is one slice per
 track, so that each track adds up to what `hlofast time` says.
 """
-UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-duration",
-        type=_duration,
+        type=inputs.seconds_or_none,
         default=0.0,
         metavar="T",
         help="leave out slices that take less, as 500ns or 1us",
@@ -61,20 +60,6 @@ def _iterations(text: str) -> int:
 
         raise ArgumentTypeError(f"{text!r} is no number of iterations")
     return int(text)
-
-
-def _duration(text: str) -> float:
-    """Seconds of an argument such as 1.5us."""
-    unit = next((unit for unit in UNITS if text.endswith(unit)), "")
-    try:
-        seconds = float(text.removesuffix(unit)) * UNITS[unit]
-    except (ValueError, KeyError):
-        seconds = -1.0
-    if 0 <= seconds < float("inf"):
-        return seconds
-    from argparse import ArgumentTypeError
-
-    raise ArgumentTypeError(f"{text!r} is no duration such as 500ns, 1us, 2ms or 1s")
 
 
 def run(arguments: argparse.Namespace) -> int:

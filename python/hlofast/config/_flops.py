@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlofast._core import Field
+from hlofast._units import read_seconds
 from hlofast.table import Table, of_rows
 
 TYPE_CHECKING = False
@@ -130,7 +131,9 @@ class StepFlops:
             return None
         return self.model + self.recomputed
 
-    def mfu(self, step_seconds: float, devices: int, device: Device, dtype: str = "bf16") -> float:
+    def mfu(
+        self, step_seconds: float | str, devices: int, device: Device, dtype: str = "bf16"
+    ) -> float:
         """Model FLOPs utilisation of a step of this length: `six_n_t` over what devices can do.
 
         `devices` counts JAX devices of this kind; `dtype` names the peak. A `ValueError` where the
@@ -139,10 +142,10 @@ class StepFlops:
         """
         if self.six_n_t is None:
             raise ValueError("the operations of a step are not known: see gaps")
-        if not step_seconds > 0 or devices < 1:
-            raise ValueError("step_seconds and devices have to be positive")
+        if devices < 1:
+            raise ValueError(f"devices is at least 1, not {devices}")
         peak = device.per_jax_device(f"flops.{dtype}")
-        return self.six_n_t / (step_seconds * devices * peak)
+        return self.six_n_t / (read_seconds(step_seconds) * devices * peak)
 
     def __repr__(self) -> str:
         shown = "unknown" if self.executed is None else f"{self.executed:.4g}"

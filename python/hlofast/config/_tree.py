@@ -5,6 +5,7 @@ from __future__ import annotations
 from _collections_abc import Mapping
 from itertools import pairwise
 
+from hlofast._names import meant
 from hlofast.config import _paths, _values
 from hlofast.config._paths import Attribute
 from hlofast.config._values import PartitionSpec
@@ -403,11 +404,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         where = _paths.write((*self._keys, *before)) or "the config"
         if isinstance(at, Leaf):
             return f"{where} is a value, not a config: it has no {key!r}"
-        from difflib import get_close_matches
-
-        names = [str(name) for name in at]
-        close = get_close_matches(str(key), names, n=3)
-        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        hint = meant(str(key), map(str, at))
         return f"{where} has no {str(key) if isinstance(key, Attribute) else key!r}{hint}"
 
 

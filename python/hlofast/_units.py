@@ -1,0 +1,83 @@
+"""Numbers with units as people write them: bytes, seconds, FLOP per second."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_POWERS = tuple(enumerate("kmgt", 1))
+_BYTES = (
+    {"b": 1}
+    | {letter + "b": 1000**power for power, letter in _POWERS}
+    # XLA writes 15.75G for 15.75 * 2**30 bytes (HumanReadableNumBytes in tsl/platform/numbers.cc).
+    | {letter + suffix: 1024**power for power, letter in _POWERS for suffix in ("ib", "")}
+)
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0}
+_PREFIXES = {"": 1.0} | {letter: 1000.0**power for power, letter in enumerate("kmgtpe", 1)}
+_RATES = {
+    prefix + unit: factor
+    for prefix, factor in _PREFIXES.items()
+    for unit in ("", "flop/s", "flops/s", "flops", "flop")
+}
+_MOST_CHARACTERS = 64
+"""Of a number with its unit; longer texts are no figure, and reading their digits takes time."""
+
+BYTES_HELP = "a number of bytes such as 16GiB, 16GB or 95G (G is GiB, as XLA writes it)"
+SECONDS_HELP = "a time such as 300ms, 1.2s or 0.3"
+RATE_HELP = "a rate such as 197T, 197TFLOP/s or 1.97e14"
+
+
+def read_bytes(text: int | str) -> int:
+    """A number of bytes, as such or as text: `16GiB`, `900 MB`, `95G`, `17179869184`.
+
+    A single letter is binary, as XLA prints it: `95G` is `95GiB`. A `ValueError` for other texts
+    and for what is below 0 or beyond 64 bits.
+    """
+    count = int(_quantity(text, _BYTES, BYTES_HELP))
+    if not 0 <= count < 2**63:
+        raise ValueError(f"{text!r} is not {BYTES_HELP}")
+    return count
+
+
+def read_seconds(text: float | str, *, least: float | None = None) -> float:
+    """A number of seconds, as such or as text: `300ms`, `1.5 s`, `2min`.
+
+    A `ValueError` for other texts and for what is not above 0, or below `least` if that is given.
+    """
+    seconds = float(_quantity(text, _SECONDS, SECONDS_HELP))
+    is_enough = seconds > 0 if least is None else seconds >= least
+    if not is_enough or seconds == float("inf"):
+        raise ValueError(f"{text!r} is not {SECONDS_HELP}")
+    return seconds
+
+
+def read_rate(text: float | str) -> float:
+    """FLOP per second, as such or as text: `197T`, `197 TFLOP/s`, `1.97e14`.
+
+    A `ValueError` for other texts and for what is not above 0.
+    """
+    rate = float(_quantity(text, _RATES, RATE_HELP))
+    if not 0 < rate < float("inf"):
+        raise ValueError(f"{text!r} is not {RATE_HELP}")
+    return rate
+
+
+def _quantity(text: float | str, units: Mapping[str, float], what: str) -> float:
+    if not isinstance(text, str):
+        return text
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"{text[:_MOST_CHARACTERS]!r}… is not {what}")
+    written = text.strip().lower()
+    number = written.rstrip("abcdefghijklmnopqrstuvwxyzµμ/").rstrip()
+    unit = written[len(number) :].strip().replace("μ", "µ")
+    try:
+        factor = units[unit] if unit or "" in units else 1
+        try:
+            return int(number) * factor  # Exact, as numbers of bytes are.
+        except ValueError:
+            size = float(number) * factor
+            int(size)  # Neither infinite nor NaN.
+            return size
+    except (KeyError, ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not {what}") from None

@@ -1,0 +1,544 @@
+"""`Verdict`: what a module is, the figures that come first, what to change, where to look next.
+
+The head of the report page shows the same figures and findings.
+"""
+
+from __future__ import annotations
+
+from hlofast import _text as output
+from hlofast._collectives import MESH_SOURCES
+from hlofast._context import device_for, hbm_for, told_in
+from hlofast._core import Field
+from hlofast._memory import quiet
+from hlofast._result import Fact, Note, Result, Section
+from hlofast._units import read_bytes
+from hlofast.table import of_rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hlofast._context import MeshLike
+    from hlofast._core import Mesh
+    from hlofast._memory import Memory
+    from hlofast._module import Module
+    from hlofast._time import Time
+    from hlofast.devices import Device
+
+UNKNOWN_DEVICE = "no device is given: --device NAME, or device=NAME in Python"
+UNKNOWN_MESH = "no mesh is known: --mesh data=2,model=4, or mesh=… in Python"
+SHOWN = 3
+"""Findings that people are shown first."""
+
+FIGURES = {
+    field.name: field
+    for field in (
+        Field(
+            "seconds",
+            "step",
+            "What a step takes on the device, or the longest program.",
+            label="step time",
+        ),
+        Field(
+            "ratio", "mfu", "Model FLOPs utilisation: the part of the device's peak.", label="MFU"
+        ),
+        Field(
+            "bytes",
+            "peak",
+            "The most bytes alive at once.",
+            label="peak memory",
+        ),
+        Field(
+            "seconds",
+            "exposed",
+            "What a step waits for collectives.",
+            label="exposed communication",
+        ),
+        Field(
+            "flops",
+            "flops",
+            "Floating-point operations of a step, or of the largest program.",
+            label="FLOPs",
+        ),
+        Field("bytes", "bytes", "Bytes of HBM that a step reads and writes.", label="HBM traffic"),
+        Field("count", "programs", "Programs that a directory holds."),
+        Field("bytes", "live_peak", "The largest peak of all programs."),
+        Field("bytes", "wire_bytes", "The most bytes that each device sends in one program."),
+        Field("count", "differing", "Programs that hosts compiled differently."),
+    )
+}
+"""What figures can stand first."""
+
+_ABOUT = (
+    Field("word", "status", "How far the compiler has come."),
+    Field("word", "backend", "What the module is compiled for."),
+    Field("count", "instructions", "Instructions of the text, each once."),
+    Field("name", "device", "The chip that the module is timed for."),
+    Field("text", "mesh", "The mesh whose axes are named, and where it comes from."),
+)
+_DETAILS = (
+    Field("text", "bound", "What takes most of the step.", label="bound by"),
+    Field("ratio", "hfu", "MFU with what is recomputed.", label="HFU"),
+    Field("seconds", "measured_step", "How long a step took.", label="measured step"),
+    Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
+    Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
+    Field("ratio", "hbm_share", "The peak over that memory.", label="peak of HBM"),
+    Field("ratio", "exposed_share", "Its part of the step.", label="exposed of the step"),
+    Field("text", "exposed_axes", "By mesh axes.", label="exposed by axis"),
+)
+_FINDINGS = (
+    Field("word", "code", "What kind of finding it is."),
+    Field("text", "stake", "What is at stake in a step.", nullable=True),
+    Field("text", "found", "What was found."),
+    Field("text", "remedy", "What to change.", nullable=True),
+    Field("path", "place", "File and line of the program.", nullable=True),
+    Field("text", "command", "The command line that shows more."),
+)
+COMMANDS = (
+    Field("text", "question", "What it answers."),
+    Field("text", "command", "The command line."),
+)
+_FURTHER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("where the time goes", "time", ("--by", "source")),
+    ("what holds memory at the peak", "memory", ("--by", "scope")),
+    ("what devices send each other", "collectives", ()),
+    ("all of it in a page", "report", ("-o", "report.html")),
+)
+
+
+class Figure:
+    """A figure of the verdict."""
+
+    __slots__ = ("how", "key", "label", "note", "text", "value")
+
+    def __init__(
+        self,
+        key: str,
+        label: str,
+        value: float | None,
+        text: str,
+        note: str,
+        how: str = "modelled",
+    ) -> None:
+        self.key = key
+        self.label = label
+        self.value = value
+        """As the API has it; None where it is not known."""
+        self.text = f"at least {text}" if how == "bound" else text
+        self.note = note
+        self.how = how
+        """How it is known, one of `hlofast._result.PROVENANCES`."""
+
+    @property
+    def fact(self) -> Fact:
+        """The figure as results have it."""
+        return self.fact_of(FIGURES[self.key].replace(label=self.label))
+
+    def fact_of(self, field: Field) -> Fact:
+        """The figure as a fact with this field."""
+        value = int(self.value) if field.kind in _WHOLE and self.value is not None else self.value
+        return Fact(field, value, "exact" if field.kind == "count" else self.how)
+
+    @property
+    def said(self) -> Note:
+        """What it rests on, or how to give what is missing."""
+        return Note(self.key, f"{self.label}: {self.note}")
+
+
+_WHOLE = ("bytes", "flops", "count")
+
+
+class Statement:
+    """Something to know or to change."""
+
+    __slots__ = ("code", "lines", "place", "proof", "remedy", "stake", "text", "verb")
+
+    def __init__(
+        self,
+        code: str,
+        text: str = "",
+        *,
+        lines: Iterable[tuple[str, str]] = (),
+        stake: str = "",
+        remedy: str = "",
+        place: str = "",
+        proof: Iterable[tuple[int, str]] = (),
+        verb: str = "",
+    ) -> None:
+        self.code = code
+        self.text = text
+        self.lines = tuple(lines)
+        """Labels with texts, where a result says several things of it."""
+        self.stake = stake
+        self.remedy = remedy
+        self.place = place
+        self.proof = tuple(proof)
+        """Rows and names of instructions that show it."""
+        self.verb = verb
+        """The verb of the command line that lists it too."""
+
+
+class Verdict(Result):
+    """What a module is, its step time, MFU, peak memory and exposed communication, what to change.
+
+    Made by `Module.verdict`. `path` and `options` are what the command lines in it name: the file,
+    and the arguments that say what is known of the run.
+    """
+
+    VERB = "verdict"
+    FACTS = (
+        *_ABOUT,
+        *(FIGURES[name] for name in ("step", "mfu", "peak", "exposed", "flops", "bytes")),
+        *_DETAILS,
+    )
+
+    def __init__(
+        self,
+        module: Module,
+        *,
+        path: str | None = None,
+        options: Sequence[str] | None = None,
+    ) -> None:
+        self.module = module
+        """The module."""
+        self._command = (path or module.path or "FILE", options)
+        self.summary = module.summary()
+        self.cost = module.cost()
+        self.collectives = module.collectives()
+        self.time: Time | None = None
+        """None where nobody says on which device the module runs."""
+        if module.context.device is not None:
+            self.time = module.time()
+        self.findings = module.lint()
+        self.remat = module.remat()
+        self.memory: Memory | None = None
+        """None where memory cannot be analysed; `no_memory` says why."""
+        self.no_memory = ""
+        try:
+            self.memory = quiet(module, device=device_for(module, None))
+            self.memory.xla  # noqa: B018 - raises where memory cannot be analysed.
+        except (ValueError, OverflowError) as error:
+            self.memory = None
+            self.no_memory = str(error)
+        self.figures: tuple[Figure, ...] = tuple(_figures(self))
+        """The figures that come first."""
+
+    @property
+    def hbm(self) -> float | None:
+        """Bytes of memory that a program may use on the device; None if they are not known."""
+        told = hbm_for(self.module, None)
+        if told is not None:
+            return read_bytes(told)
+        if self.time is None:
+            return None
+        for figure in ("hbm_usable_bytes", "hbm_bytes"):
+            if self.time.device.value(figure) is not None:
+                try:
+                    return self.time.device.per_jax_device(figure)
+                except ValueError:
+                    return None
+        return None
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh that axes are named of; None if none is known."""
+        return self.collectives.mesh
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """What to change: what lint finds, then what the analysis of recomputation adds."""
+        known = self.findings.counts()
+        advice = [one for one in remat_statements(self) if one.remedy and one.code not in known]
+        return (*_findings(self), *advice)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What the module is, and the figures with what they rest on."""
+        time, mesh = self.time, self.mesh
+        source = self.collectives.mesh_source or "given"
+        values = {
+            "status": self.summary.status,
+            "backend": self.summary.backend,
+            "instructions": self.summary.values["instructions"],
+            "device": None if time is None else time.device.name,
+            "mesh": None if mesh is None else f"{mesh} ({MESH_SOURCES[source]})",
+        }
+        figures = {one.key: one.fact_of(FIGURES[one.key]) for one in self.figures}
+        details = {fact.name: fact for fact in self._details(figures)}
+        order = (
+            *("step", "bound", "mfu", "hfu", "measured_step", "measured_mfu"),
+            *("peak", "hbm", "hbm_share", "exposed", "exposed_share", "exposed_axes"),
+            *("flops", "bytes"),
+        )
+        every = {**figures, **details}
+        return (
+            *(Fact(field, values[field.name]) for field in _ABOUT),
+            *(every[name] for name in order if name in every),
+        )
+
+    def _details(self, figures: dict[str, Fact]) -> Iterator[Fact]:
+        fields = {field.name: field for field in _DETAILS}
+        time = self.time
+        if time is not None:
+            yield Fact(fields["bound"], time.bound, "modelled")
+            if figures["mfu"].value is not None:
+                yield Fact(fields["hfu"], time.utilization.hfu, figures["mfu"].provenance)
+            waits = [
+                f"{axes} {output.seconds(value)}" for axes, value in time.exposed.items() if value
+            ]
+            if waits:
+                part = time.step_seconds and sum(time.exposed.values()) / time.step_seconds
+                yield Fact(fields["exposed_share"], part, "modelled")
+                yield Fact(fields["exposed_axes"], ", ".join(waits), "modelled")
+        measured = self.cost.step_seconds
+        if measured is not None:
+            yield Fact(fields["measured_step"], measured, "configuration")
+            if self.cost.peak_flops is not None:
+                yield Fact(fields["measured_mfu"], self.cost.mfu().mfu, "modelled")
+        hbm, peak = self.hbm, figures["peak"].value
+        if hbm is not None:
+            told = hbm_for(self.module, None) is not None
+            yield Fact(fields["hbm"], int(hbm), "configuration" if told else "exact")
+            if peak is not None and hbm:
+                yield Fact(fields["hbm_share"], peak / hbm, "modelled")
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Why figures are unknown, and what gives them."""
+        reasons: dict[str, list[str]] = {}
+        for figure in self.figures:
+            if figure.value is None:
+                reasons.setdefault(figure.note, []).append(FIGURES[figure.key].label)
+        if self.mesh is None and len(self.collectives):
+            reasons.setdefault(UNKNOWN_MESH, []).append("mesh axes")
+        if self.hbm is None and self.time is not None:
+            reasons.setdefault("the device has no figure: --hbm 16GiB", []).append("HBM")
+        return tuple(
+            Note("unknown", f"unknown: {', '.join(labels)}; {reason}")
+            for reason, labels in reasons.items()
+        )
+
+    def sections(self, top: int | None = SHOWN) -> tuple[Section, ...]:
+        """The first findings, each with the command that shows more; other commands."""
+        rows = [
+            (
+                one.code,
+                one.stake or None,
+                one.text,
+                one.remedy or None,
+                one.place or None,
+                self.command(one.verb, *(("--only", one.code) if one.verb == "lint" else ())),
+            )
+            for one in self.statements
+        ]
+        shown = rows[:top]
+        lines = []
+        for code, stake, text, remedy, _, command in shown:
+            lines += [
+                (code + (f" ({stake})" if stake else ""), remedy or text),
+                ("  more", output.Whole(command)),
+            ]
+        more = "" if len(shown) == len(rows) else f" (first {len(shown)} of {len(rows):,})"
+        missing = () if self.time is not None else ("--device", "NAME")
+        further = [
+            (what, self.command(verb, *(missing if verb == "time" else ()), *rest))
+            for what, verb, rest in _FURTHER
+        ]
+        whole = [(what, output.Whole(line)) for what, line in further]
+        return (
+            Section(
+                "findings",
+                "What to change",
+                of_rows(_FINDINGS, rows),
+                paragraphs=[(f"What to change{more}", lines)] if rows else (),
+            ),
+            Section(
+                "commands",
+                "What shows more",
+                of_rows(COMMANDS, further),
+                paragraphs=[("What shows more", whole)],
+            ),
+        )
+
+    def command(self, verb: str, *rest: str) -> str:
+        """The command line that looks at the same module in the same context."""
+        path, options = self._command
+        given = _options(self.module) if options is None else options
+        return shell("hlofast", verb, path, *given, *rest)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Verdict of {self.title}: {', '.join(f'{f.label} {f.text}' for f in self.figures)}>"
+        )
+
+
+def shell(*words: str) -> str:
+    """Words as a command line; those that a shell would change are quoted."""
+    plain = frozenset("%+,-./:=@_…")
+    return " ".join(
+        word if word and all(c.isalnum() or c in plain for c in word) else _quoted(word)
+        for word in words
+    )
+
+
+def _quoted(word: str) -> str:
+    # What shlex.quote does; its import takes longer than a small dump.
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def _options(module: Module) -> list[str]:
+    """What the module was told of its run, as options."""
+    told = told_in(module)
+    values: dict[str, object] = {}
+    if told is not None:
+        values = {
+            "--mesh": told.mesh,
+            "--hosts": told.hosts,
+            "--slices": told.slices,
+            "--device": None if told.device is None else told.device.name,
+            "--hbm": told.hbm,
+            "--step-time": told.step_seconds,
+        }
+    pairs = [(name, str(value)) for name, value in values.items() if value is not None]
+    return [word for pair in pairs for word in pair]
+
+
+def verdict(module: Module, device: str | Device | None, mesh: MeshLike | None) -> Verdict:
+    """`Module.verdict`."""
+    if device is not None or mesh is not None:
+        module = module.with_context(device=device, mesh=mesh)
+    return Verdict(module)
+
+
+def remat_statements(found: Verdict) -> list[Statement]:
+    """What the analysis of recomputation says."""
+    statements = []
+    for one in found.remat.statements:
+        proof = list(zip(one.instructions, one.names, strict=True))[:4]
+        remedy = one.advice or ""
+        statements.append(Statement(one.code, one.text, remedy=remedy, proof=proof, verb="remat"))
+    return statements
+
+
+def _figures(found: Verdict) -> list[Figure]:
+    """The figures that come first."""
+    figures = []
+    time = found.time
+    if time is None:
+        for key, label in (("step", "Step time"), ("mfu", "MFU")):
+            figures.append(Figure(key, label, None, "unknown", UNKNOWN_DEVICE))
+    else:
+        known_how = {fact.name: fact.provenance for fact in time.facts}
+        step = time.step_seconds
+        note = f"bound by {time.bound}; modelled, not measured"
+        if time.unknown:
+            note += f"; unknown and counted as 0: {', '.join(time.unknown)}"
+        how = known_how["step_seconds"]
+        figures.append(Figure("step", "Step time", step, seconds(step), note, how))
+        try:
+            use = time.utilization
+            note = f"HFU {output.share(use.hfu, 1)}, of {use.peak_flops:.4g} FLOP/s in bfloat16"
+            if use.is_lower_bound:
+                note += "; some FLOPs are not known"
+            text, how = str(output.share(use.mfu, 1)), known_how.get("mfu", "modelled")
+            figures.append(Figure("mfu", "MFU", use.mfu, text, note, how))
+        except ValueError as error:
+            figures.append(Figure("mfu", "MFU", None, "unknown", str(error)))
+    figures.append(_peak(found))
+    figures.append(_exposed(found))
+    flops = int(found.cost.flops)
+    known = found.cost.flops_by_provenance
+    note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
+    if found.summary.is_whole:
+        note = f"{output.share(known.get('exact', 0), flops)} exact; of all devices together"
+    counted = {fact.name: fact.provenance for fact in found.cost.facts}
+    figures.append(Figure("flops", "FLOPs", flops, short(flops, "FLOP"), note, counted["flops"]))
+    moved = (found.cost.bytes_read or 0) + (found.cost.bytes_written or 0)
+    note = "read and written; modelled: nothing inside fusions counts"
+    text = short_bytes(moved)
+    figures.append(Figure("bytes", "HBM traffic", moved, text, note, counted["bytes_read"]))
+    return figures
+
+
+def _peak(found: Verdict) -> Figure:
+    if found.memory is None:
+        return Figure("peak", "Peak memory", None, "unknown", found.no_memory)
+    memory = found.memory
+    is_xla = memory.backend == "tpu" and found.module.is_scheduled
+    peak = memory.xla_peak if is_xla else memory.live_peak
+    rule = "XLA's account" if is_xla else "live values"
+    known = {fact.name: fact.provenance for fact in memory.facts}
+    how = known["xla_peak" if is_xla else "live_peak"]
+    hbm = found.hbm
+    text = short_bytes(peak)
+    if hbm is None:
+        why = "HBM is unknown: " + (
+            UNKNOWN_DEVICE if found.time is None else f"{found.time.device.name} has no figure"
+        )
+        return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}", how)
+    note = f"{rule}; {output.share(peak, hbm)} of {short_bytes(int(hbm))} of HBM"
+    if peak > hbm:
+        note += f"; {short_bytes(peak - int(hbm))} too much"
+    return Figure("peak", "Peak memory", peak, text, note, how)
+
+
+def _exposed(found: Verdict) -> Figure:
+    label = "Exposed communication"
+    if not len(found.collectives):
+        return Figure("exposed", label, 0.0 if found.time else None, "none", "no collectives")
+    if found.time is None:
+        return Figure("exposed", label, None, "unknown", UNKNOWN_DEVICE)
+    exposed = found.time.exposed
+    total = sum(exposed.values())
+    parts = [f"{axes} {seconds(value)}" for axes, value in exposed.items() if value]
+    note = f"{output.share(total, found.time.step_seconds)} of the step"
+    if parts:
+        note += f": {', '.join(parts)}"
+    return Figure("exposed", label, total, seconds(total), note)
+
+
+def short(count: int, unit: str) -> str:
+    """A number in short: `631.36 GFLOP`."""
+    return output.quantity(count, unit).partition(" (")[0]
+
+
+def seconds(value: float) -> str:
+    """A duration in short: `12.3 ms`."""
+    return output.seconds(value).replace(" us", " µs")
+
+
+def short_bytes(count: int) -> str:
+    """Bytes in short: `1.21 GiB`."""
+    scale, unit = output.binary(count)
+    return f"{count:,} B" if scale == 1 else f"{count / scale:,.2f} {unit}"
+
+
+def _findings(found: Verdict) -> list[Statement]:
+    """What lint says, those with most at stake first."""
+    statements = []
+    for one in found.findings:
+        stakes = []
+        if one.bytes is not None:
+            words = {"wire": "sent", "payload": "in collectives", "memory": "of memory"}
+            stakes.append(f"{short_bytes(one.bytes)} {words.get(one.bytes_are or '', '')}".strip())
+        if one.flops is not None:
+            stakes.append(short(one.flops, "FLOP"))
+        stake = ", ".join(stakes)
+        if stake and one.is_lower_bound:
+            stake = f"at least {stake}"
+        place = one.source_file or ""
+        if place and one.source_line:
+            place += f":{one.source_line}"
+        proof = list(zip(one.instructions, one.names, strict=True))[:4]
+        statements.append(
+            Statement(
+                one.code,
+                one.message,
+                stake=stake,
+                remedy=one.remedy,
+                place=place,
+                proof=proof,
+                verb="lint",
+            )
+        )
+    return statements

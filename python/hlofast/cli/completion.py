@@ -1,0 +1,37 @@
+"""A script that lets a shell complete verbs, options and their choices."""
+
+from __future__ import annotations
+
+import sys
+
+from hlofast._completion import SHELLS, Verb, script
+from hlofast.cli import DONE, VERBS, parser_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+EXAMPLES = """\
+examples:
+  hlofast completion bash > ~/.local/share/bash-completion/completions/hlofast
+  hlofast completion zsh > ~/.zfunc/_hlofast     a folder of $fpath
+  hlofast completion fish > ~/.config/fish/completions/hlofast.fish
+
+The script holds all verbs and options of this version; nothing runs when a shell starts.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    from hlofast.cli.guide import PAGES
+
+    words = {"guide": tuple(PAGES), "schema": tuple(VERBS)}
+    verbs = [Verb(name, doc, parser_of(name), words.get(name, ())) for name, doc in VERBS.items()]
+    sys.stdout.write(script(arguments.shell, verbs, verbs[0]))
+    return DONE

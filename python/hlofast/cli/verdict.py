@@ -1,0 +1,187 @@
+"""What a file is and the verdict: step time, MFU, peak memory, communication, what to change."""
+
+from __future__ import annotations
+
+from hlofast import _kinds, _text
+from hlofast._verdict import SHOWN, Verdict
+from hlofast.cli import UNREADABLE, USAGE, inputs, results
+from hlofast.errors import ConfigError, ContextError, ParseError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from hlofast._context import Context
+    from hlofast._programs import Program
+
+EXAMPLES = """\
+examples:
+  hlofast step.txt                               the same as hlofast verdict step.txt
+  hlofast dump/                                  of a dump directory, its largest program
+  hlofast dump/ --module jit_train_step
+  hlofast --device tpu-v5p --mesh data=2,model=4 step.txt
+  hlofast step.txt --json | jq '.results[].facts.step.value'
+
+Times need a device: --device, or a dump folder that names it. Step time, MFU and exposed
+communication are modelled, not measured (see hlofast time); --step-time gives the MFU of a step
+that was measured. What is unknown is said to be, with the option that gives it.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    inputs.add_files(parser)
+    results.add_json(parser)
+    _text.add_top(parser, SHOWN)
+    inputs.add_context(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Say what each file is."""
+    from hlofast import _files
+
+    context = inputs.read_context(arguments)
+    shower = results.Shower(Verdict, arguments)
+    reader = _Reader(arguments, context, shower)
+    code = 0
+    for path in arguments.files:
+        reader.files = [path]
+        try:
+            is_folder = _files.is_folder(path)
+        except OSError as error:
+            reader.failed(path, error)
+            continue
+        code = max(code, (_folder if is_folder else _file)(path, reader, shower, arguments))
+    shower.end(reader.errors)
+    return reader.exit_code() or code
+
+
+def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace) -> int:
+    """Show the largest module of a file."""
+    found = sorted(reader, key=lambda one: -len(one.module))
+    if not found:
+        return 0  # The reader has said why.
+    options = _options(arguments)
+    if len(found) > 1:
+        modules = [one.module for one in found]
+        shower.show(_kinds.several(path, modules, options))
+    names = [one.module.name for one in found]
+    is_named = names.count(found[0].module.name) == 1
+    if is_named and (arguments.module is not None or len(found) > 1):
+        options = ["--module", found[0].module.name, *options]
+    _show(found[0], options, reader, shower, arguments)
+    return 0
+
+
+def _folder(
+    path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace
+) -> int:
+    """Show the programs of a dump directory, and the largest of them."""
+    from hlofast._programs import listed, whole
+
+    try:
+        programs, _ = listed(path)
+    except (OSError, ValueError) as error:
+        reader.failed(path, error)
+        return UNREADABLE
+    if arguments.module is not None:
+        wanted = arguments.module
+        named = [one for one in programs if _answers(one, wanted)]
+        if programs and not named:
+            from hlofast._names import meant
+
+            hint = meant(wanted, [one.name for one in programs])
+            inputs.complain(f"{path}: no program {wanted!r}{hint}")
+            return USAGE
+        programs = named
+    if not programs:
+        reader.failed(path, ValueError(f"no dumps of XLA in this folder: {_kinds.HOW_TO_DUMP}"))
+        return UNREADABLE
+    programs = _kinds.by_size(programs)
+    options = _options(arguments)
+    shower.show(_kinds.folder(path, programs, options))
+    file = programs[0].files[0].path
+    try:
+        module = inputs.told(whole(file), reader.context_given, file)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ContextError):
+            raise
+        reader.failed(file, error)
+        return UNREADABLE
+    _show(inputs.Found(module, file, 1, programs[0].key), options, reader, shower, arguments)
+    return 0
+
+
+def _answers(program: Program, name: str) -> bool:
+    return program.answers_to(int(name) if name.isdecimal() and len(name) < 10 else name)
+
+
+def _show(
+    found: inputs.Found,
+    options: Sequence[str],
+    reader: _Reader,
+    shower: results.Shower,
+    arguments: argparse.Namespace,
+) -> None:
+    path = "-" if found.path == "<stdin>" else found.path
+    try:
+        verdict = Verdict(found.module, path=path, options=options)
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, ContextError):
+            raise
+        reader.failed(found.path, error)
+        return
+    shower.show(verdict, verdict.sections(arguments.top or None), found)
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    """What was said of the run, for the command lines that show more."""
+    words = []
+    for name in ("mesh", "hosts", "slices", "device", "devices", "rules", "hbm"):
+        if (value := getattr(arguments, name)) is not None:
+            words += [f"--{name}", str(value)]
+    if arguments.step_seconds is not None:
+        words += ["--step-time", arguments.step_seconds]
+    return words
+
+
+class _Reader(inputs.Reader):
+    """Says of files without modules what they are."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, context: Context, shower: results.Shower
+    ) -> None:
+        super().__init__(arguments, context)
+        self.context_given = context
+        self._shower = shower
+
+    def failed(self, path: str, error: Exception, reason: str | None = None) -> None:
+        """Take note of a file that holds no module, and say what it is if that is known."""
+        if isinstance(error, ParseError) and path != "<stdin>":
+            try:
+                content = inputs.read(path, _kinds.SAMPLE)
+            except OSError:
+                content = b""
+            if self._is_config(path, content):
+                return
+            known = _kinds.foreign(path, _kinds.beginning(content))
+            if known is not None:
+                super().failed(path, ValueError(known))
+                return
+        super().failed(path, error, reason)
+
+    def _is_config(self, path: str, start: bytes) -> bool:
+        """Whether a file is a trainer config, which is shown."""
+        if b"HloModule" in start:
+            return False
+        from hlofast import config
+
+        if not config.is_config(start):
+            return False
+        try:
+            self._shower.show(_kinds.trainer(path, config.loads(inputs.read(path), path=path)))
+        except (OSError, ConfigError) as error:
+            super().failed(path, error)
+        return True

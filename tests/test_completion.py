@@ -1,0 +1,78 @@
+"""Shell completion: scripts that shells accept, and what bash completes with its own."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hlofast.cli import VERBS, parser_of
+from hlofast.cli.guide import PAGES
+from test_cli import hlofast_command
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("completion")
+    found = {}
+    for shell in ("bash", "zsh", "fish"):
+        done = hlofast_command("completion", shell)
+        assert (done.returncode, done.stderr) == (0, "")
+        found[shell] = folder / f"hlofast.{shell}"
+        found[shell].write_text(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_accepts_its_script(shell: str, scripts: dict[str, Path]) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    done = subprocess.run([shell, "-n", scripts[shell]], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def completed(script: Path, *words: str, folder: Path) -> list[str]:
+    """What bash offers for the last word."""
+    if shutil.which("bash") is None:
+        pytest.skip("no bash on this machine")
+    typed = " ".join(f"'{word}'" for word in ("hlofast", *words))
+    code = (
+        f"source {script}; COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _hlofast; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", code], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return done.stdout.split()
+
+
+def test_bash_completes(scripts: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "step.txt").touch()
+
+    def offered(*words: str) -> list[str]:
+        return completed(scripts["bash"], *words, folder=tmp_path)
+
+    assert set(offered("")) == {*VERBS, "step.txt"}
+    assert offered("col") == ["collectives"]
+    assert offered("st") == ["stages", "step.txt"]
+    assert offered("cost", "--pe") == ["--peak-flops"]
+    assert offered("cost", "--by", "sc") == ["scope"]
+    assert offered("cost", "st") == ["step.txt"]
+    assert offered("step.txt", "--hb") == ["--hbm"]
+    assert offered("guide", "mf") == ["mfu"]
+    assert "mfu" in PAGES
+    assert offered("completion", "z") == ["zsh"]
+    assert offered("schema", "lin") == ["lint"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_verb_and_option_is_in_it(shell: str, scripts: dict[str, Path]) -> None:
+    text = scripts[shell].read_text()
+    for verb in VERBS:
+        assert verb in text
+        for action in parser_of(verb)._actions:
+            for name in action.option_strings:
+                spelled = name if shell != "fish" else f"{'-l' if name[1] == '-' else '-s'} "
+                assert (spelled if shell != "fish" else spelled + name.lstrip("-")) in text

@@ -1,0 +1,239 @@
+"""`hlofast FILE`: what a file is, the figures that come first, and the commands that show more."""
+
+import gzip
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import generated
+import hlofast
+from conftest import FIXTURES
+from hlofast.cli import main
+from shown import check_one_source, figures
+
+SCHEMA = json.loads((generated.SCHEMAS / "verdict.json").read_text())
+FOLDER = FIXTURES / "dump_folders" / "cpu"
+DEVICE = ("--device", "tpu-v5e")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command in this process: exit code, standard output, standard error."""
+
+    def ran(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(one) for one in arguments])
+        except SystemExit as exit_:
+            code = int(str(exit_.code))
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+def document(run: Any, *arguments: object, code: int = 0) -> Any:
+    done, out, _ = run(*arguments, "--json")
+    whole = json.loads(out)
+    jsonschema.validate(whole, SCHEMA)
+    assert done == code
+    return whole
+
+
+def test_the_figures_are_those_of_the_analyses(train_step: Path, run: Any) -> None:
+    module = hlofast.load(train_step, device="tpu-v5e")
+    time, memory = module.time(), module.memory()
+    (found,) = document(run, train_step, *DEVICE)["results"]
+    shown = figures(found)
+    assert shown["step"] == time.step_seconds
+    assert shown["mfu"] == time.mfu
+    assert shown["bound"] == time.bound
+    assert shown["peak"] == memory.xla_peak
+    assert shown["exposed"] == pytest.approx(sum(time.exposed.values()))
+    assert all(axes in shown["exposed_axes"] for axes in time.exposed)
+    assert shown["hbm_share"] == pytest.approx(memory.xla_peak / shown["hbm"])
+    assert shown["flops"] == module.cost().flops
+    assert [row["code"] for row in found["tables"]["findings"]][: len(module.lint())] == [
+        one.code for one in module.lint()
+    ]
+
+
+def test_the_short_form_and_python_say_the_same(train_step: Path, run: Any) -> None:
+    code, short, _ = run(train_step, *DEVICE)
+    assert code == 0
+    assert run("verdict", train_step, *DEVICE) == (0, short, "")
+    assert run(*DEVICE, train_step) == (0, short, "")
+    check_one_source(hlofast.load(train_step, device="tpu-v5e").verdict(), short)
+    assert len(short.splitlines()) <= 32
+
+
+def test_the_page_has_the_same_figures(train_step: Path) -> None:
+    module = hlofast.load(train_step, device="tpu-v5e")
+    page = module.report(plots=False).verdict
+    shown = {fact.name: fact.value for fact in module.verdict().facts}
+    assert page == {name: shown[name] for name in page}
+
+
+def test_unknown_figures_say_what_gives_them(train_step: Path, run: Any) -> None:
+    _, out, _ = run(train_step)
+    assert "step time              unknown" in out
+    assert "unknown: step time, MFU, exposed communication; no device is given: --device" in out
+    (found,) = document(run, train_step)["results"]
+    assert found["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
+
+
+def test_what_is_known_of_the_run_is_in_the_commands(train_step: Path, run: Any) -> None:
+    told = (*DEVICE, "--hbm", "16MiB", "--step-time", "1ms")
+    (found,) = document(run, train_step, *told)["results"]
+    shown = figures(found)
+    assert shown["hbm"] == 16 << 20
+    assert shown["hbm_share"] > 1
+    assert shown["measured_step"] == 0.001
+    rows = found["tables"]["commands"] + found["tables"]["findings"]
+    for row in rows:
+        assert all(word in shlex.split(row["command"]) for word in told)
+
+
+@pytest.mark.parametrize("options", [DEVICE, ()])
+def test_every_command_that_is_named_works(
+    train_step: Path,
+    tmp_path: Path,
+    run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "a step.txt"
+    path.write_bytes(train_step.read_bytes())
+    (found,) = document(run, path, *options)["results"]
+    for row in found["tables"]["commands"] + found["tables"]["findings"]:
+        words = shlex.split(row["command"].replace("NAME", "tpu-v5e"))
+        assert words[0] == "hlofast"
+        assert run(*words[1:])[0] == 0, words
+
+
+def test_a_finding_alone(train_step: Path, run: Any) -> None:
+    (found,) = document(run, FOLDER)["results"][1:]
+    first = found["tables"]["findings"][0]
+    code, out, _ = run(*shlex.split(first["command"])[1:])
+    assert code == 0
+    assert first["found"] in out
+    others = {row["code"] for row in found["tables"]["findings"]} - {first["code"]}
+    assert others
+    assert not any(f"{other}:" in out for other in others)
+
+
+def test_a_folder_lists_its_programs_and_takes_the_largest(tmp_path: Path, run: Any) -> None:
+    texts = {}
+    for number, size in enumerate((3, 9, 5)):
+        lines = "".join(f"  x{i} = f32[{size}] parameter({i})\n" for i in range(size))
+        name = f"jit_f{number}"
+        texts[name] = (
+            f"HloModule {name}\n\nENTRY e {{\n{lines}  ROOT r = f32[{size}] add(x0, x1)\n}}\n"
+        )
+        path = tmp_path / f"module_{number:04}.{name}.after_optimizations.txt"
+        path.write_text(texts[name])
+    listed, chosen = document(run, tmp_path)["results"]
+    assert figures(listed) == {"kind": "XLA dump directory", "programs": 3}
+    rows = listed["tables"]["programs"]
+    assert [row["program"] for row in rows] == ["jit_f1", "jit_f2", "jit_f0"]
+    assert chosen["name"] == "jit_f1"
+    assert "largest" in {note["code"] for note in listed["notes"]}
+    for row in rows:
+        assert run(*shlex.split(row["command"])[1:])[1].startswith(row["program"])
+    *_, other = document(run, tmp_path, "--module", "jit_f2")["results"]
+    assert other["name"] == "jit_f2"
+    code, _, err = run(tmp_path, "--module", "jit_g2")
+    assert code == 2
+    assert "did you mean jit_f" in err
+
+
+def test_a_text_of_several_modules_takes_the_largest(tmp_path: Path, run: Any) -> None:
+    page = tmp_path / "log.txt"
+    small = "HloModule small\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
+    large = (
+        "HloModule large\n\nENTRY e {\n  p = f32[2] parameter(0)\n  ROOT n = f32[2] negate(p)\n}\n"
+    )
+    page.write_text(f"some text\n\n{small}\nmore\n\n{large}")
+    listed, chosen = document(run, page)["results"]
+    assert [row["program"] for row in listed["tables"]["programs"]] == ["large", "small"]
+    assert chosen["name"] == "large"
+    assert all("--module large" in row["command"] for row in chosen["tables"]["commands"])
+    _, out, _ = run(page, "--module", "small")
+    assert out.startswith("small\n")
+
+
+def test_a_trainer_config_points_to_its_verb(run: Any) -> None:
+    path = FIXTURES / "configs" / "decoder_70b.txt"
+    (found,) = document(run, path)["results"]
+    assert figures(found)["kind"] == "trainer config"
+    assert figures(found)["mesh_rules"] == 6
+    commands = [row["command"] for row in found["tables"]["commands"]]
+    assert f"hlofast config {path}" in commands
+
+
+OUT_OF_MEMORY = """\
+Traceback (most recent call last):
+jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. \
+Ran out of memory in memory space hbm. Used 20.51G of 15.75G hbm. Exceeded hbm capacity by 4.77G.
+"""
+TRACE = b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":1,"name":"process_name"}]}'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "error.txt",
+            OUT_OF_MEMORY.encode(),
+            ("an error message", "Used 20.51G", "hlofast memory"),
+        ),
+        ("host.trace.json.gz", gzip.compress(TRACE, mtime=0), ("a profile", "--xla_dump_to=DIR")),
+        ("events.json", TRACE, ("a profile", "--xla_dump_to=DIR")),
+        ("host.xplane.pb", b"\x0a\x20\x08\x01\x12\x0e/host:metadata\x22", ("a profile",)),
+        ("hello.txt", b"hello", ("no HLO module found",)),
+    ],
+)
+def test_what_is_not_read_is_named(
+    tmp_path: Path, run: Any, name: str, content: bytes, said: tuple[str, ...]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    code, out, err = run(path)
+    assert code == 3
+    assert out == ""
+    assert all(words in err for words in said), err
+    document(run, path, code=3)
+
+
+def test_an_empty_folder_says_how_to_dump(tmp_path: Path, run: Any) -> None:
+    code, _, err = run(tmp_path)
+    assert code == 3
+    assert "--xla_dump_to" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("summry",), "did you mean summary"),
+        (("help", "colectives"), "did you mean collectives"),
+        (("nowhere.txt",), "nowhere.txt: No such file or directory"),
+        (("summary", "--devce", "x", "FILE"), "no option --devce; did you mean --device"),
+        (("cost", "--by", "phas", "FILE"), "did you mean phase?"),
+        (("lint", "--only", "reduced-twise", "FILE"), "did you mean reduced-twice"),
+    ],
+)
+def test_what_may_have_been_meant(
+    train_step: Path, run: Any, arguments: tuple[str, ...], said: str
+) -> None:
+    code, _, err = run(*(train_step if one == "FILE" else one for one in arguments))
+    assert code in (2, 3)
+    assert said in err
+
+
+def test_help_is_a_verb_too(run: Any) -> None:
+    assert run("help")[:2] == run("--help")[:2]
+    assert run("help", "cost")[:2] == run("cost", "--help")[:2]
+    assert run("help", "roofline")[:2] == run("time", "--help")[:2]
