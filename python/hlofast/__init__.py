@@ -94,9 +94,9 @@ __all__ = [
     "Sharding", "Shown", "SliceDimension", "SourceLocation", "StackFrame", "Stages", "Summary",
     "Table", "TextColumn", "Time", "Trace", "Utilization", "Verdict", "WindowDimension",
     "__version__", "call_roles", "check", "config", "devices", "diff", "element_types",
-    "find_modules", "fingerprints", "from_jax", "history", "load", "loads", "opcodes", "open_dataset", "phases",
-    "protobuf_fields_not_in_text", "provenances", "ray", "register_custom_call", "report", "scan",
-    "unregister_custom_call",
+    "find_modules", "fingerprints", "from_jax", "history", "load", "loads", "opcodes",
+    "open_dataset", "phases", "protobuf_fields_not_in_text", "provenances", "ray",
+    "register_custom_call", "report", "scan", "unregister_custom_call",
 ]  # fmt: skip
 
 # Loaded when they are asked for: what reads one small dump starts at once.
