@@ -213,7 +213,7 @@ fn orders_hold_the_same_instructions() {
     for dump in reading::dumps() {
         let Ok(module) = reading::parse(&dump.bytes) else { continue };
         let sequence = |order| {
-            let found = analysed(&module, Options { order: Some(order), ..Options::default() });
+            let found = analysed(&module, Options { order, ..Options::default() });
             assert_eq!(found.doubts.disordered, 0, "{} {order:?}", dump.name);
             let mut rows = found.sequence().to_vec();
             rows.sort_unstable();
@@ -237,8 +237,7 @@ fn a_list_schedule_frees_memory_early() {
     }
     text += "  ROOT r = f32[10] add(a1, b1)\n}\n";
     let module = read(&text);
-    let peak =
-        |order| analysed(&module, Options { order: Some(order), ..Options::default() }).peak.bytes;
+    let peak = |order| analysed(&module, Options { order, ..Options::default() }).peak.bytes;
     assert_eq!(peak(Order::Text), 4 + 8000 + 40);
     assert_eq!(peak(Order::List), 4 + 4000 + 80);
     assert_eq!(peak(Order::PostOrder), 4 + 4000 + 80);

@@ -110,7 +110,7 @@ fn log_prefixes_are_cut_off() {
         let found = modules(&source).expect("a module");
         assert_eq!(found.len(), 1, "{prefix}");
         let found = &found[0].source;
-        assert_eq!(String::from_utf8_lossy(found.bytes()), MODULE, "{prefix}");
+        assert_eq!(String::from_utf8_lossy(found.bytes()), format!("{MODULE}\n"), "{prefix}");
         assert_eq!((found.path(), found.lines_before()), (Some("log"), 1));
         // Every byte knows where it comes from.
         for (at, &byte) in found.bytes().iter().enumerate() {

@@ -94,6 +94,11 @@ fn one_module_among_other_text() {
         // With the line break of its last line.
         assert_eq!(read, MODULE);
     }
+    // So it is where every line of a log has something before it.
+    let prefix = "I0521 12:04:45.883483 1509 hlo.cc:186] ";
+    let logged = |text: &str| text.replace('\n', &format!("\n{prefix}"));
+    let text = format!("{prefix}{}", logged(&format!("{MODULE}done\n")));
+    assert_eq!(read_one(&Source::from_slice(text.as_bytes()), read).unwrap(), MODULE);
     let broken = MODULE.replace("f32[]", "broken");
     for text in [broken.clone(), format!("notes\n\n{broken}"), format!("{broken}\nnotes\n")] {
         let source = Source::from_slice(text.as_bytes()).with_path("a.txt");

@@ -53,9 +53,14 @@ pub fn modules(source: &Source) -> Result<Vec<FoundModule>> {
     }
     let modules = found.into_iter().map(|found| {
         let label = found.label.and_then(|label| text.get(label));
+        let end = found.span.end;
+        let span = with_line_break(text, found.span);
         let source = match found.cleaned {
-            Some(cleaned) => source.cleaned_part(cleaned.text, cleaned.lines, found.lines_before),
-            None => source.part(with_line_break(text, found.span), found.lines_before),
+            Some(mut cleaned) => {
+                cleaned.text.extend_from_slice(text.get(end..span.end).unwrap_or_default());
+                source.cleaned_part(cleaned.text, cleaned.lines, found.lines_before)
+            }
+            None => source.part(span, found.lines_before),
         };
         FoundModule { source, label: label.map(|label| String::from_utf8_lossy(label).into()) }
     });

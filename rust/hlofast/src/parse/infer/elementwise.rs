@@ -37,9 +37,9 @@ pub(super) fn unary(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let mut array = context.array(0)?;
     check_type(context, &array)?;
     match context.opcode() {
-        Opcode::IsFinite => array.element_type = ElementType::Pred,
+        Opcode::IsFinite => array.set_element_type(ElementType::Pred),
         Opcode::Abs | Opcode::Real | Opcode::Imag => {
-            array.element_type = component(array.element_type);
+            array.set_element_type(component(array.element_type));
         }
         _ => {}
     }
@@ -54,13 +54,13 @@ pub(super) fn binary(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     check_type(context, &left)?;
     let element_type = context.wider(left.element_type, right.element_type)?;
     let mut result = broadcast_both(context, &left, &right)?;
-    result.element_type = match (context.opcode(), left.element_type, right.element_type) {
+    result.set_element_type(match (context.opcode(), left.element_type, right.element_type) {
         (Opcode::Compare, ..) => ElementType::Pred,
         (Opcode::Complex, ElementType::F32, ElementType::F32) => ElementType::C64,
         (Opcode::Complex, ElementType::F64, ElementType::F64) => ElementType::C128,
         (Opcode::Complex, ..) => return Err(context.different_types(&left, &right)),
         _ => element_type,
-    };
+    });
     Ok(context.intern(result))
 }
 
@@ -127,7 +127,10 @@ pub(super) fn select(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         merged.map(|(base, (yes, no))| selected_size(*base, *yes, *no)).collect();
     let is_static = !dimensions.iter().any(|dimension| is_dynamic(*dimension));
     let layout = base.layout.clone().filter(|_| is_static);
-    Ok(context.intern(Array { element_type, dimensions, layout }))
+    let mut result = Array { element_type, dimensions, layout };
+    // The dimensions are the predicate's, what an element takes is that of the first value.
+    result.set_element_bits(yes.element_bits());
+    Ok(context.intern(result))
 }
 
 fn selected_size(base: Dimension, yes: Dimension, no: Dimension) -> Dimension {

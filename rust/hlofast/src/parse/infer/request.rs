@@ -70,6 +70,26 @@ impl Array {
         Self { element_type, dimensions, layout: None }
     }
 
+    /// The same array of elements of another type, which take as many bits as that type has.
+    pub fn set_element_type(&mut self, element_type: ElementType) {
+        if self.element_type != element_type {
+            self.element_type = element_type;
+            self.set_element_bits(0);
+        }
+    }
+
+    /// Bits that an element takes, `E(n)`; 0 are those of its type.
+    pub fn element_bits(&self) -> i64 {
+        self.layout.as_ref().map_or(0, |layout| layout.element_bits)
+    }
+
+    pub fn set_element_bits(&mut self, bits: i64) {
+        if bits != self.element_bits() {
+            let default = || Layout::with_order((0..self.dimensions.len() as i64).rev().collect());
+            self.layout.get_or_insert_with(default).element_bits = bits;
+        }
+    }
+
     pub fn rank(&self) -> usize {
         self.dimensions.len()
     }
