@@ -6,7 +6,7 @@ import os
 import sys
 from math import isfinite
 
-from hlofast._layout import GAP, Layout, fitted, roles
+from hlofast._layout import GAP, OTHER, Layout, fitted, roles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -382,7 +382,7 @@ class Printer:
         title: str,
         columns: Sequence[str],
         rows: Sequence[Sequence[object]],
-        purposes: Sequence[str],
+        purposes: Sequence[str] = (),
     ) -> None:
         """A title, and rows below the names of their columns; numbers to the right.
 
@@ -393,6 +393,7 @@ class Printer:
         columns = [printable(column) for column in columns]
         numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]
+        purposes = purposes or [OTHER] * len(columns)
         shown = Layout(columns, cells, purposes, self.width)
 
         def joined(texts: Sequence[str]) -> str:
