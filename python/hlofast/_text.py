@@ -6,7 +6,7 @@ import os
 import sys
 from math import isfinite
 
-from hlofast._layout import GAP, Layout, fitted, roles
+from hlofast._layout import FIGURE, GAP, NAME, TEXT, Layout, fitted, roles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ class Printer:
         columns: Sequence[str],
         rows: Sequence[Sequence[object]],
         total: int,
-        purposes: Sequence[str],
+        purposes: Sequence[str] = (),
     ) -> None:
         """A table with a title; numbers to the right. `total` counts the rows not shown too."""
         if not rows:
@@ -386,7 +386,7 @@ class Printer:
         title: str,
         columns: Sequence[str],
         rows: Sequence[Sequence[object]],
-        purposes: Sequence[str],
+        purposes: Sequence[str] = (),
     ) -> None:
         """A title, and rows below the names of their columns; numbers to the right.
 
@@ -397,6 +397,7 @@ class Printer:
         columns = [printable(column) for column in columns]
         numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
         cells = [[_cell(value) for value in row] for row in rows]
+        purposes = purposes or [NAME, *(FIGURE if own else TEXT for own in numeric[1:])]
         shown = Layout(columns, cells, purposes, self.width)
 
         def joined(texts: Sequence[str]) -> str:

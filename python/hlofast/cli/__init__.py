@@ -107,11 +107,10 @@ class _Parser(argparse.ArgumentParser):
                 option = unknown[0].partition("=")[0]
                 known = [name for name in self._option_string_actions if name.startswith("--")]
                 message = f"no option {option}{meant(option, known)}"
-        place, colon, rest = message.partition("invalid choice: '")
+        _, colon, rest = message.partition("invalid choice: '")
         wrong, quote, choices = rest.partition("' (choose from ")
         if colon and quote:
-            known = choices.rstrip(")").replace("'", "").split(", ")
-            message = f"{place}'{wrong}' is not one of {', '.join(known)}{meant(wrong, known)}"
+            message += meant(wrong, choices.rstrip(")").replace("'", "").split(", "))
         super().error(printable(message))
 
 
