@@ -2,7 +2,7 @@
 //! the backward pass.
 
 use super::finding::Measure;
-use super::program::{Program, bytes, counted, form, percent};
+use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
 use crate::flow::Phase;
