@@ -15,8 +15,8 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Payload,
     find,
     message,
-    remedy: "hoist the collective out of the loop: run it before lax.scan or lax.fori_loop and pass \
-             the result in (gathered weights then stay in memory in full during the loop)",
+    remedy: "hoist the collective out of the loop: run it before lax.scan or lax.fori_loop and \
+             pass the result in (gathered weights then stay in memory in full during the loop)",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

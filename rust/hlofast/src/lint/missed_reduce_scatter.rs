@@ -18,8 +18,8 @@ pub(super) const RULE: Rule = Rule {
     find,
     message,
     remedy: "constrain the result to the sharding of its consumers where it is computed \
-             (with_sharding_constraint on the output of the matmul), or use psum_scatter instead of \
-             psum in shard_map, so that XLA emits a reduce-scatter",
+             (with_sharding_constraint on the output of the matmul), or use psum_scatter instead \
+             of psum in shard_map, so that XLA emits a reduce-scatter",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

@@ -15,8 +15,8 @@ pub(super) const RULE: Rule = Rule {
     message,
     remedy: "save the results of these collectives instead of recomputing them: name them with \
              checkpoint_name and add the name to the checkpoint policy (save_only_these_names), or \
-             move jax.checkpoint so that the collective lies outside; saving gathered weights costs \
-             the memory that sharding them saves",
+             move jax.checkpoint so that the collective lies outside; saving gathered weights \
+             costs the memory that sharding them saves",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {

@@ -150,8 +150,8 @@ fn is_number(module: &Module, row: Row) -> bool {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
     format!(
-        "{} all-reduced separately {} and then added: reducing the sum once saves {} of payload and \
-         {} on the wire per step",
+        "{} all-reduced separately {} and then added: reducing the sum once saves {} of payload \
+         and {} on the wire per step",
         counted(site.places, "pair of arrays is", "pairs of arrays are"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
         bytes(site.figure("payload_bytes")),

@@ -17,8 +17,9 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Memory,
     find,
     message,
-    remedy: "shard the parameter along these axes too: add them to its PartitionSpec, on a dimension \
-             that they divide (parameters and optimizer state along the data axis: ZeRO, FSDP)",
+    remedy: "shard the parameter along these axes too: add them to its PartitionSpec, on a \
+             dimension that they divide (parameters and optimizer state along the data axis: ZeRO, \
+             FSDP)",
 };
 
 /// How devices hold one array.
@@ -136,8 +137,8 @@ fn held_leaf(leaf: &LeafSharding<'_>, devices: u64) -> Held {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let copies = site.figure("copies");
     format!(
-        "{} of {} per device {} replicated on {copies} devices{}: sharding across them saves {} per \
-         device, {} of all parameter bytes",
+        "{} of {} per device {} replicated on {copies} devices{}: sharding across them saves {} \
+         per device, {} of all parameter bytes",
         counted(site.places, "parameter", "parameters"),
         bytes(site.figure("held_bytes")),
         form(site.places, "is", "are"),

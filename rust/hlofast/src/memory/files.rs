@@ -301,9 +301,8 @@ impl Reader<'_> {
                     let is_array = row.path.is_empty() || row.is_exact;
                     if is_array && row.bytes >= 0 && row.bytes != bytes {
                         let (name, own) = (shown(name), row.bytes);
-                        let what = format!(
-                            "{name} has {bytes} bytes in the list of the peak and {own} in the list of ranges"
-                        );
+                        let what =
+                            format!("{name} has {bytes} bytes in the file and {own} in the module");
                         return Err(self.foreign(what));
                     }
                     (row.bytes, row.is_exact, row.is_at_peak) = (bytes, true, true);
