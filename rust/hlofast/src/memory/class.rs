@@ -176,7 +176,7 @@ impl<'a> Classes<'a> {
         words.into_iter().any(|word| OPTIMIZER_WORDS.contains(&word))
     }
 
-    /// Whether `row` gathers a reshaped, converted or rearranged parameter.
+    /// Whether `row` gathers a parameter, possibly sliced, converted or rearranged.
     fn is_gathered_weight(&self, row: Row) -> bool {
         let module = self.module;
         let gather = match module.opcode(row) {

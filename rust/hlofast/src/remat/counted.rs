@@ -26,8 +26,8 @@ pub struct Counting {
 
 impl Counting {
     /// The counting to compare with the memory of a device: XLA's account for scheduled TPU
-    /// modules; live bytes for other modules, and for TPU modules where XLA's account takes fast
-    /// memory for the peak.
+    /// modules; live bytes for other modules, and for TPU modules where XLA's account takes the heap
+    /// in fast memory for the peak.
     pub fn usual(module: &Module, tables: Option<Tables>) -> Self {
         let is_compiled = Backend::of_module(module) == Backend::Tpu && module.is_scheduled();
         let account = is_compiled.then(|| xla_account(module, tables).ok()).flatten();

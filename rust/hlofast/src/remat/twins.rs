@@ -9,9 +9,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 /// Rows that repeat an earlier row of their computation, each with that row.
 ///
 /// Only work counts: matmuls, reductions, sorts, collectives, library calls and fusions. The first
-/// of the two must be forward work (or nameless), the second must not; both have the same opcode,
-/// attributes (ignoring names, layout annotations and channels), called computations and, looking
-/// through barriers, operands.
+/// of the two is forward work or nameless, the second backward work or nameless; both have the same
+/// opcode, attributes (ignoring names, layout annotations and channels), called computations and,
+/// looking through barriers, operands.
 pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row)> {
     let mut numbers = Numbers {
         module,
