@@ -6,7 +6,7 @@
 //!
 //! 1. equal below and above: everything unaffected by a change;
 //! 2. equal below: computed from unchanged values; equal above: used by unchanged instructions;
-//! equal near: islands between changes;
+//!    equal near: islands between changes;
 //! 3. operands and users of matched rows, as long as they agree.
 //!
 //! These steps run over instructions that are equal except for names, then over those with equal
