@@ -90,7 +90,7 @@ def test_for_people(sliced: Path, clean: Path) -> None:
     assert done.returncode == 0
     for shown in (
         "missed-reduce-scatter: 6,144 B wire",
-        "over model (4 devices)",
+        "along model (4 devices)",
         "change: constrain the result",
         "shown by: r, part",
         "min share 0.001",

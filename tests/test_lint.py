@@ -427,8 +427,8 @@ def test_thresholds() -> None:
 def test_mesh_names_the_axes() -> None:
     text = f"HloModule m, num_partitions=4\n{ADD}\nENTRY e {{{programs.SLICED_REDUCTION}}}"
     module = hlofast.loads(text)
-    assert "over model (4 devices)" in only(module.lint(hlofast.Mesh({"model": 4}))).message
-    assert "over a×b (4 devices)" in only(module.lint(hlofast.Mesh({"a": 2, "b": 2}))).message
+    assert "along model (4 devices)" in only(module.lint(hlofast.Mesh({"model": 4}))).message
+    assert "along a×b (4 devices)" in only(module.lint(hlofast.Mesh({"a": 2, "b": 2}))).message
 
 
 def test_order_and_table() -> None:
@@ -550,7 +550,7 @@ def test_seed_003(seeds: Seeds) -> None:
         "group_size": 4,
     }
     assert finding.figures == expected
-    assert "over model (4 devices)" in finding.message
+    assert "along model (4 devices)" in finding.message
     assert finding.source_line == 47
     assert finding.phases == ("backward",)
 
@@ -562,8 +562,8 @@ def test_widened_payload() -> None:
     # 8,192 B among 4: 2 * 3/4 of it, and half of that in 16 bits.
     assert finding.figures == {"wire_bytes": 12_288, "wire_bytes_after": 6_144}
     assert (finding.bytes, finding.bytes_are, finding.provenance) == (6_144, "wire", "modelled")
-    assert "in f32 of numbers converted from bf16" in finding.message
-    assert "sums in that type round at every addition" in finding.message
+    assert "f32 values converted from bf16" in finding.message
+    assert "in bf16, where every addition rounds" in finding.message
 
 
 GATHERED = programs.WIDENED_REDUCTION.replace(
@@ -647,7 +647,7 @@ def test_widened_weights_kept() -> None:
     assert (finding.bytes, finding.bytes_are) == (1 << 21, "memory")
     kept = 2 * (1 << 21) + 2 * (1 << 19)  # the copies and what they are multiplied with
     assert finding.figures == {"copied_bytes": 1 << 21, "residual_bytes": kept}
-    assert "one copy of weights in a wider type is kept" in finding.message
+    assert "1 copy of weights in a wider type is kept" in finding.message
 
 
 def test_widened_weights_of_a_pipeline_stage(seeds: Seeds) -> None:

@@ -116,7 +116,7 @@ fn a_late_user_behind_a_barrier_gets_a_copy() {
 
 #[test]
 fn what_is_not_in_main_memory_saves_none_of_it() {
-    for (space, reason) in [(1, "kept in fast memory"), (5, "kept in the host's memory")] {
+    for (space, reason) in [(1, "kept in fast memory"), (5, "kept in host memory")] {
         let reported = behind_barrier("{1,0:T(8,128)}", FORWARD);
         let text = String::from_utf8_lossy(reported.module().text()).into_owned();
         let there = format!("{{1,0:T(8,128)S({space})}}");

@@ -258,26 +258,26 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
     let uses = [("late", 0)];
     let cases = [
         (for_users(&module, "other", &[], &[("early", 1)]), "%other: a parameter is not computed"),
-        (for_users(&module, "all-gather", &[], &[]), "%all-gather: no user is to get a copy"),
+        (for_users(&module, "all-gather", &[], &[]), "%all-gather: no user was named for the copy"),
         (
             for_users(&module, "all-gather", &[], &[("late", 1)]),
-            "%late: its operand is not what it is to get a copy of",
+            "%late: its operand is not the instruction to copy",
         ),
         (
             for_users(&module, "all-gather", &[], &[("late", 0), ("late", 0)]),
-            "%late: one of its operands is to get two copies",
+            "%late: two copies are requested for one of its operands",
         ),
         (
             for_users(&module, "all-gather", &["fusion"], &uses),
-            "%fusion: nothing that is to be copied depends on it",
+            "%fusion: no other instruction to copy depends on it",
         ),
         (
             for_users(&module, "all-gather", &["square"], &uses),
-            "%square: it is not in the computation of what it is to be copied with",
+            "%square: it is not in the computation of the other instructions to copy",
         ),
         (
             for_users(&module, "all-gather", &[], &[("square", 0)]),
-            "%square: it is not in the computation of what it is to get a copy of",
+            "%square: it is not in the computation of the instruction to copy",
         ),
         (
             for_users(&module, "zero", &[], &[("total", 1)]),
@@ -285,7 +285,7 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
         ),
         (
             for_users(&module, "all-gather", &[], &[("early", 0)]),
-            "%all-gather: no value is made between it and its late users that a copy could wait for",
+            "%all-gather: no value is computed between it and its late users that could hold a copy back",
         ),
     ];
     for (wanted, expected) in cases {
@@ -327,8 +327,8 @@ ENTRY %e {
         ("while", ("last", 0), "%while: it is a loop"),
         ("call", ("all", 1), "%call: it has a side effect"),
         ("bound", ("all", 2), "%bound: it belongs to other instructions"),
-        ("fusion", ("all", 3), "%fusion: it gives other numbers each time"),
-        ("start", ("done", 0), "%start: it is only the start of something"),
+        ("fusion", ("all", 3), "%fusion: it gives different numbers each time"),
+        ("start", ("done", 0), "%start: it is only the start of an asynchronous operation"),
     ];
     for (producer, one, expected) in cases {
         assert_eq!(reason(&module, for_users(&module, producer, &[], &[one])), expected);

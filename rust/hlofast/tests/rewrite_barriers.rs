@@ -209,7 +209,7 @@ fn no_barrier_is_no_way() {
   %middle = f32[8,4]{1,0} sine(%early)";
     let module = module(body, "f32[8,4]{1,0} multiply(%kept, %middle)");
     let error = rewrite(&module, &[gather_for(&module, &[("root", 0)])]).unwrap_err();
-    let reason = "%root: its operand is not what it is to get a copy of";
+    let reason = "%root: its operand is not the instruction to copy";
     assert_eq!(error.to_string(), reason);
 }
 

@@ -1,15 +1,15 @@
-//! Facts about a run that the text does not give.
+//! Facts about a run that the text does not contain.
 
 use crate::comms::Mesh;
 use crate::cost;
 use crate::flow::AttributionOptions;
 use crate::time::Device;
 
-/// Facts about a run that the text does not give. Every one is optional.
+/// Facts about a run that the text does not contain. All are optional.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context {
-    /// How costs are counted: XLA's way or as executed, which rule for shape sizes, costs of custom
-    /// calls.
+    /// How costs are counted: XLA's way or as executed, the rule for shape sizes, and costs of
+    /// custom calls.
     pub cost: cost::Options,
     /// How phases are found: rules that apply before names.
     pub attribution: AttributionOptions,

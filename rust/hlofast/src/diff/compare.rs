@@ -1,4 +1,4 @@
-//! In what partners differ, and which differences others brought about.
+//! Differences between partners, and which of them other differences explain.
 
 use super::matching::Matcher;
 use super::meaning::Meaning;
@@ -10,20 +10,20 @@ use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::print::{Seen, Spacing, shape_to_text_within, write_literal, write_value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Longer texts of shapes are cut.
+/// Longer shape texts are shortened.
 const LONGEST_SHAPE: usize = 1 << 10;
 
-/// Collects the differences of matched modules.
+/// Collects the differences between matched modules.
 pub(super) struct Comparison<'m, 'a> {
     matcher: &'m Matcher<'a>,
-    /// Sorted pairs that stand in different computations, and from the second to the first.
+    /// Sorted pairs in different computations, and the same from the second module to the first.
     moved: &'m [(u32, u32)],
     moved_back: HashMap<u32, u32>,
     options: Options,
     shapes: ShapeComparison<'a>,
-    /// For each row of the first module what differs in its shape.
+    /// By row of the first module: the aspects in which its shape differs.
     shape_bits: Vec<u8>,
-    /// Hashes of what computations are, on either side.
+    /// Hashes of computations, on either side.
     digests: (Vec<u64>, Vec<u64>),
     meaning: Meaning,
     changes: Vec<Change>,
@@ -226,7 +226,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
                 self.change((a, b), "parameter_number", texts, renumbered);
             }
         }
-        // Those of an operation that replaces another say nothing about a change of theirs.
+        // Attributes of an operation that replaces another are not changes.
         if opcodes.0 == opcodes.1 {
             self.compare_attributes(a, b);
         }
@@ -247,7 +247,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
         }
     }
 
-    /// What differs in the shapes that the shape of `a` follows from.
+    /// The aspects explained by the shapes that the shape of `a` follows from.
     fn explained_bits(&self, a: u32, b: u32) -> u8 {
         let side = &self.matcher.a;
         if side.opcode(a) == Opcode::Tuple && self.matcher.b.opcode(b) == Opcode::Tuple {
@@ -268,7 +268,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
             let callers = side.module.callers(side.module.computation_of(Row(a)));
             for caller in callers {
                 explained |= of_operands(*caller);
-                // Another operand has another shape.
+                // A different operand has a different shape.
                 if side.operands(*caller).iter().any(|row| self.matcher.partner(*row).is_none()) {
                     explained = u8::MAX;
                 }
@@ -358,7 +358,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
         count(self.a(), a) != count(self.b(), b)
     }
 
-    /// Control edges between instructions of both modules that only one of them has.
+    /// Control edges between instructions of both modules that only one module has.
     fn control(&mut self) {
         let matcher = self.matcher;
         let mut only_a: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -393,7 +393,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
         }
     }
 
-    /// Computations whose result is another instruction.
+    /// Computations whose result is a different instruction.
     fn roots(&mut self) {
         let matcher = self.matcher;
         for (id, other) in (0..).zip(&matcher.computations_to_b) {
@@ -411,7 +411,7 @@ impl<'m, 'a> Comparison<'m, 'a> {
         }
     }
 
-    /// Loops that run more or less often: always because of something else that changed.
+    /// Loops with a different trip count, which always follows from another change.
     fn trip_counts(&mut self) {
         let of_b: HashMap<u32, _> =
             trip_counts(self.b()).into_iter().map(|(row, count)| (row.0, count.count)).collect();
@@ -429,10 +429,10 @@ impl<'m, 'a> Comparison<'m, 'a> {
         }
     }
 
-    /// The first partners of each pair of computations that stand in another order.
+    /// The first partners in a different order, for each pair of computations.
     fn reordered(&self) -> Vec<(u32, u32)> {
         let mut found = Vec::new();
-        // The order within a fusion means nothing.
+        // The order within a fusion has no meaning.
         let is_fused = self.a().computations_in_fusions();
         for ((id, other), is_fused) in (0..).zip(&self.matcher.computations_to_b).zip(is_fused) {
             if *other == NONE || is_fused {
@@ -453,14 +453,14 @@ impl<'m, 'a> Comparison<'m, 'a> {
     }
 }
 
-/// What became of a computation without a partner.
+/// The fate of a computation without a partner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// It has a partner, or its caller has and calls something else now.
+    /// It has a partner, or its caller has one and now calls another computation.
     No,
-    /// It went with its callers.
+    /// It appeared or vanished with its callers.
     WithCallers,
-    /// There is an equal one on the other side.
+    /// The other module has an equal computation.
     Copied,
 }
 
@@ -488,7 +488,8 @@ fn left_computations(
     (0..).zip(partners).map(left).collect()
 }
 
-/// Whether another difference explains that `row` came or went; None if that is none at all.
+/// Whether another difference explains that `row` appeared or vanished; None if that is not a
+/// difference.
 fn is_brought_along(
     side: &Side<'_>,
     row: u32,
@@ -526,7 +527,7 @@ fn shape_text(module: &Module, row: u32) -> Vec<u8> {
     shape_to_text_within(module.shapes(), module.shape(Row(row)), LONGEST_SHAPE)
 }
 
-/// The first names of `rows`.
+/// The first few names of `rows`.
 fn names(module: &Module, rows: &[u32]) -> Vec<u8> {
     const SHOWN: usize = 64;
     let mut names: Vec<&[u8]> =
@@ -537,7 +538,7 @@ fn names(module: &Module, rows: &[u32]) -> Vec<u8> {
     names.join(&b", "[..])
 }
 
-/// Attributes that are compared, by key, without optional whitespace.
+/// The attributes to compare, by key, without optional whitespace.
 fn attributes<'a>(module: &'a Module, row: u32, options: &Options) -> BTreeMap<&'a [u8], Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut seen = Seen::default();

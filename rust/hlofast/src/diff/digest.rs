@@ -1,4 +1,4 @@
-//! What stands below and above each row, as hashes.
+//! Hashes of what each row is computed from and used for.
 
 use super::hash::Mixer;
 use super::side::{Level, NONE, Side, callees};
@@ -6,12 +6,13 @@ use crate::ir::ComputationId;
 
 /// Hashes of the rows of one module at one level.
 pub(super) struct Digests {
-    /// Of a row and all it is computed from.
+    /// Of a row and everything it is computed from.
     pub(super) below: Vec<u64>,
-    /// Of all that is computed from a row, within its computation; not of the row itself. Rows
-    /// from which the root is computed have one each, since operand numbers lead to one row.
+    /// Of everything computed from a row within its computation, excluding the row itself. Every
+    /// row that the root depends on has a different hash, since following operand numbers leads to
+    /// a single row.
     pub(super) above: Vec<u64>,
-    /// Of a row and those no more than two edges away.
+    /// Of a row and the rows at most two edges away.
     pub(super) near: Vec<u64>,
     /// Of each computation: its root and all its rows, in any order.
     pub(super) computations: Vec<u64>,
@@ -26,7 +27,8 @@ impl Digests {
             near: Vec::new(),
             computations: vec![0; side.module.computations().len()],
         };
-        // What computations contain tells rows apart only where attributes do, too.
+        // The contents of called computations distinguish rows only at the level that compares
+        // attributes.
         digests.look_down(side, side.labels(level), level == Level::Exact);
         digests.look_up(side, side.labels(level));
         let labels = side.labels(level);
@@ -34,7 +36,7 @@ impl Digests {
         digests
     }
 
-    /// Of a row with all that is below and all that is above it.
+    /// Of a row with everything below and above it.
     pub(super) fn both(&self, mixer: Mixer, row: u32) -> u64 {
         let of = |column: &[u64]| column.get(row as usize).copied().unwrap_or_default();
         let mut hash = mixer.start(8);
@@ -43,8 +45,8 @@ impl Digests {
         hash.finish()
     }
 
-    /// The same, of what is above and below of all that is below and above: tells dead code
-    /// apart that is there several times.
+    /// Like `both`, but also over everything below and above the neighbours: distinguishes repeated
+    /// dead code.
     pub(super) fn refined(&self, side: &Side<'_>) -> Vec<u64> {
         let rows = 0..self.below.len() as u32;
         let labels: Vec<u64> = rows.clone().map(|row| self.both(side.mixer, row)).collect();

@@ -1,16 +1,16 @@
-//! Hashes that only serve to find what may be equal, keyed anew for every comparison, so that no
-//! text can be prepared whose instructions collide.
+//! Hashes for finding candidates for equality, with a new key per comparison, so that no text can
+//! be prepared whose instructions collide.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes hashes of one comparison.
+/// Creates the hashes of one comparison.
 #[derive(Clone, Copy)]
 pub(super) struct Mixer {
     seed: u64,
     factor: u64,
 }
 
-/// A sequence of words being hashed.
+/// The hash of a sequence of words.
 #[derive(Clone, Copy)]
 pub(super) struct Hash {
     state: u64,

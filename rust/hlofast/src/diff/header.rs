@@ -1,4 +1,4 @@
-//! In what two modules differ as a whole: the attributes of their headers.
+//! Differences between the headers of two modules.
 
 use super::meaning::Meaning;
 use super::{Change, Kind, Options, cut};
@@ -7,7 +7,7 @@ use crate::ir::{Module, Row};
 use crate::print::{Seen, Spacing, is_metadata, shape_to_text_within, write_value};
 use std::collections::BTreeMap;
 
-/// One change per attribute; of lists of aliases and donors one per entry.
+/// One change per attribute; for lists of aliases and donors one per entry.
 pub(super) fn changes(a: &Module, b: &Module, options: &Options) -> Vec<Change> {
     let (of_a, of_b) = (attributes(a), attributes(b));
     let mut changes = Vec::new();
@@ -59,7 +59,7 @@ fn change(key: &[u8], before: &[u8], after: &[u8]) -> Change {
     }
 }
 
-/// What XLA assumes where the header says nothing.
+/// XLA's default if the header lacks the attribute.
 fn default_of(key: &[u8]) -> &'static [u8] {
     match key {
         b"num_partitions" | b"replica_count" => b"1",
@@ -80,7 +80,7 @@ fn compare_texts(key: &[u8], a: Option<&[u8]>, b: Option<&[u8]>, changes: &mut V
     }
 }
 
-/// The entries of a list by what they are about, each as text.
+/// The entries of a list by their subject, each as text.
 fn entries(key: &[u8], value: Option<&[u8]>) -> Option<BTreeMap<Vec<i64>, String>> {
     let Some(value) = value else { return Some(BTreeMap::new()) };
     let braces = |index: &[i64]| {
@@ -131,8 +131,8 @@ fn compare_entries(
     }
 }
 
-/// The layouts of parameters and result at the border of the program, where they are not simply
-/// those of the instructions.
+/// The layouts of parameters and result at the program's interface, where they differ from those of
+/// the instructions.
 fn entry_layout(
     a: &Module,
     b: &Module,
@@ -140,7 +140,7 @@ fn entry_layout(
     changes: &mut Vec<Change>,
 ) {
     let (x, y) = (border(a, x), border(b, y));
-    // Without the attribute the shapes of the instructions hold, which are compared elsewhere.
+    // Without the attribute the layouts of the instructions apply, which are compared elsewhere.
     let (Some(x), Some(y)) = (x, y) else { return };
     if x.len() != y.len() {
         return;
@@ -156,8 +156,8 @@ fn entry_layout(
     }
 }
 
-/// The shapes of parameters and result that the header gives, and whether they are those of the
-/// instructions. None without the attribute, or where it cannot be read.
+/// The shapes of parameters and result in the header, and whether they match the instructions. None
+/// without the attribute or if it cannot be read.
 fn border(module: &Module, value: Option<&[u8]>) -> Option<Vec<(Vec<u8>, bool)>> {
     let HeaderValue::EntryLayout(layout) =
         decode_header(b"entry_computation_layout", value?).ok()?

@@ -1,47 +1,48 @@
-//! Which instruction of one module is which of the other.
+//! Matches the instructions of two modules.
 //!
 //! Computations are matched from the entry down, along the calls of matched instructions. Within a
-//! pair of computations rows are matched in steps, each of which looks only at rows still
-//! without a partner and takes only keys that occur once on either side:
+//! pair of computations, rows are matched in steps, each of which only considers rows without a
+//! partner and only keys that occur once on either side:
 //!
-//! 1. equal below and above: everything not affected by a change;
-//! 2. equal below: what is computed from unchanged values; equal above: what unchanged
-//!    instructions are computed from; equal near: islands between changes;
+//! 1. equal below and above: everything unaffected by a change;
+//! 2. equal below: computed from unchanged values; equal above: used by unchanged instructions;
+//!    equal near: islands between changes;
 //! 3. operands and users of matched rows, as long as they agree.
 //!
-//! These run over instructions equal in all but names, then over those of one opcode and shape,
-//! then of one opcode. Operation names and, last, the place between matched rows decide the rest.
-//! Every step looks at each row and edge a bounded number of times or sorts them.
+//! These steps run over instructions that are equal except for names, then over those with equal
+//! opcode and shape, then over those with equal opcode. Operation names and finally the position
+//! between matched rows decide the rest. Every step visits each row and edge a bounded number of
+//! times, or sorts them.
 
 use super::digest::Digests;
 use super::side::{Level, NONE, Side, callees};
 use crate::ir::{ComputationId, Opcode};
 use std::collections::{HashMap, VecDeque};
 
-/// How often the steps of a level are repeated while they find something.
+/// How often the steps of a level are repeated while they find pairs.
 const ROUNDS: usize = 3;
-/// The same of dead code.
+/// How often they are repeated for dead code.
 const DEAD_ROUNDS: usize = 8;
-/// How many instructions of one operand are passed over to find what a value is made of.
+/// How many single-operand instructions are skipped to find the source of a value.
 const LONGEST_CHAIN: usize = 8;
 
 /// The pairs found so far.
 pub(super) struct Matcher<'a> {
     pub(super) a: Side<'a>,
     pub(super) b: Side<'a>,
-    /// For each row of `a` its partner in `b`, and the other way round.
+    /// For each row of `a` its partner in `b`, and vice versa.
     pub(super) to_b: Vec<u32>,
     pub(super) to_a: Vec<u32>,
-    /// Likewise of computations.
+    /// The same for computations.
     pub(super) computations_to_b: Vec<u32>,
     pub(super) computations_to_a: Vec<u32>,
-    /// By level; the first always there.
+    /// By level; the first always exists.
     digests: [Option<(Digests, Digests)>; 3],
     refined: Option<(Vec<u64>, Vec<u64>)>,
     queue: VecDeque<(u32, u32)>,
     pairs_found: usize,
-    /// How many more operands may be looked at to tell whether an instruction replaces another:
-    /// one with many users would be looked at for each of them.
+    /// How many more operands may be examined to tell whether an instruction replaces another: an
+    /// instruction with many users would be examined once per user.
     looks: std::cell::Cell<usize>,
 }
 
@@ -67,7 +68,7 @@ impl<'a> Matcher<'a> {
     pub(super) fn run(&mut self) {
         self.pair_computations(self.a.module.entry().0, self.b.module.entry().0);
         self.drain();
-        // What is called from instructions without a partner, or not at all.
+        // Computations called by instructions without a partner, or not called at all.
         let (of_a, of_b) = self.computation_digests();
         let left = |partners: &[u32], keys: &[u64]| -> Vec<(u64, u32)> {
             let ids = (0..partners.len() as u32).zip(partners).filter(|(_, other)| **other == NONE);
@@ -140,7 +141,7 @@ impl<'a> Matcher<'a> {
                         self.pair_computations(x.1, y.1);
                     }
                 } else {
-                    // By role, as far as both have it.
+                    // By role, if both have it.
                     for (role, callee) in calls {
                         if let Some(found) = others.iter().find(|other| other.0 == role) {
                             self.pair_computations(callee, found.1);
@@ -198,7 +199,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Whether something was found.
+    /// Returns whether a pair was found.
     fn steps(&mut self, ca: u32, level: Level, open: &mut Open) -> bool {
         let slot = level as usize;
         if self.digests.get(slot).is_some_and(Option::is_none) {
@@ -272,9 +273,9 @@ impl<'a> Matcher<'a> {
         found
     }
 
-    /// Pairs rows that nothing tells apart but where their operands are: dead code that is there
-    /// several times. Some pairs settle others, so rows whose operands have found partners
-    /// meanwhile wait for the next round.
+    /// Pairs rows that differ only in the position of their operands: repeated dead code. Some
+    /// pairs determine others, so rows whose operands have found partners meanwhile wait for the
+    /// next round.
     fn interchangeable(&mut self, open: &mut Open, of_a: &[u64], of_b: &[u64]) -> bool {
         let key_a = |row: u32| of_a.get(row as usize).copied().unwrap_or_default();
         let key_b = |row: u32| of_b.get(row as usize).copied().unwrap_or_default();
@@ -287,7 +288,7 @@ impl<'a> Matcher<'a> {
             let (in_a, in_b) = (keyed(&keys_a, &open.a), keyed(&keys_b, &open.b));
             let mut groups: Vec<_> =
                 common(&in_a, &in_b).into_iter().filter(|(a, b)| a.len() == b.len()).collect();
-            // Users first; their operands follow them.
+            // Users first; their operands follow.
             groups.sort_by_key(|(a, _)| std::cmp::Reverse(a.last().map(|entry| entry.1)));
             let before = self.pairs_found;
             for (group_a, group_b) in groups {
@@ -313,7 +314,7 @@ impl<'a> Matcher<'a> {
         found
     }
 
-    /// A hash of the partners that the operands of row `a` have.
+    /// A hash of the partners of the operands of row `a`.
     fn operands_in_b(&self, a: u32) -> u64 {
         let mut hash = self.a.mixer.start(15);
         for operand in self.a.operands(a) {
@@ -322,7 +323,8 @@ impl<'a> Matcher<'a> {
         hash.finish()
     }
 
-    /// The same of row `b`: equal where the partners of one row's operands are the other's.
+    /// A hash of the operands of row `b`, comparable with `operands_in_b`: equal if the operands
+    /// are partners.
     fn operands_with_partners(&self, b: u32) -> u64 {
         let mut hash = self.b.mixer.start(15);
         for operand in self.b.operands(b) {
@@ -352,7 +354,8 @@ impl<'a> Matcher<'a> {
         self.spread(seeds, level, true) || found
     }
 
-    /// Pairs operands, and with `upwards` users, of the pairs in `stack` and of those found so.
+    /// Pairs operands, and with `upwards` also users, of the pairs in `stack`, and continues from
+    /// the new pairs.
     fn spread(&mut self, mut stack: Vec<(u32, u32)>, level: Level, upwards: bool) -> bool {
         let mut found = false;
         while let Some((a, b)) = stack.pop() {
@@ -373,7 +376,7 @@ impl<'a> Matcher<'a> {
         found
     }
 
-    /// Pairs users of `a` and `b` that are the only ones of their label and operand number.
+    /// Pairs users of `a` and `b` with a label and operand number that occur once.
     fn pair_users(&mut self, a: u32, b: u32, level: Level, stack: &mut Vec<(u32, u32)>) {
         let mixer = self.a.mixer;
         let keys = |side: &Side<'_>, row: u32, partners: &[u32]| -> Vec<(u64, u32)> {
@@ -417,14 +420,14 @@ impl<'a> Matcher<'a> {
         self.a.label(level, a) == self.b.label(level, b)
     }
 
-    /// Whether `b` computes something else from what `a` does: the same operands, and a result
-    /// of the same shape.
+    /// Whether `b` replaces `a` with a different computation: same operands, and a result of the
+    /// same shape.
     fn takes_the_place(&self, a: u32, b: u32) -> bool {
         let is_parameter = |side: &Side<'_>, row| side.opcode(row) == Opcode::Parameter;
         let (operands, others) = (self.a.operands(a), self.b.operands(b));
         if operands.len() != others.len()
             || is_parameter(&self.a, a) != is_parameter(&self.b, b)
-            // What was fused moved; the fusion does not stand for it.
+            // A fused instruction has moved; the fusion is not its replacement.
             || self.a.is_transparent(a) != self.b.is_transparent(b)
             || self.a.plain_shape(a) != self.b.plain_shape(b)
         {
@@ -443,8 +446,8 @@ impl<'a> Matcher<'a> {
         known
     }
 
-    /// Pairs rows of one opcode that work on the same values, whatever was done to those one at a
-    /// time in between: converted, copied, reshaped.
+    /// Pairs rows with equal opcode that work on the same values, ignoring converts, copies and
+    /// reshapes in between.
     fn by_source(&mut self, open: &mut Open) -> bool {
         let mixer = self.a.mixer;
         let key = |side: &Side<'_>, row: u32, in_b: &dyn Fn(u32) -> Option<u32>| {
@@ -485,7 +488,7 @@ impl<'a> Matcher<'a> {
         found
     }
 
-    /// Pairs rows of one opcode whose operation name no other of that opcode has.
+    /// Pairs rows with equal opcode whose operation name is unique for that opcode.
     fn by_operation_name(&mut self, open: &mut Open) {
         let mixer = self.a.mixer;
         let keys = |side: &Side<'_>, rows: &[u32]| -> Vec<(u64, u32)> {
@@ -537,7 +540,7 @@ fn keyed(keys: &[u64], rows: &[u32]) -> Vec<(u64, u32)> {
 
 type Group<'g> = &'g [(u64, u32)];
 
-/// The groups of equal keys that both sorted lists have.
+/// The groups of equal keys that both sorted lists contain.
 pub(super) fn common<'g>(mut a: Group<'g>, mut b: Group<'g>) -> Vec<(Group<'g>, Group<'g>)> {
     let mut groups = Vec::new();
     while let (Some((x, _)), Some((y, _))) = (a.first(), b.first()) {

@@ -1,12 +1,12 @@
-//! Values of attributes that are spelled in several ways.
+//! Attribute values that can be spelled in several ways.
 
 use crate::ir::Opcode;
 use crate::ir::decode::{
     AttributeValue, LeafSharding, Placement, ReplicaGroups, Sharding, SubgroupKind, decode,
 };
 
-/// Tells values that mean the same from others. Devices are listed one by one, so there is a
-/// limit to how many; beyond it only the spelling tells.
+/// Compares the meaning of values. Devices are enumerated, up to a limit; beyond it the spelling
+/// decides.
 pub(super) struct Meaning {
     devices_left: u64,
 }
@@ -18,8 +18,8 @@ impl Default for Meaning {
 }
 
 impl Meaning {
-    /// Whether two values of attribute `key` say the same in different words: groups of devices
-    /// and shardings as lists or as a rule, with mesh axes or without.
+    /// Whether two values of attribute `key` mean the same: device groups and shardings as lists or
+    /// as a rule, with or without mesh axes.
     pub(super) fn is_same(&mut self, key: &[u8], a: &[u8], b: &[u8]) -> bool {
         if !matches!(key, b"replica_groups" | b"sharding") {
             return false;
@@ -36,7 +36,7 @@ impl Meaning {
         }
     }
 
-    /// Whether so many devices may be listed, on either side.
+    /// Whether this many devices may be enumerated on either side.
     fn affords(&mut self, devices: Option<u64>) -> Option<usize> {
         let devices = devices?;
         self.devices_left = self.devices_left.checked_sub(devices)?;
@@ -79,7 +79,7 @@ impl Meaning {
     }
 }
 
-/// What the trailing dimensions of a grid mean, where they do not mean copies.
+/// The meaning of a grid's trailing dimensions, excluding replication.
 fn subgroups(leaf: &LeafSharding<'_>) -> Option<Vec<SubgroupKind>> {
     match &leaf.placement {
         Placement::Tiled(tiles) => Some(

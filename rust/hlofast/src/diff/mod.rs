@@ -1,10 +1,10 @@
-//! What differs between two modules, whatever their instructions are called and in whatever order
-//! they stand.
+//! Differences between two modules, ignoring the names and the order of instructions.
 //!
-//! `matching` finds which instruction is which, `moved` those that went into or out of a called
-//! computation, `compare` says in what partners differ, `header` what the modules say of
-//! themselves. What a change brings with it (a user has another operand, a result another shape
-//! because its operand has) is told from the change itself: see [`Change::is_consequence`].
+//! `matching` finds corresponding instructions, `moved` finds those that moved into or out of a
+//! called computation, `compare` finds the differences between partners, and `header` those between
+//! module headers. Consequences of a change (a user has another operand; a result has another shape
+//! because its operand has) are distinguished from the change itself: see
+//! [`Change::is_consequence`].
 
 mod compare;
 mod digest;
@@ -26,11 +26,11 @@ use side::{NONE, Side};
 /// What counts as a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Layouts, where both modules give some.
+    /// Layouts, if both modules have any.
     pub layouts: bool,
     /// `backend_config`.
     pub backend_config: bool,
-    /// The order of instructions, where both modules are scheduled.
+    /// The order of instructions, if both modules are scheduled.
     pub schedule: bool,
 }
 
@@ -40,16 +40,16 @@ impl Default for Options {
     }
 }
 
-/// What happened to an instruction, or to an attribute of the module.
+/// The kind of change of an instruction or a module attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Both modules have it, not in the same way.
+    /// Both modules have it, with differences.
     Changed,
     /// Only the first module has it.
     Vanished,
     /// Only the second module has it.
     Appeared,
-    /// It went into or out of a called computation, as when instructions are fused.
+    /// It moved into or out of a called computation, as by fusion.
     Moved,
 }
 
@@ -73,43 +73,44 @@ impl Kind {
 pub struct Change {
     /// What happened.
     pub kind: Kind,
-    /// In what partners differ: `opcode`, `element_type`, `dimensions`, `layout`, `memory_space`,
-    /// `structure` (of tuples), `operands`, `constant`, `parameter_number`, `trip_count`, `root`,
-    /// `schedule`, or the key of an attribute. Empty where an instruction came, went or moved.
+    /// The aspect in which partners differ: `opcode`, `element_type`, `dimensions`, `layout`,
+    /// `memory_space`, `structure` (of tuples), `operands`, `constant`, `parameter_number`,
+    /// `trip_count`, `root`, `schedule`, or the key of an attribute. Empty if an instruction
+    /// appeared, vanished or moved.
     pub aspect: String,
     /// The instruction in the first module; None if it appeared, or the module itself changed.
     pub before: Option<Row>,
     /// The instruction in the second module; None if it vanished, or the module itself changed.
     pub after: Option<Row>,
-    /// What the first module has there, cut where it is long.
+    /// The value in the first module, shortened if long.
     pub before_text: Vec<u8>,
-    /// What the second module has there.
+    /// The value in the second module, shortened if long.
     pub after_text: Vec<u8>,
-    /// Whether another difference brought it about: a result whose operand changed in the same
-    /// way, an operand that came or went, the instructions of a computation that came or went
-    /// with its caller, the trip count of a loop.
+    /// Whether another difference explains it: a result whose operand changed in the same way, an
+    /// operand that appeared or vanished, the instructions of a computation that appeared or
+    /// vanished with its caller, the trip count of a loop.
     pub is_consequence: bool,
 }
 
-/// The differences of two modules and which instruction is which.
+/// The differences between two modules, and the matched instructions.
 #[derive(Clone, Debug, Default)]
 pub struct Diff {
-    /// The differences: of the modules themselves, then vanished, appeared, moved and changed
+    /// The differences: module attributes first, then vanished, appeared, moved and changed
     /// instructions, each in text order.
     pub changes: Vec<Change>,
-    /// (row of the first module, row of the second) of instructions that are the same or changed,
-    /// moved ones included, by the first.
+    /// Pairs (row of the first module, row of the second) of equal, changed or moved instructions,
+    /// sorted by the first.
     pub pairs: Vec<(Row, Row)>,
-    /// Whether layouts were compared: not if one of the modules gives none.
+    /// Whether layouts were compared; false if one of the modules has none.
     pub compares_layouts: bool,
-    /// Whether partners stand in the same order; None unless both modules are scheduled.
+    /// Whether partners are in the same order; None unless both modules are scheduled.
     pub same_schedule: Option<bool>,
 }
 
-/// What differs between `a` and `b`.
+/// The differences between `a` and `b`.
 ///
-/// Names, metadata, channel numbers and the order of instructions do not count (the order does
-/// with `Options::schedule`), and neither does how many copies there are of equal computations.
+/// Names, metadata, channel numbers and the order of instructions are ignored (the order counts
+/// with `Options::schedule`), and so is the number of copies of equal computations.
 pub fn diff(a: &Module, b: &Module, options: &Options) -> Diff {
     let compares_layouts = options.layouts && has_layouts(a) && has_layouts(b);
     let options = &Options { layouts: compares_layouts, ..*options };
@@ -137,7 +138,7 @@ pub fn diff(a: &Module, b: &Module, options: &Options) -> Diff {
     Diff { changes: all, pairs, compares_layouts, same_schedule }
 }
 
-/// Whether the text gives the layout of any array that could have several.
+/// Whether the text gives the layout of any array that could have more than one.
 fn has_layouts(module: &Module) -> bool {
     let table = module.shapes();
     table.ids().any(|id| match table.get(id) {
@@ -146,7 +147,7 @@ fn has_layouts(module: &Module) -> bool {
     })
 }
 
-/// Whether attribute `key` of `row` is no difference, or found as an edge of the graph.
+/// Whether attribute `key` of `row` is ignored, or compared as an edge of the graph.
 fn left_out(module: &Module, row: Row, key: &[u8], options: &Options) -> bool {
     is_metadata(key)
         || matches!(key, b"channel_id" | b"control-predecessors")
@@ -155,10 +156,10 @@ fn left_out(module: &Module, row: Row, key: &[u8], options: &Options) -> bool {
         || side::is_call(module, row, key)
 }
 
-/// Longer texts are cut.
+/// Longer texts are shortened.
 const LONGEST_TEXT: usize = 1 << 12;
 
-/// `text`, cut where it is long.
+/// `text`, shortened if long.
 fn cut(text: &[u8]) -> Vec<u8> {
     match text.get(..LONGEST_TEXT) {
         Some(head) if text.len() > LONGEST_TEXT => [head, "…".as_bytes()].concat(),

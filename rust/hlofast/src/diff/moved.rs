@@ -1,4 +1,4 @@
-//! Instructions that went into or out of a called computation, as when they are fused.
+//! Instructions that moved into or out of a called computation, as by fusion.
 
 use super::matching::Matcher;
 use super::side::{Level, NONE, Side, callees};
@@ -7,11 +7,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 /// How many calls and parameters a value is followed through.
 const LONGEST_WAY: usize = 64;
-/// How often the rows are gone through: callees may stand before or behind their callers.
+/// How often the rows are visited: callees may come before or after their callers.
 const ROUNDS: usize = 4;
 
-/// Pairs of rows without partners that are equal in all but where they stand and what their
-/// operands are called, sorted.
+/// Sorted pairs of rows without partners that are equal except for their computation and the names
+/// of their operands.
 pub(super) fn find(matcher: &Matcher<'_>) -> Vec<(u32, u32)> {
     let open = |side: &Side<'_>, partners: &[u32]| -> Vec<u32> {
         let is_open = |row: &&u32| {
@@ -57,8 +57,8 @@ pub(super) fn find(matcher: &Matcher<'_>) -> Vec<(u32, u32)> {
     found
 }
 
-/// A hash of the label of `row` and the values it is computed from, as rows of the second module;
-/// None if one of those has no partner there.
+/// A hash of the label of `row` and its operands, as rows of the second module; None if an operand
+/// has no partner there.
 fn key(side: &Side<'_>, level: Level, row: u32, in_b: impl Fn(u32) -> Option<u32>) -> Option<u64> {
     let mut hash = side.mixer.start(12);
     hash.word(side.label(level, row));
@@ -68,8 +68,8 @@ fn key(side: &Side<'_>, level: Level, row: u32, in_b: impl Fn(u32) -> Option<u32
     Some(hash.finish())
 }
 
-/// Where the value of `row` is computed: outside of the computation it is a parameter of, inside
-/// of the one it is the result of.
+/// The row that computes the value of `row`: outside its computation for a parameter, inside the
+/// callee for a call.
 fn source(side: &Side<'_>, mut row: u32) -> u32 {
     let module = side.module;
     for _ in 0..LONGEST_WAY {

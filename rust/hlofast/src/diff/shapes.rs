@@ -1,4 +1,4 @@
-//! In what the shapes of partners differ.
+//! Differences between the shapes of partners.
 
 use crate::ir::{ArrayShape, Layout, ShapeId, ShapeTable, ShapeView};
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ pub(super) const LAYOUT: u8 = 4;
 pub(super) const MEMORY_SPACE: u8 = 8;
 pub(super) const STRUCTURE: u8 = 16;
 
-/// What differs, by name.
+/// The aspects, by name.
 pub(super) const ASPECTS: [(u8, &str); 5] = [
     (ELEMENT_TYPE, "element_type"),
     (DIMENSIONS, "dimensions"),
@@ -18,10 +18,10 @@ pub(super) const ASPECTS: [(u8, &str); 5] = [
     (STRUCTURE, "structure"),
 ];
 
-/// Compares shapes of two tables, each pair once.
+/// Compares shapes of two modules, each pair once.
 pub(super) struct ShapeComparison<'a> {
     tables: (&'a ShapeTable, &'a ShapeTable),
-    /// Numbers that are equal where shapes are.
+    /// By shape: a number that is equal for equal shapes.
     classes: (Vec<usize>, Vec<usize>),
     layouts: bool,
     known: HashMap<(ShapeId, ShapeId), u8>,
@@ -105,7 +105,7 @@ fn array_aspects(a: &ArrayShape<'_>, b: &ArrayShape<'_>, layouts: bool) -> u8 {
         if space(a.layout) != space(b.layout) {
             bits |= MEMORY_SPACE;
         }
-        // An array of another rank has another layout in any case.
+        // Arrays of different rank have different layouts anyway.
         if a.rank() == b.rank() && rest(a.layout) != rest(b.layout) {
             bits |= LAYOUT;
         }

@@ -1,11 +1,11 @@
-//! One of the two modules: the order of its rows, where each is used, and its labels.
+//! One of the two modules: the order of its rows, their uses and their labels.
 
 use super::hash::Mixer;
 use super::{Options, left_out};
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 use crate::print::{Seen, Spacing, row_order, write_literal, write_value};
 
-/// How much of an instruction has to agree, each less than the one before.
+/// How much of an instruction has to agree, each level less than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// Opcode, shape, payload and attributes.
@@ -14,32 +14,32 @@ pub(super) enum Level {
     Shape,
     /// Opcode.
     Opcode,
-    /// Nothing but the place among others.
+    /// Only the position among other rows.
     Place,
 }
 
 /// No row, no computation.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// One module and what matching asks of it.
+/// One module and what matching needs of it.
 pub(super) struct Side<'a> {
     pub(super) module: &'a Module,
     pub(super) mixer: Mixer,
     /// All rows, operands before users, computation by computation as in the module.
     pub(super) order: Vec<u32>,
-    /// Into `edges`; one longer than the rows.
+    /// By row: start of its uses in `edges`; one entry more than there are rows.
     edge_starts: Vec<u32>,
     /// (user, operand number) of every use.
     edges: Vec<(u32, u32)>,
     /// Labels of all rows at `Level::Exact`, `Shape` and `Opcode`.
     labels: [Vec<u64>; 3],
-    /// Numbers of the module's shapes without layouts, equal where shapes of both modules are.
+    /// By shape, ignoring layouts: a number that is equal for equal shapes of both modules.
     plain_shapes: Vec<usize>,
 }
 
 impl<'a> Side<'a> {
-    /// `shapes` are numbers of the module's shapes that are equal where shapes of both modules
-    /// are: with and without layouts.
+    /// `shapes` are numbers of the module's shapes, equal for equal shapes of both modules: with
+    /// and without layouts.
     pub(super) fn new(
         module: &'a Module,
         mixer: Mixer,
@@ -55,7 +55,7 @@ impl<'a> Side<'a> {
         Self { module, mixer, order, edge_starts, edges, labels, plain_shapes: shapes.1.to_vec() }
     }
 
-    /// A number of the shape of `row` without its layout, equal where shapes of both modules are.
+    /// The number of the shape of `row` without layout; equal for equal shapes of both modules.
     pub(super) fn plain_shape(&self, row: u32) -> Option<usize> {
         self.plain_shapes.get(self.module.shape(Row(row)).0 as usize).copied()
     }
@@ -66,7 +66,7 @@ impl<'a> Side<'a> {
         self.order.get(rows.start as usize..rows.end as usize).unwrap_or_default()
     }
 
-    /// Where `row` is used: (user, operand number).
+    /// The uses of `row`: (user, operand number).
     pub(super) fn uses(&self, row: u32) -> &[(u32, u32)] {
         let at = |i: usize| self.edge_starts.get(i).copied().unwrap_or_default() as usize;
         self.edges.get(at(row as usize)..at(row as usize + 1)).unwrap_or_default()
@@ -80,7 +80,7 @@ impl<'a> Side<'a> {
         self.module.opcode(Row(row))
     }
 
-    /// Whether `row` computes what the one computation it calls does.
+    /// Whether `row` computes just the one computation that it calls.
     pub(super) fn is_transparent(&self, row: u32) -> bool {
         matches!(self.opcode(row), Opcode::Fusion | Opcode::Call)
     }
@@ -89,7 +89,7 @@ impl<'a> Side<'a> {
         self.module.flags(Row(row)) & crate::ir::Flags::ROOT != 0
     }
 
-    /// The labels of all rows at `level`; none where only the place counts.
+    /// The labels of all rows at `level`; empty if only the position counts.
     pub(super) fn labels(&self, level: Level) -> &[u64] {
         match level {
             Level::Exact => &self.labels[0],
@@ -164,7 +164,7 @@ fn labels(
             }
             _ => {}
         }
-        // A sum, since the order of attributes carries no meaning.
+        // A sum, since the order of attributes has no meaning.
         let mut sum = 0u64;
         let mut seen = Seen::default();
         for attribute in module.attributes(row) {
@@ -190,12 +190,12 @@ fn labels(
     labels
 }
 
-/// Whether there is nothing in `value` that writing it tightly would leave out or rewrite.
+/// Whether writing `value` without optional whitespace leaves it unchanged.
 fn is_tight(value: &[u8]) -> bool {
     !value.iter().any(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'/'))
 }
 
-/// The calls of `row` as (role, callee), sorted by role; those of one role in the text's order.
+/// The calls of `row` as (role, callee), sorted by role; calls of one role are in text order.
 pub(super) fn callees(module: &Module, row: u32) -> Vec<(&'static str, u32)> {
     let calls = module.calls(Row(row)).iter();
     let mut calls: Vec<_> = calls.map(|call| (call.role.as_str(), call.computation.0)).collect();
@@ -203,7 +203,7 @@ pub(super) fn callees(module: &Module, row: u32) -> Vec<(&'static str, u32)> {
     calls
 }
 
-/// Whether attribute `key` of `row` names computations it calls.
+/// Whether attribute `key` of `row` names called computations.
 pub(super) fn is_call(module: &Module, row: Row, key: &[u8]) -> bool {
     CallRole::from_key(key)
         .is_some_and(|role| module.calls(row).iter().any(|c| c.role.as_str() == role.as_str()))

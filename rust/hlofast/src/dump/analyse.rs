@@ -15,7 +15,7 @@ use std::time::Instant;
 words! {
     /// The tables of a scan.
     TableKind {
-        /// Every file and what became of it.
+        /// Every file and its outcome.
         #[default]
         Files = "files",
         /// Modules with their totals.
@@ -26,32 +26,32 @@ words! {
         Instructions = "instructions",
         /// Collectives, by phase.
         Collectives = "collectives",
-        /// Matrix products, by phase.
+        /// Matmuls, by phase.
         Matmuls = "matmuls",
-        /// What is alive at the peak.
+        /// Values live at the peak.
         Buffers = "buffers",
-        /// What is computed again, and what is kept instead.
+        /// Recomputed instructions and residuals.
         Remat = "remat",
         /// Findings.
         Lint = "lint",
     }
 }
 
-/// Which tables are wanted.
+/// The requested tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tables(u16);
 
 impl Tables {
-    /// Files, and nothing of modules.
+    /// Only files, no tables of modules.
     pub const FILES: Tables = Tables(1);
 
-    /// With `table`.
+    /// Adds `table`.
     #[must_use]
     pub fn with(self, table: TableKind) -> Self {
         Self(self.0 | 1 << table as u16)
     }
 
-    /// Whether `table` is wanted.
+    /// Whether `table` is requested.
     pub fn has(self, table: TableKind) -> bool {
         self.0 & 1 << table as u16 != 0
     }
@@ -60,32 +60,32 @@ impl Tables {
 /// How modules are analysed.
 #[derive(Clone, Debug)]
 pub struct AnalysisOptions {
-    /// What is wanted.
+    /// The requested tables.
     pub tables: Tables,
-    /// The mesh of all modules; None = the one that each speaks of.
+    /// The mesh of all modules; None for the mesh that each module implies.
     pub mesh: Option<Mesh>,
 }
 
 /// The file and the program that a module belongs to.
 #[derive(Clone, Debug, Default)]
 pub struct Place<'a> {
-    /// The file, as people call it.
+    /// The file, as shown to people.
     pub path: &'a str,
     /// Its program.
     pub program: &'a str,
-    /// The line where it begins, from 1.
+    /// The line where the module begins, from 1.
     pub line: u64,
-    /// The name that a log announces it by.
+    /// The name by which a log announces it.
     pub label: &'a str,
-    /// How far its compilation was; empty if the name does not say.
+    /// The stage of compilation; empty if the name does not say.
     pub stage: &'a str,
-    /// Number of the pass.
+    /// The number of the pass.
     pub step: Option<u32>,
-    /// The pass before.
+    /// The pass that ran before.
     pub after: &'a str,
 }
 
-/// What is known of a module besides its text.
+/// Information about a module besides its text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beside<'a> {
     /// XLA's memory files about the module.
@@ -94,7 +94,7 @@ pub struct Beside<'a> {
     pub device: Option<&'a Device>,
 }
 
-/// The tables of a module, which may lie at several places.
+/// The tables of a module, which may occur in several places.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleTables {
     name: Vec<u8>,
@@ -102,7 +102,7 @@ pub struct ModuleTables {
 }
 
 impl ModuleTables {
-    /// The tables of the module at `place`, also those without rows.
+    /// The tables of the module at `place`, including those without rows.
     pub fn at(self, place: &Place<'_>) -> impl Iterator<Item = (TableKind, Columns)> {
         self.tables.into_iter().map(move |(kind, columns)| {
             let mut lead = Columns::default();
@@ -124,11 +124,12 @@ impl ModuleTables {
                     one(place.line as i64),
                 );
                 lead.texts(
-                    Field::text("label", "The name that a log announces the module by.").nullable(),
+                    Field::text("label", "The name by which a log announces the module.")
+                        .nullable(),
                     std::iter::once(place.label),
                 );
                 lead.texts(
-                    Field::word("stage", "How far compilation was: before, a pass, after.")
+                    Field::word("stage", "The stage of compilation: before, a pass, after.")
                         .nullable(),
                     std::iter::once(place.stage),
                 );
@@ -152,21 +153,21 @@ impl ModuleTables {
         Self { name: self.name.clone(), tables: tables.cloned().collect() }
     }
 
-    /// Bytes held on the heap, about.
+    /// Approximate bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         let rows: usize = self.tables.iter().map(|(_, columns)| columns.heap_bytes()).sum();
         rows + self.name.len()
     }
 }
 
-/// The time was up.
+/// The time limit was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfTime {
-    /// What was to come next.
+    /// The next analysis.
     pub before: &'static str,
 }
 
-/// The wanted tables of `module`. Between two analyses it is seen whether `deadline` is over.
+/// The requested tables of `module`. The deadline is checked between analyses.
 pub fn analyse(
     module: &Module,
     beside: Beside<'_>,
@@ -197,28 +198,25 @@ pub fn analyse(
         let mut row = Columns::default();
         let one = std::iter::once::<i64>;
         let text = |text: &str| std::iter::once(text.to_owned());
-        row.texts(Field::word("status", "How far compilation is by the text: unoptimised, annotated, partitioned, optimised, scheduled."), text(summary.status.value.as_str()));
+        row.texts(Field::word("status", "The stage of compilation according to the text: unoptimised, annotated, partitioned, optimised or scheduled."), text(summary.status.value.as_str()));
         let backend = summary.backend.as_ref().map_or("", |backend| backend.value.as_str());
         row.texts(
             Field::word("backend", "The backend: cpu, gpu or tpu.").nullable(),
             text(backend),
         );
         row.flags(
-            Field::flag(
-                "is_scheduled",
-                "Whether the order of instructions is the order in which they run.",
-            )
-            .label("scheduled"),
+            Field::flag("is_scheduled", "Whether instructions run in the order of the text.")
+                .label("scheduled"),
             std::iter::once(module.is_scheduled()),
         );
         row.numbers(
-            Field::count("num_partitions", "Partitions that the header names.")
+            Field::count("num_partitions", "Number of partitions in the header.")
                 .label("partitions")
                 .nullable(),
             one(module.num_partitions().unwrap_or(-1)),
         );
         row.numbers(
-            Field::count("replica_count", "Replicas that the header names.")
+            Field::count("replica_count", "Number of replicas in the header.")
                 .label("replicas")
                 .nullable(),
             one(module.replica_count().unwrap_or(-1)),
@@ -234,7 +232,7 @@ pub fn analyse(
         );
         let digest = fingerprint(module, &FingerprintOptions::default());
         row.texts(
-            Field::text("fingerprint", "A digest of the program without names and metadata."),
+            Field::text("fingerprint", "A digest of the program, excluding names and metadata."),
             text(&hexadecimal(&digest)),
         );
         let totals = &counted.totals;
@@ -253,25 +251,19 @@ pub fn analyse(
             one(module.rows().filter(is_unpriced).count() as i64),
         );
         row.numbers(
-            Field::count("collectives", "Collectives, each once however it is written.").summed(),
+            Field::count("collectives", "Collectives, each counted once however it is written.")
+                .summed(),
             one(found.collectives.len() as i64),
         );
         let (payload, wire, unknown) = moved(sent);
         row.numbers(
-            Field::bytes(
-                "payload",
-                "Payload of all executions of collectives, as far as it is known.",
-            )
-            .summed(),
+            Field::bytes("payload", "Known payload of all executions of collectives.").summed(),
             one(payload),
         );
         row.numbers(
-            Field::bytes(
-                "wire_bytes",
-                "Bytes that each device sends in collectives, as far as they are known.",
-            )
-            .label("wire B")
-            .summed(),
+            Field::bytes("wire_bytes", "Known bytes that each device sends in collectives.")
+                .label("wire B")
+                .summed(),
             one(wire),
         );
         row.numbers(
@@ -289,14 +281,14 @@ pub fn analyse(
         );
         let peak = in_memory.map_or(-1, |memory| memory.peak.bytes);
         row.numbers(
-            Field::bytes("live_peak", "Most bytes that values take at once (memory_space 0).")
+            Field::bytes("live_peak", "Peak of live bytes (memory space 0).")
                 .label("live peak B")
                 .nullable(),
             one(peak),
         );
         let of = |get: fn(&memory::XlaAccount) -> i64| account.map_or(-1, get);
         row.numbers(
-            Field::bytes("xla_peak", "XLA's peak memory, counted by its rules.")
+            Field::bytes("xla_peak", "XLA's peak memory, counted by XLA's rules.")
                 .label("XLA peak B")
                 .nullable(),
             one(of(|account| account.peak)),
@@ -310,7 +302,7 @@ pub fn analyse(
             one(of(|account| account.device.output)),
         );
         row.numbers(
-            Field::bytes("alias_bytes", "Bytes of the results that lie in donated arguments.")
+            Field::bytes("alias_bytes", "Bytes of the results that alias donated arguments.")
                 .nullable(),
             one(of(|account| account.device.alias)),
         );
@@ -324,12 +316,11 @@ pub fn analyse(
             one(files.allocated_bytes.unwrap_or(-1)),
         );
         row.numbers(
-            Field::bytes("live_range_peak", "The peak that XLA's file of live ranges names.")
-                .nullable(),
+            Field::bytes("live_range_peak", "The peak in XLA's live-range file.").nullable(),
             one(files.live_range_peak.unwrap_or(-1)),
         );
         row.numbers(
-            Field::bytes("usage_report_bytes", "Bytes that XLA's memory usage report names.")
+            Field::bytes("usage_report_bytes", "The total in XLA's memory usage report.")
                 .nullable(),
             one(files.usage_report_bytes.unwrap_or(-1)),
         );
@@ -339,7 +330,7 @@ pub fn analyse(
             text(&refused.map(|error| error.to_string()).unwrap_or_default()),
         );
         row.texts(
-            Field::name("device", "The chip that it was compiled for.").nullable(),
+            Field::name("device", "The chip that the module was compiled for.").nullable(),
             text(beside.device.map_or("", |device| device.name.as_str())),
         );
         let step = timed.map(|timed| &timed.simulation.step);
@@ -349,19 +340,19 @@ pub fn analyse(
             std::iter::once(seconds(|step| step.seconds)),
         );
         row.reals(
-            Field::seconds("compute_seconds", "Time in which compute is the limit.")
+            Field::seconds("compute_seconds", "Modelled time bound by compute.")
                 .label("compute s")
                 .nullable(),
             std::iter::once(seconds(|step| step.compute)),
         );
         row.reals(
-            Field::seconds("memory_seconds", "Time in which memory bandwidth is the limit.")
+            Field::seconds("memory_seconds", "Modelled time bound by memory bandwidth.")
                 .label("memory s")
                 .nullable(),
             std::iter::once(seconds(|step| step.memory)),
         );
         row.reals(
-            Field::seconds("exposed_seconds", "Time in which the step waits for communication.")
+            Field::seconds("exposed_seconds", "Exposed communication time of one step.")
                 .label("exposed s")
                 .nullable(),
             std::iter::once(seconds(|step| step.exposed.iter().sum())),
@@ -370,7 +361,7 @@ pub fn analyse(
         row.texts(
             Field::text(
                 "unknown_figures",
-                "Figures of the device that are unknown, so that times are without them.",
+                "Unknown device figures, whose contribution the times lack.",
             )
             .nullable(),
             text(&missing.unwrap_or_default()),
@@ -407,7 +398,7 @@ pub fn analyse(
     Ok(ModuleTables { name: module.name().to_vec(), tables })
 }
 
-/// What XLA's memory files say of a module; nothing of those that are another module's.
+/// The figures of XLA's memory files for a module; files of other modules are ignored.
 #[derive(Default)]
 struct MemoryFiles {
     allocated_bytes: Option<i64>,
@@ -429,7 +420,8 @@ impl MemoryFiles {
     }
 }
 
-/// Payload and wire bytes of all executions that are known, and how many entries are not.
+/// Known payload and wire bytes of all executions, and the number of entries where they are
+/// unknown.
 fn moved(sent: &Sent) -> (i64, i64, i64) {
     let mut sums = (0i64, 0i64, 0i64);
     for entry in sent.entries() {
@@ -441,7 +433,7 @@ fn moved(sent: &Sent) -> (i64, i64, i64) {
     sums
 }
 
-/// The digits of some bytes.
+/// The hexadecimal digits of some bytes.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {

@@ -1,5 +1,5 @@
-//! Many jobs on several threads: results in the order of the jobs, within a memory budget, one bad
-//! job never in the way of the others.
+//! Runs many jobs on several threads: results come in the order of the jobs, within a memory
+//! budget, and a failing job does not affect the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,71 +8,71 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How far results may be ahead of the oldest one that is not ready.
+/// How far results may run ahead of the oldest one that is not ready.
 const WINDOW: usize = 256;
 
-/// Stack of a worker; deep texts take more, which the parser sees to.
+/// Stack size of a worker; the parser takes more for deeply nested texts.
 const STACK: usize = 8 << 20;
 
-/// What is to be done, and with how much.
+/// Jobs and their cost.
 pub trait Work: Send + Sync + 'static {
-    /// What a job gives.
+    /// The result of a job.
     type Result: Send;
 
-    /// Number of jobs.
+    /// The number of jobs.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether there are no jobs.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory that a job takes while it is done, about.
+    /// Approximate bytes of memory of a running job.
     fn cost(&self, job: usize) -> u64;
 
-    /// Bytes of memory that a result takes, about.
+    /// Approximate bytes of memory of a result.
     fn weight(&self, result: &Self::Result) -> u64;
 
-    /// How many jobs, from this one on, one thread should do in succession, since what it finds in
-    /// one may serve for the next.
+    /// How many jobs, starting with this one, one thread should run in succession, since results of
+    /// one may serve the next.
     fn together(&self, _job: usize) -> usize {
         1
     }
 
-    /// Does a job.
+    /// Runs a job.
     fn run(&self, job: usize) -> Self::Result;
 
     /// The result of a job that panicked.
     fn panicked(&self, job: usize, message: &str) -> Self::Result;
 
-    /// The result of a job that was given up, since it took longer than `limit`.
+    /// The result of a job that was abandoned because it exceeded `limit`.
     fn timed_out(&self, job: usize, limit: Duration) -> Self::Result;
 }
 
-/// How many threads, how much memory, how much time for a job.
+/// Limits on threads, memory and time per job.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Threads; at least one.
+    /// Number of threads; at least one.
     pub threads: usize,
-    /// Bytes of memory for jobs under way and results not yet taken. A job that takes more is done
-    /// by itself.
+    /// Bytes of memory for running jobs and results not yet taken. A job that takes more runs
+    /// alone.
     pub memory: u64,
-    /// After this time a job is given up. Its thread is left to itself and replaced.
+    /// Jobs are abandoned after this time; their thread is detached and replaced.
     pub time: Option<Duration>,
 }
 
-/// What [`Bulk::next`] gives.
+/// The answer of [`Bulk::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next<T> {
     /// The result of the next job.
     Result(T),
-    /// It is not ready.
+    /// The next result is not ready.
     Pending,
-    /// All results were taken.
+    /// All results have been taken.
     End,
 }
 
-/// Jobs under way. Dropping it stops what has not begun.
+/// Running jobs. Dropping it cancels jobs that have not started.
 pub struct Bulk<W: Work> {
     shared: Arc<Shared<W>>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -86,32 +86,32 @@ struct Shared<W: Work> {
 }
 
 struct State<R> {
-    /// The next job to begin.
+    /// The next job to start.
     next: usize,
-    /// The next result to be taken.
+    /// The next result to take.
     taken: usize,
-    /// Bytes of jobs under way and of results.
+    /// Bytes of running jobs and of results.
     memory: u64,
     running: BTreeMap<usize, Running>,
     ready: BTreeMap<usize, (R, u64)>,
-    /// Jobs that a thread was to do after one that was given up.
+    /// Jobs that a thread was to run after one that was abandoned.
     left: BTreeSet<usize>,
     is_cancelled: bool,
 }
 
 struct Running {
     began: Instant,
-    /// Where the jobs end that its thread does in succession.
+    /// End of the jobs that its thread runs in succession.
     end: usize,
 }
 
 impl<W: Work> Shared<W> {
     fn state(&self) -> MutexGuard<'_, State<W::Result>> {
-        // Nothing panics while it is held.
+        // No code panics while holding the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a job that may begin, the first of some that go together.
+    /// Waits for a job that may start, the first of a group.
     fn take(&self) -> Option<Range<usize>> {
         let mut state = self.state();
         loop {
@@ -136,8 +136,7 @@ impl<W: Work> Shared<W> {
         }
     }
 
-    /// Waits until a job may begin that goes together with the one before; false if there is
-    /// nothing more to do.
+    /// Waits until the next job of the group may start; false if there is nothing more to do.
     fn follow(&self, job: usize, end: usize) -> bool {
         let mut state = self.state();
         while !state.is_cancelled {
@@ -153,7 +152,7 @@ impl<W: Work> Shared<W> {
     fn may_begin(&self, state: &State<W::Result>, job: usize) -> bool {
         let memory = state.memory.saturating_add(self.work.cost(job));
         let fits = state.memory == 0 || memory <= self.limits.memory;
-        // The oldest job always may begin: nothing that waits for it can end before.
+        // The oldest job may always start, since everything waits for it.
         job < state.taken + WINDOW && (fits || job == state.taken)
     }
 
@@ -162,8 +161,8 @@ impl<W: Work> Shared<W> {
         state.running.insert(job, Running { began: Instant::now(), end });
     }
 
-    /// Puts a result where it will be taken; false if the job was given up meanwhile. Then others do
-    /// what was to be done after it.
+    /// Stores a result; false if the job was abandoned meanwhile. If so, other threads run the rest
+    /// of its group.
     fn put(&self, job: usize, result: W::Result, is_given_up: bool) -> bool {
         let weight = self.work.weight(&result);
         let mut state = self.state();
@@ -199,7 +198,7 @@ impl<W: Work> Shared<W> {
 }
 
 impl<W: Work> Bulk<W> {
-    /// Begins.
+    /// Starts the jobs.
     pub fn new(work: Arc<W>, limits: Limits) -> Self {
         let state = State {
             next: 0,
@@ -223,7 +222,7 @@ impl<W: Work> Bulk<W> {
     fn spawn_worker(&mut self) {
         let shared = Arc::clone(&self.shared);
         let builder = thread::Builder::new().name("hlofast".to_owned()).stack_size(STACK);
-        // Without another thread the work goes on with those there are.
+        // If a thread cannot be started, the existing ones do the work.
         self.threads.extend(builder.spawn(move || shared.run_worker()));
     }
 
@@ -250,7 +249,7 @@ impl<W: Work> Bulk<W> {
             });
             if let Some((job, limit)) = timed_out {
                 drop(state);
-                // Outside the lock, since the job may end just now: then its result stands.
+                // Outside the lock, since the job may finish just now: then its result stands.
                 if shared.put(job, shared.work.timed_out(job, limit), true) {
                     self.spawn_worker();
                 }
@@ -266,7 +265,7 @@ impl<W: Work> Bulk<W> {
         }
     }
 
-    /// Begins no further job.
+    /// Starts no further jobs.
     pub fn cancel(&self) {
         self.shared.state().is_cancelled = true;
         self.shared.changed.notify_all();
@@ -274,13 +273,13 @@ impl<W: Work> Bulk<W> {
 }
 
 impl<W: Work> Bulk<W> {
-    /// Begins no further job, and waits for those under way where none is given up.
+    /// Starts no further jobs and waits for running ones, unless one was abandoned.
     pub fn end(&mut self) {
         self.cancel();
         let is_running = |thread: &thread::JoinHandle<()>| !thread.is_finished();
         if self.shared.limits.time.is_none() {
             for thread in self.threads.drain(..).filter(is_running) {
-                // A panic has been caught before.
+                // Panics have been caught in the worker.
                 drop(thread.join());
             }
         }
@@ -383,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Jobs of which up to five go together.
+    /// Jobs in groups of up to five.
     struct Batches {
         by: Mutex<Vec<(usize, thread::ThreadId)>>,
         hangs: bool,

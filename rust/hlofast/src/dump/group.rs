@@ -1,4 +1,4 @@
-//! Files grouped into programs: what belongs to one compilation of one module in one process.
+//! Groups files into programs: one compilation of one module in one process.
 
 use super::host::host;
 use super::kind::{Kind, Stage};
@@ -13,36 +13,37 @@ pub const NONE: u32 = u32::MAX;
 /// One compilation of one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// What tells it apart within a scan: folders and the part of the names that all files share.
+    /// The key that is unique within a scan: directories and the common part of the file names.
     pub key: String,
-    /// Which of the given paths it is below.
+    /// The index of the given path it is below.
     pub root: u32,
     /// The folder of its files, relative to that path.
     pub folder: String,
-    /// Which host or process wrote it, as far as folders tell; empty if they do not.
+    /// The host or process that wrote it, according to directory names; empty if unknown.
     pub host: String,
-    /// Microseconds since 1970, where names have them.
+    /// Microseconds since 1970, if names have a time stamp.
     pub timestamp: Option<u64>,
     /// The number of the module.
     pub module_id: Option<u64>,
     /// The name of the module; empty if no file has it.
     pub module_name: String,
-    /// Which change of the compiler wrote it.
+    /// The version of the compiler's source that wrote it.
     pub changelist: Option<u64>,
     /// Its files, by number, ascending.
     pub files: Vec<u32>,
-    /// The file that stands for it: the last stage there is.
+    /// The file that represents it: the last stage available.
     pub canonical: Option<u32>,
     /// The module before optimisation.
     pub before: Option<u32>,
     /// The module after it.
     pub after: Option<u32>,
-    /// The program with the other of the two, where they have different numbers.
+    /// The program that has the module before or after optimisation that this one lacks, if the two
+    /// have different numbers.
     pub partner: Option<u32>,
 }
 
 impl Program {
-    /// Which of two comes first in tables.
+    /// The order of two programs in tables.
     pub(super) fn order(&self, other: &Program) -> Ordering {
         let of = |program: &Program| (program.root, program.module_id, program.timestamp);
         let folders = || self.folder.cmp(&other.folder);
@@ -57,7 +58,7 @@ impl Program {
 pub struct Programs {
     /// In the order of their keys.
     pub list: Vec<Program>,
-    /// By file: the number of its program, [`NONE`] without one.
+    /// By file: the number of its program, or [`NONE`].
     pub of_file: Vec<u32>,
 }
 
@@ -71,11 +72,11 @@ struct Key {
     name: String,
 }
 
-/// Groups `found` by their names. `roots` are what people call the given paths, shown in keys only
-/// where there are several.
+/// Groups `found` by name. `roots` are the given paths as shown to people; keys contain them only
+/// if there are several.
 ///
-/// `names` are the parsed names of `found`; where the first bytes of a file said more than its name,
-/// they have the kind that those say.
+/// `names` are the parsed names of `found`, with the kinds found from the first bytes where these
+/// say more than the name.
 pub fn programs(found: &[Found], names: &[FileName<'_>], roots: &[String]) -> Programs {
     let mut keys: Vec<Option<Key>> = found.iter().zip(names).map(|(f, n)| key(f, n)).collect();
     adopt(&mut keys, names);
@@ -111,7 +112,7 @@ pub fn programs(found: &[Found], names: &[FileName<'_>], roots: &[String]) -> Pr
     programs
 }
 
-/// What `file` shares with others; None for files of a whole process.
+/// The key that `file` shares with others; None for files of a whole process.
 fn key(file: &Found, name: &FileName<'_>) -> Option<Key> {
     if file.is_folder {
         return None;
@@ -120,7 +121,7 @@ fn key(file: &Found, name: &FileName<'_>) -> Option<Key> {
     let (root, folder) = (file.root, file.folder.clone());
     let (timestamp, module_id) = (name.timestamp, name.module_id);
     if module_id.is_none() {
-        // Saved under a name of its own: a program by itself, with its memory files.
+        // Saved under a custom name: a program by itself, with its memory files.
         let stem = if name.module_name.is_empty() { name.stem } else { name.module_name };
         let own = if stem.is_empty() { name::without_compression(&file.name) } else { stem };
         return is_module.then(|| Key { root, folder, timestamp, module_id, name: own.to_owned() });
@@ -128,7 +129,7 @@ fn key(file: &Found, name: &FileName<'_>) -> Option<Key> {
     Some(Key { root, folder, timestamp, module_id, name: name.module_name.to_owned() })
 }
 
-/// Files without the time stamp or the name of a module go with the one program that has them.
+/// Files without the time stamp or module name join the only program that has them.
 fn adopt(keys: &mut [Option<Key>], names: &[FileName<'_>]) {
     let mut full: HashMap<(u32, String, u64), Vec<Key>> = HashMap::new();
     for (key, name) in keys.iter().zip(names) {
@@ -144,7 +145,7 @@ fn adopt(keys: &mut [Option<Key>], names: &[FileName<'_>]) {
     for key in keys.iter_mut().flatten() {
         let Some(id) = key.module_id else { continue };
         let Some(known) = full.get(&(key.root, key.folder.clone(), id)) else { continue };
-        // Names of kernels and fusions stand between the name of the module and the suffix.
+        // Names of kernels and fusions come between the module name and the suffix.
         let is_name = |other: &Key| {
             key.name.is_empty()
                 || key.name == other.name
@@ -179,7 +180,7 @@ pub fn label_key(log: &Found, label: &str, roots: &[String]) -> String {
     places.join("/")
 }
 
-/// What keys begin with: the given path where there are several, and the folder below it.
+/// The start of a key: the given path if there are several, and the directory below it.
 fn key_folders(root: u32, folder: &str, roots: &[String]) -> Vec<String> {
     let root = roots.get(root as usize).filter(|_| roots.len() > 1);
     let root = root.map(|root| root.trim_end_matches('/').to_owned());
@@ -210,7 +211,7 @@ fn key_text(program: &Program, found: &[Found], roots: &[String]) -> String {
     parts.join("/")
 }
 
-/// How well a file stands for its program; None if it does not.
+/// How well a file represents its program; None if it does not.
 fn rank(name: &FileName<'_>) -> Option<(u32, u32, bool)> {
     (name.kind == Kind::Module).then_some(())?;
     let stage = name.stage.map_or(1, |stage| 2 * stage.rank() + 2);
@@ -218,7 +219,7 @@ fn rank(name: &FileName<'_>) -> Option<(u32, u32, bool)> {
     Some((stage, name.step.unwrap_or(0), is_text))
 }
 
-/// Finds the canonical file, and those before and after optimisation.
+/// Selects the canonical file and the files before and after optimisation.
 fn choose(program: &mut Program, found: &[Found], names: &[FileName<'_>]) {
     let best = |holds: &dyn Fn(&FileName<'_>) -> bool| {
         let ranked = program.files.iter().filter_map(|file| {
@@ -226,7 +227,7 @@ fn choose(program: &mut Program, found: &[Found], names: &[FileName<'_>]) {
             let is_there = found.get(*file as usize)?.trouble.is_none();
             is_there.then_some((rank(name)?, *file))
         });
-        // Of equals the first.
+        // The first among equals.
         ranked.max_by_key(|(rank, file)| (*rank, std::cmp::Reverse(*file))).map(|(_, file)| file)
     };
     let canonical = best(&|_| true);
@@ -250,7 +251,7 @@ fn sort(programs: &mut Programs) {
         order.iter().map(|number| std::mem::take(&mut programs.list[*number as usize])).collect();
 }
 
-/// `NAME.schedule.txt` has no number: it goes with the one program of that name in its folder.
+/// `NAME.schedule.txt` has no number: it joins the only program of that name in its directory.
 fn attach(programs: &mut Programs, found: &[Found], names: &[FileName<'_>]) {
     let mut by_name: HashMap<(u32, &str, &str), Option<u32>> = HashMap::new();
     for (number, program) in programs.list.iter().enumerate() {
@@ -276,8 +277,9 @@ fn attach(programs: &mut Programs, found: &[Found], names: &[FileName<'_>]) {
     }
 }
 
-/// The compiler of TPUs may number a module anew after optimisation: a program that only has a
-/// module before and the next one of that name that only has a module after belong together.
+/// The TPU compiler may renumber a module after optimisation: a program that only has a module
+/// before optimisation is paired with the next program of that name that only has a module after
+/// it.
 fn pair(programs: &mut [Program]) {
     const NEAR: u64 = 8;
     let mut halves: HashMap<(u32, String, String), Vec<u32>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What files in a dump directory are.
+//! The kinds of files in a dump directory.
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
@@ -10,7 +10,7 @@ macro_rules! words {
             /// All of them.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// The word used in tables.
+            /// The name used in tables.
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word,)* }
             }
@@ -21,42 +21,43 @@ macro_rules! words {
 pub(super) use words;
 
 words! {
-    /// What a file is.
+    /// The kind of a file.
     Kind {
-        /// A module that a user's program became, at some stage of its compilation.
+        /// A module of a user's program, at some stage of compilation.
         Module = "module",
-        /// A module that the compiler made on the way: one fusion, one candidate of a tuner.
+        /// A module that the compiler creates internally: one fusion, one candidate of an
+        /// autotuner.
         Fragment = "fragment",
         /// XLA's account of a module's memory.
         Memory = "memory",
         /// Flags, options and targets of a compilation.
         Config = "config",
-        /// In which order a module runs, and in which thunks.
+        /// The order in which a module runs, or its thunks.
         Schedule = "schedule",
-        /// What was generated: LLVM IR, PTX, objects, MLIR of kernels.
+        /// Generated code: LLVM IR, PTX, objects, MLIR of kernels.
         Code = "code",
-        /// A picture or a page.
+        /// A rendered graph or page.
         Render = "render",
         /// A module with its arguments.
         Snapshot = "snapshot",
-        /// StableHLO or a jaxpr, which come before HLO.
+        /// StableHLO or a jaxpr, the input of HLO.
         Ir = "ir",
         /// A log with modules in it.
         Log = "log",
         /// Several files in one.
         Archive = "archive",
-        /// A folder that could not be entered.
+        /// A directory that could not be read.
         Folder = "folder",
-        /// Nothing that a dump has.
+        /// Not a dump file.
         #[default]
         Other = "other",
     }
 }
 
 words! {
-    /// How far the compilation of a module was, in the order of compilation.
+    /// The stage of compilation of a module, in order.
     Stage {
-        /// Before XLA did anything.
+        /// Before any pass.
         #[default]
         Before = "before",
         /// Between two passes.
@@ -73,19 +74,19 @@ words! {
         AfterBeforeBuffers = "after-before-buffer-assignment",
         /// Optimised, with buffers assigned (TPU).
         AfterBuffers = "after-buffer-assignment",
-        /// What runs (TPU).
+        /// The program that runs (TPU).
         Codegen = "codegen",
     }
 }
 
 words! {
-    /// What became of a file.
+    /// The outcome of a file.
     Status {
         /// Read and analysed.
         Read = "read",
-        /// It should have been read and could not be.
+        /// Should have been read, but could not be.
         Failed = "failed",
-        /// Nothing to read.
+        /// Not to be read.
         #[default]
         Skipped = "skipped",
     }
@@ -97,7 +98,7 @@ impl Stage {
         self >= Stage::After
     }
 
-    /// How well a module of this stage stands for its program; more is better.
+    /// How well a module of this stage represents its program; higher is better.
     pub fn rank(self) -> u32 {
         match self {
             Stage::Codegen => 8,
@@ -119,13 +120,13 @@ impl Kind {
         Some(match self {
             Kind::Module | Kind::Fragment | Kind::Log | Kind::Other | Kind::Folder => return None,
             Kind::Memory => "a memory file, linked to its module",
-            Kind::Config => "flags or options of a compilation",
+            Kind::Config => "compilation flags or options",
             Kind::Schedule => "a schedule",
             Kind::Code => "generated code",
-            Kind::Render => "a picture or a page",
+            Kind::Render => "a rendered graph or page",
             Kind::Snapshot => "a snapshot with arguments",
             Kind::Ir => "StableHLO or a jaxpr, not HLO",
-            Kind::Archive => "an archive, to be unpacked first",
+            Kind::Archive => "an archive; unpack it first",
         })
     }
 }

@@ -1,8 +1,8 @@
-//! Dump directories: what `--xla_dump_to` and its relatives leave behind.
+//! Dump directories: the files that `--xla_dump_to` and related flags write.
 //!
-//! [`name`] says what a file is by its name, [`sniff`] by its first bytes; [`walk()`] finds the
-//! files, [`group`] makes programs of them, [`Survey`] is all of it; [`store`] has their bytes, [`read()`] reads one file and
-//! [`bulk`] many.
+//! [`name`] identifies a file by its name, [`sniff`] by its first bytes; [`walk()`] finds the
+//! files, [`group`] forms programs, and [`Survey`] combines these; [`store`] provides bytes,
+//! [`read()`] reads one file and [`bulk`] many.
 
 mod analyse;
 pub mod bulk;

@@ -1,42 +1,42 @@
-//! What the name of a file in a dump directory says.
+//! Parses the names of files in dump directories.
 //!
-//! XLA writes `[TIMESTAMP.]module_ID[.NAME][.cl_CHANGELIST].SUFFIX`. The name of the module may hold
-//! dots and is left out where the file name would become too long, so suffixes are matched from
-//! the right and what remains is the name.
+//! XLA writes `[TIMESTAMP.]module_ID[.NAME][.cl_CHANGELIST].SUFFIX`. The module name may contain
+//! dots and is omitted if the file name would become too long, so suffixes are matched from the
+//! right and the rest is the name.
 
 use super::kind::{Kind, Stage};
 use super::suffix::{self, Suffix};
 
-/// A file name taken apart. Texts are parts of the name.
+/// A parsed file name. Texts are parts of the name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileName<'a> {
-    /// Microseconds since 1970, where the dump was asked for time stamps.
+    /// Microseconds since 1970, if the dump has time stamps.
     pub timestamp: Option<u64>,
     /// The number of the module, unique within one process.
     pub module_id: Option<u64>,
-    /// The name of the module; empty where the file name leaves it out.
+    /// The name of the module; empty if the file name omits it.
     pub module_name: &'a str,
-    /// Which change of the compiler wrote it (`cl_N`, TPU only).
+    /// The version of the compiler's source that wrote it (`cl_N`, TPU only).
     pub changelist: Option<u64>,
-    /// What the name says the file is.
+    /// The kind of file, according to the name.
     pub kind: Kind,
-    /// The stage of compilation; of a memory file that of the module it is about.
+    /// The stage of compilation; for a memory file that of its module.
     pub stage: Option<Stage>,
     /// Number of the pass within its module.
     pub step: Option<u32>,
     /// The pipeline of the pass, or the pass of an intermediate dump.
     pub pipeline: &'a str,
-    /// The pass before the dump; of an intermediate dump what was just done.
+    /// The pass before the dump; for an intermediate dump the step just completed.
     pub after: &'a str,
-    /// The pass that comes next.
+    /// The next pass.
     pub before: &'a str,
-    /// What follows the name of the module, without what says how it is compressed.
+    /// The text after the module name, without compression suffixes.
     pub suffix: &'a str,
-    /// Everything before the suffix, which siblings share: `module_0001.jit_step.cl_7`.
+    /// Everything before the suffix, which related files share: `module_0001.jit_step.cl_7`.
     pub stem: &'a str,
 }
 
-/// Takes `name` apart. Names that no rule knows have kind [`Kind::Other`].
+/// Parses `name`. Unrecognised names have kind [`Kind::Other`].
 pub fn parse(name: &str) -> FileName<'_> {
     let plain = without_compression(name);
     if let Some(found) = jax_ir(plain) {
@@ -57,7 +57,7 @@ pub fn without_compression(name: &str) -> &str {
     endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name)
 }
 
-/// Splits `rest`, what follows `module_ID.`, and puts it into `base`.
+/// Splits `rest`, the text after `module_ID.`, into the fields of `base`.
 fn finish<'a>(base: FileName<'a>, plain: &'a str, rest: &'a str) -> FileName<'a> {
     let (head, found) = match suffix::find(rest) {
         Some((start, found)) => {
@@ -83,12 +83,12 @@ fn fill<'a>(base: FileName<'a>, found: Suffix<'a>) -> FileName<'a> {
     }
 }
 
-/// An unknown suffix is what follows the last dot.
+/// An unknown suffix starts at the last dot.
 fn last_part(rest: &str) -> (&str, Suffix<'_>) {
     (rest.rsplit_once('.').map_or(rest, |(head, _)| head), Suffix::default())
 }
 
-/// A name without `module_ID`: of a file for the whole process, or one that a person saved.
+/// A name without `module_ID`: a file for the whole process, or one that a person saved.
 fn unprefixed<'a>(plain: &'a str, rest: &'a str) -> FileName<'a> {
     if let Some(found) = snapshot(plain, rest) {
         return found;
@@ -98,7 +98,7 @@ fn unprefixed<'a>(plain: &'a str, rest: &'a str) -> FileName<'a> {
     }
     let found = finish(FileName::default(), plain, rest);
     match found.kind {
-        // A saved file may be called anything; only its end is a rule.
+        // A saved file may have any name; only its ending is significant.
         Kind::Other => FileName { module_name: "", changelist: None, stem: plain, ..found },
         _ => found,
     }
@@ -135,7 +135,7 @@ fn timestamp(name: &str) -> (Option<u64>, &str) {
     }
 }
 
-/// `module_` and at least four digits, and what follows them.
+/// `module_` and at least four digits, and the rest.
 fn module_prefix(name: &str) -> Option<(u64, &str)> {
     let rest = name.strip_prefix("module_")?;
     let digits = leading_digits(rest);
@@ -144,7 +144,7 @@ fn module_prefix(name: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
-/// The name of a module and the number of `.cl_N` behind it.
+/// The name of a module and the number in its `.cl_N`.
 fn changelist(head: &str) -> (&str, Option<u64>) {
     let (name, last) = head.rsplit_once('.').unwrap_or(("", head));
     match last.strip_prefix("cl_").filter(|digits| is_digits(digits)) {

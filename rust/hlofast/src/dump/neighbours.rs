@@ -1,5 +1,5 @@
-//! What the files beside one module in its dump folder say of it. A survey of the folder would say
-//! the same, but this looks only at the names that matter.
+//! What the other files in its dump directory say about one module. A survey of the directory finds
+//! the same, but this only examines the relevant names.
 
 use super::kind::{Kind, Stage};
 use super::name;
@@ -11,17 +11,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What lies beside a module.
+/// Files beside a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// The chip, as [`Survey::targets`] names it, and the file that says so.
+    /// The chip, as [`Survey::targets`] names it, and the file that names it.
     pub target: Option<(String, PathBuf)>,
-    /// The same module before optimisation; None for that module itself.
+    /// The module before optimisation; None if the module is that one.
     pub before: Option<PathBuf>,
 }
 
 impl Neighbours {
-    /// What lies beside the file `path`; nothing where there is no such file.
+    /// The files beside `path`; empty if there is no such file.
     pub fn of(path: &Path) -> Self {
         Self::found(path).unwrap_or_default()
     }

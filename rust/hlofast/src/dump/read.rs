@@ -1,4 +1,4 @@
-//! One file: read, taken apart and analysed, or the reason why not.
+//! Reads one file, splits it into modules and analyses them, or says why not.
 
 use super::analyse::{
     AnalysisOptions, Beside, ModuleTables, Place, TableKind, analyse, hexadecimal,
@@ -26,45 +26,45 @@ use xxhash_rust::xxh3::xxh3_128;
 pub struct ReadOptions {
     /// How modules are analysed.
     pub analysis: AnalysisOptions,
-    /// Larger files are not read.
+    /// Maximum size of a file.
     pub max_bytes: u64,
-    /// What decompression may give.
+    /// Maximum size after decompression.
     pub max_text_bytes: u64,
-    /// Time for one file.
+    /// Maximum time for one file.
     pub max_seconds: Option<Duration>,
-    /// What files with the same bytes have in common.
+    /// Results shared by files with identical bytes.
     pub repeated: Arc<Repeated>,
-    /// Use the portable scanning kernels even where faster ones exist (tests).
+    /// Uses the portable scanning kernels even if faster ones exist (for tests).
     pub force_scalar: bool,
 }
 
-/// What became of a file.
+/// The outcome of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Its number in the survey.
     pub file: u32,
     /// Read, failed or skipped.
     pub status: Status,
-    /// What it is, where reading showed more than the name.
+    /// Its kind, if reading showed more than the name.
     pub kind: Kind,
     /// Why it failed or was skipped; empty if it was read.
     pub reason: String,
-    /// Where reading failed, from 1.
+    /// Line and column of the fault, from 1.
     pub place: Option<(u64, u64)>,
-    /// Of the file's bytes; None if it was not read to the end.
+    /// Digest of the file's bytes; None if it was not read to the end.
     pub digest: Option<[u8; 16]>,
-    /// Modules read.
+    /// Number of modules read.
     pub modules: u32,
     /// Bytes of text, after decompression.
     pub text_bytes: u64,
-    /// Whether it is as it was when its rows were made; then it has none here.
+    /// Whether the file is unchanged since its rows were made; then it has no rows here.
     pub is_unchanged: bool,
     /// The rows of its modules.
     pub tables: Vec<(TableKind, Columns)>,
 }
 
 impl Outcome {
-    /// Bytes that the rows take, about.
+    /// Approximate bytes of the rows.
     pub fn heap_bytes(&self) -> u64 {
         let rows: usize = self.tables.iter().map(|(_, columns)| columns.heap_bytes()).sum();
         rows as u64 + 512
@@ -88,19 +88,19 @@ impl Outcome {
         failed
     }
 
-    /// For a file that took longer than it may, at `stage`.
+    /// The outcome of a file that exceeded the time limit at `stage`.
     pub fn timed_out(file: u32, kind: Kind, limit: Duration, stage: &str) -> Self {
         let reason = format!("not done within {} s (the time cap): {stage}", limit.as_secs_f64());
         Self { file, kind, ..Self::default() }.failed(reason)
     }
 
-    /// For a file whose analysis came to an unforeseen end.
+    /// The outcome of a file whose analysis panicked.
     pub fn panicked(file: u32, kind: Kind, message: &str) -> Self {
         Self { file, kind, ..Self::default() }.failed(format!("internal error: {message}"))
     }
 }
 
-/// Reads the file with this number. `is_known` tells whether a file with these bytes has been done
+/// Reads the file with this number. `is_known` tells whether a file with this digest has been read
 /// before; then it is only hashed.
 pub fn read(
     survey: &Survey,
@@ -122,7 +122,7 @@ pub fn read(
     let deadline = options.max_seconds.and_then(|limit| Instant::now().checked_add(limit));
     let path = survey.found[file as usize].text();
     let context = Context { survey, options, device, path: &path, deadline };
-    // Logs have places of their own, and files beside a module say more about it.
+    // Modules in logs have places of their own, and neighbouring files add information.
     let may_repeat = outcome.kind == Kind::Module && survey.memory_files(file).next().is_none();
     if may_repeat && let Some(found) = options.repeated.get(&digest, device) {
         outcome.text_bytes = found.text_bytes;
@@ -131,7 +131,7 @@ pub fn read(
     context.content(outcome, bytes)
 }
 
-/// The bytes of a file that is to be read; what became of another.
+/// The bytes of a file, or its outcome if it is not to be read.
 fn bytes_of(
     survey: &Survey,
     file: u32,
@@ -146,14 +146,14 @@ fn bytes_of(
         None => {}
     }
     if let Some(why) = not_to_read(kind) {
-        // The name is not believed where the bytes are those of a module.
+        // The content overrides the name if the bytes are a module.
         let content = match head(found, &*survey.store) {
             Ok(head) => sniff(&head),
             Err(error) => return Err(outcome.failed(reason(&error))),
         };
         match content {
             Content::Hlo => outcome.kind = Kind::Module,
-            // A log may speak of other things first.
+            // A log may begin with other text.
             Content::Text if kind == Kind::Other => {}
             content if kind == Kind::Other => {
                 return Err(outcome.skipped(format!("not HLO: {}", content.describe())));
@@ -177,7 +177,7 @@ fn not_to_read(kind: Kind) -> Option<&'static str> {
     if kind == Kind::Other { Some("not HLO") } else { kind.why_skipped() }
 }
 
-/// The bytes of a file; more than `limit` are an error, since it may grow while it is read.
+/// The bytes of a file; more than `limit` are an error, since the file may grow while it is read.
 fn read_within(survey: &Survey, found: &Found, limit: u64) -> io::Result<Vec<u8>> {
     let bytes = survey.store.read(found, limit.saturating_add(1))?;
     if bytes.len() as u64 > limit {
@@ -186,7 +186,7 @@ fn read_within(survey: &Survey, found: &Found, limit: u64) -> io::Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Where in a file a module is, and the name that a log announces it by.
+/// The position of a module in a file, and the name by which a log announces it.
 struct Section {
     line: u64,
     label: Option<Box<str>>,
@@ -238,7 +238,7 @@ impl Context<'_> {
             return outcome.failed("the file is empty");
         }
         let reading = Options { force_scalar: self.options.force_scalar, ..Options::default() };
-        // The usual file is one module, which need not be searched for.
+        // Most files are one module, which need not be searched for.
         if starts_with_module(source.bytes())
             && let Ok(module) = parse_whole(source, &reading)
         {
@@ -273,7 +273,7 @@ impl Context<'_> {
         outcome
     }
 
-    /// XLA's memory files about the module in a file, without those that cannot be read.
+    /// XLA's memory files about the module in a file, excluding unreadable ones.
     fn memory_files(&self, file: u32) -> Vec<Vec<u8>> {
         let read = |found: &Found| {
             let bytes = read_within(self.survey, found, self.options.max_bytes).ok()?;
@@ -285,7 +285,7 @@ impl Context<'_> {
         self.survey.memory_files(file).filter_map(read).collect()
     }
 
-    /// Analyses a module and adds its rows. Without `section` it is the whole file.
+    /// Analyses a module and adds its rows. `section` is None if the module is the whole file.
     fn module(&self, outcome: Outcome, module: &Module, section: Option<Section>) -> Outcome {
         let memory_files = self.memory_files(outcome.file);
         let beside = Beside { memory_files: &memory_files, device: self.device };
@@ -309,7 +309,7 @@ impl Context<'_> {
         }
     }
 
-    /// Adds the rows of a module that was analysed.
+    /// Adds the rows of an analysed module.
     fn rows(
         &self,
         mut outcome: Outcome,
@@ -348,14 +348,14 @@ impl Context<'_> {
     }
 }
 
-/// Reads a module; text that ends before its entry is a fault, since figures of what is left would
+/// Reads a module; a text that ends before its entry is an error, since figures of the rest would
 /// be taken for the program's.
 fn parse_whole(source: &Source, options: &Options) -> crate::error::Result<Module> {
     let module = parse(source.clone(), options)?;
     module.missing_entry().map_or(Ok(module), Err)
 }
 
-/// The `files` table of some outcomes.
+/// The `files` table for some outcomes.
 pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     let each = || outcomes.iter();
     let found = |outcome: &Outcome| &survey.found[outcome.file as usize];
@@ -369,7 +369,7 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
         each().map(|o| program(o).map_or("", |p| p.key.as_str())),
     );
     table.texts(
-        Field::word("status", "What became of it: read, failed or skipped."),
+        Field::word("status", "The outcome: read, failed or skipped."),
         each().map(|outcome| outcome.status.as_str()),
     );
     table.texts(
@@ -384,11 +384,11 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     table
         .numbers(Field::index("column", "The column of the fault.").nullable(), each().map(column));
     table.texts(
-        Field::word("kind", "What the file is."),
+        Field::word("kind", "The kind of file."),
         each().map(|outcome| outcome.kind.as_str()),
     );
     table.texts(
-        Field::word("stage", "How far compilation was, by the name of the file.").nullable(),
+        Field::word("stage", "The stage of compilation, according to the file name.").nullable(),
         each().map(|outcome| name(outcome).stage.map_or("", |s| s.as_str())),
     );
     table.numbers(
@@ -407,8 +407,7 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
         each().map(|outcome| name(outcome).before.to_owned()),
     );
     table.numbers(
-        Field::index("timestamp", "The time in the name of the file, in seconds since 1970.")
-            .nullable(),
+        Field::index("timestamp", "The time in the file name, in seconds since 1970.").nullable(),
         each().map(|outcome| number(name(outcome).timestamp)),
     );
     table.numbers(
@@ -418,7 +417,7 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     let of_module = |outcome: &Outcome| survey.module_of(outcome.file);
     let module_path = |file: u32| survey.found[file as usize].text();
     table.texts(
-        Field::path("module_path", "The file of the module that this file is about.").nullable(),
+        Field::path("module_path", "The module file that a memory file belongs to.").nullable(),
         each().map(|o| of_module(o).map_or(String::new(), module_path)),
     );
     let module_name = |o: &Outcome| program(o).map_or("", |program| &program.module_name);
@@ -427,11 +426,11 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
         each().map(module_name),
     );
     table.numbers(
-        Field::index("changelist", "The version of the source in the name of the file.").nullable(),
+        Field::index("changelist", "The compiler's source version in the file name.").nullable(),
         each().map(|outcome| number(name(outcome).changelist)),
     );
     table.texts(
-        Field::name("host", "The host that wrote it.").nullable(),
+        Field::name("host", "The host that wrote the file.").nullable(),
         each().map(|o| program(o).map_or("", |program| &program.host)),
     );
     table.numbers(
@@ -440,14 +439,17 @@ pub fn file_rows(survey: &Survey, outcomes: &[Outcome]) -> Columns {
     );
     let text_bytes = |o: &Outcome| if o.modules > 0 { o.text_bytes as i64 } else { -1 };
     table.numbers(
-        Field::bytes("text_bytes", "Bytes of its modules as text.").nullable().summed(),
+        Field::bytes("text_bytes", "Bytes of the file's modules as text.").nullable().summed(),
         each().map(text_bytes),
     );
     table.numbers(
-        Field::count("modules", "Modules in it.").summed(),
+        Field::count("modules", "Modules in the file.").summed(),
         each().map(|outcome| i64::from(outcome.modules)),
     );
     let digest = |o: &Outcome| o.digest.map(|digest| hexadecimal(&digest)).unwrap_or_default();
-    table.texts(Field::text("digest", "A digest of its bytes.").nullable(), each().map(digest));
+    table.texts(
+        Field::text("digest", "A digest of the file's bytes.").nullable(),
+        each().map(digest),
+    );
     table
 }

@@ -1,13 +1,13 @@
-//! Files with the same bytes: hosts dump the same program, and passes that change nothing the same
-//! module. What was found in one of them holds for the others, if each is one module and has no files
-//! beside it that say more.
+//! Reuses results for files with identical bytes: hosts dump the same program, and passes that
+//! change nothing dump the same module. The result of one file holds for the others if each
+//! contains exactly one module and no neighbouring file adds information.
 
 use super::analyse::ModuleTables;
 use crate::time::Device;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What was found lately. Files that are read at the same time are analysed each for itself.
+/// Recent results. Files that are read concurrently are analysed separately.
 #[derive(Debug, Default)]
 pub struct Repeated {
     /// Bytes that may be kept.
@@ -20,7 +20,7 @@ type Digest = [u8; 16];
 #[derive(Debug, Default)]
 struct State {
     kept: HashMap<Digest, Kept>,
-    /// The oldest first.
+    /// Oldest first.
     order: VecDeque<Digest>,
     bytes: usize,
 }
@@ -32,7 +32,7 @@ struct Kept {
     bytes: usize,
 }
 
-/// What was found in a file.
+/// The result of a file.
 #[derive(Debug)]
 pub(super) struct Found {
     /// The tables of its one module.
@@ -42,7 +42,7 @@ pub(super) struct Found {
 }
 
 impl Repeated {
-    /// What scans keep, in bytes.
+    /// The default for scans, in bytes.
     pub const USUAL: usize = 16 << 20;
 
     /// Keeps about `limit` bytes; 0 keeps nothing.
@@ -50,14 +50,14 @@ impl Repeated {
         Self { limit, state: Mutex::default() }
     }
 
-    /// What was found in a file with these bytes, if it was analysed for this device.
+    /// The result of a file with this digest, if it was analysed for this device.
     pub(super) fn get(&self, digest: &Digest, device: Option<&Device>) -> Option<Arc<Found>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = state.kept.get(digest).filter(|kept| kept.device.as_ref() == device)?;
         Some(Arc::clone(&kept.found))
     }
 
-    /// Keeps what was found in a file; the oldest goes if there is no room.
+    /// Keeps the result of a file, evicting the oldest ones for space.
     pub(super) fn put(
         &self,
         digest: Digest,

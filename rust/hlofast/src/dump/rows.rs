@@ -1,4 +1,4 @@
-//! Tables about dump directories as a whole: the programs, and which columns each table has.
+//! Tables about dump directories: programs, and the columns of each table.
 
 use super::analyse::{AnalysisOptions, Beside, Place, TableKind, Tables, analyse};
 use super::group::Program;
@@ -13,7 +13,7 @@ use crate::{Options, parse};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// The columns of the table of modules that programs have too, of their canonical module.
+/// Columns of the modules table that the programs table repeats for the canonical module.
 const FIGURES: [&str; 15] = [
     "label",
     "line",
@@ -32,18 +32,18 @@ const FIGURES: [&str; 15] = [
     "fingerprint",
 ];
 
-/// A row of the table of modules, the log that the module is in, and what that calls it.
+/// A row of the modules table, the log that contains the module, and its label there.
 type Logged<'a> = (usize, &'a [u8], &'a [u8]);
 
-/// A row of the table of programs.
+/// A row of the programs table.
 struct Line<'a> {
     program: Cow<'a, Program>,
-    /// The row of its canonical module among the modules.
+    /// The row of its canonical module in the modules table.
     module: Option<usize>,
 }
 
-/// The table of programs: those of the files of `survey`, and those that logs announce. `modules` is
-/// the table of modules, as far as there is one; where it has no row, figures are unknown.
+/// The programs table: programs of the files of `survey`, and programs announced in logs. `modules`
+/// is the modules table so far; figures of missing rows are unknown.
 pub fn program_rows(survey: &Survey, modules: &Columns) -> Columns {
     let lines = lines(survey, modules);
     let each = || lines.iter().map(|line| &*line.program);
@@ -72,17 +72,15 @@ pub fn program_rows(survey: &Survey, modules: &Columns) -> Columns {
         each().map(|program| number(program.module_id)),
     );
     table.texts(
-        Field::name("host", "The host that wrote it.").nullable(),
+        Field::name("host", "The host that wrote the program.").nullable(),
         each().map(|program| &program.host),
     );
     table.numbers(
-        Field::index("timestamp", "The time in the names of the files, in seconds since 1970.")
-            .nullable(),
+        Field::index("timestamp", "The time in the file names, in seconds since 1970.").nullable(),
         each().map(|program| number(program.timestamp)),
     );
     table.numbers(
-        Field::index("changelist", "The version of the source in the names of the files.")
-            .nullable(),
+        Field::index("changelist", "The compiler's source version in the file names.").nullable(),
         each().map(|program| number(program.changelist)),
     );
     table.numbers(
@@ -91,15 +89,15 @@ pub fn program_rows(survey: &Survey, modules: &Columns) -> Columns {
     );
     table.numbers(Field::bytes("bytes", "Bytes of the files.").summed(), each().map(bytes));
     table.numbers(
-        Field::count("module_files", "Files that hold modules.").summed(),
+        Field::count("module_files", "Files that contain modules.").summed(),
         each().map(|program| kinds(program, Kind::Module)),
     );
     table.numbers(
-        Field::count("memory_files", "Files that XLA wrote about memory.").summed(),
+        Field::count("memory_files", "XLA's memory files.").summed(),
         each().map(|program| kinds(program, Kind::Memory)),
     );
     table.texts(
-        Field::path("canonical", "The file that stands for the program: the last stage there is.")
+        Field::path("canonical", "The file that represents the program: the last stage available.")
             .nullable(),
         each().map(|program| path(program.canonical)),
     );
@@ -134,7 +132,7 @@ pub fn program_rows(survey: &Survey, modules: &Columns) -> Columns {
     table
 }
 
-/// The programs in the order of the table.
+/// The programs in table order.
 fn lines<'a>(survey: &'a Survey, modules: &Columns) -> Vec<Line<'a>> {
     let texts = |name: &str| modules.get(name).and_then(Values::texts).into_iter().flatten();
     let mut of_path: HashMap<&[u8], usize> = HashMap::new();
@@ -170,8 +168,8 @@ fn lines<'a>(survey: &'a Survey, modules: &Columns) -> Vec<Line<'a>> {
     lines
 }
 
-/// A program without modules of its own whose modules are in logs. Its canonical module is the last
-/// stage there is.
+/// A program without module files whose modules are in logs. Its canonical module is the last stage
+/// available.
 fn in_logs<'a>(
     program: Cow<'a, Program>,
     survey: &'a Survey,
@@ -210,8 +208,8 @@ fn in_logs<'a>(
     Line { program: Cow::Owned(program), module: best.map(|(_, row)| row) }
 }
 
-/// The values of `rows`; without a row, or a column, what says that there is none. `empty` is a
-/// column of the same type.
+/// The values of `rows`; unknown where there is no row or no column. `empty` is a column of the
+/// same type.
 fn taken(values: Option<&Values>, empty: &Values, rows: &[Option<usize>]) -> Values {
     fn each<T: Copy>(values: &[T], rows: &[Option<usize>], missing: T) -> Vec<T> {
         let value = |row: &Option<usize>| row.and_then(|row| values.get(row)).copied();

@@ -1,22 +1,22 @@
-//! What the first bytes of a file are, whatever its name says.
+//! Identifies a file by its first bytes, whatever its name.
 
 use crate::proto::begins_with_module;
 use crate::text::{Compression, starts_with_module};
 use memchr::memmem;
 
-/// How many bytes at the beginning are looked at.
+/// How many bytes at the beginning are examined.
 pub const HEAD: usize = 8 << 10;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Nothing.
     Empty,
-    /// Compressed in this form; what is inside is to be looked at again.
+    /// Compressed in this form; the content has to be examined after decompression.
     Compressed(Compression),
     /// The text of a module.
     Hlo,
-    /// Text with modules in it further on: a log, a page.
+    /// Text with modules further on: a log, a page.
     HloInside,
     /// A serialised `HloProto` or `HloModuleProto`.
     Proto,
@@ -28,12 +28,12 @@ pub enum Content {
     Archive,
     /// Other text.
     Text,
-    /// Other bytes; what they are, where that is known.
+    /// Other bytes, with their format if known.
     Binary(&'static str),
 }
 
 impl Content {
-    /// What people call it.
+    /// The name shown to people.
     pub fn describe(self) -> &'static str {
         match self {
             Content::Empty => "nothing",
@@ -49,7 +49,7 @@ impl Content {
     }
 }
 
-/// What a file that begins with `head` holds.
+/// The content of a file that begins with `head`.
 pub fn sniff(head: &[u8]) -> Content {
     if head.is_empty() {
         return Content::Empty;
@@ -107,7 +107,7 @@ fn text(head: &[u8]) -> Content {
     {
         return Content::Mlir;
     }
-    // A header inside a log, or the frame around a dump to standard output.
+    // A header inside a log, or the frame of a dump to standard output.
     if memmem::find(head, b"HloModule ").is_some() || memmem::find(head, b"*** Begin ").is_some() {
         return Content::HloInside;
     }

@@ -1,4 +1,4 @@
-//! Where the bytes of files come from.
+//! The source of the bytes of files.
 
 use super::walk::Found;
 use std::fmt::Debug;
@@ -8,18 +8,18 @@ use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-/// Where the bytes of files come from: the disk, or whatever the caller has.
+/// The source of the bytes of files: the disk, or storage of the caller.
 pub trait Store: Debug + Send + Sync {
-    /// The first bytes of a file, all of them if they are not more than `most`.
+    /// The first `most` bytes of a file.
     fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>>;
 
-    /// How many files it pays to read at once.
+    /// How many files are best read concurrently.
     fn at_once(&self) -> usize {
         1
     }
 }
 
-/// What `read` gives for the numbers below `count`, as many of them at once as pays with `store`.
+/// The results of `read` for the numbers below `count`, read concurrently as `store` prefers.
 pub(super) fn all<T: Send>(
     store: &dyn Store,
     count: usize,
@@ -32,7 +32,7 @@ pub(super) fn all<T: Send>(
     };
     let mut results = thread::scope(|scope| {
         let others = 1..store.at_once().min(count);
-        // Without another thread the work goes on with those there are.
+        // If a thread cannot be started, the existing ones do the work.
         let others = others.filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok());
         let others: Vec<_> = others.collect();
         let mut results = work();

@@ -1,9 +1,9 @@
-//! The suffixes of dumped files: what follows the name of the module.
+//! The suffixes of dumped files: the text after the module name.
 
 use super::kind::{Kind, Stage};
 use super::name::is_digits;
 
-/// What a suffix says.
+/// The meaning of a suffix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Suffix<'a> {
     pub kind: Kind,
@@ -14,17 +14,17 @@ pub(super) struct Suffix<'a> {
     pub before: &'a str,
 }
 
-/// Forms of one module.
+/// File formats of a module.
 const FORMS: [&str; 5] = ["txt", "hlo.pb", "hlo", "pbtxt", "riegeli"];
 
-/// Pictures of one module.
+/// Renderings of a module.
 const RENDERS: [&str; 5] = ["top_level.html", "dot", "html", "url", "svg"];
 
-/// What stands behind a stage in the names of memory files.
+/// The text after the stage in the names of memory files.
 const MEMORY: [&str; 4] =
     ["-buffer-assignment-values", "-buffer-assignment", "-live-range", "-memory-usage-report"];
 
-/// Whole suffixes, most of them also names of files for a whole process.
+/// Whole suffixes, most of which are also names of files for a whole process.
 const FIXED: [(&str, Kind); 30] = [
     ("debug_options", Kind::Config),
     ("config.pbtxt", Kind::Config),
@@ -58,7 +58,7 @@ const FIXED: [(&str, Kind); 30] = [
     ("mlir-passes.log", Kind::Code),
 ];
 
-/// Endings that say enough, whatever stands before them.
+/// Endings that identify a file whatever precedes them.
 const ENDINGS: [(&str, Kind); 24] = [
     ("hlo_proto.pb", Kind::Module),
     ("hlo.pb", Kind::Module),
@@ -86,10 +86,10 @@ const ENDINGS: [(&str, Kind); 24] = [
     (".hlo", Kind::Fragment),
 ];
 
-/// Archives, by their endings.
+/// File name endings of archives.
 const ARCHIVES: [&str; 6] = [".tar", ".tgz", ".txz", ".zip", ".7z", ".whl"];
 
-/// A name that is nothing but a suffix, or an archive.
+/// A name that is only a suffix, or an archive.
 pub(super) fn whole(name: &str) -> Option<Suffix<'_>> {
     if ARCHIVES.iter().any(|ending| name.ends_with(ending)) {
         return Some(of_kind(Kind::Archive));
@@ -97,8 +97,8 @@ pub(super) fn whole(name: &str) -> Option<Suffix<'_>> {
     FIXED.iter().find(|(suffix, _)| *suffix == name).map(|(_, kind)| of_kind(*kind))
 }
 
-/// Where the suffix of `rest` begins, and what it says. Suffixes are looked for from the right, those
-/// of passes first, since a pass may be called like any stage.
+/// The start and meaning of the suffix of `rest`. Suffixes are matched from the right, those of
+/// passes first, since a pass may have the name of a stage.
 pub(super) fn find(rest: &str) -> Option<(usize, Suffix<'_>)> {
     let starts = || Starts { rest, at: Some(rest.len()) };
     let first = |of: fn(&str) -> Option<Suffix<'_>>| {
@@ -114,7 +114,7 @@ pub(super) fn find(rest: &str) -> Option<(usize, Suffix<'_>)> {
         .or_else(|| ending(rest))
 }
 
-/// Where parts of a dotted text begin, from the right.
+/// Starts of the parts of a dotted text, from the right.
 struct Starts<'a> {
     rest: &'a str,
     at: Option<usize>,
@@ -139,7 +139,7 @@ fn of_kind(kind: Kind) -> Suffix<'static> {
     Suffix { kind, ..Suffix::default() }
 }
 
-/// `0012.PIPELINE.after_PASS.before_PASS` and a form.
+/// `0012.PIPELINE.after_PASS.before_PASS` and a format.
 fn pass(text: &str) -> Option<Suffix<'_>> {
     let (stem, kind) = formed(text)?;
     let (step, rest) = step(stem)?;
@@ -149,7 +149,7 @@ fn pass(text: &str) -> Option<Suffix<'_>> {
     (!pipeline.is_empty()).then_some(Suffix { stage: Some(Stage::Pass), ..suffix })
 }
 
-/// `0004.PASS.STEP_NAME` and a form.
+/// `0004.PASS.STEP_NAME` and a format.
 fn in_pass(text: &str) -> Option<Suffix<'_>> {
     let (stem, kind) = formed(text)?;
     let (step, rest) = step(stem)?;
@@ -175,14 +175,14 @@ fn step(text: &str) -> Option<(u32, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// The text before its form, and what the form makes it.
+/// The text before the format, and the kind that the format implies.
 fn formed(text: &str) -> Option<(&str, Kind)> {
     let cut = |form: &str| text.strip_suffix(form)?.strip_suffix('.');
     let module = FORMS.iter().find_map(|form| cut(form)).map(|stem| (stem, Kind::Module));
     module.or_else(|| RENDERS.iter().find_map(|form| cut(form)).map(|stem| (stem, Kind::Render)))
 }
 
-/// A stage and a form, or one of the memory files of that stage.
+/// A stage and a format, or one of the memory files of that stage.
 fn stage(text: &str) -> Option<Suffix<'_>> {
     if let Some((stem, kind)) = formed(text)
         && let Some(stage) = stage_of(stem)
@@ -196,7 +196,7 @@ fn stage(text: &str) -> Option<Suffix<'_>> {
     Some(Suffix { kind: Kind::Memory, stage: Some(stage), ..Suffix::default() })
 }
 
-/// What XLA calls the stages of compilation.
+/// XLA's names of the stages of compilation.
 fn stage_of(word: &str) -> Option<Stage> {
     Some(match word {
         "before_optimizations" | "before_optimization" => Stage::Before,
@@ -208,7 +208,7 @@ fn stage_of(word: &str) -> Option<Stage> {
         "before_config_assignment" => Stage::BeforeConfigAssignment,
         _ => {
             let target = word.strip_suffix("_gpu_after_optimizations")?;
-            // `sm_8.0` has a dot, the part behind it alone is no target.
+            // `sm_8.0` contains a dot; the part after it alone is not a target.
             let is_target = target.is_empty()
                 || target.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic());
             let is_one =
@@ -223,7 +223,7 @@ fn fixed(text: &str) -> Option<Suffix<'_>> {
     FIXED.iter().find(|(suffix, _)| *suffix == text).map(|(_, kind)| of_kind(*kind))
 }
 
-/// Modules of tuners and verifiers.
+/// Modules of autotuners and verifiers.
 fn fragment(text: &str) -> Option<Suffix<'_>> {
     let tuner = text.strip_prefix("autotuner_").and_then(|rest| {
         let rest = rest.strip_suffix(".before.txt").or_else(|| rest.strip_suffix(".after.txt"))?;
@@ -233,14 +233,14 @@ fn fragment(text: &str) -> Option<Suffix<'_>> {
     (tuner.is_some() || verifier).then(|| of_kind(Kind::Fragment))
 }
 
-/// `execution_0001.hlo_snapshot.pb` and its relatives.
+/// `execution_0001.hlo_snapshot.pb` and its variants.
 fn snapshot(text: &str) -> Option<Suffix<'_>> {
     let (number, rest) = text.strip_prefix("execution_")?.split_once('.')?;
     let forms = ["hlo_snapshot.pb", "hlo_unoptimized_snapshot.pb", "hlo_unoptimized_snapshot.txt"];
     (is_digits(number) && forms.contains(&rest)).then(|| of_kind(Kind::Snapshot))
 }
 
-/// Generated code whose names have several parts.
+/// Generated code with names of several parts.
 fn code(rest: &str) -> Option<(usize, Suffix<'_>)> {
     let is_code = |part: &str| {
         part.starts_with("ir-no-opt") || part.starts_with("ir-with-opt") || part == "obj-file"
@@ -259,7 +259,7 @@ fn code(rest: &str) -> Option<(usize, Suffix<'_>)> {
     })
 }
 
-/// Files whose ending says enough. The part before it belongs to the suffix: a kernel, a fusion.
+/// Files identified by their ending. The part before it belongs to the suffix: a kernel, a fusion.
 fn ending(rest: &str) -> Option<(usize, Suffix<'_>)> {
     let (ending, kind) = ENDINGS.iter().find(|(ending, _)| rest.ends_with(ending))?;
     let stem = rest.strip_suffix(ending)?;

@@ -1,4 +1,4 @@
-//! What lies below some folders: the files, what each is, and the programs they belong to.
+//! The files below some directories, their kinds, and the programs they belong to.
 
 use super::group::{NONE, Program, Programs, label_key, programs};
 use super::kind::Kind;
@@ -13,39 +13,39 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Files, by path.
+/// Files by path.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// The files, and the folders that could not be entered.
+    /// The files, and the directories that could not be read.
     pub found: Vec<Found>,
-    /// By file: what it is, by its name or else by its first bytes.
+    /// By file: its kind, from its name or else its first bytes.
     pub kinds: Vec<Kind>,
     /// The programs.
     pub programs: Programs,
-    /// What the files are below, as people call it.
+    /// The paths that the files are below, as shown to people.
     pub roots: Vec<String>,
-    /// How many of the files, from the first, are to be read; the others only lie beside them.
+    /// How many files, from the first, are to be read; the others are only context.
     pub own: usize,
-    /// Where their bytes come from.
+    /// The source of their bytes.
     pub store: Arc<dyn Store>,
 }
 
 impl Survey {
-    /// Looks at everything below `roots`.
+    /// Surveys everything below `roots`.
     pub fn new(roots: &[PathBuf]) -> Self {
         let names: Vec<String> =
             roots.iter().map(|root| root.to_string_lossy().into_owned()).collect();
         Self::from_listing(walk(roots), &names, Arc::new(Disk))
     }
 
-    /// Without files.
+    /// A survey without files.
     pub fn empty() -> Self {
         Self::from_listing(Vec::new(), &[], Arc::new(Disk))
     }
 
-    /// Looks at files that somebody has listed; `roots` are what they are below, as people call it.
-    /// Files whose name says nothing are opened, since a dump may have been saved under any name.
-    /// Folders with results of hlofast are not looked into.
+    /// Surveys listed files; `roots` are the paths they are below, as shown to people. Files whose
+    /// name says nothing are opened, since a dump may be saved under any name. Datasets written by
+    /// hlofast are not entered.
     pub fn from_listing(found: Vec<Found>, roots: &[String], store: Arc<dyn Store>) -> Self {
         let mut found = without_datasets(found);
         let kind = |file: &Found| match file.is_folder {
@@ -70,9 +70,9 @@ impl Survey {
         Self { kinds, programs, found, roots: roots.to_vec(), own, store }
     }
 
-    /// Some of the files, to be read in another place: with what lies beside them and what is known
-    /// of their programs, so that there they mean the same. Also the numbers that the programs have
-    /// here.
+    /// Some of the files, to be read elsewhere: with their neighbours and what is known of their
+    /// programs, so that reading them gives the same result. Also returns the numbers that the
+    /// programs have here.
     pub fn part(&self, range: Range<usize>) -> (Self, Vec<u32>) {
         let range = range.start.min(self.own)..range.end.min(self.own);
         let beside = range.clone().flat_map(|file| self.beside(file as u32));
@@ -118,7 +118,7 @@ impl Survey {
         (survey, numbers)
     }
 
-    /// The name of a file, taken apart; its kind is the one that was found out.
+    /// The parsed name of a file, with the kind that was determined.
     pub fn name(&self, file: u32) -> FileName<'_> {
         let found = &self.found[file as usize];
         FileName { kind: self.kinds[file as usize], ..name::parse(&found.name) }
@@ -131,13 +131,13 @@ impl Survey {
     }
 }
 
-/// How many files that may have the same bytes are read in succession.
+/// How many possibly identical files are read in succession.
 const MOST_ALIKE: usize = 16;
 
 impl Survey {
-    /// How many files, from this one on, may be modules with the same bytes, as those between passes
-    /// that change nothing: neighbours of the same size, or with one file between them, as XLA may
-    /// write a protobuf beside each text. 1 if there is no reason to think so.
+    /// How many files, starting with this one, may be modules with identical bytes, as between
+    /// passes that change nothing: neighbours of the same size, or with one file between them,
+    /// since XLA may write a protobuf beside each text. 1 if nothing suggests identical files.
     pub fn alike(&self, file: usize) -> usize {
         let files = self.found.get(file..).unwrap_or_default();
         let kinds = self.kinds.get(file..).unwrap_or_default();
@@ -166,14 +166,14 @@ impl Survey {
         let program = self.program_of(module);
         let files = program.map_or(&[][..], |program| &program.files[..]);
         let is_about = move |memory: &u32| {
-            // Names say no quickly.
+            // Most files are excluded by name.
             self.is_named_after(*memory, module) && self.module_of(*memory) == Some(module)
         };
         files.iter().copied().filter(is_about)
     }
 
-    /// The module that a memory file is about: the one whose name its own begins with, rather the
-    /// text than the protobuf.
+    /// The module that a memory file is about: the one whose name its own begins with, preferably
+    /// the text rather than the protobuf.
     pub fn module_of(&self, memory: u32) -> Option<u32> {
         if self.kinds[memory as usize] != Kind::Memory {
             return None;
@@ -184,13 +184,13 @@ impl Survey {
         named.min_by_key(|file| self.name(**file).suffix.ends_with("pb")).copied()
     }
 
-    /// The other files that are asked for when this one is read: of a module its memory files, of a
-    /// memory file its module.
+    /// The other files needed to read this one: for a module its memory files, for a memory file
+    /// its module.
     fn beside(&self, file: u32) -> Vec<u32> {
         self.memory_of(file).chain(self.module_of(file)).collect()
     }
 
-    /// Whether the name of a memory file is that of a module with more behind it.
+    /// Whether the name of a memory file extends the name of a module.
     fn is_named_after(&self, memory: u32, module: u32) -> bool {
         let name = |file: u32| name::without_compression(&self.found[file as usize].name);
         let own = name(module);
@@ -205,7 +205,7 @@ impl Survey {
     }
 }
 
-/// What a file is by its first bytes.
+/// The kind of a file by its first bytes.
 fn kind_by_content(file: &Found, store: &dyn Store) -> io::Result<Kind> {
     Ok(match sniff(&head(file, store)?) {
         Content::Hlo | Content::Proto => Kind::Module,
@@ -217,10 +217,10 @@ fn kind_by_content(file: &Found, store: &dyn Store) -> io::Result<Kind> {
     })
 }
 
-/// The first bytes of a file, of a compressed one those of what is in it.
+/// The first bytes of a file, after decompression.
 pub(super) fn head(file: &Found, store: &dyn Store) -> io::Result<Vec<u8>> {
     let bytes = store.read(file, HEAD as u64)?;
-    // What cannot be decompressed is looked at when it is read.
+    // Decompression errors are reported when the file is read.
     Ok(match Compression::of(&bytes) {
         Some(_) => decompress_head(&bytes, HEAD),
         None => bytes,

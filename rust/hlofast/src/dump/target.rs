@@ -1,4 +1,4 @@
-//! What files beside a dump say about the chip that it is for.
+//! Finds the chip that a dump was compiled for in the files beside it.
 
 use super::group::NONE;
 use super::store::all;
@@ -6,25 +6,25 @@ use super::survey::Survey;
 use super::walk::Found;
 use crate::text::{Compression, decompress};
 
-/// More of such a file is not read.
+/// Maximum bytes that are read of such a file.
 const MOST: u64 = 1 << 20;
 
-/// Names of the files that describe the target, without what compresses them.
+/// Names of files that describe the target, without compression suffixes.
 const NAMES: [&str; 2] = ["target_arguments.txt", "gpu_target_config.pbtxt"];
 
-/// Whether a file of this name describes the target.
+/// Whether a file with this name describes the target.
 pub(super) fn is_description(name: &str) -> bool {
     let name = super::name::without_compression(name);
     NAMES.iter().any(|ending| name.ends_with(ending))
 }
 
 impl Survey {
-    /// By program: what the files beside it say about its chip, the first description there is.
+    /// By program: its chip, from the first description beside it.
     pub fn targets(&self) -> Vec<Option<String>> {
         self.target_files().into_iter().map(|target| target.map(|(chip, _)| chip)).collect()
     }
 
-    /// By program: its chip, and the number of the file that says so.
+    /// By program: its chip and the number of the file that names it.
     pub(super) fn target_files(&self) -> Vec<Option<(String, u32)>> {
         let mut targets: Vec<Option<(String, u32)>> = vec![None; self.programs.list.len()];
         let mut folders: Vec<(u32, &str, (String, u32))> = Vec::new();
@@ -45,7 +45,7 @@ impl Survey {
             }
         }
         for (program, target) in self.programs.list.iter().zip(&mut targets) {
-            // A description without a module's number is for the whole process.
+            // A description without a module number is for the whole process.
             if target.is_none() {
                 let is_here = |(root, folder, _): &&(u32, &str, (String, u32))| {
                     *root == program.root && *folder == program.folder
@@ -70,15 +70,15 @@ impl Survey {
     }
 }
 
-/// The name of the chip in a description: that of a device of the built-in table, or the words of the
-/// description where they are new.
+/// The name of the chip in a description: a device of the built-in table, or the description's own
+/// words for unknown chips.
 fn chip(text: &str) -> Option<String> {
     let Some(version) = value(text, "version") else {
         return value(text, "device_description_str");
     };
     let variant = value(text, "variant").unwrap_or_default();
     let is_lite = variant == "lite";
-    // As libtpu 0.0.51 writes them when it compiles for the topologies of these names.
+    // As written by libtpu 0.0.51 when it compiles for the topologies of these names.
     Some(match (version.strip_prefix("TPU_VERSION_").unwrap_or(&version), is_lite) {
         ("JELLYFISH", false) => "v2".to_owned(),
         ("DRAGONFISH", false) => "v3".to_owned(),
@@ -90,9 +90,9 @@ fn chip(text: &str) -> Option<String> {
     })
 }
 
-/// The chip that the name of a module compiled for GPUs has: `sm_8.0` in
-/// `module_0001.jit_step.sm_8.0_gpu_after_optimizations.txt`. Devices of the built-in table have it
-/// as an alias where it is that of one device only.
+/// The chip in the name of a module compiled for GPUs: `sm_8.0` in
+/// `module_0001.jit_step.sm_8.0_gpu_after_optimizations.txt`. It is an alias in the built-in table
+/// if only one device has it.
 fn chip_of_name(name: &str) -> Option<String> {
     let rest = super::name::without_compression(name);
     let (head, _) = rest.split_once("_gpu_after_optimizations")?;

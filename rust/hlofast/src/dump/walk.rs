@@ -1,4 +1,4 @@
-//! The files below some folders.
+//! The files below some directories.
 
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
@@ -7,44 +7,44 @@ use std::iter;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// The file that makes a folder a dataset of results, which is never read as a dump.
+/// The file that marks a directory as a dataset of results, which is never read as a dump.
 pub const MANIFEST: &str = "hlofast-manifest.jsonl";
 
 const DATASET: &str = "a dataset that hlofast wrote";
 
-/// A file below one of the given paths, or a folder that could not be entered.
+/// A file below one of the given paths, or a directory that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// How to open it.
     pub path: PathBuf,
-    /// Which of the given paths it is below.
+    /// The index of the given path it is below.
     pub root: u32,
-    /// The folders between that path and the file, joined by `/`; empty if there are none.
+    /// The directories between that path and the file, joined by `/`; empty if there are none.
     pub folder: String,
     /// The name of the file; bytes that are not UTF-8 are replaced.
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// When it was written, in nanoseconds since 1970; 0 if the system does not say.
+    /// Modification time in nanoseconds since 1970; 0 if unknown.
     pub modified: u64,
-    /// Whether it is a folder.
+    /// Whether it is a directory.
     pub is_folder: bool,
-    /// Why there is nothing to read.
+    /// Why it cannot or need not be read.
     pub trouble: Option<Trouble>,
 }
 
-/// Why there is nothing to read.
+/// Why a file cannot or need not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The system refuses; its reason.
+    /// The operating system's error.
     Failed(String),
-    /// It is nothing that a dump has; why.
+    /// Not a dump file, with the reason.
     Skipped(String),
 }
 
 impl Found {
-    /// A file that somebody has listed, below the longest of `roots` that its path begins with, or
-    /// else with all of its path as folders.
+    /// A listed file, below the longest of `roots` that its path begins with, or else with its
+    /// whole path as directories.
     pub fn listed(path: PathBuf, roots: &[String]) -> Self {
         let text = path.to_string_lossy().into_owned();
         let below = |root: &String| {
@@ -68,7 +68,7 @@ impl Found {
     }
 }
 
-/// A folder to be read.
+/// A directory to read.
 struct Folder {
     path: PathBuf,
     root: u32,
@@ -77,8 +77,8 @@ struct Folder {
     is_root: bool,
 }
 
-/// All files below `roots`, by root and path. A root may be a file. Links to files are followed;
-/// links to folders too, unless the folder is read anyway.
+/// All files below `roots`, by root and path. A root may be a file. Links to files are followed,
+/// and links to directories unless the directory is read anyway.
 pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
     let mut walk = Walk::default();
     for (number, root) in roots.iter().enumerate() {
@@ -91,7 +91,7 @@ pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
             Err(error) => walk.refused(folder, &error, false),
         }
     }
-    // Links come last, so that a folder is read where it stands rather than through a link.
+    // Links come last, so that a directory is read at its own path rather than through a link.
     loop {
         if let Some(folder) = walk.real.pop() {
             walk.enter(folder);
@@ -107,8 +107,8 @@ pub fn walk(roots: &[PathBuf]) -> Vec<Found> {
     found
 }
 
-/// Files that somebody has listed, each dataset of results among them as one folder, which [`walk`]
-/// does not enter.
+/// Listed files, with each dataset of results replaced by one entry for its directory, as [`walk`]
+/// does.
 pub fn without_datasets(found: Vec<Found>) -> Vec<Found> {
     let place = |file: &Found| match file.folder.as_str() {
         "" => (file.root, String::new()),
@@ -143,7 +143,7 @@ pub fn without_datasets(found: Vec<Found>) -> Vec<Found> {
     kept
 }
 
-/// Puts files in order: by root and path.
+/// Sorts files by root and path.
 pub fn sort(found: &mut [Found]) {
     found.sort_by(|a, b| (a.root, &a.folder, &a.name).cmp(&(b.root, &b.folder, &b.name)));
 }
@@ -157,12 +157,12 @@ struct Walk {
 }
 
 impl Walk {
-    /// Takes in the files of a folder.
+    /// Reads the entries of a directory.
     fn enter(&mut self, folder: Folder) {
         match identity(&folder.path) {
             Ok(identity) if self.seen.insert(identity) => {}
             Ok(_) => {
-                let reason = "a link to a folder that is read already".to_owned();
+                let reason = "a link to a directory that is read already".to_owned();
                 return self.push(folder, 0, true, Some(Trouble::Skipped(reason)));
             }
             Err(error) => return self.refused(folder, &error, true),
@@ -208,7 +208,7 @@ impl Walk {
     }
 
     fn file(&mut self, found: Folder, metadata: &Metadata) {
-        // Opening a pipe would wait for somebody to write into it.
+        // Opening a pipe would block until somebody writes into it.
         let trouble = (!metadata.is_file())
             .then(|| Trouble::Skipped("a pipe, a socket or a device, not a file".to_owned()));
         self.push(found, metadata.len(), false, trouble);
@@ -229,7 +229,7 @@ impl Walk {
     }
 }
 
-/// What the system says is wrong, without its number.
+/// The operating system's message without its error number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
@@ -238,7 +238,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// What tells folders apart, whatever the path to them.
+/// The identity of a directory, whatever the path to it.
 #[cfg(unix)]
 type Identity = (u64, u64);
 

@@ -1,4 +1,4 @@
-//! Arrays that a collective makes for all devices and of which each takes only parts.
+//! Results of collectives that are only used through dynamic-slices.
 
 use super::offsets::{Device, Offsets};
 use super::program::Program;
@@ -7,12 +7,12 @@ use super::walk::{Trail, Use, Walk, conversions, uses};
 use crate::comms::{Collective, CollectiveKind};
 use crate::ir::{Module, Opcode, Row};
 
-/// An array of which dynamic-slices are all that becomes.
+/// An array that only dynamic-slices use.
 pub(super) struct Cut<'a> {
-    /// The number of the collective that makes it.
+    /// The number of the collective that produces it.
     number: usize,
     pub collective: &'a Collective,
-    /// Devices in a group of it.
+    /// Devices per group.
     pub group_size: u64,
     pub result: Row,
     /// The elements of the array.
@@ -21,7 +21,7 @@ pub(super) struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    /// Those that collectives of `kind` make, among several devices.
+    /// All such results of collectives of `kind` over several devices.
     pub fn all(
         program: &'a Program<'_>,
         kind: CollectiveKind,
@@ -43,7 +43,7 @@ impl<'a> Cut<'a> {
         })
     }
 
-    /// A place to report, with what stands for each slice as evidence.
+    /// A place to report, with the slices, or the fusions around them, as evidence.
     pub fn site(&self, program: &Program<'_>) -> Option<Site> {
         let mut site = Site::new(self.collective.row)
             .runs(&program.runs_of(self.collective))
@@ -56,7 +56,7 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// The arrays that `collective` makes, in the computation it is scheduled in.
+/// The arrays that `collective` produces, in the computation it is scheduled in.
 pub(super) fn results(module: &Module, collective: &Collective) -> Vec<Row> {
     let row = collective.done.unwrap_or(collective.outer);
     if module.shapes().tuple(module.shape(row)).is_none() {
@@ -66,15 +66,15 @@ pub(super) fn results(module: &Module, collective: &Collective) -> Vec<Row> {
     users.filter(|user| module.tuple_index(*user).is_some()).collect()
 }
 
-/// The dynamic-slices that are all that becomes of `row`.
+/// The dynamic-slices that use `row`; None if it has other uses.
 fn slices(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
     let is_slice =
         |used: &Use| used.operand == 0 && walk.module.opcode(used.row) == Opcode::DynamicSlice;
     uses(walk, row, conversions, is_slice).filter(|found| !found.is_empty())
 }
 
-/// Along which dimension, and at which places, all of `slices` cut on `devices`; None if they
-/// differ or if that is not known.
+/// The dimension along which all of `slices` cut, and where they cut on `devices`; None if they
+/// differ or if that is unknown.
 pub(super) fn same_parts(
     offsets: &Offsets<'_>,
     slices: &[Use],

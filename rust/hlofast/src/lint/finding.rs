@@ -1,24 +1,24 @@
-//! What rules find.
+//! What rules report.
 
 use crate::Provenance;
 use crate::flow::Phase;
 use crate::ir::Row;
 
-/// What the bytes of a finding are. All are those of one device.
+/// What the bytes of a finding measure. All are per device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Sent in a step, if collectives go around a ring.
+    /// Bytes sent per step, with ring algorithms.
     Wire,
-    /// Of the arrays that collectives work on in a step.
+    /// Bytes of the arrays that collectives work on, per step.
     Payload,
-    /// Held in memory.
+    /// Bytes of memory.
     Memory,
-    /// The finding has FLOPs at stake, no bytes.
+    /// The finding is about FLOPs, not bytes.
     None,
 }
 
 impl Measure {
-    /// The word tables and JSON use; empty for none.
+    /// The name used in tables and JSON; empty for `None`.
     pub fn as_str(self) -> &'static str {
         match self {
             Measure::Wire => "wire",
@@ -32,7 +32,7 @@ impl Measure {
 /// A number behind a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
     /// Its value.
     pub value: u64,
@@ -41,28 +41,28 @@ pub struct Figure {
 /// A finding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// What it is: the code of its rule. Codes are stable: continuous integration fails on them.
+    /// The code of its rule. Codes are stable: continuous integration fails on them.
     pub code: &'static str,
-    /// The instructions that prove it: the subjects, those with most at stake first, then others.
+    /// The instructions it is about, those with most at stake first, then the other evidence.
     pub rows: Vec<Row>,
-    /// How many places it was found at that belong together: those of one source line, or, of some
-    /// rules, of the same devices.
+    /// How many places it combines: those of one source line or, for some rules, of the same
+    /// devices.
     pub places: u64,
-    /// Bytes at stake in a step on each device; None if there are none or they are not known.
+    /// Bytes at stake per step and device; None if unknown or if the finding is not about bytes.
     pub bytes: Option<u64>,
-    /// What these bytes are.
+    /// What these bytes measure.
     pub measure: Measure,
-    /// FLOPs at stake in a step; None if there are none or they are not known.
+    /// FLOPs at stake per step; None if unknown or if the finding is not about FLOPs.
     pub flops: Option<u64>,
-    /// The numbers that the message speaks of.
+    /// The numbers behind the message.
     pub figures: Vec<Figure>,
     /// The phases of the places, each once.
     pub phases: Vec<Phase>,
-    /// What is at stake may be more: something runs in a loop of unknown trip count.
+    /// Whether more may be at stake: an instruction runs in a loop of unknown trip count.
     pub is_lower_bound: bool,
-    /// How what is at stake is known.
+    /// Provenance of what is at stake.
     pub provenance: Provenance,
-    /// What was found, in words with the numbers.
+    /// What was found, with its figures.
     pub message: String,
     /// What to change.
     pub remedy: &'static str,

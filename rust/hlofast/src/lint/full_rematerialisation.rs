@@ -1,4 +1,4 @@
-//! `full-rematerialisation`: an array made whole on every device only to be cut again.
+//! `full-rematerialisation`: an array gathered in full on every device and then sliced.
 //!
 //! XLA does this where it finds no way from one sharding to another ("involuntary full
 //! rematerialization"): it gathers, then each device takes the part it needs. All uses of the
@@ -13,13 +13,13 @@ use crate::comms::CollectiveKind;
 
 pub(super) const RULE: Rule = Rule {
     code: "full-rematerialisation",
-    what: "arrays gathered only to be cut again",
+    what: "arrays gathered in full and then sliced",
     measure: Measure::Payload,
     find,
     message,
-    remedy: "give producer and consumer shardings between which XLA can move by all-to-all or \
-             collective-permute: with_sharding_constraint to a spec that keeps the axis on one \
-             dimension, or an intermediate constraint that changes one dimension at a time",
+    remedy: "choose producer and consumer shardings that XLA can convert by all-to-all or \
+             collective-permute: with_sharding_constraint with a spec that keeps the mesh axis on \
+             one dimension, or an intermediate constraint that changes one dimension at a time",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -54,8 +54,8 @@ fn cut_again(program: &Program<'_>, offsets: &Offsets<'_>, cut: &Cut<'_>) -> Opt
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
     format!(
-        "{} over {}, but each device then takes only a part of it again, {} of {}: {} are \
-         gathered in a step, {} around the ring",
+        "{} in full {}, but each device then uses only a slice, {} of {}: {} of payload gathered \
+         per step, {} on the wire",
         counted(site.places, "array is gathered", "arrays are gathered"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
         bytes(site.figure("live_bytes_after")),

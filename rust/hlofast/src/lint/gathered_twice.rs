@@ -1,13 +1,14 @@
-//! `gathered-twice`: a gather of what the devices hold already.
+//! `gathered-twice`: an all-gather of an array that every device already holds.
 //!
-//! Either each device's part was cut from an array that all devices of the group hold, or the same
-//! part is gathered twice along the same devices in one phase. That a later phase gathers again
-//! is a choice (it saves memory), and so is an optimization barrier between the two. Where phases
-//! are known, but not those of the two gathers, they may be such.
+//! Either each device's part was sliced from an array that all devices of the group hold, or the
+//! same part is gathered twice along the same devices in one phase. Gathering again in a later
+//! phase is a choice (it saves memory), and so is an optimization barrier between the two. Where
+//! the program has phases but those of the two gathers are unknown, they may be such a choice and
+//! are not reported.
 
 use super::finding::Measure;
 use super::offsets::{Offsets, devices};
-use super::program::{Program, bytes, counted};
+use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
 use super::walk::{Trail, converts};
 use crate::comms::{Collective, CollectiveKind};
@@ -17,13 +18,13 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: "gathered-twice",
-    what: "a gather of what the devices hold already",
+    what: "an all-gather of an array that every device already holds",
     measure: Measure::Payload,
     find,
     message,
-    remedy: "use the array that is there: gather once and hand it on, and do not constrain it to \
-             a sharded spec between two uses that both need it whole (with_sharding_constraint \
-             only where the sharding is to change for good)",
+    remedy: "reuse the array: gather it once and pass it on, and do not constrain it to a sharded \
+             spec between two uses that both need it in full (with_sharding_constraint only where \
+             the sharding changes for good)",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -59,17 +60,17 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// Whether both may be parts of one collective: fusions that carry it along hold it once each.
+/// Whether both may be parts of one collective: each fusion that carries it along contains it once.
 fn may_be_one(one: &Collective, other: &Collective) -> bool {
     let is_carried = |collective: &Collective| collective.outer != collective.row;
     one.channel.is_some() && one.channel == other.channel && is_carried(one) && is_carried(other)
 }
 
-/// What two gathers of the same have in common: the part that is gathered, along which devices
-/// and dimension, to how many bytes, where and in which phase.
+/// What two gathers of the same array have in common: operand, devices, dimension, result bytes,
+/// computation and phase.
 type Likeness = (Row, u32, Vec<u8>, Option<u64>, ComputationId, Phase);
 
-/// The one operand of a gather.
+/// The operand of a gather that has only one.
 fn operand(program: &Program<'_>, collective: &Collective) -> Option<Row> {
     let pieces = collective.pieces.start as usize..collective.pieces.end as usize;
     match program.collectives.pieces.get(pieces)? {
@@ -81,7 +82,7 @@ fn operand(program: &Program<'_>, collective: &Collective) -> Option<Row> {
 fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> {
     let module = program.module;
     let mut trail = Trail::new(operand(program, collective)?);
-    // What an optimization barrier hands on was not to be joined with what goes into it.
+    // An optimization barrier keeps its result and its operand apart on purpose.
     while module.opcode(trail.row) != Opcode::OptBarrier {
         let before = trail.row;
         let mut next = trail.clone();
@@ -105,7 +106,8 @@ fn likeness(program: &Program<'_>, collective: &Collective) -> Option<Likeness> 
     ))
 }
 
-/// What all devices of a group hold afterwards: by groups and row, the first collective that makes it.
+/// Arrays that all devices of a group hold: by groups and row, the first collective that computes
+/// it.
 type Makers = HashMap<(Option<u32>, Row), usize>;
 
 fn makers(program: &Program<'_>) -> Makers {
@@ -120,8 +122,8 @@ fn makers(program: &Program<'_>) -> Makers {
     makers
 }
 
-/// If the part that `collective` gathers was cut from an array that all devices of the group
-/// hold: the slice, and what made that array.
+/// If the part that `collective` gathers was sliced from an array that all devices of the group
+/// hold: the slice and the collective that computed that array.
 fn held_already(
     program: &Program<'_>,
     offsets: &Offsets<'_>,
@@ -170,9 +172,10 @@ fn site(
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
     format!(
-        "{} over {} of what each device holds already: {} gathered again, {} around the ring",
+        "{} {} {} that every device already holds: {} of payload per step, {} on the wire",
         counted(site.places, "all-gather", "all-gathers"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
+        form(site.places, "gathers an array", "gather arrays"),
         bytes(site.figure("payload_bytes")),
         bytes(site.figure("wire_bytes")),
     )
@@ -184,7 +187,7 @@ mod tests {
     use crate::{comms, cost, flow, lint, parse, text};
     use std::fmt::Write;
 
-    /// Findings and steps where one value is gathered `count` times.
+    /// Numbers of findings and of steps where one value is gathered `count` times.
     fn gathered(count: usize) -> (usize, usize) {
         let mut program = String::from(
             "HloModule m, num_partitions=2\n\nENTRY e {\n  p = f32[2]{0} parameter(0)\n",

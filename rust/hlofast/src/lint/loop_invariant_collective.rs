@@ -1,7 +1,7 @@
-//! `loop-invariant-collective`: collectives in a loop that give the same in every iteration.
+//! `loop-invariant-collective`: collectives in a loop whose operands do not change.
 
 use super::finding::Measure;
-use super::program::{Program, bytes, counted, grouped};
+use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
 use super::walk::is_kept;
 use crate::comms::Collective;
@@ -11,13 +11,12 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: "loop-invariant-collective",
-    what: "collectives in a loop that give the same in every iteration",
+    what: "loop-invariant collectives inside a loop",
     measure: Measure::Payload,
     find,
     message,
-    remedy: "do it once before the loop: take what does not change out of the function that \
-             lax.scan or lax.fori_loop runs and pass the result in (for gathered weights that \
-             costs the memory of the whole weights during the loop)",
+    remedy: "hoist the collective out of the loop: run it before lax.scan or lax.fori_loop and \
+             pass the result in (gathered weights then stay in memory in full during the loop)",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -51,12 +50,12 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// How a row of a loop body changes from one iteration to the next.
+/// How a row of a loop body changes between iterations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    /// Made of constants alone: compilers write loops that send those along, and programs do not.
+    /// Computed from constants only: compilers write loops that send such values, programs do not.
     Constant,
-    /// Made of what the loop hands on as it is.
+    /// Computed from values that the loop passes on unchanged.
     Kept,
     /// It may change.
     Changes,
@@ -96,7 +95,7 @@ fn changes(module: &Module, body: ComputationId, varying: &[bool]) -> Vec<Change
     rows
 }
 
-/// What comes from outside, or may be different each time it is asked for.
+/// Opcodes whose result comes from outside or may differ from call to call.
 fn varies(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(
@@ -114,7 +113,7 @@ fn varies(opcode: Opcode) -> bool {
     )
 }
 
-/// By computation: whether what it makes of the same arguments may vary.
+/// By computation: whether equal arguments may give different results.
 fn varying_computations(module: &Module) -> Vec<bool> {
     let mut varying = vec![false; module.computations().len()];
     for id in module.computation_post_order() {
@@ -141,7 +140,7 @@ fn site(
     let mut site = Site::new(collective.row).runs(&runs).of(number);
     site.evidence.push(around);
     site.key = u64::from(collective.groups.unwrap_or(u32::MAX));
-    // Executions in loops around this one are needed.
+    // Enclosing loops need their executions; only repetitions in this loop are spared.
     let spared = match (runs.count, collective.trip_count) {
         (Some(count), Some(trips)) if trips > 0 => Some(count - count / trips),
         _ => None,
@@ -165,16 +164,17 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let kind = collective.kind.as_str();
     let what = counted(site.places, kind, &format!("{kind}s"));
     let along = program.along(collective);
+    let repeats = form(site.places, "runs", "run");
     match site.bytes {
         Some(spared) => format!(
-            "{what} over {along} in a loop of {} iterations on arrays that do not change: all but \
-             the first send the same again, {}",
+            "{what} {along} {repeats} with unchanged operands in each of {} loop iterations: all \
+             executions but the first send the same data again, {} of payload per step",
             grouped(site.figure("trip_count")),
             bytes(spared),
         ),
         None => format!(
-            "{what} over {along} in a loop of unknown trip count on arrays that do not change: \
-             all but the first send the same again",
+            "{what} {along} {repeats} with unchanged operands in every iteration of a loop of \
+             unknown trip count: all executions but the first send the same data again",
         ),
     }
 }

@@ -1,11 +1,11 @@
-//! `low-precision-in-f32`: matrix products of 32-bit copies of 16-bit parameters.
+//! `low-precision-in-f32`: f32 matmuls of 16-bit parameters.
 //!
-//! A product counts if both sides are f32 and one is made from a 16-bit floating-point parameter
-//! by a convert; so do the products that make the gradients of these parameters: their result has
-//! as many elements and is only used after a convert back to 16 bits.
+//! A matmul counts if both sides are f32 and one is converted from a 16-bit floating-point
+//! parameter. So do the matmuls that compute the gradients of these parameters: their results have
+//! as many elements and are only used after a convert back to 16 bits.
 
 use super::finding::Measure;
-use super::program::{Program, counted, grouped, percent};
+use super::program::{Program, counted, form, grouped, percent};
 use super::site::{Rule, Site};
 use super::walk::{Trail, Use, conversions, converts, uses};
 use crate::cost::Backend;
@@ -13,12 +13,12 @@ use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: "low-precision-in-f32",
-    what: "matrix products of 32-bit copies of 16-bit parameters",
+    what: "f32 matmuls of 16-bit parameters",
     measure: Measure::None,
     find,
     message,
-    remedy: "multiply in the type of the parameters: cast the activations down instead of the \
-             weights up, and ask for f32 sums with preferred_element_type=jnp.float32 (in Flax, \
+    remedy: "multiply in the type of the parameters: cast activations down instead of weights up, \
+             and request f32 accumulation with preferred_element_type=jnp.float32 (in Flax, \
              dtype=jnp.bfloat16 on the layer)",
 };
 
@@ -36,7 +36,7 @@ fn is_narrow(found: ElementType) -> bool {
     found.kind() == ElementKind::Float && found.bits() <= 16
 }
 
-/// The 16-bit parameter of the entry that the f32 array `row` is a copy of.
+/// The 16-bit entry parameter that the f32 array `row` is a copy of.
 fn widened(module: &Module, row: Row) -> Option<Row> {
     let mut trail = Trail::new(row);
     let mut is_widened = false;
@@ -58,7 +58,7 @@ fn widened(module: &Module, row: Row) -> Option<Row> {
     (is_widened && is_parameter).then_some(row)
 }
 
-/// Whether XLA:CPU compiled it, which has no products of 16-bit floats and widens them itself.
+/// Whether XLA:CPU compiled the program: it has no 16-bit matmuls and widens them itself.
 pub(super) fn is_widened_by_compiler(program: &Program<'_>) -> bool {
     program.cost.backend == Backend::Cpu && program.module.is_scheduled()
 }
@@ -124,11 +124,10 @@ fn site(program: &Program<'_>, row: Row, parameter: Option<Row>) -> Option<Site>
 fn message(program: &Program<'_>, site: &Site) -> String {
     let flops = site.flops.unwrap_or(0);
     format!(
-        "{} in f32, though {} 16 bits and {} converted first: {} FLOPs in a step, {} of those of \
-         all matrix products, at the rate of 32-bit products and with operands of twice the bytes",
-        counted(site.places, "matrix product", "matrix products"),
-        if site.places == 1 { "the parameter has" } else { "the parameters have" },
-        if site.places == 1 { "is" } else { "are" },
+        "{} in f32 although {} 16-bit: {} FLOPs per step, {} of all matmul FLOPs, at the f32 rate \
+         and with operands twice as large",
+        counted(site.places, "matmul runs", "matmuls run"),
+        form(site.places, "its parameter is", "their parameters are"),
         grouped(flops),
         percent(flops, program.matmul_flops()),
     )

@@ -1,8 +1,7 @@
-//! `missed-reduce-scatter`: an all-reduce of whose result each device uses only its own part.
+//! `missed-reduce-scatter`: an all-reduce of which each device uses only its own slice.
 //!
-//! An all-reduce is a reduce-scatter and an all-gather. Where all uses of the result are
-//! dynamic-slices whose start differs between the devices of a group, the second half is sent for
-//! nothing.
+//! An all-reduce is a reduce-scatter followed by an all-gather. Where all uses of the result are
+//! dynamic-slices whose start differs between the devices of a group, the all-gather is wasted.
 
 use super::cut::{Cut, same_parts};
 use super::finding::Measure;
@@ -14,13 +13,13 @@ use crate::comms::CollectiveKind;
 
 pub(super) const RULE: Rule = Rule {
     code: "missed-reduce-scatter",
-    what: "an all-reduce of whose result each device uses only its own part",
+    what: "an all-reduce of which each device uses only its own slice",
     measure: Measure::Wire,
     find,
     message,
-    remedy: "constrain the result to the sharding of what uses it directly where it is made \
-             (with_sharding_constraint on the output of the product), or use psum_scatter instead \
-             of psum in shard_map, so that XLA makes a reduce-scatter of it",
+    remedy: "constrain the result to the sharding of its consumers where it is computed \
+             (with_sharding_constraint on the output of the matmul), or use psum_scatter instead \
+             of psum in shard_map, so that XLA emits a reduce-scatter",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -63,8 +62,8 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let figure = |name| bytes(site.figure(name));
     let along = site.collective(program);
     format!(
-        "{} over {}, but each device uses only its own part of the result: a reduce-scatter sends \
-         {} around the ring instead of {} and leaves {} instead of {}",
+        "{} {}, but each device uses only its own slice of the result: a reduce-scatter sends {} \
+         on the wire per step instead of {} and leaves {} in memory instead of {}",
         counted(site.places, "array is all-reduced", "arrays are all-reduced"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
         figure("wire_bytes_after"),

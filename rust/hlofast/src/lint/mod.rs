@@ -1,9 +1,9 @@
-//! Findings: what a program does that a change to the model, its sharding or its checkpoint policy
-//! would save, with the instructions that prove it and what is at stake.
+//! Findings: what a change to the model, its sharding or its checkpoint policy would save, with the
+//! instructions concerned and what is at stake.
 //!
-//! Start at [`lint()`]. A rule is a file with its code, what it finds, its words and its remedy: a
-//! new one is such a file, its line in `RULES` and a test. Everything else, the README's table of
-//! codes too, is generated from `RULES`.
+//! Start at [`lint()`]. Each rule is a file with its code, what it finds, its message and its
+//! remedy: a new rule needs such a file, its line in `RULES` and a test. Everything else, including
+//! the README's table of codes, is generated from `RULES`.
 
 mod cut;
 mod finding;
@@ -34,19 +34,20 @@ use program::Program;
 use site::{Rule, Site};
 use std::cmp::Reverse;
 
-/// From where on something is a finding.
+/// Thresholds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// A finding has at stake at least this share of the step's total: of the payload of all
-    /// collectives, of the FLOPs of all instructions, of the bytes of all parameters.
+    /// The least share of the step's total that a finding has at stake: of the payload or wire
+    /// bytes of all collectives, or of the FLOPs of all matmuls. A replicated parameter counts from
+    /// this share of the bytes of all parameters.
     pub min_share: f64,
     /// Replicated parameters are a finding if sharding them saves at least this share of the bytes
     /// of all parameters.
     pub min_replicated_share: f64,
-    /// An asynchronous collective is overlapped if at least so many FLOPs are scheduled between
-    /// its start and its end for each byte it sends around a ring.
+    /// An asynchronous collective counts as overlapped if at least this many FLOPs are scheduled
+    /// between start and done for each byte it sends around a ring.
     pub overlap_flops_per_byte: f64,
-    /// Findings are put in order as if a byte took as long as so many FLOPs.
+    /// Findings are sorted as if a byte took as long as this many FLOPs.
     pub order_flops_per_byte: u64,
 }
 
@@ -61,7 +62,7 @@ impl Default for Options {
     }
 }
 
-/// The rules. Of findings with as much at stake, those of the first rule come first.
+/// The rules. Findings with equally much at stake come in this order.
 const RULES: &[Rule] = &[
     missed_reduce_scatter::RULE,
     reduced_twice::RULE,
@@ -77,19 +78,19 @@ const RULES: &[Rule] = &[
     widened_payload::RULE,
 ];
 
-/// The mesh of a program, worked out where a rule asks for it.
+/// The mesh of a program, computed only when a rule asks for it.
 pub type MeshOf<'a> = dyn Fn() -> Option<&'a Mesh> + 'a;
 
-/// By collective: where on that mesh it goes, worked out where a rule asks for it. Nothing of it
-/// without a mesh.
+/// By collective: its place on the mesh, computed only when a rule asks for it. Empty without a
+/// mesh.
 pub type AlongOf<'a> = dyn Fn() -> &'a [Along] + 'a;
 
-/// Every code and what it finds, in the order of the rules.
+/// All codes and what each finds, in the order of the rules.
 pub fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().map(|rule| (rule.code, rule.what))
 }
 
-/// The findings in `module`, those with most at stake first. They name the axes of `mesh`.
+/// The findings in `module`, those with most at stake first. Messages name the axes of `mesh`.
 pub fn lint<'a>(
     module: &'a Module,
     cost: &'a Cost,
@@ -115,7 +116,7 @@ pub fn lint<'a>(
         let flops = u128::from(finding.flops.unwrap_or(0));
         flops.saturating_add(bytes.saturating_mul(u128::from(options.order_flops_per_byte)))
     };
-    // Those of one rule are in the order in which calls reach them, which sorting keeps.
+    // The stable sort keeps findings of one rule in the order in which calls reach them.
     found.sort_by_key(|finding| Reverse(weight(finding)));
     Findings { findings: found }
 }

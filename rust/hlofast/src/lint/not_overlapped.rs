@@ -1,19 +1,19 @@
-//! `not-overlapped`: asynchronous collectives between whose start and end nothing is computed.
+//! `not-overlapped`: asynchronous collectives with too little computation between start and done.
 
 use super::finding::Measure;
-use super::program::{Program, bytes, counted, grouped};
+use super::program::{Program, bytes, counted, form, grouped};
 use super::site::{Rule, Site};
 
 pub(super) const RULE: Rule = Rule {
     code: "not-overlapped",
-    what: "asynchronous collectives with nothing scheduled between start and end",
+    what: "asynchronous collectives with too little computation between start and done",
     measure: Measure::Payload,
     find,
     message,
-    remedy: "give the scheduler independent work: check that what the collective needs is ready \
-             early and that what uses its result can wait (no data dependence, no optimization \
-             barrier in between), and that the latency-hiding scheduler is on; in a loop over \
-             layers, gather the weights of the next layer while this one is computed",
+    remedy: "give the scheduler independent work: make the operands of the collective available \
+             early and use its result late (no data dependence and no optimization barrier in \
+             between), and enable the latency-hiding scheduler; in a loop over layers, gather the \
+             weights of the next layer while the current layer computes",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -50,15 +50,16 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         return String::new();
     };
     let meanwhile = match site.figure("overlapped_flops") {
-        0 => "nothing is computed".to_owned(),
-        1 => "no more than one FLOP is computed".to_owned(),
-        flops => format!("only {} FLOPs are computed", grouped(flops)),
+        0 => "no computation".to_owned(),
+        1 => "only 1 FLOP".to_owned(),
+        flops => format!("only {} FLOPs", grouped(flops)),
     };
     let kind = collective.kind.as_str();
     let along = program.along(collective);
     format!(
-        "{} over {along}: {meanwhile} between start and end while {} are sent",
+        "{} {along} {} {} on the wire per step with {meanwhile} between start and done",
         counted(site.places, &format!("asynchronous {kind}"), &format!("asynchronous {kind}s")),
+        form(site.places, "sends", "send"),
         bytes(site.figure("wire_bytes")),
     )
 }

@@ -1,4 +1,4 @@
-//! Numbers that depend on which device runs the program.
+//! Values that depend on which device runs the program.
 
 use super::program::Program;
 use super::walk::{Trail, converts};
@@ -7,25 +7,25 @@ use crate::ir::{ElementKind, Module, Opcode, Row};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// Expressions are followed this far.
+/// How deep an expression is followed.
 const DEEPEST: usize = 32;
 const MOST_STEPS: usize = 2048;
-/// All expressions of a program together are followed this far.
+/// Steps taken for all expressions of a program together.
 const MOST_STEPS_OF_ALL: usize = 1 << 24;
 
-/// A device, as the program knows it.
+/// A device, as the program identifies it.
 #[derive(Clone, Copy)]
 pub(super) struct Device {
     pub partition: u64,
     pub replica: u64,
 }
 
-/// Computes integers for given devices.
+/// Evaluates integer expressions for given devices.
 pub(super) struct Offsets<'a> {
     module: &'a Module,
-    /// By row of a constant: its elements.
+    /// By constant: its elements.
     tables: RefCell<HashMap<Row, Option<Vec<i128>>>>,
-    /// Steps that may still be taken.
+    /// Remaining steps.
     left: Cell<usize>,
 }
 
@@ -34,7 +34,8 @@ impl<'a> Offsets<'a> {
         Self { module, tables: RefCell::default(), left: Cell::new(MOST_STEPS_OF_ALL) }
     }
 
-    /// The value of the scalar at `trail` on `device`; None if it depends on anything else.
+    /// The value of the scalar at `trail` on `device`; None if it depends on anything but the
+    /// device.
     pub fn value(&self, trail: Trail, device: Device) -> Option<i128> {
         let mut steps = 0;
         let value = self.evaluate(trail, device, 0, &mut steps);
@@ -78,7 +79,7 @@ impl<'a> Offsets<'a> {
             Add => operand(0)?.checked_add(operand(1)?)?,
             Subtract => operand(0)?.checked_sub(operand(1)?)?,
             Multiply => operand(0)?.checked_mul(operand(1)?)?,
-            // Of device numbers, which are not negative.
+            // Operands derive from device numbers, which are not negative.
             Divide => operand(0)?.checked_div(operand(1)?)?,
             Remainder => operand(0)?.checked_rem(operand(1)?)?,
             And => operand(0)? & operand(1)?,
@@ -119,8 +120,9 @@ impl<'a> Offsets<'a> {
         table.as_ref()?.get(index).copied()
     }
 
-    /// Along which dimension dynamic-slice `slice` takes another part on each of `devices`, and
-    /// where each part starts; None if it does not, or if what it takes is not known.
+    /// The dimension along which dynamic-slice `slice` takes a different part on each of `devices`,
+    /// and where each part starts; None if the parts do not differ along one dimension or are
+    /// unknown.
     pub fn parts(&self, slice: &Trail, devices: &[Device]) -> Option<(usize, Vec<i128>)> {
         let count = self.module.operands(slice.row).len();
         let mut found = None;
@@ -142,7 +144,7 @@ impl<'a> Offsets<'a> {
     }
 }
 
-/// The elements of an integer constant; as many as the text gives.
+/// The elements of an integer constant, as far as the text gives them.
 fn integers(module: &Module, row: Row) -> Option<Vec<i128>> {
     let (_, payload) = module.opcode_and_payload(row);
     let literal = Literal::split(module.bytes(payload), module.shapes(), module.shape(row)).ok()?;
@@ -164,10 +166,10 @@ fn integers(module: &Module, row: Row) -> Option<Vec<i128>> {
     Some(bytes.chunks_exact(width).map(number).collect())
 }
 
-/// How many devices of a group are looked at.
+/// How many devices of a group are evaluated.
 const MOST_DEVICES: usize = 64;
 
-/// `devices` as the program knows them: the first few.
+/// The first few of `devices`, as the program identifies them.
 pub(super) fn devices(program: &Program<'_>, devices: impl Iterator<Item = u64>) -> Vec<Device> {
     let few = devices.take(MOST_DEVICES);
     few.map(|device| program.place_of(device))

@@ -1,8 +1,8 @@
-//! `one-hot-matmul`: matrix products one side of which is a one-hot matrix.
+//! `one-hot-matmul`: matmuls with a one-hot matrix on one side.
 //!
-//! That is: converted from, or selected by, an equality between numbers that count up along a
-//! dimension (an iota, perhaps shifted) and numbers that do not. Two such iotas make the unit
-//! matrix or a mask, which is something else.
+//! A one-hot matrix is converted from, or selected by, an equality between an iota (perhaps
+//! shifted) along a dimension and values that do not count up. Two such iotas make the identity
+//! matrix or a mask instead.
 
 use super::finding::Measure;
 use super::program::{Program, counted, grouped, percent};
@@ -12,13 +12,13 @@ use crate::ir::{Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: "one-hot-matmul",
-    what: "matrix products with a one-hot matrix, where a gather would do",
+    what: "matmuls with a one-hot matrix, where a gather would do",
     measure: Measure::None,
     find,
     message,
-    remedy: "look the rows up instead of multiplying: jnp.take(table, indices, axis=0) (in Flax, \
-             nn.Embed) gathers them, and its gradient scatters; with a table that is sharded \
-             along its rows, look up locally in shard_map and add up with psum",
+    remedy: "look up rows instead of multiplying: jnp.take(table, indices, axis=0) (in Flax, \
+             nn.Embed) is a gather and its gradient a scatter; if the table is sharded along its \
+             rows, look up locally in shard_map and combine with psum",
 };
 
 fn keeps(opcode: Opcode) -> bool {
@@ -29,7 +29,7 @@ fn spreads(opcode: Opcode) -> bool {
     keeps(opcode) || opcode == Opcode::Broadcast
 }
 
-/// Sums of iotas and shifts are followed this deep.
+/// How deep sums of iotas and shifts are followed.
 const DEEPEST_SUM: usize = 4;
 
 /// The compare that makes the array at `trail` one-hot.
@@ -49,7 +49,7 @@ fn one_hot(module: &Module, trail: Trail) -> Option<Row> {
     (counts(0)? != counts(1)?).then_some(compare.row)
 }
 
-/// Whether the numbers at `trail` are an iota, perhaps shifted.
+/// Whether the values at `trail` are an iota, perhaps shifted.
 fn counts_up(module: &Module, trail: Trail, depth: usize) -> bool {
     let trail = trail.follow(module, spreads);
     match module.opcode(trail.row) {
@@ -85,9 +85,9 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let flops = site.flops.unwrap_or(0);
     format!(
-        "{} with a one-hot matrix: {} FLOPs in a step, {} of those of all matrix \
-         products, that a gather does not need",
-        counted(site.places, "matrix product", "matrix products"),
+        "{} by a one-hot matrix: {} FLOPs per step, {} of all matmul FLOPs, which a gather does \
+         not need",
+        counted(site.places, "matmul multiplies", "matmuls multiply"),
         grouped(flops),
         percent(flops, program.matmul_flops()),
     )

@@ -1,4 +1,4 @@
-//! What rules ask about a program, each computed once.
+//! What rules ask about a program, each answer computed once.
 
 use super::finding::Measure;
 use super::site::Site;
@@ -15,10 +15,10 @@ use crate::ir::{ComputationId, Module, Opcode, Row};
 use hashbrown::HashMap;
 use std::cell::OnceCell;
 
-/// Groups of more devices than this are not looked at one by one.
+/// Larger groups are not expanded into devices.
 const MOST_DEVICES: usize = 1 << 14;
 
-/// A program and what is known about it.
+/// A program with its analyses.
 pub(super) struct Program<'a> {
     pub module: &'a Module,
     pub cost: &'a Cost,
@@ -27,15 +27,15 @@ pub(super) struct Program<'a> {
     pub options: &'a Options,
     pub walk: Walk<'a>,
     executions: Executions<'a>,
-    /// By computation: it runs inside a loop of unknown trip count. Empty if nothing does.
+    /// By computation: whether it runs inside a loop of unknown trip count. Empty if none does.
     open: Vec<bool>,
     mesh: &'a MeshOf<'a>,
     along: &'a AlongOf<'a>,
-    /// By computation: how many calls reach first from the entry.
+    /// By computation: its position in a depth-first walk over calls from the entry.
     reached: OnceCell<Vec<u32>>,
     /// By groups: the devices of the first group.
     members: Vec<OnceCell<Option<Vec<u64>>>>,
-    /// Payload, ring wire bytes and their sums over all executions.
+    /// Payload and ring wire bytes of all executions of all collectives.
     payload: u64,
     wire: u64,
     parameter_bytes: OnceCell<u64>,
@@ -44,14 +44,14 @@ pub(super) struct Program<'a> {
     matmul_flops: OnceCell<u64>,
 }
 
-/// How often something runs.
+/// How often an instruction runs.
 #[derive(Clone, Copy)]
 pub(super) struct Runs {
-    /// In all phases together; None beyond 64 bits.
+    /// Executions in all phases together; None beyond 64 bits.
     pub count: Option<u64>,
     /// The first phase.
     pub phase: Phase,
-    /// There may be more.
+    /// The true count may be higher.
     pub is_lower_bound: bool,
 }
 
@@ -125,15 +125,15 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// What orders rows as calls reach them from the entry. The order of rows is that of
-    /// computations in the text, which differs between spellings of one program.
+    /// A sort key in the order in which calls from the entry reach rows. Row numbers follow the
+    /// order of computations in the text, which differs between spellings of one program.
     pub fn place(&self, row: Row) -> (u32, Row) {
         let reached = self.reached.get_or_init(|| reached(self.module));
         let computation = self.module.computation_of(row).0 as usize;
         (reached.get(computation).copied().unwrap_or(u32::MAX), row)
     }
 
-    /// Whether the phase of anything is known.
+    /// Whether any phase is known.
     pub fn has_phases(&self) -> bool {
         *self.has_phases.get_or_init(|| {
             let phases = &self.attribution.phase;
@@ -147,7 +147,7 @@ impl<'a> Program<'a> {
         self.open.get(id.0 as usize).copied().unwrap_or(false)
     }
 
-    /// Whether enough is at stake. What is not known may be.
+    /// Whether at least the configured share is at stake; true if what is at stake is unknown.
     pub fn matters(&self, site: &Site, measure: Measure) -> bool {
         let (value, total) = match measure {
             Measure::Payload => (site.bytes, self.payload),
@@ -163,7 +163,7 @@ impl<'a> Program<'a> {
         value.is_none_or(is_enough)
     }
 
-    /// FLOPs of all matrix products of the step.
+    /// FLOPs of all matmuls of the step.
     pub fn matmul_flops(&self) -> u64 {
         *self.matmul_flops.get_or_init(|| {
             let flops = |row: Row| self.runs(row).times(self.product_flops(row)?);
@@ -182,7 +182,7 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// The matrix products that cost something: dots, convolutions and library calls.
+    /// The matmuls with known FLOPs: dots, convolutions and library calls.
     pub fn products(&self) -> impl Iterator<Item = Row> + '_ {
         let find = || {
             use Opcode::*;
@@ -197,30 +197,30 @@ impl<'a> Program<'a> {
         self.products.get_or_init(find).iter().copied()
     }
 
-    /// FLOPs of one execution of the matrix product in `row`.
+    /// FLOPs of one execution of the matmul in `row`.
     pub fn product_flops(&self, row: Row) -> Option<u64> {
         u64::try_from(*self.cost.flops.get(row.0 as usize)?).ok()
     }
 
-    /// Devices that run the program; None if the text does not say.
+    /// Devices that run the program; None if unknown.
     pub fn device_count(&self) -> Option<u64> {
         self.collectives.context.devices().or_else(|| Some(self.mesh()?.device_count()))
     }
 
-    /// Whether the module is one device's program, so that its shapes are those of parts.
+    /// Whether the module is the program of one device, so that its shapes are those of shards.
     pub fn is_partitioned(&self) -> bool {
         use Opcode::*;
         let tells = |opcode: &Opcode| matches!(opcode, Fusion | PartitionId);
         self.module.is_scheduled() || self.module.columns().opcodes.iter().any(tells)
     }
 
-    /// The mesh whose axes are named.
+    /// The mesh whose axes messages name.
     pub fn mesh(&self) -> Option<&Mesh> {
         (self.mesh)()
     }
 
-    /// By collective: a number that those along the same axes of the mesh have in common, permutes
-    /// too; those along no axes if they have the same groups. None where neither is known.
+    /// By collective: a number shared by all collectives along the same mesh axes, permutes
+    /// included, or, without axes, by those with the same groups. None if neither is known.
     pub fn links(&self) -> Vec<Option<u32>> {
         #[derive(PartialEq, Eq, Hash)]
         enum Link<'a> {
@@ -241,7 +241,7 @@ impl<'a> Program<'a> {
         self.collectives.collectives.iter().enumerate().map(link).collect()
     }
 
-    /// `model (4 devices)`, or the groups where they are along no axes.
+    /// `along model (4 devices)`; without axes `over` and the groups.
     pub fn along(&self, collective: &Collective) -> String {
         let groups = collective.groups.and_then(|at| self.collectives.groups.get(at as usize));
         match groups {
@@ -250,27 +250,27 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// `model +1` of a permute, or who sends to whom.
+    /// `along model +1` for a permute; without axes the pairs of devices.
     fn pairs_text(&self, collective: &Collective) -> String {
         let range = collective.pairs.start as usize..collective.pairs.end as usize;
         let pairs = self.collectives.pairs.get(range).unwrap_or_default();
         if pairs.is_empty() {
-            return "devices that the text does not name".to_owned();
+            return "between devices that the text does not name".to_owned();
         }
         if let Some(mesh) = self.mesh() {
             let mode = GroupMode::from_attributes(collective.channel.is_some(), None);
             match mesh.permute_of(pairs, mode, &self.collectives.context) {
                 PermuteMatch::Nothing | PermuteMatch::NoSubset(_) => {}
-                found => return mesh.permute_text(&found),
+                found => return format!("along {}", mesh.permute_text(&found)),
             }
         }
         let shown: Vec<String> =
             pairs.iter().take(4).map(|(from, to)| format!("{from}→{to}")).collect();
         let more = if pairs.len() > shown.len() { ", …" } else { "" };
-        format!("{}{more}", shown.join(", "))
+        format!("between devices {}{more}", shown.join(", "))
     }
 
-    /// The same of groups.
+    /// `along model (4 devices)`, or `over` all or a list of groups of devices.
     pub fn groups_text(&self, groups: &DeviceGroups) -> String {
         let size = groups.group_size();
         let devices = match size {
@@ -280,12 +280,12 @@ impl<'a> Program<'a> {
         if let Some(mesh) = self.mesh()
             && let found @ AxisMatch::Axes { .. } = mesh.axes_of(groups)
         {
-            return format!("{} ({devices})", mesh.match_text(&found));
+            return format!("along {} ({devices})", mesh.match_text(&found));
         }
         if groups.is_everyone() {
             return match size {
-                Some(size) => format!("all {size} devices"),
-                None => devices,
+                Some(size) => format!("over all {size} devices"),
+                None => format!("over {devices}"),
             };
         }
         let mut text = groups.to_text();
@@ -293,11 +293,11 @@ impl<'a> Program<'a> {
             text.truncate(cut);
             text.push('…');
         }
-        format!("{devices} of {text}")
+        format!("over {devices} of {text}")
     }
 
-    /// The devices of the first group of `collective`, as numbers of the program's devices; None
-    /// if they are not known or too many.
+    /// The devices of the first group of `collective`, numbered as in the program; None if unknown
+    /// or too many.
     pub fn members(&self, collective: &Collective) -> Option<&[u64]> {
         let at = collective.groups? as usize;
         let groups = self.collectives.groups.get(at)?;
@@ -309,7 +309,8 @@ impl<'a> Program<'a> {
     pub fn place_of(&self, device: u64) -> (u64, u64) {
         let context = &self.collectives.context;
         if context.header_is_silent() {
-            // One of the two numbers devices, and the program asks for that one.
+            // Either partitions or replicas number the devices, and the program asks for that
+            // number.
             return (device, device);
         }
         let partitions = context.num_partitions.unwrap_or(1).max(1);
@@ -321,13 +322,13 @@ impl<'a> Program<'a> {
         self.module.shapes().logical_bytes(self.module.shape(row)).unwrap_or(0)
     }
 
-    /// The elements of the array that `row` is.
+    /// The elements of the array `row`.
     pub fn elements(&self, row: Row) -> Option<u64> {
         self.module.shapes().array(self.module.shape(row))?.elements()
     }
 }
 
-/// Whether `row` is a matrix product, and not a library call that does something else.
+/// Whether `row` is a matmul, and not a library call that does something else.
 fn is_product(module: &Module, row: Row) -> bool {
     use CustomCallKind::*;
     if module.opcode(row) != Opcode::CustomCall {
@@ -353,7 +354,7 @@ fn open_computations(module: &Module, cost: &Cost) -> Vec<bool> {
         at.and_then(|at| cost.loops.get(at)).is_some_and(|entry| entry.trip_count.count.is_none())
     };
     let mut open = vec![false; module.computations().len()];
-    // Callees come first in this order, so that callers are done here before what they call.
+    // Callees come first in post-order; reversed, callers are done before their callees.
     for id in module.computation_post_order().iter().rev() {
         let is_open = open[id.0 as usize];
         for call in &module.all_calls()[module.calls_within(*id)] {
@@ -363,8 +364,8 @@ fn open_computations(module: &Module, cost: &Cost) -> Vec<bool> {
     open
 }
 
-/// By computation: how many calls reach first, depth first from the entry; those that none
-/// reaches stand last.
+/// By computation: its position in a depth-first walk over calls from the entry; `u32::MAX` if none
+/// reaches it.
 fn reached(module: &Module) -> Vec<u32> {
     let mut order = vec![u32::MAX; module.computations().len()];
     let mut next = 0;
@@ -397,12 +398,17 @@ pub(super) fn bytes(number: u64) -> String {
     format!("{} B", grouped(number))
 }
 
-/// `one all-reduce`, `12 all-reduces`.
+/// `1 all-reduce`, `12 all-reduces`.
 pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
-    if count == 1 { format!("one {one}") } else { format!("{} {many}", grouped(count)) }
+    format!("{} {}", grouped(count), form(count, one, many))
 }
 
-/// `31.6 %`; nothing of nothing is 0 %.
+/// `one` for a count of 1, else `many`.
+pub(super) fn form<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
+    if count == 1 { one } else { many }
+}
+
+/// `31.60 %`; 0 of 0 is 0 %.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
     format!("{share:.2} %")

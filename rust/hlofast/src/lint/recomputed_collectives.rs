@@ -1,22 +1,22 @@
-//! `recomputed-collectives`: collectives that are executed again because the forward pass is
-//! recomputed for the backward pass.
+//! `recomputed-collectives`: collectives that run again because the forward pass is recomputed for
+//! the backward pass.
 
 use super::finding::Measure;
-use super::program::{Program, bytes, counted, percent};
+use super::program::{Program, bytes, counted, form, grouped, percent};
 use super::site::{Rule, Site};
 use crate::comms::{Collective, Moved};
 use crate::flow::Phase;
 
 pub(super) const RULE: Rule = Rule {
     code: "recomputed-collectives",
-    what: "collectives that recomputation for the backward pass repeats",
+    what: "collectives repeated by recomputation for the backward pass",
     measure: Measure::Payload,
     find,
     message,
-    remedy: "save what these collectives make instead of recomputing it: name it with \
-             checkpoint_name and add the name to the checkpoint policy \
-             (save_only_these_names), or move the checkpoint so that the collective lies outside; \
-             for gathered weights that costs the memory that sharding them saves",
+    remedy: "save the results of these collectives instead of recomputing them: name them with \
+             checkpoint_name and add the name to the checkpoint policy (save_only_these_names), or \
+             move jax.checkpoint so that the collective lies outside; saving gathered weights \
+             costs the memory that sharding them saves",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -28,7 +28,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         return;
     }
     let links = program.links();
-    // By links: payload of all collectives along them.
+    // By link: payload of all collectives along it.
     let mut totals = vec![0u64; collectives.len()];
     for (collective, link) in collectives.iter().zip(&links) {
         let payload = collective.payload().and_then(|b| program.runs_of(collective).times(b));
@@ -61,6 +61,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         site.phases = vec![Phase::Recompute];
         site.is_lower_bound = program.runs_of(collective).is_lower_bound;
         site.key = u64::from(link) * 2 + u64::from(collective.moved == Moved::Weight);
+        site.kind = Some(collective.kind);
         site.is_anywhere = true;
         sites.push(site);
     }
@@ -72,12 +73,19 @@ fn message(program: &Program<'_>, site: &Site) -> String {
         Some(Moved::Weight) => " of weights",
         _ => "",
     };
+    let kind = site.kind.map_or("collective", |kind| kind.as_str());
+    let times = match (site.places, site.figure("executions")) {
+        (1, 1) => " once per step".to_owned(),
+        (1, count) => format!(" {} times per step", grouped(count)),
+        (_, count) => format!(", {} executions per step in total,", grouped(count)),
+    };
     format!(
-        "{}{what} over {} recomputed, executed {} in a step: {} are sent again, {} of the payload \
-         of {} along these devices",
-        counted(site.places, "collective", "collectives"),
+        "{}{what} {} {} recomputed{times} and {} {} of payload again, {} of the {} along these \
+         devices",
+        counted(site.places, kind, &format!("{kind}s")),
         collective.map(|collective| program.along(collective)).unwrap_or_default(),
-        counted(site.figure("executions"), "time", "times").replace("one time", "once"),
+        form(site.places, "is", "are"),
+        form(site.places, "sends", "send"),
         bytes(site.figure("payload_bytes")),
         percent(site.figure("payload_bytes"), site.figure("group_payload_bytes")),
         bytes(site.figure("group_payload_bytes")),

@@ -1,8 +1,8 @@
-//! `reduced-twice`: arrays that are reduced apart and then added.
+//! `reduced-twice`: arrays that are all-reduced separately and then added.
 //!
-//! Sums may be taken in any order: what all-reduces over the same devices make of two arrays adds
-//! up to what one all-reduce makes of their sum. Parameters that are used at two places (tied
-//! embeddings) get such a gradient.
+//! Sums may be taken in any order: the all-reduces of two arrays over the same devices add up to
+//! one all-reduce of their sum. Parameters that are used in two places (tied embeddings) get such a
+//! gradient.
 
 use super::cut::results;
 use super::finding::Measure;
@@ -14,17 +14,16 @@ use crate::ir::{CallRole, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: "reduced-twice",
-    what: "arrays that are all-reduced apart and then added, such as gradients of tied embeddings",
+    what: "arrays all-reduced separately and then added, such as gradients of tied embeddings",
     measure: Measure::Payload,
     find,
     message,
-    remedy: "add first, reduce then: let the gradients of a parameter that is used at several \
-             places be added before they are reduced (in shard_map, add before psum; with \
-             hand-written gradient reductions, reduce the gradients of parameters, not those of \
-             their uses)",
+    remedy: "add before reducing: sum the gradients of a parameter that is used in several places, \
+             then reduce once (in shard_map, add before psum; with hand-written reductions, reduce \
+             the gradient of each parameter rather than of each use)",
 };
 
-/// What an all-reduce makes, or a part of it, and the additions that are its only uses.
+/// The result of an all-reduce, or a slice of it, and the additions that are its only uses.
 struct Sum {
     collective: usize,
     groups: u32,
@@ -50,14 +49,14 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
             }
         }
     }
-    // By addition, and the fusions around it: what is added.
+    // By addition, with the fusions around it: the sums that it adds.
     let mut places: Vec<(Row, &[Row], usize)> = Vec::new();
     for (index, sum) in sums.iter().enumerate() {
         places.extend(sum.additions.iter().map(|used| (used.row, &used.calls[..], index)));
     }
     places.sort_unstable();
     for (index, sum) in sums.iter().enumerate() {
-        // Both have no other use than to be added to each other.
+        // Neither sum has another use than this addition.
         let Some(other) = partner(&sums, &places, index) else { continue };
         let is_pair = index < other && partner(&sums, &places, other) == Some(index);
         if is_pair && sums[other].groups == sum.groups {
@@ -66,7 +65,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// The other sum that the sum `index` is added to wherever it is used.
+/// The other sum, if every use of the sum `index` adds it to that sum.
 fn partner(sums: &[Sum], places: &[(Row, &[Row], usize)], index: usize) -> Option<usize> {
     let mut others = sums[index].additions.iter().map(|used| {
         let key = (used.row, &used.calls[..]);
@@ -105,7 +104,7 @@ fn adds(module: &Module, row: Row) -> bool {
     module.opcode(Row(module.computation(reducer).root)) == Opcode::Add
 }
 
-/// The results of `collective`; where one is only cut into slices, the slices.
+/// The results of `collective`; a result that is only sliced is represented by its slices.
 fn parts(module: &Module, collective: &Collective) -> Vec<Row> {
     let mut found = Vec::new();
     for row in results(module, collective) {
@@ -121,7 +120,8 @@ fn parts(module: &Module, collective: &Collective) -> Vec<Row> {
     found
 }
 
-/// The additions that are all that becomes of `row`, perhaps multiplied by a number first.
+/// The additions that use `row`, perhaps after multiplying it by a number; None if it has other
+/// uses.
 fn additions(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
     let passes = |module: &Module, row: Row, operand: usize| {
         let is_number = |index: usize| {
@@ -137,8 +137,8 @@ fn additions(walk: &Walk<'_>, row: Row) -> Option<Vec<Use>> {
     uses(walk, row, passes, is_addition).filter(|found| !found.is_empty())
 }
 
-/// Whether `row` repeats one constant. Sums multiplied by different numbers cannot be joined
-/// before, but each array can be multiplied before it is added and reduced.
+/// Whether `row` repeats one constant. Sums multiplied by different numbers cannot be combined
+/// before scaling, but each array can be scaled before it is added and reduced.
 fn is_number(module: &Module, row: Row) -> bool {
     let is_constant = |row: Row| module.opcode(row) == Opcode::Constant;
     match module.opcode(row) {
@@ -150,9 +150,9 @@ fn is_number(module: &Module, row: Row) -> bool {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let along = site.collective(program);
     format!(
-        "{} over {} reduced apart and then added: reducing the sum once saves {} of payload, {} \
-         around the ring",
-        counted(site.places, "pair of arrays", "pairs of arrays"),
+        "{} all-reduced separately {} and then added: reducing the sum once saves {} of payload \
+         and {} on the wire per step",
+        counted(site.places, "pair of arrays is", "pairs of arrays are"),
         along.map(|collective| program.along(collective)).unwrap_or_default(),
         bytes(site.figure("payload_bytes")),
         bytes(site.figure("wire_bytes")),

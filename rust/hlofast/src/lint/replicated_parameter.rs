@@ -1,8 +1,8 @@
-//! `replicated-parameter`: large floating-point parameters of which several devices hold the same,
-//! while others are cut.
+//! `replicated-parameter`: large replicated floating-point parameters in a program that shards
+//! others.
 
 use super::finding::Measure;
-use super::program::{Program, bytes, counted, percent};
+use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::comms::Mesh;
 use crate::ir::decode::{
@@ -13,20 +13,21 @@ use std::collections::HashMap;
 
 pub(super) const RULE: Rule = Rule {
     code: "replicated-parameter",
-    what: "large parameters that several devices hold the same of, while others are sharded",
+    what: "large replicated parameters in a program that shards others",
     measure: Measure::Memory,
     find,
     message,
-    remedy: "shard it along these axes too: add them to its PartitionSpec, on a dimension that \
-             they divide (parameters and optimizer state over the data axis: ZeRO, FSDP)",
+    remedy: "shard the parameter along these axes too: add them to its PartitionSpec, on a \
+             dimension that they divide (parameters and optimizer state along the data axis: ZeRO, \
+             FSDP)",
 };
 
-/// How the devices hold one array.
+/// How devices hold one array.
 #[derive(Clone, Copy)]
 struct Held {
     /// Devices that hold the same part.
     copies: u64,
-    /// Parts.
+    /// Number of distinct parts.
     parts: u64,
 }
 
@@ -36,7 +37,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
         return;
     }
     let Some(devices) = program.device_count().filter(|devices| *devices > 1) else { return };
-    // Few distinct shardings stand at many parameters.
+    // Many parameters share few distinct shardings.
     let mut known: HashMap<&[u8], Option<Vec<Held>>> = HashMap::new();
     let mut found: Vec<(Row, Held, u64)> = Vec::new();
     let mut has_cut = false;
@@ -59,7 +60,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     if !has_cut {
         return;
     }
-    // A step that gives its state back in place of what it was: the rest is input.
+    // If the step donates its state, only donated parameters count: the others are inputs.
     let state = donated(module);
     let least = program.options.min_share * program.parameter_bytes() as f64;
     for (row, held, bytes) in found {
@@ -83,7 +84,7 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     }
 }
 
-/// The numbers of the parameters that results replace, ascending.
+/// The numbers of the parameters that results alias, ascending.
 fn donated(module: &Module) -> Vec<u64> {
     const KEY: &str = "input_output_alias";
     let value = module.header_attribute(KEY).map(|span| module.bytes(span));
@@ -95,7 +96,7 @@ fn donated(module: &Module) -> Vec<u64> {
     numbers
 }
 
-/// How each leaf with sharding `text` is held; None if that is not known.
+/// How each leaf of the sharding `text` is held; None if unknown.
 fn held(text: &[u8], devices: u64) -> Option<Vec<Held>> {
     let AttributeValue::Sharding(sharding) = decode(b"sharding", Opcode::Parameter, text).ok()?
     else {
@@ -136,18 +137,18 @@ fn held_leaf(leaf: &LeafSharding<'_>, devices: u64) -> Held {
 fn message(program: &Program<'_>, site: &Site) -> String {
     let copies = site.figure("copies");
     format!(
-        "{} of {} on each device {} on {copies} devices{}: sharding over them saves {}, {} of \
-         what parameters take",
+        "{} of {} per device {} replicated on {copies} devices{}: sharding across them saves {} \
+         per device, {} of all parameter bytes",
         counted(site.places, "parameter", "parameters"),
         bytes(site.figure("held_bytes")),
-        if site.places == 1 { "is the same" } else { "are the same" },
+        form(site.places, "is", "are"),
         program.mesh().map(|mesh| axes(mesh, copies)).unwrap_or_default(),
         bytes(site.figure("saved_bytes")),
         percent(site.figure("saved_bytes"), program.parameter_bytes()),
     )
 }
 
-/// The axis of `size` devices, if there is just one of them or all are meant.
+/// The axis of `size` devices, if only one has that size, or all axes if `size` is all devices.
 fn axes(mesh: &Mesh, size: u64) -> String {
     if mesh.device_count() == size {
         let names: Vec<&str> = mesh

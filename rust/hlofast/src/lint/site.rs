@@ -1,50 +1,52 @@
-//! Places where a rule applies, and how they become findings.
+//! Places where a rule applies, and how places become findings.
 
 use super::finding::{Figure, Finding, Measure};
 use super::program::{Program, Runs};
 use crate::Provenance;
-use crate::comms::Collective;
+use crate::comms::{Collective, CollectiveKind};
 use crate::flow::Phase;
 use crate::ir::Row;
 use std::cmp::Reverse;
 
 /// A rule: what it looks for and what it says.
 pub(super) struct Rule {
-    /// The name that people and programs use. It never changes.
+    /// The name in output and options. It never changes.
     pub code: &'static str,
-    /// What it finds, in help texts and tables of rules.
+    /// What it finds, for help texts and tables of rules.
     pub what: &'static str,
     pub measure: Measure,
     /// Appends the places where it applies.
     pub find: fn(&Program<'_>, &mut Vec<Site>),
-    /// The message of places that belong together.
+    /// The message for places that are combined.
     pub message: fn(&Program<'_>, &Site) -> String,
     pub remedy: &'static str,
 }
 
-/// One place, or several that belong together.
+/// One place, or several combined.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
-    /// The instructions it is about.
+    /// The instructions the finding is about.
     pub subjects: Vec<Row>,
-    /// The other instructions that prove it.
+    /// The other instructions that show it.
     pub evidence: Vec<Row>,
-    /// At stake in all executions; None if that is not known.
+    /// At stake in all executions; None if unknown.
     pub bytes: Option<u64>,
-    /// Likewise.
+    /// At stake in all executions; None if unknown.
     pub flops: Option<u64>,
-    /// Numbers that add up where places belong together.
+    /// Figures to add when places are combined.
     pub sums: Vec<Figure>,
-    /// Numbers that all these places have in common.
+    /// Figures that all combined places share.
     pub common: Vec<Figure>,
     pub phases: Vec<Phase>,
     pub is_lower_bound: bool,
     pub provenance: Provenance,
-    /// What else places must have in common to belong together.
+    /// What else places must have in common to be combined.
     pub key: u64,
-    /// The number of the collective it is about.
+    /// The number of the collective.
     pub collective: Option<usize>,
-    /// Places with the same key belong together wherever they stand in the source.
+    /// The kind of these collectives, if they have one in common and the message names it.
+    pub kind: Option<CollectiveKind>,
+    /// Places with the same key are combined whatever their source lines.
     pub is_anywhere: bool,
     pub places: u64,
 }
@@ -63,23 +65,24 @@ impl Site {
             provenance: Provenance::Exact,
             key: 0,
             collective: None,
+            kind: None,
             is_anywhere: false,
             places: 1,
         }
     }
 
-    /// Says which collective it is about.
+    /// Sets the collective.
     pub fn of(mut self, collective: usize) -> Self {
         self.collective = Some(collective);
         self
     }
 
-    /// The collective it is about, or the first of several.
+    /// The collective, or the first of several.
     pub fn collective<'a>(&self, program: &Program<'a>) -> Option<&'a Collective> {
         program.collectives.collectives.get(self.collective?)
     }
 
-    /// What is known of how often it runs.
+    /// Sets the phase, and whether figures are lower bounds, from how often the place runs.
     pub fn runs(mut self, runs: &Runs) -> Self {
         self.phases = vec![runs.phase];
         self.is_lower_bound = runs.is_lower_bound;
@@ -121,11 +124,12 @@ impl Site {
         }
         self.is_lower_bound |= other.is_lower_bound;
         self.provenance = self.provenance.max(other.provenance);
+        self.kind = self.kind.filter(|kind| other.kind == Some(*kind));
         self.places += other.places;
     }
 }
 
-/// A finding lists so many instructions at most, and as many more as evidence.
+/// A finding lists at most this many instructions, and as many again as evidence.
 const MOST_ROWS: usize = 1024;
 
 fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
@@ -136,12 +140,12 @@ fn add_rows(rows: &mut Vec<Row>, more: Vec<Row>, most: usize) {
     }
 }
 
-/// What places of one finding have in common.
+/// What the places of one finding have in common.
 type Likeness = (u64, i32, i32, u32);
 
-/// Takes all of `sites` and puts together those that belong together: of one key and one source
-/// line (without one, of one shape), those with most at stake first. In the order in which calls
-/// reach the first of each.
+/// Drains `sites` and combines those with the same key and source line (without a source line, the
+/// same shape), those with most at stake first. Results are in the order in which calls reach the
+/// first place of each.
 pub(super) fn merge(program: &Program<'_>, sites: &mut Vec<Site>) -> Vec<Site> {
     if sites.is_empty() {
         return Vec::new();

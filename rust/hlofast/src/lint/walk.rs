@@ -1,4 +1,4 @@
-//! Following one value: back to what makes it, and forward to what it is used for.
+//! Follows one value: back to its origin, and forward to its uses.
 
 use crate::flow::markers::is_marker;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
@@ -6,21 +6,21 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// How far values are followed.
+/// How many steps a value is followed.
 const MOST_STEPS: usize = 512;
 const DEEPEST: usize = 16;
 
-/// What keeps every element of its first operand.
+/// Opcodes that keep every element of their first operand.
 pub(super) fn converts(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, Bitcast | Convert | Copy | Reshape | Transpose | ReducePrecision)
 }
 
-/// A value on the way back.
+/// A value on its way back to its origin.
 #[derive(Clone, Debug)]
 pub(super) struct Trail {
     pub row: Row,
-    /// Which element of the result of `row`, innermost index first.
+    /// Index path into the result of `row`, innermost index first.
     path: Vec<u32>,
     /// The fusions and calls that were entered.
     calls: Vec<Row>,
@@ -37,20 +37,20 @@ impl Trail {
         Self { calls: calls.to_vec(), ..Self::new(row) }
     }
 
-    /// The value of operand `index` of the row that was reached.
+    /// The value of operand `index` of the current row.
     pub fn operand(&self, module: &Module, index: usize) -> Option<Trail> {
         let row = Row(*module.operands(self.row).get(index)?);
         Some(Trail { row, path: Vec::new(), calls: self.calls.clone(), steps: self.steps })
     }
 
-    /// Goes back through all that hands the value on, and through the first operands of opcodes
+    /// Goes back through rows that pass the value on, and through the first operands of opcodes
     /// that `through` accepts.
     pub fn follow(mut self, module: &Module, through: fn(Opcode) -> bool) -> Trail {
         while self.step(module, through) {}
         self
     }
 
-    /// One step back; false where there is none.
+    /// Goes one step back; false if there is none.
     pub fn step(&mut self, module: &Module, through: fn(Opcode) -> bool) -> bool {
         self.steps += 1;
         if self.steps > MOST_STEPS || self.path.len() > DEEPEST {
@@ -120,7 +120,7 @@ impl Trail {
     }
 }
 
-/// Whether loop body `body` hands on element `index` of its state as it is.
+/// Whether loop body `body` passes element `index` of its state on unchanged.
 pub(super) fn is_kept(module: &Module, body: ComputationId, index: usize) -> bool {
     let root = Row(module.computation(body).root);
     let Some(&element) = module.operands(root).get(index) else { return false };
@@ -133,32 +133,32 @@ pub(super) fn is_kept(module: &Module, body: ComputationId, index: usize) -> boo
             .is_some_and(|row| module.opcode(Row(*row)) == Opcode::Parameter)
 }
 
-/// What a value is used for.
+/// A use of a value.
 #[derive(Clone, Debug)]
 pub(super) struct Use {
     /// The row that uses it.
     pub row: Row,
-    /// As which operand.
+    /// The operand position.
     pub operand: usize,
     /// The fusions and calls around it, outermost first.
     pub calls: Vec<Row>,
 }
 
-/// How many uses of a value are looked at.
+/// How many uses of a value are examined.
 const MOST_USES: usize = 256;
-/// Among how many operands these are looked for.
+/// How many operands are searched for uses.
 const MOST_OPERANDS: usize = 1 << 14;
 
-/// A module, and what following many values into the same tuples and fusions asks again and again.
+/// A module with caches for what many walks through the same tuples and fusions need.
 pub(super) struct Walk<'a> {
     pub module: &'a Module,
     elements: RefCell<HashMap<Row, Rc<Elements>>>,
     parameters: RefCell<HashMap<ComputationId, Rc<HashMap<u64, Row>>>>,
 }
 
-/// Who uses a tuple.
+/// The users of a tuple.
 struct Elements {
-    /// Which element each get-tuple-element takes, ascending.
+    /// Get-tuple-elements with the index each takes, ascending.
     taken: Vec<(usize, Row)>,
     /// All other users.
     others: Vec<Row>,
@@ -197,7 +197,7 @@ impl<'a> Walk<'a> {
         self.parameters.borrow_mut().entry(id).or_insert_with(find).get(&number).copied()
     }
 
-    /// Whether all that becomes of tuple `row` is that its elements are taken out of it.
+    /// Whether tuple `row` is only used by get-tuple-elements.
     fn is_taken_apart(&self, row: Row) -> bool {
         let id = self.module.computation_of(row);
         self.module.computation(id).root != row.0 && self.elements(row).others.is_empty()
@@ -208,12 +208,12 @@ impl<'a> Walk<'a> {
         let elements = self.elements(row);
         let first = elements.taken.partition_point(|(other, _)| *other < index);
         let rows = elements.taken[first..].iter().take_while(|(other, _)| *other == index);
-        // One more than are looked at says that there are too many.
+        // One more than the limit makes the caller give up.
         rows.take(MOST_STEPS + 1).map(|(_, user)| (*user, calls.to_vec())).collect()
     }
 }
 
-/// What may follow a value on its way to its uses: a row and which operand of it the value is.
+/// Whether a value may be followed through a row whose given operand it is.
 pub(super) type Passes = fn(&Module, Row, usize) -> bool;
 
 /// Rows that keep every element of their operand.
@@ -221,9 +221,9 @@ pub(super) fn conversions(module: &Module, row: Row, operand: usize) -> bool {
     operand == 0 && converts(module.opcode(row))
 }
 
-/// The uses of the result of `row`, looking through rows that `passes` accepts, into fusions and
-/// out of them, and through tuples that are taken apart again. None if the value leaves the
-/// computation, if there are too many uses, or as soon as `wanted` refuses one.
+/// The uses of the result of `row`, looking through rows that `passes` accepts, into and out of
+/// fusions, and through tuples that are taken apart again. None if the value leaves the
+/// computation, if there are too many uses, or as soon as `wanted` rejects one.
 pub(super) fn uses(
     walk: &Walk<'_>,
     row: Row,
@@ -273,7 +273,7 @@ pub(super) fn uses(
     Some(found)
 }
 
-/// Where the value goes on if `used` only hands it on; else the use.
+/// Where the value continues if `used` only passes it on; else the use itself.
 fn follow_use(walk: &Walk<'_>, used: Use, passes: Passes) -> Result<Vec<(Row, Vec<Row>)>, Use> {
     use Opcode::*;
     let module = walk.module;

@@ -1,17 +1,17 @@
-//! `widened-payload`: collectives that send numbers in a wider type than the one they were made in.
+//! `widened-payload`: collectives that send values in a wider type than they were computed in.
 //!
-//! A number counts as wider than it needs to be if it comes from a convert of a narrower
-//! floating-point type and nothing was computed in between. What moves numbers gives the same
-//! result to the bit if the convert comes after it. A sum does not: in the narrow type every
-//! addition rounds, so reductions count from 16 to 32 bits only and the message says so.
+//! A value is wider than it needs to be if it comes from a convert of a narrower floating-point
+//! type and nothing was computed in between. Collectives that only move values give the
+//! bit-identical result if the convert follows. A sum does not: every addition in the narrow type
+//! rounds, so reductions count only from 16 to 32 bits, and the message says so.
 //!
-//! Where compilers widen by themselves it is no finding: XLA's AllReducePromotion and float
-//! normalisation for CPUs, which have no 16-bit sums, put a convert before and one after. Programs
-//! for CPUs are left out, and so is what is only converted back.
+//! Widening by compilers is not reported: XLA's AllReducePromotion, and float normalisation for
+//! CPUs, which have no 16-bit sums, put a convert before and one after. So programs for CPUs are
+//! left out, and so are results that are only converted back.
 
 use super::cut::results;
 use super::finding::Measure;
-use super::program::{Program, bytes, counted};
+use super::program::{Program, bytes, counted, form};
 use super::site::{Rule, Site};
 use super::walk::{Trail, Use, converts, uses};
 use crate::Provenance;
@@ -21,13 +21,13 @@ use crate::ir::{ElementKind, ElementType, Module, Opcode, Row};
 
 pub(super) const RULE: Rule = Rule {
     code: "widened-payload",
-    what: "collectives that send numbers in a wider type than these were made in",
+    what: "collectives that send values in a wider type than they were computed in",
     measure: Measure::Wire,
     find,
     message,
     remedy: "convert after the collective instead of before it; for gradients, differentiate with \
-             respect to the narrow copies of the weights, reduce, then convert to the type of the \
-             optimizer",
+             respect to the narrow copies of the weights, reduce, then convert to the optimizer's \
+             type",
 };
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -40,8 +40,8 @@ fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
     );
 }
 
-/// Whether XLA has compiled it for CPUs or is about to. Programs without tiles may be for GPUs too,
-/// which tells apart only before fusions are made.
+/// Whether XLA has compiled the program for CPUs or is about to. A program without tiled layouts
+/// may be for GPUs too; before fusion nothing tells the two apart.
 fn is_compiled_for_cpu(program: &Program<'_>) -> bool {
     let opcodes = &program.module.columns().opcodes;
     program.cost.backend == Backend::Cpu
@@ -56,7 +56,7 @@ fn widened(program: &Program<'_>, number: usize, collective: &Collective) -> Opt
         _ => return None,
     };
     let module = program.module;
-    // In place, a permute has a buffer and offsets beside what it sends.
+    // An in-place permute has a buffer and offsets as operands besides the array it sends.
     if module.attribute(collective.row, "slice_sizes").is_some() {
         return None;
     }
@@ -90,7 +90,7 @@ fn widened(program: &Program<'_>, number: usize, collective: &Collective) -> Opt
     Some(site)
 }
 
-/// The convert that made the numbers of `row` wider, and from which type to which.
+/// The convert that widened `row`, and from which type to which.
 fn origin(module: &Module, row: Row) -> Option<(Row, ElementType, ElementType)> {
     let float = |row: Row| {
         let of = module.shapes().array(module.shape(row))?.element_type;
@@ -104,13 +104,13 @@ fn origin(module: &Module, row: Row) -> Option<(Row, ElementType, ElementType)> 
     is_wider.then_some((trail.row, from, to))
 }
 
-/// What keeps the numbers of its first operand, or some of them, as they are.
+/// Opcodes that pass the values of their first operand on unchanged, or some of them.
 fn keeps(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, Bitcast | Copy | Reshape | Transpose | Slice | DynamicSlice)
 }
 
-/// Whether all that becomes of what `collective` makes of operand `index` is a convert back.
+/// Whether every use of what `collective` makes of operand `index` converts it back.
 fn is_narrowed_again(
     program: &Program<'_>,
     collective: &Collective,
@@ -127,7 +127,7 @@ fn is_narrowed_again(
             && array.is_some_and(|array| array.element_type.bits() <= narrow.bits())
     };
     let mut results = results(module, collective);
-    // Several arrays come as a tuple, one for each operand.
+    // Several arrays form a tuple with one element per operand.
     results.retain(|row| module.tuple_index(*row).is_none_or(|element| element == index));
     !results.is_empty()
         && results.iter().all(|row| {
@@ -144,14 +144,15 @@ fn message(program: &Program<'_>, site: &Site) -> String {
     let (from, to) = types.map_or(("", ""), |(_, from, to)| (from.as_str(), to.as_str()));
     let rounds = match collective.kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => {
-            "; sums in that type round at every addition"
+            ", where every addition rounds"
         }
         _ => ", with the same result",
     };
     format!(
-        "{} over {} in {to} of numbers converted from {from}: {} around the ring, {} in {from}{rounds}",
+        "{} {} {} {to} values converted from {from}: {} on the wire per step, {} in {from}{rounds}",
         counted(site.places, kind, &format!("{kind}s")),
         program.along(collective),
+        form(site.places, "sends", "send"),
         bytes(site.figure("wire_bytes")),
         bytes(site.figure("wire_bytes_after")),
     )

@@ -1,12 +1,12 @@
-//! `widened-weights-kept`: copies of parameters in a wider type that are kept from the forward pass
-//! to the backward pass, though a convert would make them again.
+//! `widened-weights-kept`: copies of parameters in a wider type that are kept from the forward to
+//! the backward pass, though a convert would recompute them.
 //!
-//! Only copies of at least 1 MiB count. Programs that XLA compiled for CPUs are left out: products
-//! of 16-bit floats are widened there by the compiler.
+//! Only copies of at least 1 MiB count. Programs that XLA compiled for CPUs are left out: the
+//! compiler widens 16-bit matmuls there.
 
 use super::finding::Measure;
 use super::low_precision_in_f32::is_widened_by_compiler;
-use super::program::{Program, bytes, counted, percent};
+use super::program::{Program, bytes, counted, form, percent};
 use super::site::{Rule, Site};
 use crate::flow::Phase;
 use crate::remat::{ResidualKind, residuals};
@@ -17,11 +17,11 @@ pub(super) const RULE: Rule = Rule {
     measure: Measure::Memory,
     find,
     message,
-    remedy: "convert them again in the backward pass: put the conversion inside jax.checkpoint, or \
+    remedy: "convert again in the backward pass: put the conversion inside jax.checkpoint, or \
              multiply in the type of the weights",
 };
 
-/// Smaller copies are no finding.
+/// Smaller copies are not reported.
 const LEAST: u64 = 1 << 20;
 
 fn find(program: &Program<'_>, sites: &mut Vec<Site>) {
@@ -51,10 +51,10 @@ fn message(_: &Program<'_>, site: &Site) -> String {
     let copied = site.figure("copied_bytes");
     let total = site.figure("residual_bytes");
     format!(
-        "{} of weights in a wider type {} kept from forward to backward: {}, {} of the {} that \
-         are kept",
+        "{} of weights in a wider type {} kept from forward to backward: {}, {} of the {} of \
+         all residuals",
         counted(site.places, "copy", "copies"),
-        if site.places == 1 { "is" } else { "are" },
+        form(site.places, "is", "are"),
         bytes(copied),
         percent(copied, total),
         bytes(total),

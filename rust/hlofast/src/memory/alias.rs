@@ -1,8 +1,8 @@
-//! Which values must share a buffer: XLA's alias analysis.
+//! Which values must share a buffer, as in XLA's alias analysis.
 //!
-//! What a loop carries, the results of branches, what an instruction overwrites in place
-//! (dynamic-update-slice, scatter, all-reduce-start, fusions around them, and what
-//! `output_to_operand_aliasing` says) and parameters whose memory results take.
+//! Loop state, results of branches, operands that an instruction overwrites in place
+//! (dynamic-update-slice, scatter, all-reduce-start, fusions around them, and those in
+//! `output_to_operand_aliasing`), and parameters that results alias.
 
 use super::schedule::nth_call;
 use super::values::Reader;
@@ -23,7 +23,7 @@ impl Sets {
         Self { parents: (0..count as u32).collect() }
     }
 
-    /// The member that stands for the set of `item`.
+    /// The representative of the set of `item`.
     #[inline]
     pub fn find(&mut self, item: u32) -> u32 {
         let mut at = item;
@@ -38,7 +38,7 @@ impl Sets {
         }
     }
 
-    /// Joins two sets; the earlier member stands for both.
+    /// Joins two sets; the earlier representative stays.
     pub fn join(&mut self, a: u32, b: u32) {
         let (a, b) = (self.find(a), self.find(b));
         let (first, second) = (a.min(b), a.max(b));
@@ -46,14 +46,15 @@ impl Sets {
     }
 }
 
-/// What the module's header says about parameters and results that share memory.
+/// The aliases of parameters and results in the module's header.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Donations {
     /// Pairs of (node of the entry's root, node of a parameter).
     pub pairs: Vec<(u32, u32)>,
-    /// Entries that name no part of the result, no parameter, or parts of different shapes.
+    /// Number of entries that name a missing part of the result, a missing parameter, or parts of
+    /// different sizes.
     pub contradictory: u32,
-    /// The header's entries could not be read.
+    /// Whether the header's entries could not be read.
     pub is_unreadable: bool,
 }
 
@@ -73,7 +74,7 @@ impl Donations {
         for alias in &aliases {
             match donated_pair(reader, &parameters, root, alias, &costs) {
                 Some((pair, true)) => donations.pairs.push(pair),
-                // Memory of another size cannot be taken.
+                // A result cannot take memory of another size.
                 Some((_, false)) | None => donations.contradictory += 1,
             }
         }
@@ -90,7 +91,7 @@ fn parameters_by_number(module: &Module) -> Vec<(u64, u32)> {
     found
 }
 
-/// The two nodes, and whether they are of one size.
+/// The two nodes, and whether they have the same size.
 fn donated_pair(
     reader: &Reader<'_>,
     parameters: &[(u64, u32)],
@@ -108,7 +109,7 @@ fn donated_pair(
     };
     let (result, result_shape) = node(root, &alias.output_index)?;
     let (parameter, parameter_shape) = node(row, &alias.index)?;
-    // Shapes may differ: XLA only asks for memory of the same size.
+    // Shapes may differ: XLA only requires the same size.
     let bytes = |shape: ShapeId| costs.get(shape.0 as usize).map(|cost| cost.leaves);
     let is_same = result_shape == parameter_shape || bytes(result_shape) == bytes(parameter_shape);
     Some(((result, parameter), is_same))
@@ -125,7 +126,7 @@ pub(super) fn join_aliases(
     for (result, parameter) in &donations.pairs {
         join(*result, *parameter);
     }
-    // Looked for once: most modules have none, and then no attribute is read at all.
+    // Searched once: most modules have none, and then no attribute is read at all.
     let listed = memchr::memmem::find(reader.module.text(), b"output_to_operand_aliasing");
     let overwriting = Overwriting { reader, has_listed: listed.is_some(), depth: 0 };
     let mut pairs = Vec::new();
@@ -173,8 +174,8 @@ fn join_ranges(a: Range<u32>, b: Range<u32>, join: &mut impl FnMut(u32, u32)) {
     }
 }
 
-/// What a loop's result shares memory with: what enters, what body and condition are given, what
-/// the body returns.
+/// The nodes that share memory with a loop's result: its initial value, the parameters of body and
+/// condition, and the body's result.
 fn loop_nodes(reader: &Reader<'_>, step: u32, row: u32) -> [Option<Range<u32>>; 4] {
     let module = reader.module;
     let nodes = |row: u32| Some(reader.nodes.of(reader.steps.of(row)?));
@@ -217,23 +218,23 @@ fn may_overwrite(opcode: Opcode) -> bool {
     )
 }
 
-/// Fusions in fusions beyond this depth are not looked into.
+/// How deep fusions inside fusions are examined.
 const DEEPEST_FUSION: u32 = 4;
-/// Nor are instructions inside fusions that have more parts than this, one part at a time.
+/// Instructions inside fusions with more parts than this are not examined part by part.
 const WIDEST_NESTED: u32 = 64;
 
-/// Which parts of operands instructions overwrite.
+/// Finds the parts of operands that instructions overwrite.
 #[derive(Clone, Copy)]
 struct Overwriting<'r, 'm> {
     reader: &'r Reader<'m>,
-    /// Whether the module's text lists any.
+    /// Whether the module's text contains `output_to_operand_aliasing`.
     has_listed: bool,
-    /// How many fusions are around the instructions.
+    /// The number of fusions around the instructions.
     depth: u32,
 }
 
 impl Overwriting<'_, '_> {
-    /// The same inside a fusion.
+    /// The same settings, one fusion deeper.
     fn deeper(self) -> Self {
         Self { depth: self.depth + 1, ..self }
     }
@@ -250,7 +251,7 @@ impl Overwriting<'_, '_> {
             Opcode::RaggedAllToAll => pairs.push(whole(1)),
             opcode @ (Opcode::Scatter | Opcode::AllReduceStart) => {
                 let count = match opcode {
-                    // Targets, indices, updates: as many of the last as of the first.
+                    // Operands are targets, indices and updates, with as many updates as targets.
                     Opcode::Scatter => operands.len() / 2,
                     _ => operands.len(),
                 };
@@ -294,7 +295,7 @@ impl Overwriting<'_, '_> {
         }
     }
 
-    /// A fusion overwrites a parameter if its result is an update in place of that parameter,
+    /// A fusion overwrites a parameter if its result is an in-place update of that parameter,
     /// looking through tuples, their elements and bitcasts.
     fn fused_pairs(self, row: u32, pairs: &mut Vec<InPlace>) {
         let Self { reader, depth, .. } = self;
@@ -309,7 +310,7 @@ impl Overwriting<'_, '_> {
             return;
         }
         if module.opcode(Row(root)) != Opcode::Tuple {
-            // A scatter of several arrays, or a nested fusion: its parts are the fusion's.
+            // A scatter of several arrays, or a nested fusion: its parts are those of this fusion.
             let mut inner = Vec::new();
             if may_overwrite(module.opcode(Row(root))) && depth < DEEPEST_FUSION {
                 self.deeper().pairs(root, &mut inner);
@@ -336,7 +337,7 @@ impl Overwriting<'_, '_> {
         }
     }
 
-    /// The parameter (and its node) that node `node` of `row`, an instruction inside a fusion,
+    /// The parameter and its node that node `node` of `row`, an instruction inside a fusion,
     /// overwrites.
     fn updated(self, row: u32, node: u32) -> Option<(usize, u32)> {
         let (row, node) = look_through(self.reader, row, node)?;
@@ -344,7 +345,7 @@ impl Overwriting<'_, '_> {
         self.parameter_behind(row, node)
     }
 
-    /// The parameter (and its node) that node `node` of `row` is, looking through one nested fusion
+    /// The parameter and its node behind node `node` of `row`, looking through one nested fusion
     /// that works in place.
     fn parameter_behind(self, row: u32, node: u32) -> Option<(usize, u32)> {
         let module = self.reader.module;
@@ -371,7 +372,7 @@ impl Overwriting<'_, '_> {
     }
 }
 
-/// What `output_to_operand_aliasing` says.
+/// The pairs in `output_to_operand_aliasing`.
 fn listed_pairs(reader: &Reader<'_>, row: u32, shape: ShapeId, pairs: &mut Vec<InPlace>) {
     const KEY: &str = "output_to_operand_aliasing";
     let module = reader.module;
@@ -396,7 +397,7 @@ fn listed_pairs(reader: &Reader<'_>, row: u32, shape: ShapeId, pairs: &mut Vec<I
     }
 }
 
-/// Where node `node` of `row` comes from, through tuples, their elements and bitcasts.
+/// The origin of node `node` of `row`, through tuples, their elements and bitcasts.
 fn look_through(reader: &Reader<'_>, row: u32, node: u32) -> Option<(u32, u32)> {
     let module = reader.module;
     let (mut row, mut node) = (row, node);

@@ -1,23 +1,23 @@
-//! What the values that are alive are for.
+//! The purpose of live values.
 //!
 //! | class | what |
 //! |---|---|
 //! | `constant` | a constant |
 //! | `optimizer_state` | a parameter of the entry whose name in the metadata says so (`opt_state`, `.mu`, `.nu`, ...) |
 //! | `parameter` | another parameter of the entry |
-//! | `output` | what the program returns, unless it lies in a parameter's memory |
-//! | `gathered_weight` | what an all-gather makes of a parameter |
-//! | `residual` | made by the forward pass and used by the backward pass |
-//! | `gradient` | made by the backward pass with the dimensions of a parameter |
+//! | `output` | a result of the program, unless it aliases a parameter |
+//! | `gathered_weight` | the result of an all-gather of a parameter |
+//! | `residual` | computed by the forward pass and used by the backward pass |
+//! | `gradient` | computed by the backward pass with the dimensions of a parameter |
 //! | `temporary` | anything else whose phase is known |
-//! | `unknown` | no class above, and the names do not tell the phase |
+//! | `unknown` | none of these, and the phase is unknown |
 
 use super::{LiveValue, Memory};
 use crate::flow::{Phase, source_of};
 use crate::ir::decode::unescape;
 use crate::ir::{ArrayShape, CallRole, Module, Opcode, Row};
 
-/// What a value is for.
+/// The purpose of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// A constant.
@@ -28,15 +28,15 @@ pub enum Class {
     Parameter,
     /// A result of the program.
     Output,
-    /// What an all-gather makes of a parameter.
+    /// The result of an all-gather of a parameter.
     GatheredWeight,
     /// Kept by the forward pass for the backward pass.
     Residual,
-    /// Made by the backward pass with the dimensions of a parameter.
+    /// Computed by the backward pass with the dimensions of a parameter.
     Gradient,
     /// None of these.
     Temporary,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
@@ -54,7 +54,7 @@ impl Class {
         Class::Unknown,
     ];
 
-    /// The word used in options, tables and JSON.
+    /// The name used in options, tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Class::Constant => "constant",
@@ -80,11 +80,11 @@ pub struct Classes<'a> {
     weights: Vec<Vec<i64>>,
 }
 
-/// How many operations between a parameter and what is made of it are looked through.
+/// How many operations between a parameter and a derived value are followed.
 const MOST_STEPS: usize = 64;
 
 impl<'a> Classes<'a> {
-    /// For the values of `memory`; `phases` are those of the rows.
+    /// For the values of `memory`; `phases` are by row.
     pub fn new(module: &'a Module, memory: &'a Memory, phases: &'a [Phase]) -> Self {
         let entry = module.computation(module.entry());
         let mut weights = Vec::new();
@@ -115,7 +115,7 @@ impl<'a> Classes<'a> {
             };
         }
         if let Some(parameter) = self.parameter_of(value.buffer) {
-            // It has taken over a donated parameter's memory.
+            // It aliases a donated parameter.
             return if self.is_optimizer_state(parameter) {
                 Class::OptimizerState
             } else {
@@ -149,7 +149,7 @@ impl<'a> Classes<'a> {
         self.phases.get(row.0 as usize).copied().unwrap_or_default()
     }
 
-    /// The entry's parameter whose memory `buffer` is.
+    /// The entry parameter that `buffer` belongs to.
     fn parameter_of(&self, buffer: u32) -> Option<Row> {
         let module = self.module;
         let entry = module.computation(module.entry()).rows();
@@ -176,7 +176,7 @@ impl<'a> Classes<'a> {
         words.into_iter().any(|word| OPTIMIZER_WORDS.contains(&word))
     }
 
-    /// Whether `row` gathers something that is only a changed form of a parameter.
+    /// Whether `row` gathers a parameter, possibly sliced, converted or rearranged.
     fn is_gathered_weight(&self, row: Row) -> bool {
         let module = self.module;
         let gather = match module.opcode(row) {
@@ -190,7 +190,7 @@ impl<'a> Classes<'a> {
         source.is_some_and(|row| self.comes_from_parameter(Row(row)))
     }
 
-    /// A fusion or an asynchronous computation that holds an all-gather.
+    /// A fusion or an asynchronous computation that contains an all-gather.
     fn is_gathering_fusion(&self, row: Row) -> bool {
         let module = self.module;
         let Some(callee) =
@@ -234,7 +234,7 @@ impl<'a> Classes<'a> {
         false
     }
 
-    /// A fusion of one large operand that only changes its form.
+    /// A fusion with one large operand that only reshapes, converts or rearranges it.
     fn is_form_fusion(&self, row: Row) -> bool {
         let module = self.module;
         if module.opcode(row) != Opcode::Fusion {
@@ -262,8 +262,8 @@ impl<'a> Classes<'a> {
 
 const MOST_LEAVES: usize = 1 << 16;
 
-/// Words in the names of parameters that hold an optimizer's state, as optax, flax and others
-/// call them.
+/// Words in the names of parameters that hold optimizer state, as in optax, flax and other
+/// libraries.
 const OPTIMIZER_WORDS: [&[u8]; 14] = [
     b"opt_state",
     b"optimizer",

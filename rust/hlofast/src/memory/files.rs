@@ -1,27 +1,27 @@
-//! XLA's own memory files, joined to their module: `-live-range.txt`, `-buffer-assignment.txt`,
+//! XLA's own memory files, matched to their module: `-live-range.txt`, `-buffer-assignment.txt`,
 //! `-memory-usage-report.txt`.
 //!
-//! A file says nothing about which module it belongs to, so everything in it is checked against
-//! the module: names, order, shapes and sizes. What does not fit is an error with its line.
+//! A file does not say which module it belongs to, so everything in it is checked against the
+//! module: names, order, shapes and sizes. A mismatch is an error with its line.
 
 use super::nodes::ShapeNodes;
 use super::schedule::Steps;
 use crate::ir::{Module, Row, ShapeId};
 use memchr::memmem;
 
-/// Which file it is.
+/// The kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// The live range of every value.
     LiveRange,
-    /// Where every value lies.
+    /// The allocation of every value.
     BufferAssignment,
-    /// The sizes that every allocation serves.
+    /// The sizes of values in every allocation.
     UsageReport,
 }
 
 impl FileKind {
-    /// The word used in tables and JSON.
+    /// The name used in tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             FileKind::LiveRange => "live_range",
@@ -31,7 +31,7 @@ impl FileKind {
     }
 }
 
-/// Why a file cannot be read, or is not this module's.
+/// Why a file cannot be read, or belongs to another module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// The line, from 1; 0 for the file as a whole.
@@ -51,43 +51,43 @@ impl std::fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// One value, or one line of a usage report. What a kind of file does not say is -1 or empty.
+/// One value, or one line of a usage report. Figures that a kind of file lacks are -1 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileRow {
-    /// The instruction that makes the value.
+    /// The instruction that defines the value.
     pub row: Option<Row>,
-    /// The path to the part of its result.
+    /// The index of the value in its result.
     pub path: Vec<u32>,
-    /// Number of the allocation it lies in.
+    /// Number of its allocation.
     pub allocation: i64,
-    /// What the allocation is for: `parameter`, `constant`, `output`, `temporary` or `other`.
+    /// The purpose of the allocation: `parameter`, `constant`, `output`, `temporary` or `other`.
     pub kind: &'static str,
     /// Bytes of the value.
     pub bytes: i64,
     /// Whether `bytes` is exact; usage reports round.
     pub is_exact: bool,
-    /// Where it lies in its allocation.
+    /// Offset in the allocation.
     pub offset: i64,
-    /// First and last step of its life.
+    /// First and last step of its live range.
     pub steps: (i64, i64),
-    /// Whether it is alive at the file's peak.
+    /// Whether it is live at the file's peak.
     pub is_at_peak: bool,
-    /// Values that share the place, in a usage report.
+    /// In a usage report: number of values that share the place.
     pub values: i64,
 }
 
-/// A file's content.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XlaFile {
-    /// Which file.
+    /// The kind of file.
     pub kind: FileKind,
     /// Its rows, in the file's order.
     pub rows: Vec<FileRow>,
-    /// Bytes of all allocations; None if it does not say.
+    /// Bytes of all allocations; None if the file does not say.
     pub total_bytes: Option<i64>,
     /// The step that a live-range file calls the peak.
     pub peak_step: Option<u32>,
-    /// Bytes alive there, as the file lists them.
+    /// Live bytes at that step, according to the file.
     pub peak_bytes: Option<i64>,
 }
 
@@ -112,7 +112,8 @@ pub fn read_file(module: &Module, text: &[u8]) -> Found<XlaFile> {
     {
         reader.usage_report(text)
     } else {
-        Err(reader.error("no live-range, buffer-assignment or memory-usage-report file of XLA"))
+        Err(reader
+            .error("not one of XLA's live-range, buffer-assignment or memory-usage-report files"))
     }
 }
 
@@ -126,7 +127,7 @@ fn shown(text: &[u8]) -> String {
     text.chars().take(80).collect()
 }
 
-/// The number that `text` starts with, and what follows it.
+/// The number at the start of `text`, and the rest.
 fn number(text: &[u8]) -> Option<(i64, &[u8])> {
     let length = text.iter().take(19).take_while(|byte| byte.is_ascii_digit()).count();
     let digits = std::str::from_utf8(text.get(..length)?).ok()?;
@@ -150,7 +151,7 @@ impl Reader<'_> {
         match self.module.find_instructions(name)[..] {
             [row] => Ok(Row(row)),
             [] => Err(self.foreign(format!("the module has no instruction {}", shown(name)))),
-            _ => Err(self.error(format!("several instructions are called {}", shown(name)))),
+            _ => Err(self.error(format!("several instructions have the name {}", shown(name)))),
         }
     }
 
@@ -167,7 +168,7 @@ impl Reader<'_> {
             }
             match number(digits) {
                 Some((step, b"")) => path.push(step),
-                _ => return Err(self.error(format!("no index: {}", shown(index)))),
+                _ => return Err(self.error(format!("not an index: {}", shown(index)))),
             }
         }
         let found = self.shapes.at_path(self.module, self.module.shape(row), &path);
@@ -177,7 +178,7 @@ impl Reader<'_> {
         Ok((row, path.iter().map(|step| *step as u32).collect(), shape))
     }
 
-    /// `shape` must be what `text` begins with, layouts aside.
+    /// Checks that `text` begins with `shape`, ignoring layouts.
     fn check_shape(&self, shape: ShapeId, text: &[u8], name: &[u8]) -> Found<()> {
         let shapes = self.module.shapes();
         let Some(array) = shapes.array(shape) else { return Ok(()) };
@@ -195,7 +196,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let text = shown(text.get(..close + 1).unwrap_or_default());
-        Err(self.foreign(format!("{} is no {text} in the module", shown(name))))
+        Err(self.foreign(format!("{} does not have the shape {text} in the module", shown(name))))
     }
 
     fn live_range(&mut self, text: &[u8]) -> Found<XlaFile> {
@@ -242,10 +243,16 @@ impl Reader<'_> {
                         Some(own) => {
                             let own = self.module.instruction_name(Row(*own));
                             let (found, own) = (shown(name), shown(own));
-                            let what = format!("step {count} is {found} here and {own} there");
+                            let what = format!(
+                                "step {count} is {found} in the file and {own} in the module"
+                            );
                             return Err(self.foreign(what));
                         }
-                        None => return Err(self.foreign("there are more steps".to_owned())),
+                        None => {
+                            return Err(
+                                self.foreign("the file has more steps than the module".to_owned())
+                            );
+                        }
                     }
                     count += 1;
                 }
@@ -262,10 +269,10 @@ impl Reader<'_> {
                         return Err(self.error("expected a range of steps"));
                     };
                     if first > last {
-                        return Err(self.error("a range that ends before it begins"));
+                        return Err(self.error("the range ends before it begins"));
                     }
                     if usize::try_from(last).is_ok_and(|last| last > steps.rows.len()) {
-                        return Err(self.foreign(format!("there is no step {last}")));
+                        return Err(self.foreign(format!("the module has no step {last}")));
                     }
                     let (row, path, shape) = self.value(name)?;
                     places.insert(name.to_vec(), file.rows.len());
@@ -294,7 +301,8 @@ impl Reader<'_> {
                     let is_array = row.path.is_empty() || row.is_exact;
                     if is_array && row.bytes >= 0 && row.bytes != bytes {
                         let (name, own) = (shown(name), row.bytes);
-                        let what = format!("{name} has {bytes} bytes here and {own} there");
+                        let what =
+                            format!("{name} has {bytes} bytes in the file and {own} in the module");
                         return Err(self.foreign(what));
                     }
                     (row.bytes, row.is_exact, row.is_at_peak) = (bytes, true, true);
@@ -305,7 +313,7 @@ impl Reader<'_> {
         }
         self.line = 0;
         if count != steps.rows.len() {
-            let what = format!("{count} steps here and {} there", steps.rows.len());
+            let what = format!("{count} steps in the file and {} in the module", steps.rows.len());
             return Err(self.foreign(what));
         }
         file.peak_bytes = file.peak_step.map(|_| sum);
@@ -338,11 +346,13 @@ impl Reader<'_> {
                 } else {
                     "other"
                 };
-                sum = sum.checked_add(size).ok_or_else(|| self.error("sizes beyond 64 bits"))?;
+                sum = sum
+                    .checked_add(size)
+                    .ok_or_else(|| self.error("the sizes add up to more than 64 bits hold"))?;
                 allocation = Some((index, size, kind));
             } else if let Some(rest) = text.strip_prefix(b" value: <") {
                 let Some((allocation, size, kind)) = allocation else {
-                    return Err(self.error("a value outside of allocations"));
+                    return Err(self.error("a value outside any allocation"));
                 };
                 let row = self.assigned(rest, size)?;
                 file.rows.push(FileRow { allocation, kind, ..row });
@@ -430,7 +440,7 @@ impl Reader<'_> {
         Ok(file)
     }
 
-    /// The module's array shapes without layouts, sorted.
+    /// The array shapes of the module without layouts, sorted.
     fn array_texts(&self) -> Vec<Vec<u8>> {
         let shapes = self.module.shapes();
         let text = |id: ShapeId| {
@@ -447,7 +457,7 @@ impl Reader<'_> {
         texts
     }
 
-    /// `3×f32[4,8],` must be a shape of the module; parts of tuples are left out.
+    /// Checks that `3×f32[4,8],` is a shape of the module, ignoring parts of tuples.
     fn check_known(&self, word: &[u8], own: &[Vec<u8>]) -> Found<()> {
         let word = after(word, "×".as_bytes()).unwrap_or(word);
         let Some(close) = word.iter().position(|byte| *byte == b']') else { return Ok(()) };
@@ -460,7 +470,7 @@ impl Reader<'_> {
     }
 }
 
-/// `64.0KiB`, `1.25MiB`, `4B`: bytes, and whether they are exact.
+/// The bytes in `64.0KiB`, `1.25MiB` or `4B`, and whether they are exact.
 fn rounded(text: &[u8]) -> Option<(i64, bool)> {
     let (whole, rest) = number(text)?;
     let (fraction, scale, rest) = match rest.strip_prefix(b".") {

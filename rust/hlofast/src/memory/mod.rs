@@ -1,9 +1,9 @@
-//! What is alive when: values, buffers, live ranges and the peak.
+//! Values, buffers, live ranges and the memory peak.
 //!
-//! Start at [`memory`]. Results are cut into parts (`nodes.rs`), parts are traced to the values
+//! Start at [`memory`]. Results are split into parts (`nodes.rs`), parts are traced to the values
 //! they hold (`values.rs`), values that must share memory form buffers (`alias.rs`), instructions
-//! are put into one sequence of steps (`schedule.rs`), and every value is alive from the step that
-//! makes it to its last use (`ranges.rs`). What may share memory besides is in `share.rs`.
+//! form one sequence of steps (`schedule.rs`), and every value is live from the step that defines
+//! it to its last use (`ranges.rs`). `share.rs` decides which values may also share memory.
 
 mod alias;
 mod class;
@@ -34,19 +34,19 @@ use ranges::{Buffers, Ranges};
 use schedule::Steps;
 use values::{Reader, Values};
 
-/// Why there is no figure.
+/// Why memory cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryError {
     /// The shapes have far more parts than the text could have written.
     TooManyParts,
-    /// Sizes add up beyond 64 bits.
+    /// The sizes add up to more than 64 bits hold.
     TooLarge,
 }
 
 impl std::fmt::Display for MemoryError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
-            MemoryError::TooManyParts => "the results have too many parts to follow each of them",
+            MemoryError::TooManyParts => "the results have too many parts to follow them all",
             MemoryError::TooLarge => "the sizes add up to more than 64 bits hold",
         })
     }
@@ -54,39 +54,39 @@ impl std::fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// What is wrong with the module, or left out of the figures.
+/// Problems of the module, and omissions from the figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Doubts {
     /// The module does not say that it is scheduled.
     pub is_unscheduled: bool,
-    /// Instructions that stand before one of their operands.
+    /// Number of instructions before one of their operands.
     pub disordered: u32,
-    /// Parts of results whose origin could not be followed, since shapes do not fit.
+    /// Number of parts of results whose origin could not be followed because shapes do not match.
     pub mismatched: u32,
-    /// Entries of `input_output_alias` that contradict the shapes or name what is not there.
+    /// Number of entries of `input_output_alias` that contradict the shapes or name missing parts.
     pub contradictory_aliases: u32,
     /// `input_output_alias` could not be read.
     pub has_unreadable_aliases: bool,
-    /// Rows whose size is not known, ascending; they count as nothing.
+    /// Rows of unknown size, ascending; they count as 0 bytes.
     pub unknown_sizes: Vec<u32>,
-    /// Rows that call a computation that another row calls as well, ascending.
+    /// Rows that call a computation that another row calls too, ascending.
     pub repeated_calls: Vec<u32>,
-    /// Array shapes without a layout, in a module whose other shapes have tiles.
+    /// Whether array shapes lack a layout in a module whose other shapes have tiles.
     pub lacks_layouts: bool,
 }
 
-/// Live ranges and the bytes alive at every step.
+/// Live ranges and live bytes at every step.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// How it was counted.
+    /// How memory was counted.
     pub options: Options,
     /// The order that was used.
     pub order: Order,
-    /// Whose sizes were used.
+    /// The backend whose sizes were used.
     pub backend: Backend,
-    /// What is wrong or left out.
+    /// Problems and omissions.
     pub doubts: Doubts,
-    /// Bytes alive at every step.
+    /// Live bytes at every step.
     pub timeline: Vec<i64>,
     /// The peak.
     pub peak: Peak,
@@ -96,11 +96,11 @@ pub struct Memory {
     values: Vec<u32>,
     ranges: Ranges,
     buffers: Buffers,
-    /// By node: bytes of the value it makes, in the memory spaces asked for.
+    /// By node: bytes of the value it defines, in the requested memory spaces.
     bytes: Vec<i64>,
 }
 
-/// What every rule starts from.
+/// The common starting point of all rules.
 struct Frame {
     steps: Steps,
     shapes: ShapeNodes,
@@ -111,7 +111,7 @@ struct Frame {
     donations: Donations,
     /// Values that must share a buffer.
     sets: Sets,
-    /// From the step that makes a value to its last use.
+    /// From the step that defines a value to its last use.
     ranges: Ranges,
 }
 
@@ -121,7 +121,7 @@ impl Frame {
         let steps = Steps::new(module, permutation);
         let nodes = Nodes::new(module, &steps, &shapes).ok_or(MemoryError::TooManyParts)?;
         let reader = Reader { module, steps: &steps, shapes: &shapes, nodes: &nodes };
-        // Alpa cuts the program at its markers, so they never run.
+        // Alpa splits the program at its markers, so they never run.
         let through_markers = rule == Rule::InPlace;
         let Values { of: values, mismatched, has_followed_markers } =
             Values::new(&reader, through_markers);
@@ -148,14 +148,14 @@ impl Frame {
     }
 }
 
-/// Analyses what is alive when `module` runs.
+/// Analyses the live values of `module`.
 pub fn memory(module: &Module, options: &Options) -> Result<Memory, MemoryError> {
     let permutation = order::permutation(module, options.order);
     let frame = Frame::new(module, permutation.as_deref(), options.rule)?;
     memory_of(module, frame, options)
 }
 
-/// [`memory`] and [`xla_account`], which start from the same where the options allow it.
+/// [`memory`] and [`xla_account`], sharing work if the options allow it.
 pub fn memory_and_account(
     module: &Module,
     options: &Options,
@@ -237,12 +237,12 @@ impl Memory {
         &self.steps.rows
     }
 
-    /// The step at which `row` runs; None if it takes none, like the insides of fusions.
+    /// The step at which `row` runs; None if it has none, like the insides of fusions.
     pub fn step_of(&self, row: Row) -> Option<u32> {
         self.steps.of(row.0)
     }
 
-    /// The instruction and part that make what part `part` of `row` holds.
+    /// The instruction and part that define the value in part `part` of `row`.
     pub fn maker_of(&self, row: Row, part: u32) -> Option<(Row, u32)> {
         let nodes = self.nodes.of(self.steps.of(row.0)?);
         let node = nodes.start.checked_add(part).filter(|node| *node < nodes.end)?;
@@ -252,7 +252,7 @@ impl Memory {
         Some((maker, value - self.nodes.of(step).start))
     }
 
-    /// The parts of its result that `row` makes itself.
+    /// The parts of its result that `row` itself defines.
     pub fn makes(&self, row: Row) -> impl Iterator<Item = u32> + '_ {
         let nodes = self.steps.of(row.0).map(|step| self.nodes.of(step)).unwrap_or_default();
         let start = nodes.start;
@@ -264,7 +264,7 @@ impl Memory {
         self.steps.rows.get(self.peak.step as usize).map(|row| Row(*row))
     }
 
-    /// The values alive at `step`, largest first, then by row and part.
+    /// The values live at `step`, largest first, then by row and part.
     pub fn live_at(&self, module: &Module, step: u32) -> Vec<LiveValue> {
         let mut live: Vec<LiveValue> = Vec::new();
         for node in 0..self.values.len() as u32 {
@@ -281,15 +281,15 @@ impl Memory {
         live
     }
 
-    /// Where the timeline is highest. Under the rule `values` this may be elsewhere than the peak,
-    /// which is then where XLA's file puts it.
+    /// The maximum of the timeline. Under the rule `values` the peak may be elsewhere, because it
+    /// is where XLA's file puts it.
     pub fn highest(&self) -> Peak {
         let step = peak::highest(&self.timeline);
         Peak { step, bytes: self.timeline.get(step as usize).copied().unwrap_or(0) }
     }
 
-    /// The row whose metadata describe what `row` makes: the caller's for a parameter of a loop, a
-    /// branch or a call, which has none of its own.
+    /// The row whose metadata describe the result of `row`: the caller for a parameter of a loop, a
+    /// branch or a call, which has no metadata of its own.
     pub fn described_by(&self, module: &Module, row: Row) -> Row {
         if module.opcode(row) != Opcode::Parameter {
             return row;
@@ -299,7 +299,7 @@ impl Memory {
         caller.filter(|caller| caller.0 != schedule::NONE).map_or(row, |caller| Row(caller.0))
     }
 
-    /// The peak, and where it is, if the values that lie in `buffer` took nothing.
+    /// The peak and its step if the values in `buffer` took no memory.
     pub fn peak_without(&self, buffer: u32) -> Peak {
         let mut timeline = self.timeline.clone();
         let is_one = (buffer as usize) < self.buffers.len();

@@ -1,7 +1,7 @@
-//! The parts of results that take memory: arrays, and the pointer tables of tuples.
+//! The parts of results that take memory: arrays and the pointer tables of tuples.
 //!
-//! A shape's nodes are numbered in pre-order: a tuple is node 0, then come the nodes of its first
-//! element, and so on. (step, node) numbers all parts of all results densely, so that
+//! A shape's nodes are numbered in pre-order: a tuple is node 0, followed by the nodes of its first
+//! element, and so on. Pairs (step, node) number all parts of all results consecutively, so that
 //! tuples and their elements are ranges.
 
 use super::schedule::Steps;
@@ -13,14 +13,14 @@ use std::ops::Range;
 pub(super) struct ShapeNodes {
     /// By shape: number of nodes.
     counts: Vec<u32>,
-    /// By shape: where its elements stand in `firsts`; only tuples have any.
+    /// By shape: the start of its elements in `firsts`; only tuples have any.
     starts: Vec<u32>,
     /// The first node of each element, within its tuple.
     firsts: Vec<u32>,
 }
 
 impl ShapeNodes {
-    /// One pass over the shapes: elements have smaller ids than what holds them.
+    /// One pass over the shapes: elements have smaller ids than the tuples that contain them.
     pub fn new(module: &Module) -> Self {
         let shapes = module.shapes();
         let mut nodes = ShapeNodes {
@@ -102,7 +102,7 @@ pub(super) fn node_shapes(module: &Module, shape: ShapeId, out: &mut Vec<ShapeId
 /// All nodes of all steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes {
-    /// By step: its first node; one longer than the steps.
+    /// By step: its first node; one entry more than there are steps.
     pub firsts: Vec<u32>,
     /// The step of each node.
     pub steps: Vec<u32>,

@@ -1,24 +1,24 @@
-//! How memory is counted.
+//! Options for counting memory.
 
 use super::schedule::Order;
 
 /// Which values share memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// As XLA's live-range file: values that must share a buffer do, and where one takes over from
-    /// another both count in that step. The peak is where that file puts it.
+    /// As in XLA's live-range file: values share a buffer only if they must, and where one takes
+    /// over from another, both count in that step. The peak is where that file puts it.
     Values,
-    /// Results may also take the memory of operands that end with them, as in XLA's buffer
-    /// assignment; a buffer counts once. Pipeline markers hand on what they are given.
+    /// Results may also reuse the memory of operands that end with them, as in XLA's buffer
+    /// assignment; a buffer counts once. Pipeline markers pass their operands on.
     #[default]
     InPlace,
-    /// As libtpu's account of a compiled program: parameters, constants and results that take no
-    /// parameter's memory stay from beginning to end, the rest shares buffers where it must.
+    /// As in libtpu's account of a compiled program: parameters, constants and results that alias
+    /// no parameter stay from beginning to end; other values share buffers only if they must.
     Xla,
 }
 
 impl Rule {
-    /// The word used in options, tables and JSON.
+    /// The name used in options, tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Rule::Values => "values",
@@ -28,18 +28,18 @@ impl Rule {
     }
 }
 
-/// What an array takes.
+/// How the size of an array is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sizes {
-    /// On the module's backend: in whole tiles, elements as the layout says.
+    /// On the module's backend: whole tiles, with element sizes as in the layout.
     #[default]
     Device,
-    /// Number of elements times their bytes.
+    /// Number of elements times bytes per element.
     Logical,
 }
 
 impl Sizes {
-    /// The word used in options, tables and JSON.
+    /// The name used in options, tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Sizes::Device => "device",
@@ -48,18 +48,18 @@ impl Sizes {
     }
 }
 
-/// How long constants stay.
+/// How long constants are live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Constants {
-    /// From where they stand to their last use.
+    /// From their position to their last use.
     #[default]
     LastUse,
-    /// While the program runs.
+    /// For the whole program.
     Program,
 }
 
 impl Constants {
-    /// The word used in options, tables and JSON.
+    /// The name used in options, tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Constants::LastUse => "last_use",
@@ -68,10 +68,10 @@ impl Constants {
     }
 }
 
-/// Which memory counts.
+/// Which memory spaces count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// One memory space, by the number in layouts (`S(5)`); 0 is the device's main memory.
+    /// One memory space, by its number in layouts (`S(5)`); 0 is the device's main memory.
     One(i64),
     /// All of them.
     All,
@@ -83,16 +83,16 @@ impl Default for Space {
     }
 }
 
-/// How to count.
+/// How memory is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Which values share memory.
     pub rule: Rule,
-    /// What an array takes.
+    /// How sizes are computed.
     pub sizes: Sizes,
-    /// How long constants stay.
+    /// How long constants are live.
     pub constants: Constants,
-    /// Which memory counts.
+    /// Which memory spaces count.
     pub space: Space,
     /// The order in which instructions run.
     pub order: Order,

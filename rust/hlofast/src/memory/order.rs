@@ -1,4 +1,4 @@
-//! Orders other than the text's.
+//! Orders of instructions other than the text's.
 
 use super::schedule::Order;
 use crate::cost::Backend;
@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// The rows in `order`, computation by computation; None if that is the text's order.
+/// The rows in `order`, computation by computation; None for the text's order.
 pub(super) fn permutation(module: &Module, order: Order) -> Option<Vec<u32>> {
     let mut rows = Vec::with_capacity(module.row_count());
     match order {
@@ -24,7 +24,7 @@ pub(super) fn permutation(module: &Module, order: Order) -> Option<Vec<u32>> {
             let bytes: Vec<i64> = module
                 .rows()
                 .map(|row| match module.opcode(row) {
-                    // They make nothing, or what is there anyway.
+                    // These opcodes allocate nothing.
                     Opcode::Bitcast
                     | Opcode::Constant
                     | Opcode::GetTupleElement
@@ -41,11 +41,11 @@ pub(super) fn permutation(module: &Module, order: Order) -> Option<Vec<u32>> {
     Some(rows)
 }
 
-/// Operands before users, first to last, from the rows on that nobody uses.
+/// Operands before users, starting from unused rows, first to last.
 fn post_order(module: &Module, rows: Range<u32>, is_seen: &mut [bool], order: &mut Vec<u32>) {
     let users = module.users();
     let mut stack: Vec<(u32, usize)> = Vec::new();
-    // Broken text may have cycles, which nothing outside uses: they come last.
+    // Broken text may have cycles that nothing outside uses: they come last.
     let sinks = rows.clone().filter(|row| users.get(*row).is_empty());
     for start in sinks.chain(rows.clone()) {
         if std::mem::replace(&mut is_seen[start as usize], true) {
@@ -71,14 +71,14 @@ fn post_order(module: &Module, rows: Range<u32>, is_seen: &mut [bool], order: &m
     }
 }
 
-/// Of what is ready, first what frees most beyond what it makes, then what stands first in the
-/// text. An operand is freed by the last of its users.
+/// Schedules, among ready instructions, the one that frees most memory net of its result, then the
+/// first in the text. The last user of an operand frees it.
 fn list_schedule(module: &Module, rows: Range<u32>, bytes: &[i64], order: &mut Vec<u32>) {
     let first = rows.start;
     let at = |row: u32| (row - first) as usize;
     let users = module.users();
     let size = |row: u32| bytes.get(row as usize).copied().unwrap_or(0).max(0);
-    // Operands to wait for, and users to come, each counted once.
+    // Distinct operands still to wait for, and distinct users still to come.
     let mut waiting = vec![0u32; rows.len()];
     let mut left: Vec<u32> = Vec::with_capacity(rows.len());
     for row in rows.clone() {
@@ -98,7 +98,7 @@ fn list_schedule(module: &Module, rows: Range<u32>, bytes: &[i64], order: &mut V
         ready.push((gain(row, &left), Reverse(row)));
     }
     while let Some((_, Reverse(row))) = ready.pop() {
-        // It may stand here more than once: its gain grows as operands lose other users.
+        // A row may be queued more than once: its gain grows as its operands lose other users.
         if std::mem::replace(&mut is_done[at(row)], true) {
             continue;
         }
@@ -123,6 +123,6 @@ fn list_schedule(module: &Module, rows: Range<u32>, bytes: &[i64], order: &mut V
             }
         }
     }
-    // Cycles of broken text.
+    // Cycles in broken text.
     order.extend(rows.clone().filter(|row| !is_done[at(*row)]));
 }

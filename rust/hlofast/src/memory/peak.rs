@@ -1,4 +1,4 @@
-//! Bytes alive at every step, and where they are most.
+//! Live bytes at every step, and their peak.
 
 use super::MemoryError;
 use super::nodes::{ShapeNodes, node_shapes};
@@ -9,44 +9,44 @@ use crate::cost::Backend;
 use crate::cost::size::{ShapeCost, shape_costs};
 use crate::ir::{Module, Row, ShapeId, ShapeView};
 
-/// The most that is alive.
+/// The peak of live bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
-    /// When.
+    /// The step.
     pub step: u32,
-    /// How much.
+    /// The bytes.
     pub bytes: i64,
 }
 
-/// A value that is alive.
+/// A live value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveValue {
-    /// The instruction that makes it.
+    /// The instruction that defines it.
     pub row: Row,
-    /// Which part of the result it is, counted in pre-order with tuples before their elements.
+    /// The part of the result, in pre-order with tuples before their elements.
     pub part: u32,
     /// The path to that part.
     pub path: Vec<u32>,
     /// Its shape.
     pub shape: ShapeId,
-    /// Its bytes; 0 if they are not known or lie in a memory space that was not asked for.
+    /// Its bytes; 0 if unknown or in a memory space that was not requested.
     pub bytes: i64,
     /// Its memory space.
     pub memory_space: i64,
-    /// The first step at which it is alive.
+    /// The first step at which it is live.
     pub first_step: u32,
-    /// The last one, which counts; one past all steps for what outlives the program.
+    /// The last step, inclusive; one past all steps for values that outlive the program.
     pub last_step: u32,
-    /// The buffer it lies in: values of one buffer share memory.
+    /// Its buffer: values in the same buffer share memory.
     pub buffer: u32,
 }
 
 /// Bytes of values.
 pub(super) struct Sized {
-    /// By node: of the value it makes.
+    /// By node: bytes of the value it defines.
     pub bytes: Vec<i64>,
-    /// By node: what XLA weighs the value by when it looks for the peak of its live-range file,
-    /// the size of the whole result, which for tuples is that of their pointer table.
+    /// By node: the weight that XLA gives the value when it looks for the peak of its live-range
+    /// file: the size of the whole result, which for tuples is that of their pointer table.
     pub weights: Vec<i64>,
     /// Rows of unknown size, ascending.
     pub unknown: Vec<u32>,
@@ -139,7 +139,7 @@ pub(super) fn shape_at(module: &Module, nodes: &ShapeNodes, shape: ShapeId, part
     })
 }
 
-/// Bytes alive at each of `count` steps.
+/// Live bytes at each of `count` steps.
 pub(super) fn timeline(
     ranges: &Ranges,
     bytes: &[i64],
@@ -152,13 +152,13 @@ pub(super) fn timeline(
     Ok(summed(ranges, bytes, count, 0))
 }
 
-/// Sums over the ranges, each longer by `more` steps.
+/// Sums over the ranges, each extended by `more` steps.
 fn summed(ranges: &Ranges, weights: &[i64], count: u32, more: u32) -> Vec<i64> {
     let count = count as usize;
     let mut steps = vec![0i64; count + 1];
     for ((weight, start), end) in weights.iter().zip(&ranges.starts).zip(&ranges.ends) {
         let start = *start as usize;
-        // What begins behind the last step, or is empty, is never alive.
+        // A range that is empty or begins after the last step is never live.
         if *weight == 0 || start > *end as usize || start >= count {
             continue;
         }
@@ -175,7 +175,7 @@ fn summed(ranges: &Ranges, weights: &[i64], count: u32, more: u32) -> Vec<i64> {
     steps
 }
 
-/// The first step at which most is alive.
+/// The first step with the most live bytes.
 pub(super) fn highest(timeline: &[i64]) -> u32 {
     let mut at = 0;
     let mut most = 0;
@@ -188,7 +188,7 @@ pub(super) fn highest(timeline: &[i64]) -> u32 {
 }
 
 /// Where XLA's live-range file puts the peak: it weighs every part of a tuple by the tuple's
-/// pointer table, and takes what ended a step before as still alive.
+/// pointer table, and counts values that ended one step before as still live.
 pub(super) fn moment_of_xla(ranges: &Ranges, sized: &Sized, count: u32) -> u32 {
     let total: i128 = sized.weights.iter().map(|weight| i128::from(*weight)).sum();
     let weights = if total > i128::from(i64::MAX) { &sized.bytes } else { &sized.weights };

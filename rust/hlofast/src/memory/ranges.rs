@@ -1,20 +1,20 @@
-//! From when to when values are alive.
+//! Live ranges of values.
 
 use super::alias::{Donations, Sets};
 use super::schedule::nth_call;
 use super::values::Reader;
 use crate::ir::{Opcode, Row};
 
-/// The live range of every value; entries of nodes that make no value mean nothing.
+/// The live range of every value; entries of nodes that define no value are meaningless.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
     /// By node: the first step.
     pub starts: Vec<u32>,
-    /// By node: the last step, which counts.
+    /// By node: the last step, inclusive.
     pub ends: Vec<u32>,
 }
 
-/// When what each step makes is read last.
+/// When the result of each step is read last.
 struct Uses {
     /// By step: the last use of all parts.
     whole: Vec<u32>,
@@ -29,9 +29,9 @@ impl Uses {
         for (step, row) in (0u32..).zip(&reader.steps.rows) {
             let opcode = reader.module.opcode(Row(*row));
             let (column, at) = match opcode {
-                // They hand on what they are given, and do not read it.
+                // These opcodes pass operands on and do not read them.
                 Opcode::Tuple | Opcode::Domain => continue,
-                // What it calls has steps of its own, and reads it there.
+                // The callee has steps of its own and reads the operands there.
                 Opcode::Call if is_first_caller(reader, *row) => continue,
                 Opcode::GetTupleElement | Opcode::Copy => (&mut uses.top, step),
                 // The loop's own values take over as soon as its body begins.
@@ -66,7 +66,7 @@ fn loop_start(reader: &Reader<'_>, row: u32) -> Option<u32> {
 }
 
 impl Ranges {
-    /// The ranges before values of one buffer are seen together.
+    /// The ranges before sharing of buffers is taken into account.
     pub fn new(reader: &Reader<'_>, values: &[u32], donations: &Donations) -> Self {
         let steps = reader.steps;
         let uses = Uses::new(reader);
@@ -91,7 +91,7 @@ impl Ranges {
         ranges
     }
 
-    /// Parameters of the entry stay to the end, unless results take their memory.
+    /// Entry parameters stay live to the end, unless results alias them.
     fn keep_parameters(&mut self, reader: &Reader<'_>, values: &[u32], donations: &Donations) {
         let mut donated: Vec<u32> = donations.pairs.iter().map(|pair| pair.1).collect();
         donated.sort_unstable();
@@ -110,8 +110,8 @@ impl Ranges {
         }
     }
 
-    /// A concatenation that moves nothing takes over the memory of all it joins: what ends with it
-    /// ends one step earlier. TPU compilers write it as a custom call.
+    /// A concatenation that moves nothing takes over the memory of its operands: operands that end
+    /// with it end one step earlier. TPU compilers write it as a custom call.
     pub fn hand_over_joined(&mut self, reader: &Reader<'_>, values: &[u32]) {
         const TARGET: &[u8] = b", custom_call_target=\"ConcatBitcast\"";
         for (step, row) in (0u32..).zip(&reader.steps.rows) {
@@ -133,7 +133,7 @@ impl Ranges {
         }
     }
 
-    /// Constants stay while the program runs.
+    /// Keeps constants live for the whole program.
     pub fn keep_constants(&mut self, reader: &Reader<'_>) {
         for (step, row) in (0u32..).zip(&reader.steps.rows) {
             if reader.module.opcode(Row(*row)) == Opcode::Constant {
@@ -145,9 +145,9 @@ impl Ranges {
         }
     }
 
-    /// Of values that share a buffer, each ends where the next begins and lives as long as those
-    /// before it. `is_once` says of two such values that they do not overlap even in the step where
-    /// the second takes over.
+    /// Among values that share a buffer, each ends where the next begins, and lives at least as
+    /// long as those before it. `is_once` tells whether two such values do not overlap even in the
+    /// step where the second takes over.
     pub fn take_turns(&mut self, buffers: &Buffers, is_once: impl Fn(&Self, usize, usize) -> bool) {
         let mut members: Vec<u32> = Vec::new();
         for buffer in 0..buffers.len() {
@@ -167,7 +167,7 @@ impl Ranges {
                 self.ends[second] = self.ends[second].max(self.ends[first]);
                 self.ends[first] = self.ends[first].min(start);
                 if self.ends[first] >= start && is_once(self, first, second) {
-                    // An empty range where both begin together.
+                    // An empty range if both begin together.
                     self.ends[first] = start.saturating_sub(1);
                     if start == self.starts[first] {
                         self.starts[first] = start.saturating_add(1);
@@ -184,7 +184,7 @@ impl Ranges {
 pub(super) struct Buffers {
     offsets: Vec<u32>,
     values: Vec<u32>,
-    /// By node: the buffer of the value it makes; `u32::MAX` if it makes none.
+    /// By node: the buffer of the value it defines; `u32::MAX` if it defines none.
     pub of: Vec<u32>,
 }
 
@@ -197,7 +197,7 @@ impl Buffers {
                 continue;
             }
             let first = sets.find(node);
-            // A set's first member stands for it, so it has been numbered.
+            // The first member represents its set, so it is numbered already.
             if first == node {
                 of[node as usize] = counts.len() as u32;
                 counts.push(1);

@@ -1,15 +1,14 @@
-//! The order in which instructions run: one step per instruction, called computations in front of
-//! what calls them.
+//! The order in which instructions run: one step per instruction, callees before their callers.
 //!
-//! As in XLA's `HloLiveRange`: condition and body of a loop come once, in front of the loop;
-//! branches in front of their conditional; what a fusion or a reduction computes takes no step.
+//! As in XLA's `HloLiveRange`: condition and body of a loop come once, before the loop; branches
+//! come before their conditional; the insides of fusions and reductions have no steps.
 
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row};
 
 /// No step, no row.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Where an order of instructions comes from.
+/// The source of an order of instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// The text's own order, which is the schedule of a scheduled module.
@@ -17,15 +16,15 @@ pub enum Order {
     Text,
     /// Operands before users, otherwise as in the text.
     PostOrder,
-    /// Of what is ready, what frees most memory comes first.
+    /// Among ready instructions, the one that frees most memory comes first.
     List,
 }
 
 impl Order {
-    /// Every order.
+    /// All orders.
     pub const ALL: [Order; 3] = [Order::Text, Order::PostOrder, Order::List];
 
-    /// The word used in options, tables and JSON.
+    /// The name used in options, tables and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Order::Text => "text",
@@ -40,35 +39,35 @@ impl Order {
 pub(super) struct Steps {
     /// The row of each step.
     pub rows: Vec<u32>,
-    /// By row: its step; `NONE` if it takes none.
+    /// By row: its step; `NONE` if it has none.
     pub step_of: Vec<u32>,
-    /// By computation: its first step, and one past its last one; `NONE` if it takes none.
+    /// By computation: its first step, and one past its last; `NONE` if it has none.
     pub spans: Vec<(u32, u32)>,
-    /// By computation: the row that calls it first, with the number of the call among that row's.
+    /// By computation: its first caller, and the index of the call among that row's calls.
     pub callers: Vec<(u32, u32)>,
-    /// By step: when what the row makes may go at the earliest. A root's result lives to the end
-    /// of its computation.
+    /// By step: the earliest end of the result's live range. A root's result lives to the end of
+    /// its computation.
     pub ends: Vec<u32>,
-    /// By step: when what the row makes begins. Parameters begin with their computation.
+    /// By step: the start of the result's live range. Parameters start with their computation.
     pub starts: Vec<u32>,
-    /// Steps whose operands come later: the order is not one in which the module can run.
+    /// Number of steps whose operands come later: the module cannot run in this order.
     pub disordered: u32,
-    /// Calls of computations that run elsewhere already, by caller's row.
+    /// Calls of computations that already run elsewhere, by caller's row.
     pub repeated: Vec<u32>,
 }
 
 struct Frame {
-    /// Place of the next row in the order.
+    /// Position of the next row in the order.
     at: u32,
     end: u32,
     computation: u32,
     first_step: u32,
-    /// Calls of the row at `at` that were entered.
+    /// Number of entered calls of the row at `at`.
     calls: u32,
 }
 
 impl Steps {
-    /// The steps of the entry computation and all it calls. `order` is a permutation of the rows
+    /// The steps of the entry computation and its callees. `order` is a permutation of the rows
     /// that keeps each computation's rows together; None is the text's order.
     pub fn new(module: &Module, order: Option<&[u32]>) -> Self {
         let computations = module.computations().len();
@@ -136,7 +135,7 @@ impl Steps {
     fn enter(&mut self, module: &Module, id: ComputationId, stack: &mut Vec<Frame>) {
         let rows = module.computation(id).rows();
         let first_step = self.rows.len() as u32;
-        // Entered: a call that leads back here finds it so.
+        // Marks the computation as entered, so that a recursive call is detected.
         self.spans[id.0 as usize] = (first_step, NONE);
         stack.push(Frame {
             at: rows.start,
@@ -171,7 +170,7 @@ impl Steps {
         self.stretch_asynchronous(module);
     }
 
-    /// What an asynchronous computation makes lives to the end of the whole operation.
+    /// Extends results of an asynchronous computation to the end of the whole operation.
     fn stretch_asynchronous(&mut self, module: &Module) {
         for index in 0..self.callers.len() {
             let (caller, _) = self.callers[index];
@@ -193,7 +192,7 @@ impl Steps {
     }
 }
 
-/// The row that ends the asynchronous operation that `start` starts.
+/// The row that ends the asynchronous operation started by `start`.
 fn last_of_chain(module: &Module, start: u32) -> Option<u32> {
     let mut row = start;
     for _ in 0..64 {
@@ -209,12 +208,12 @@ fn last_of_chain(module: &Module, start: u32) -> Option<u32> {
     None
 }
 
-/// Whether the computations that `opcode` calls take steps of their own.
+/// Whether the computations called by `opcode` have steps of their own.
 pub(super) fn may_descend(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Call | Opcode::Conditional | Opcode::While | Opcode::AsyncStart)
 }
 
-/// The computation that `row` runs as its `number`th, in the order in which they take steps.
+/// Callee `number` of `row`, in the order in which callees get their steps.
 pub(super) fn nth_call(
     module: &Module,
     row: Row,

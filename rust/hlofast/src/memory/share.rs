@@ -1,9 +1,9 @@
-//! Which results may take the memory of an operand that ends with them.
+//! Which results may reuse the memory of an operand that ends with them.
 //!
-//! As XLA's heap simulator: result and operand have the same shape, layout and memory space,
-//! neither shares a buffer already, and the instruction reads each element of the operand before
-//! it writes the same element of the result. Added to XLA's generic rule are all-reduces, which
-//! XLA's backends run in place.
+//! As in XLA's heap simulator: result and operand have the same shape, layout and memory space,
+//! neither shares a buffer already, and the instruction reads each element of the operand before it
+//! writes that element of the result. In addition to XLA's generic rule, all-reduces run in place,
+//! as on XLA's backends.
 
 use super::alias::Sets;
 use super::ranges::Ranges;
@@ -11,13 +11,13 @@ use super::schedule::NONE;
 use super::values::Reader;
 use crate::ir::{CallRole, ComputationId, Module, Opcode, Row, ShapeId};
 
-/// Joins results with the operand whose memory they may take.
+/// Joins results with the operand whose memory they may reuse.
 pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, sets: &mut Sets) {
     let mut is_alone = alone(values, sets);
     let mut fused = FusedUses::default();
     let module = reader.module;
     let mut parts: Vec<ShapeId> = Vec::new();
-    // Operands that end here: which one, and the node.
+    // Operands that end here: index and node.
     let mut candidates: Vec<(usize, u32)> = Vec::new();
     for (step, row) in (0u32..).zip(&reader.steps.rows) {
         let opcode = module.opcode(Row(*row));
@@ -45,7 +45,7 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
                 candidates.push((index, node));
             }
         }
-        // Results with many parts and operands: work stays in proportion to both together.
+        // Results with many parts and operands: limits the work to the sum of both.
         let mut tries = MOST_TRIES.max(16 * (parts.len() + operands.len()));
         // Candidates before this one are taken.
         let mut first = 0;
@@ -73,7 +73,7 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
             if let Some((_, candidate)) = found {
                 let candidate = std::mem::replace(candidate, NONE);
                 sets.join(candidate, node);
-                // Taken: nothing else may have it; the result may be taken in turn.
+                // Nothing else may take the operand; the result may be taken in turn.
                 is_alone[candidate as usize] = false;
             }
         }
@@ -82,7 +82,7 @@ pub(super) fn join_shared(reader: &Reader<'_>, values: &[u32], ranges: &Ranges, 
 
 const MOST_TRIES: usize = 1 << 12;
 
-/// By node: whether it makes a value that shares its buffer with no other.
+/// By node: whether it defines a value that shares its buffer with no other.
 fn alone(values: &[u32], sets: &mut Sets) -> Vec<bool> {
     let mut is_alone = vec![true; values.len()];
     for node in 0..values.len() as u32 {
@@ -95,7 +95,7 @@ fn alone(values: &[u32], sets: &mut Sets) -> Vec<bool> {
     is_alone
 }
 
-/// Which element of the result's tuple holds `node`; 0 if the result is an array.
+/// The element of the result's tuple that contains `node`; 0 if the result is an array.
 fn element_of(reader: &Reader<'_>, shape: ShapeId, step: u32, node: u32) -> u32 {
     let part = node - reader.nodes.of(step).start;
     reader.shapes.path(reader.module, shape, part).first().copied().unwrap_or(0)
@@ -147,7 +147,7 @@ fn fusion_kind(module: &Module, row: Row) -> &[u8] {
     }
 }
 
-/// Whether a fusion is a product plus this operand.
+/// Whether a fusion is a matmul plus this operand.
 fn adds_to_product(module: &Module, row: u32, index: usize) -> bool {
     let Some(callee) = module.called(Row(row), CallRole::Calls) else { return false };
     let root = Row(module.computation(callee).root);
@@ -167,12 +167,12 @@ fn adds_to_product(module: &Module, row: u32, index: usize) -> bool {
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// Whether all that follows from a parameter of a fused computation is elementwise.
+/// Whether everything computed from a parameter of a fused computation is elementwise.
 #[derive(Default)]
 struct FusedUses {
-    /// By row of fused computations that were looked at.
+    /// By row: whether it is elementwise, for the fused computations visited so far.
     is_elementwise: Vec<bool>,
-    /// By computation: where its parameters stand in `parameters`, and how many.
+    /// By computation: start and number of its parameters in `parameters`.
     known: Vec<(u32, u32)>,
     /// (number, row), by computation and number.
     parameters: Vec<(u64, u32)>,

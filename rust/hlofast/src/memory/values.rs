@@ -1,9 +1,9 @@
-//! Which part of which result is the same value: XLA's dataflow analysis.
+//! Which parts of results hold the same value, as in XLA's dataflow analysis.
 //!
-//! A value is made at one node (see `nodes.rs`) and goes by that node's number. Tuples, their
-//! elements, bitcasts, barriers, calls and the `-done` of asynchronous pairs hand values on. What a
-//! loop carries is a value of its own in the condition, in the body and behind the loop, unless
-//! every iteration hands on what it was given: then it is the value that entered.
+//! A value is defined at one node (see `nodes.rs`) and identified by that node's number. Tuples,
+//! their elements, bitcasts, barriers, calls and the `-done` of asynchronous pairs pass values on.
+//! An element of loop state is a value of its own in the condition, in the body and after the loop,
+//! unless every iteration passes it on unchanged: then it is the value that entered the loop.
 
 use super::nodes::{Nodes, ShapeNodes};
 use super::schedule::{NONE, Steps, nth_call};
@@ -14,11 +14,12 @@ use std::ops::Range;
 /// The value at every node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Values {
-    /// By node: the node that makes its value.
+    /// By node: the node that defines its value.
     pub of: Vec<u32>,
-    /// Nodes whose value could not be followed, since shapes do not fit; they count as new values.
+    /// Nodes whose value could not be followed because shapes do not match; they count as new
+    /// values.
     pub mismatched: u32,
-    /// Pipeline markers handed values on.
+    /// Whether pipeline markers passed values on.
     pub has_followed_markers: bool,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The nodes of `row`; None if it takes no step before step `before`.
+    /// The nodes of `row`; None if it has no step before step `before`.
     fn earlier(&self, row: u32, before: u32) -> Option<Range<u32>> {
         let step = self.steps.of(row).filter(|step| *step < before)?;
         Some(self.nodes.of(step))
@@ -61,11 +62,11 @@ impl Reader<'_> {
 }
 
 impl Values {
-    /// With `through_markers` pipeline markers hand their values on.
+    /// With `through_markers` pipeline markers pass their values on.
     pub fn new(reader: &Reader<'_>, through_markers: bool) -> Self {
         let of = (0..reader.nodes.len() as u32).collect();
         let mut values = Values { of, mismatched: 0, has_followed_markers: false };
-        // Step of parameter 0, by computation.
+        // By computation: the step of parameter 0.
         let mut carried = vec![NONE; reader.module.computations().len()];
         let mut computations = Computations::new(reader);
         for (step, row) in (0u32..).zip(&reader.steps.rows) {
@@ -87,7 +88,7 @@ impl Values {
         values
     }
 
-    /// Every node directly names the node that makes its value.
+    /// Makes every node name the defining node of its value directly.
     fn settle(&mut self) {
         for node in 0..self.of.len() {
             let value = self.resolve(node as u32);
@@ -97,7 +98,7 @@ impl Values {
 
     fn resolve(&self, node: u32) -> u32 {
         let mut value = node;
-        // Chains lead to earlier makers; values of loops may lead on once more.
+        // Chains lead to earlier nodes; loop values may lead on once more.
         loop {
             let next = self.of[value as usize];
             if next == value {
@@ -107,7 +108,7 @@ impl Values {
         }
     }
 
-    /// The nodes `to` have the values of the nodes `from`.
+    /// Gives the nodes `to` the values of the nodes `from`.
     fn copy(&mut self, to: Range<u32>, from: Option<Range<u32>>) {
         match from {
             Some(from) if from.len() == to.len() => {
@@ -119,7 +120,7 @@ impl Values {
         }
     }
 
-    /// As `copy`, but the tuple that holds them all is new.
+    /// Like `copy`, but the outermost tuple is new.
     fn copy_elements(&mut self, to: Range<u32>, from: Option<Range<u32>>) {
         let inner = |range: Range<u32>| (range.start + 1).min(range.end)..range.end;
         if to.len() > 1 {
@@ -135,7 +136,7 @@ impl Values {
         let opcode = reader.module.opcode(Row(caller));
         let Some(parameter) = reader.module.parameter_number(Row(row)) else { return };
         let operand = match opcode {
-            // What a loop carries is settled behind it.
+            // Loop state is resolved after the loop.
             Opcode::While => return,
             Opcode::Conditional => (parameter == 0).then_some(number as usize + 1),
             _ => usize::try_from(parameter).ok(),
@@ -209,7 +210,7 @@ impl Values {
             Opcode::AllGatherStart | Opcode::CollectivePermuteStart => {
                 let Some(to) = reader.element(&to, shape, 0) else { return };
                 let operands = reader.module.operands(Row(row)).len();
-                // A permutation in place lists its buffer and offsets too.
+                // An in-place permute also lists its buffer and offsets.
                 let is_in_place = opcode == Opcode::CollectivePermuteStart && operands == 4;
                 if to.len() == 1 {
                     self.copy(to, first);
@@ -238,7 +239,7 @@ impl Values {
             }
             Opcode::Call => {
                 let callee = nth_call(reader.module, Row(row), opcode, 0);
-                // Of a computation that several call, only the first caller shares its values.
+                // If a computation has several callers, only the first shares its values.
                 let is_own = |id: &ComputationId| reader.steps.callers[id.0 as usize].0 == row;
                 if callee.is_some_and(|id| is_own(&id)) {
                     self.copy(to, reader.root(row, opcode, 0, step));
@@ -250,7 +251,7 @@ impl Values {
         }
     }
 
-    /// Element `index` of what the `-start` at operand 0 of `row` holds.
+    /// Element `index` of the result of the `-start` at operand 0 of `row`.
     fn done_element(
         &self,
         reader: &Reader<'_>,
@@ -261,7 +262,7 @@ impl Values {
         reader.element(&first?, reader.operand_shape(row, 0)?, index)
     }
 
-    /// `to` is a tuple of the operands' values.
+    /// Makes `to` a tuple of the operands' values.
     fn operands_in_tuple(&mut self, reader: &Reader<'_>, step: u32, row: u32, to: Range<u32>) {
         let mut at = to.start + 1;
         for index in 0..reader.module.operands(Row(row)).len() {
@@ -278,7 +279,7 @@ impl Values {
         }
     }
 
-    /// Arrays are handed on, tuples made anew.
+    /// Passes arrays on; tuples are new.
     fn copy_arrays(
         &mut self,
         reader: &Reader<'_>,
@@ -325,8 +326,8 @@ impl Values {
             self.mismatched += length as u32;
             return;
         }
-        // A value that moves between elements may turn out to be constant only once another one
-        // has; few rounds suffice, and what stays open is a value of its own.
+        // A value that moves between elements may prove constant only after another one does; a few
+        // rounds suffice, and unresolved elements are values of their own.
         for _ in 0..4 {
             let mut is_changed = false;
             for index in 0..length as u32 {
@@ -354,7 +355,7 @@ impl Values {
         }
     }
 
-    /// The result of a conditional is a value of its own unless all branches return the same one.
+    /// The result of a conditional is a value of its own unless all branches return the same value.
     fn branch_values(&mut self, reader: &Reader<'_>, step: u32, row: u32, to: Range<u32>) {
         let mut roots: Vec<Range<u32>> = Vec::new();
         let mut number = 0;
@@ -378,7 +379,7 @@ impl Values {
     }
 }
 
-/// The computation of rows that come in runs.
+/// Finds the computations of consecutive rows.
 struct Computations<'a> {
     module: &'a Module,
     last: (Range<u32>, u32),
@@ -398,7 +399,7 @@ impl<'a> Computations<'a> {
     }
 }
 
-/// Whether some part of the result may be a value made elsewhere.
+/// Whether a part of the result may be a value defined elsewhere.
 #[inline]
 fn hands_on(opcode: Opcode) -> bool {
     use Opcode::*;

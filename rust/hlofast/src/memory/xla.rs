@@ -1,10 +1,10 @@
 //! libtpu's account of a compiled program, `CompiledMemoryStats`.
 //!
-//! Parameters, constants and results that take no parameter's memory stay from beginning to end.
-//! Everything else lies in heaps, one per memory space; a value in the main memory may use a
-//! donated parameter's or a result's memory while that is not in use. What libtpu calls the peak
-//! adds the largest heap, even where that is the one in fast memory. Found by comparison with
-//! programs compiled ahead of time for v5e, v5p and v6e; see `tests/memory_tpu.rs`.
+//! Parameters, constants and results that alias no parameter stay allocated throughout. All other
+//! values lie in heaps, one per memory space; a value in main memory may use the memory of a
+//! donated parameter or a result while that is unused. libtpu's peak adds the largest heap, even if
+//! that heap is in fast memory. Found by comparison with programs compiled ahead of time for v5e,
+//! v5p and v6e; see `tests/memory_tpu.rs`.
 
 use super::alias::{Donations, Sets};
 use super::nodes::node_shapes;
@@ -18,9 +18,9 @@ use crate::cost::size::shape_costs;
 use crate::ir::{ComputationId, Module, Opcode, Row, ShapeId};
 use std::collections::BTreeMap;
 
-/// The memory space of the host in TPU programs.
+/// The memory space of host memory in TPU programs.
 const HOST: i64 = 5;
-/// Fast on-chip memory.
+/// The memory space of fast on-chip memory.
 const FAST: i64 = 1;
 
 /// How a device rounds the pointer table of a tuple.
@@ -33,8 +33,8 @@ pub enum Tables {
 }
 
 impl Tables {
-    /// What the text tells: 512 bytes on TPU, 32 on those with two cores per chip (v5p), which v6e
-    /// has too without its text saying so.
+    /// What the text implies: 512 bytes on TPU, but 32 on chips with two cores (v5p). v6e has 32 as
+    /// well, without its text saying so.
     pub fn of_module(module: &Module, backend: Backend) -> Self {
         if backend != Backend::Tpu {
             return Tables::Pointers;
@@ -56,44 +56,44 @@ impl Tables {
     }
 }
 
-/// Bytes of device or host memory that a program's signature takes.
+/// Bytes of device or host memory for a program's parameters and results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Of the parameters.
+    /// Bytes of the parameters.
     pub argument: i64,
-    /// Of the results, and of the pointer table of their tuple.
+    /// Bytes of the results, and of the pointer table of their tuple.
     pub output: i64,
-    /// Of results that take parameters' memory.
+    /// Bytes of results that alias parameters.
     pub alias: i64,
 }
 
 impl Signature {
-    /// What parameters and results take together.
+    /// Bytes of parameters and results together.
     pub fn total(&self) -> i64 {
         self.argument + self.output - self.alias
     }
 }
 
-/// The account.
+/// The account of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XlaAccount {
-    /// In device memory.
+    /// Parameters and results in device memory.
     pub device: Signature,
-    /// In the host's.
+    /// Parameters and results in host memory.
     pub host: Signature,
     /// Bytes of constants.
     pub constants: i64,
-    /// The most that is alive in one heap.
+    /// The peak of live bytes in one heap.
     pub heap: i64,
     /// The memory space of that heap.
     pub heap_space: i64,
-    /// When most is alive there.
+    /// The step of that peak.
     pub heap_step: u32,
     /// What XLA calls the peak.
     pub peak: i64,
 }
 
-/// What a buffer is for.
+/// The purpose of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Temporary,
@@ -110,7 +110,7 @@ pub fn xla_account(module: &Module, tables: Option<Tables>) -> Result<XlaAccount
     account_of(module, &frame, sets, ranges, tables)
 }
 
-/// The account from `sets` and `ranges`, which are those of `frame`.
+/// The account from `sets` and `ranges` of `frame`.
 pub(super) fn account_of(
     module: &Module,
     frame: &Frame,
@@ -123,8 +123,8 @@ pub(super) fn account_of(
     let backend = Backend::of_module(module);
     let sizes = Sizes::new(&reader, backend);
     ranges.take_turns(&buffers, |ranges, first, second| {
-        // The trace of fast memory allocates what replaces a value before it frees that; what
-        // loops and branches carry is one value to it.
+        // In fast memory XLA allocates the replacement of a value before it frees the value; values
+        // carried by loops and branches count as one.
         let row = Row(reader.steps.rows[reader.nodes.steps[second] as usize]);
         sizes.spaces[second] != FAST
             || ranges.starts[first] == ranges.starts[second]
@@ -144,7 +144,7 @@ pub(super) fn account_of(
     Ok(account)
 }
 
-/// Bytes and memory space of every node; tables of tuples take none.
+/// Bytes and memory space of every node; pointer tables of tuples take none.
 struct Sizes {
     by_shape: Vec<i64>,
     bytes: Vec<i64>,
@@ -230,10 +230,10 @@ fn signature(
     Ok(())
 }
 
-/// What libtpu takes for a scalar without tiles.
+/// What libtpu allocates for a scalar without tiles.
 const UNTILED_SCALAR: i64 = 4096;
 
-/// Constants of all computations but fused ones, those that are applied to elements included.
+/// Constants of all computations except fused ones, including those that are applied to elements.
 fn constants(reader: &Reader<'_>, sizes: &Sizes) -> Result<i64, MemoryError> {
     let module = reader.module;
     let is_tpu = Backend::of_module(module) == Backend::Tpu;
@@ -292,7 +292,7 @@ fn kinds(reader: &Reader<'_>, values: &[u32], buffers: &Buffers) -> Vec<Kind> {
 }
 
 /// Under the rule `xla`, parameters and results stay from beginning to end; of the values that
-/// share their memory, the first stands for all.
+/// share their memory, the first represents all.
 pub(super) fn keep_results(
     reader: &Reader<'_>,
     values: &[u32],
@@ -320,10 +320,10 @@ struct Heap<'a> {
     sizes: &'a Sizes,
 }
 
-/// Memory that stays, and when it is in use.
+/// Memory that stays allocated, and when it is in use.
 struct Allocation {
     bytes: i64,
-    /// First step to last step of each use, ascending.
+    /// First and last step of each use, ascending.
     uses: Vec<(u32, u32)>,
 }
 
@@ -333,7 +333,7 @@ impl Allocation {
         before.checked_sub(1).is_none_or(|at| self.uses[at].1 < start)
     }
 
-    /// Of uses that begin together the last one counts.
+    /// Of uses that begin together, the last one counts.
     fn extend(&mut self, uses: &[(u32, u32)]) {
         for used in uses {
             match self.uses.binary_search_by_key(&used.0, |known| known.0) {
@@ -363,7 +363,7 @@ impl Heap<'_> {
         self.buffers.values(buffer).iter().map(range).filter(|(start, end)| start <= end)
     }
 
-    /// Which temporary buffers use memory that stays.
+    /// By buffer: whether it is a temporary that uses permanent memory.
     fn reused(&mut self, kinds: &[Kind], donations: &Donations) -> Vec<bool> {
         let mut is_donated = vec![false; kinds.len()];
         for (_, parameter) in &donations.pairs {
@@ -371,8 +371,7 @@ impl Heap<'_> {
                 *found = true;
             }
         }
-        // As XLA assigns them: the largest first, of equal ones those of callers before those of
-        // what they call, then the earliest.
+        // XLA's order of assignment: largest first, then callers before callees, then earliest.
         let module = self.reader.module;
         let mut ranks = vec![0u32; module.computations().len()];
         for (id, rank) in module.computation_post_order().into_iter().rev().zip(0..) {
@@ -401,7 +400,7 @@ impl Heap<'_> {
         order.sort_unstable();
         let mut allocations: Vec<Allocation> = Vec::new();
         let mut reused = vec![false; kinds.len()];
-        // Each try looks into one allocation; few programs need as many.
+        // Each try examines one allocation; few programs need this many.
         let mut tries = MOST_TRIES.max(64 * order.len());
         let mut uses = Vec::new();
         for (bytes, _, buffer) in order {
@@ -416,7 +415,7 @@ impl Heap<'_> {
                         break;
                     }
                     tries -= 1;
-                    // A result takes only memory of its own size.
+                    // A result only fits memory of exactly its size.
                     let fits = is_temporary || allocation.bytes == bytes;
                     if fits && uses.iter().all(|used| allocation.is_free(*used)) {
                         found = Some(index);
@@ -464,7 +463,7 @@ impl Heap<'_> {
         }
         let mut largest = (0, 0, 0);
         for (space, mut events) in heaps {
-            // Sorting puts what ends in front of what begins.
+            // Sorting puts ends before beginnings.
             events.sort_unstable();
             let mut alive = 0;
             for (step, bytes) in events {

@@ -1,4 +1,4 @@
-//! What could be computed again instead of kept: for each residual the instructions to copy.
+//! Which residuals could be recomputed: for each residual the instructions to copy.
 
 use super::handed_on::{before_barrier, behind, is_for_barriers};
 use super::residuals::Residual;
@@ -14,32 +14,32 @@ use hashbrown::{HashMap, HashSet};
 /// How many instructions one candidate copies at most, and how many uses of one are followed.
 const MOST_COPIED: usize = 16;
 const MOST_USES: usize = 4096;
-/// How many operands and users are looked at for all candidates of a module.
+/// How many operands and users are examined for all candidates of a module.
 const MOST_WORK: usize = 1 << 24;
-/// Computations inside computations are looked into this deep.
+/// How deep computations inside computations are examined.
 const DEEPEST: u32 = 8;
 
-/// How a residual could be computed again.
+/// How a residual could be recomputed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its number.
+    /// The number of the residual.
     pub residual: u32,
-    /// What to ask of [`super::rewrite()`]; empty if there is an obstacle.
+    /// The request for [`super::rewrite()`]; empty if there is an obstacle.
     pub recomputes: Vec<Recompute>,
-    /// The instructions that run again; those that only hand values on are left out.
+    /// The instructions that run again, excluding those that only pass values on.
     pub again: Vec<Row>,
     /// Where they run.
     pub place: ComputationId,
-    /// Where its value is kept: parts of results that are it or copies of it.
+    /// Where its value is kept: parts of results that hold it or copies of it.
     pub held: Vec<Place>,
-    /// Bytes of what has to be kept instead.
+    /// Bytes of the values to keep instead.
     pub kept_instead: i64,
-    /// Why there is nothing to ask.
+    /// Why there is no request.
     pub obstacle: Option<&'static str>,
 }
 
 impl Candidate {
-    /// Of a residual, with nothing to ask yet.
+    /// A candidate for a residual, without a request yet.
     fn of(module: &Module, residual: &Residual) -> Self {
         Self {
             residual: 0,
@@ -69,9 +69,9 @@ pub fn candidates(
     };
     let find = |(number, residual): (usize, &Residual)| {
         let found = match residual.stacked {
-            _ if residual.is_in_flight => {
-                Err("it is still being gathered: what runs meanwhile carries the gather's state")
-            }
+            _ if residual.is_in_flight => Err(
+                "it is still being gathered, and instructions meanwhile carry the gather's state",
+            ),
             Some(_) => finder.smaller_stack(residual),
             None => finder.for_users(residual),
         };
@@ -87,24 +87,24 @@ pub fn candidates(
 
 type Found = Result<Candidate, &'static str>;
 
-/// Where a value is held, and what reads it late.
+/// Where a value is held, and its late readers.
 struct Held {
-    /// By the row whose copy is wanted.
+    /// By row to copy: its late uses.
     reads: Vec<(Row, Vec<Use>)>,
-    /// Every part of a result that is it, or a copy of it.
+    /// Every part of a result that holds the value or a copy of it.
     places: Vec<Place>,
 }
 
 struct Finder<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
-    /// By shape.
+    /// By shape: bytes.
     sizes: Vec<i64>,
-    /// By row: the last row of its computation that reads what it holds.
+    /// By row: the last row of its computation that reads its value.
     last_reads: HashMap<Row, u32, BuildMix>,
-    /// By row: why it is not cheap.
+    /// By row: why it is expensive, if it is.
     dear: HashMap<Row, Option<&'static str>, BuildMix>,
-    /// How many operands and users may still be looked at.
+    /// How many more operands and users may be examined.
     work: usize,
 }
 
@@ -125,7 +125,7 @@ impl Finder<'_> {
     fn for_users(&mut self, residual: &Residual) -> Found {
         let Held { reads, places } = self.late_reads(&residual.place)?;
         if reads.is_empty() {
-            return Err("no instruction reads it that a copy could be made for");
+            return Err("no instruction that could use a copy reads it");
         }
         let first = reads.iter().flat_map(|(_, uses)| uses).map(|one| one.user).min();
         let Some(first) = first else { return Err("nothing reads it") };
@@ -142,17 +142,17 @@ impl Finder<'_> {
         let sizes = kept.into_iter().map(|row| self.bytes(row));
         candidate.kept_instead = sizes.fold(0, i64::saturating_add);
         if candidate.kept_instead >= residual.bytes {
-            return Err("what it is computed from takes no less memory");
+            return Err("its inputs take as much memory");
         }
         Ok(candidate)
     }
 
-    /// Where `place` goes, and its late uses.
+    /// The places of the value at `place`, and its late uses.
     fn late_reads(&mut self, place: &Place) -> Result<Held, &'static str> {
         let module = self.module;
         let mut reads: HashMap<Row, Vec<Use>, BuildMix> = HashMap::default();
         let mut seen: HashSet<Place, BuildMix> = HashSet::default();
-        // Whether it is behind a barrier, or in a tuple, that backward code alone reads.
+        // Whether the place is behind a barrier, or in a tuple that only backward code reads.
         let mut stack = vec![(place.clone(), false)];
         while let Some((at, is_late_here)) = stack.pop() {
             if seen.len() > MOST_USES {
@@ -214,7 +214,7 @@ impl Finder<'_> {
                 }
             }
             if !uses.is_empty() {
-                // What is copied is what the barrier got.
+                // The instruction to copy is the operand of the barrier.
                 let value = before_barrier(module, at.row).last().copied().unwrap_or(at.row);
                 reads.entry(value).or_default().extend(uses);
             }
@@ -230,7 +230,7 @@ impl Finder<'_> {
         Ok(Held { reads, places })
     }
 
-    /// Whether a tuple is made for backward code only.
+    /// Whether a tuple is only for backward code.
     fn is_late_tuple(&self, tuple: Row) -> bool {
         let phase = |row: Row| self.attribution.phase[row.0 as usize];
         let is_early = |row: Row| matches!(phase(row), Phase::Forward);
@@ -239,8 +239,8 @@ impl Finder<'_> {
             && (self.is_late(tuple) || self.users(tuple).any(|user| self.is_late(user)))
     }
 
-    /// What to copy for `value`, back to at least `maker`, and what is kept for that instead:
-    /// of all chains back through cheap instructions the one that keeps the fewest bytes.
+    /// What to copy for `value`, back to at least `maker`, and what is kept instead: of all chains
+    /// back through cheap instructions the one that keeps the fewest bytes.
     fn chain(
         &mut self,
         value: Row,
@@ -266,11 +266,11 @@ impl Finder<'_> {
             }
             let is_whole = members.contains(&maker);
             if !is_whole {
-                // First back to what makes it, through what only hands it on.
+                // First back to the maker, through rows that only pass the value on.
                 let way = |row: &&Row| **row == maker || passes(self.module.opcode(**row));
                 let next = frontier.iter().filter(way).max_by_key(|row| **row == maker).copied();
                 let Some(next) = next.filter(|_| members.len() < MOST_COPIED) else {
-                    return Err("what makes it is too far from what reads it");
+                    return Err("too many instructions lie between its producer and its readers");
                 };
                 if let Some(reason) = self.dear(next) {
                     return Err(reason);
@@ -302,7 +302,7 @@ impl Finder<'_> {
         Ok((members, frontier))
     }
 
-    /// Whether what `row` holds is there at `late` in any case.
+    /// Whether the value of `row` is live at `late` in any case.
     fn is_alive(&mut self, row: Row, late: Row) -> bool {
         let free = [Opcode::Parameter, Opcode::Constant, Opcode::Iota, Opcode::PartitionId];
         let mut at = row;
@@ -332,7 +332,7 @@ impl Finder<'_> {
         last
     }
 
-    /// The last row that reads `row` where tuple or barrier `user` hands it on.
+    /// The last row that reads `row` where tuple or barrier `user` passes it on.
     fn last_read_behind(&self, row: Row, user: Row) -> u32 {
         let operands = self.module.operands(user).iter().enumerate();
         let mine = operands.filter(|(_, operand)| **operand == row.0);
@@ -341,13 +341,14 @@ impl Finder<'_> {
         reads.max().unwrap_or(user.0).max(user.0)
     }
 
-    /// Why `row` is not cheap to compute again; None if it is.
+    /// Why `row` is expensive to recompute; None if it is cheap.
     fn dear(&mut self, row: Row) -> Option<&'static str> {
         let module = self.module;
         *self.dear.entry(row).or_insert_with(|| dear(module, row, 0))
     }
 
-    /// The same of what `row` takes a part of: taking it again would keep all of that.
+    /// Why the operand that `row` takes a part of is expensive: taking the part again would keep
+    /// all of the operand.
     fn dear_before(&mut self, row: Row) -> Option<&'static str> {
         let module = self.module;
         let mut at = row;
@@ -358,7 +359,7 @@ impl Finder<'_> {
         self.dear(at)
     }
 
-    /// Something smaller to stack instead.
+    /// A smaller value to stack instead.
     fn smaller_stack(&self, residual: &Residual) -> Found {
         let module = self.module;
         let through = Through { conversions: true, ..Through::default() };
@@ -367,9 +368,11 @@ impl Finder<'_> {
             End::Computed(row) if module.opcode(*row) == Opcode::DynamicUpdateSlice => Some(*row),
             _ => None,
         });
-        let Some(update) = update else { return Err("no instruction is known to write the stack") };
-        // Compilers put the writing of a stack into a fusion; what is stacked instead has to be
-        // there in the loop's body.
+        let Some(update) = update else {
+            return Err("the instruction that writes the stack is unknown");
+        };
+        // Compilers fuse the write of a stack; the value to stack instead has to exist in the
+        // loop's body.
         let mut fusion = None;
         let mut place = module.computation_of(update);
         if let [caller] = module.callers(place) {
@@ -380,7 +383,7 @@ impl Finder<'_> {
             }
         }
         let Some(slice) = module.operands(update).get(1).map(|row| Row(*row)) else {
-            return Err("no instruction is known to write the stack");
+            return Err("the instruction that writes the stack is unknown");
         };
         let mut best: Option<(Row, usize)> = None;
         let mut passed = Vec::new();
@@ -411,13 +414,13 @@ impl Finder<'_> {
             }
         }
         let Some((source, count)) = best else {
-            return Err("nothing smaller is known that what is stacked is computed from");
+            return Err("no smaller value is known that the stacked value is computed from");
         };
         let slots = self.bytes(slice).max(1);
         let kept = i128::from(residual.bytes) * i128::from(self.bytes(source)) / i128::from(slots);
         passed.truncate(count);
         passed.retain(|row| !hands_on(module.opcode(*row)) && module.computation_of(*row) == place);
-        // Of a fusion that writes the stack only the part that is stacked runs again.
+        // Of a fusion that writes the stack, only the stacked part runs again.
         passed.retain(|row| Some(*row) != fusion);
         Ok(Candidate {
             recomputes: vec![Recompute::FromStack { update, source }],
@@ -459,14 +462,14 @@ fn is_step(opcode: Opcode) -> bool {
     )
 }
 
-/// Why `row`, or what it calls, is more than moving, converting or combining elements.
+/// Why `row`, or what it calls, does more than move, convert or combine elements.
 fn dear(module: &Module, row: Row, depth: u32) -> Option<&'static str> {
     use Opcode::*;
     if async_gather(module, row).is_some() {
         return None;
     }
     match module.opcode(row) {
-        Dot | RaggedDot | Convolution => Some("it is computed by a matrix product"),
+        Dot | RaggedDot | Convolution => Some("it is computed by a matmul"),
         While | Conditional | Call => Some("it is computed by a loop, a conditional or a call"),
         CustomCall => Some("it is computed by a custom call"),
         AllReduce | AllReduceStart | AllReduceDone | ReduceScatter | AllToAll => {

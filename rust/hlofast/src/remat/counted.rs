@@ -1,4 +1,4 @@
-//! What a module needs at its peak, by one of several rules.
+//! What a module needs at its peak, under one of several rules.
 
 use super::residuals::shape_at;
 use crate::cost::Backend;
@@ -10,23 +10,24 @@ use crate::memory::{
 };
 use hashbrown::HashSet;
 
-/// Memory spaces of TPU programs, by their numbers in layouts.
+/// Memory spaces of TPU programs, numbered as in layouts.
 const FAST: i64 = 1;
 const HOST: i64 = 5;
 
 /// How the peak is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counting {
-    /// As live ranges are. Under [`Rule::Xla`] the peak is the one of XLA's own account, as
-    /// `xla_account` has it, in the module's order and sizes.
+    /// How live ranges are counted. Under [`Rule::Xla`] the peak is that of XLA's own account
+    /// (`xla_account`), in the module's order and sizes.
     pub memory: Options,
-    /// For that rule: how the device rounds pointer tables, if that is known.
+    /// For [`Rule::Xla`]: how the device rounds pointer tables, if known.
     pub tables: Option<Tables>,
 }
 
 impl Counting {
-    /// What is compared with the memory of a device: XLA's account of scheduled TPU modules, what is
-    /// alive of others, and of those whose fast memory XLA counts in the place of their main memory.
+    /// The counting to compare with the memory of a device: XLA's account for scheduled TPU
+    /// modules; live bytes for other modules, and for TPU modules where XLA's account takes the heap
+    /// in fast memory for the peak.
     pub fn usual(module: &Module, tables: Option<Tables>) -> Self {
         let is_compiled = Backend::of_module(module) == Backend::Tpu && module.is_scheduled();
         let account = is_compiled.then(|| xla_account(module, tables).ok()).flatten();
@@ -42,10 +43,10 @@ impl Counting {
 pub(super) struct AtPeak<'a> {
     /// Bytes at the peak.
     pub peak: i64,
-    /// The memory space that is fullest there.
+    /// The memory space with the most bytes at the peak.
     pub space: i64,
     step: u32,
-    /// What is alive when.
+    /// Live ranges.
     memory: Memory,
     module: &'a Module,
 }
@@ -77,13 +78,13 @@ impl AtPeak<'_> {
         self.memory.sequence().get(self.step as usize).map(|row| Row(*row))
     }
 
-    /// What takes memory at the peak: instructions and parts of their results.
+    /// The values that take memory at the peak: instructions and parts of their results.
     pub fn alive(&self, module: &Module) -> HashSet<(Row, u32), BuildMix> {
         let live = self.memory.live_at(module, self.step).into_iter();
         live.filter(|value| value.bytes > 0).map(|value| (value.row, value.part)).collect()
     }
 
-    /// Whether what `place` holds is in `values`.
+    /// Whether the value at `place` is in `values`.
     pub fn is_one_of(
         &self,
         module: &Module,
@@ -95,7 +96,7 @@ impl AtPeak<'_> {
         maker.is_some_and(|maker| values.contains(&maker))
     }
 
-    /// Where a value is that is nowhere in the memory that counts.
+    /// Where a value is kept that takes no counted memory.
     pub fn kept_elsewhere(&self, held: &[Place]) -> Option<&'static str> {
         let shapes = self.module.shapes();
         let arrays = held.iter().filter_map(|place| shapes.array(shape_at(self.module, place)?));
@@ -106,14 +107,14 @@ impl AtPeak<'_> {
         }
         Some(match first {
             FAST => "kept in fast memory",
-            HOST => "kept in the host's memory",
+            HOST => "kept in host memory",
             0 => "kept in main memory",
             _ => "kept in another memory space",
         })
     }
 }
 
-/// Which part of the result of its row `place` is.
+/// The part of the row's result that `place` is.
 fn part(module: &Module, place: &Place) -> Option<u32> {
     let shapes = module.shapes();
     let mut shape = module.shape(place.row);

@@ -12,8 +12,8 @@ const DEEPEST_PATH: usize = 32;
 /// The parameters of the entry computation that `rows` depend on, ascending; None if there is too
 /// much to follow.
 ///
-/// Tuples are taken apart. Of whatever else calls computations every result depends on every
-/// operand, so the answer may hold too many, never too few.
+/// Tuples are taken apart. For other instructions that call computations, every result depends on
+/// every operand, so the answer may contain too many parameters but never too few.
 pub fn parameters_read(module: &Module, rows: &[Row]) -> Option<Vec<Row>> {
     let mut seen: HashSet<Place, BuildMix> = HashSet::default();
     let mut callers: HashSet<Row, BuildMix> = HashSet::default();

@@ -1,19 +1,19 @@
-//! Where values go that tuples and optimization barriers hand on.
+//! Follows values through tuples and optimization barriers.
 //!
-//! `jax.checkpoint` puts what its backward pass reads into a tuple, the tuple through an
-//! `opt-barrier`, and takes it out again behind that: the late user of a value does not read the
-//! value's own row, but a row behind the barrier that is the same value.
+//! `jax.checkpoint` puts the residuals of its backward pass into a tuple, passes the tuple through
+//! an `opt-barrier` and takes the residuals out again: a late user of a value does not read the
+//! value's own row, but a row behind the barrier with the same value.
 
 use crate::flow::origin::Place;
 use crate::ir::{Flags, Module, Opcode, Row};
 use std::collections::HashSet;
 
-/// How many rows that hand a value on are looked through, one way or the other.
+/// How many rows that pass a value on are followed, in either direction.
 const MOST_STEPS: usize = 4096;
-/// How many users of them are looked at.
+/// How many of their users are examined.
 const MOST_USERS: usize = 1 << 14;
 
-/// The rows whose value `row` has because tuples and at least one barrier hand it on, the nearest
+/// The rows whose value `row` has because tuples and at least one barrier pass it on, nearest
 /// first.
 pub(super) fn before_barrier(module: &Module, row: Row) -> Vec<Row> {
     let mut found = Vec::new();
@@ -46,12 +46,12 @@ pub(super) fn before_barrier(module: &Module, row: Row) -> Vec<Row> {
     found
 }
 
-/// Whether rows of `opcode` are more than the handing on of a value by a barrier.
+/// Whether rows of `opcode` do more than pass a value through a barrier.
 fn is_value(opcode: Opcode) -> bool {
     !matches!(opcode, Opcode::OptBarrier | Opcode::Tuple)
 }
 
-/// The one of `members` whose value `row` has; `row` itself if it has none of theirs.
+/// The one of `members` whose value `row` has; `row` itself if there is none.
 pub(super) fn member(module: &Module, row: Row, is_member: impl Fn(Row) -> bool) -> Row {
     if is_member(row) || !matches!(module.opcode(row), Opcode::GetTupleElement | Opcode::OptBarrier)
     {
@@ -60,7 +60,7 @@ pub(super) fn member(module: &Module, row: Row, is_member: impl Fn(Row) -> bool)
     before_barrier(module, row).into_iter().find(|row| is_member(*row)).unwrap_or(row)
 }
 
-/// Whether all that becomes of tuple `row` is that barriers hand its elements on.
+/// Whether tuple `row` is only used to pass its elements through barriers.
 pub(super) fn is_for_barriers(module: &Module, row: Row) -> bool {
     let mut pending = vec![row];
     let mut seen = HashSet::new();
@@ -81,24 +81,24 @@ pub(super) fn is_for_barriers(module: &Module, row: Row) -> bool {
     true
 }
 
-/// Whether `row` is what its computation returns, or the text only implies it.
+/// Whether `row` is the result of its computation, or only implied by the text.
 fn is_bound(module: &Module, row: Row) -> bool {
     module.flags(row) & Flags::ROOT != 0 || module.is_implicit(row)
 }
 
-/// Where barriers hand on one element of one tuple, or one array.
+/// Where barriers pass on one element of a tuple, or one array.
 #[derive(Debug, Default)]
 pub(super) struct Behind {
-    /// The tuples and barriers that hold it, and where in them.
+    /// The tuples and barriers that hold it, with its index in them.
     pub held: Vec<Place>,
-    /// The rows that are it.
+    /// The rows that have its value.
     pub rows: Vec<Row>,
-    /// What reads those: user and operand.
+    /// The readers of those rows: user and operand.
     pub reads: Vec<(Row, usize)>,
 }
 
-/// Where barriers hand on operand `operand` of `user`, a tuple or a barrier. None if none does, or
-/// if something else happens to what holds it.
+/// Where barriers pass on operand `operand` of `user`, a tuple or a barrier. None if none does, or
+/// if its holder has any other use.
 pub(super) fn behind(module: &Module, user: Row, operand: usize) -> Option<Behind> {
     let mut found = Behind::default();
     let mut is_behind = false;
@@ -148,7 +148,7 @@ pub(super) fn behind(module: &Module, user: Row, operand: usize) -> Option<Behin
     is_behind.then_some(found)
 }
 
-/// Goes on into `user`, of which what is at `path` of its operand is a part.
+/// Continues into `user`, whose operand holds the value at `path`.
 fn enter(
     module: &Module,
     user: Row,
@@ -202,7 +202,7 @@ ENTRY e {
         let value = row(&module, "v");
         assert_eq!(before("again"), [value]);
         assert_eq!(before("alone"), [row(&module, "other"), value]);
-        // Nothing but a tuple is no barrier.
+        // A tuple without a barrier does not count.
         assert!(before("same").is_empty() && before("v").is_empty());
         assert_eq!(member(&module, row(&module, "alone"), |row| row == value), value);
         let same = row(&module, "same");

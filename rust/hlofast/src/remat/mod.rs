@@ -1,5 +1,5 @@
-//! Rematerialisation: what is computed again, what is kept for the backward pass instead, and new
-//! modules that compute again what others keep.
+//! Rematerialisation: recomputed instructions, residuals, and rewritten modules that recompute
+//! values instead of keeping them.
 //!
 //! Start at [`report`], [`plan()`] and [`rewrite()`].
 

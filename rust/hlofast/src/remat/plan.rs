@@ -1,7 +1,7 @@
-//! What to compute again instead of keeping it, so that less memory is needed at the peak.
+//! Plans which values to recompute so that the peak needs less memory.
 //!
-//! Nothing is estimated: each candidate is rewritten into a module of its own, and what is alive in
-//! that is counted as in the original (see `counted.rs`).
+//! Nothing is estimated: each candidate is rewritten into a module of its own, whose live bytes are
+//! counted as in the original (see `counted.rs`).
 
 use super::candidates::{Candidate, candidates};
 use super::counted::{AtPeak, Counting, count};
@@ -15,16 +15,16 @@ use crate::ir::{Module, Opcode, Row};
 use crate::memory::MemoryError;
 use hashbrown::HashMap;
 
-/// How candidates are ordered where no seconds are known: a byte sent to other devices, or read
-/// and written in memory, counts as so many FLOPs.
+/// Order of candidates without modelled seconds: FLOPs that one byte sent to other devices counts
+/// for.
 pub const FLOPS_PER_WIRE_BYTE: i128 = 1000;
-/// See [`FLOPS_PER_WIRE_BYTE`].
+/// FLOPs that one byte read or written in memory counts for, see [`FLOPS_PER_WIRE_BYTE`].
 pub const FLOPS_PER_BYTE: i128 = 100;
 
 /// See [`PlanOptions::most_measured`].
 pub const MOST_ROWS: usize = 4_000_000;
 
-/// Fusions inside fusions are looked into this deep.
+/// How deep fusions inside fusions are examined.
 const DEEPEST: u32 = 4;
 
 /// What to plan for.
@@ -32,9 +32,9 @@ const DEEPEST: u32 = 4;
 pub struct PlanOptions {
     /// How memory is counted.
     pub counting: Counting,
-    /// The most bytes there may be at the peak; None for as few as possible.
+    /// The largest acceptable peak in bytes; None for as low as possible.
     pub budget: Option<i64>,
-    /// How many rewritten modules are counted at most; fewer, but 8, where all of them together
+    /// How many rewritten modules are measured at most. Fewer, but at least 8, if together they
     /// would have more than four million instructions.
     pub most_measured: u32,
 }
@@ -45,21 +45,21 @@ impl Default for PlanOptions {
     }
 }
 
-/// What computing again costs in a step.
+/// The cost of a recomputation in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Price {
     /// FLOPs; None if unknown.
     pub flops: Option<i64>,
     /// Bytes read and written; None if unknown.
     pub bytes: Option<i64>,
-    /// Bytes each device sends around a ring; None if unknown.
+    /// Bytes that each device sends around a ring; None if unknown.
     pub wire_bytes: Option<i64>,
     /// Seconds on the device; None if unknown.
     pub seconds: Option<f64>,
 }
 
 impl Price {
-    /// What candidates are ordered by.
+    /// The key by which candidates are ordered.
     fn weight(&self) -> f64 {
         if let Some(seconds) = self.seconds {
             return seconds;
@@ -77,48 +77,48 @@ impl Price {
 pub struct Entry {
     /// What is copied, and for which residual.
     pub candidate: Candidate,
-    /// Whether the residual is alive at the peak.
+    /// Whether the residual is live at the peak.
     pub is_alive: bool,
-    /// What computing it again costs.
+    /// The cost of recomputing it.
     pub price: Price,
-    /// Bytes at the peak of the module in which it alone is computed again.
+    /// Bytes at the peak of the module that recomputes only this residual.
     pub peak: Option<i64>,
-    /// Why there is no such module, or why it was not made.
+    /// Why no such module exists or was tried.
     pub refusal: Option<String>,
-    /// Where there is one: why that does not need less.
+    /// Why recomputing it saves nothing, if it was measured.
     pub no_saving: Option<&'static str>,
-    /// Its place among those that are to be computed again.
+    /// Its position among the chosen candidates.
     pub chosen: Option<u32>,
 }
 
-/// What to compute again.
+/// A plan: which residuals to recompute.
 #[derive(Debug)]
 pub struct Plan {
-    /// Bytes at the peak as it is.
+    /// Bytes at the peak of the original.
     pub before: i64,
-    /// The instruction that runs there.
+    /// The instruction that runs at that peak.
     pub at: Option<Row>,
-    /// The memory space of what is most there, by its number; that asked for but under the rule
-    /// `xla`.
+    /// The number of the memory space with the most bytes there under the rule `xla`; otherwise the
+    /// requested one.
     pub space: i64,
-    /// Every candidate: those that save most for their price first, then those that save nothing,
+    /// All candidates: those that save most for their price first, then those that save nothing,
     /// then those that cannot be rewritten.
     pub entries: Vec<Entry>,
-    /// Bytes at the peak after each of the chosen ones, in their order.
+    /// Bytes at the peak after each chosen candidate, in their order.
     pub steps: Vec<i64>,
-    /// Whether the budget is met; None without one.
+    /// Whether the budget is met; None without a budget.
     pub fits: Option<bool>,
-    /// The module in which the chosen ones are computed again; None if there are none.
+    /// The module that recomputes the chosen candidates; None if none was chosen.
     pub rewritten: Option<Rewritten>,
 }
 
 impl Plan {
-    /// Bytes at the peak of the new module, or of the old one without one.
+    /// Bytes at the peak of the new module, or of the original if nothing was chosen.
     pub fn after(&self) -> i64 {
         self.steps.last().copied().unwrap_or(self.before)
     }
 
-    /// What the entries of these numbers ask for; None if there is no such entry.
+    /// The requests of the entries with these numbers; None if an entry does not exist.
     pub fn recomputes(&self, numbers: &[usize]) -> Option<Vec<Recompute>> {
         let mut asked = Vec::new();
         for number in numbers {
@@ -128,8 +128,8 @@ impl Plan {
     }
 }
 
-/// A plan for a module, of which `residuals` are kept. `seconds` are those of each row on a device,
-/// those of collectives too, NaN if unknown. An error if memory cannot be counted.
+/// A plan for a module with these `residuals`. `seconds` gives the time of each row on a device,
+/// collectives included, NaN if unknown. An error if memory cannot be counted.
 pub fn plan(
     module: &Module,
     cost: &Cost,
@@ -166,8 +166,8 @@ pub fn plan(
     entries.sort_by_key(|entry| (!entry.is_alive, std::cmp::Reverse(size(entry))));
     for entry in entries.iter_mut().filter(|entry| entry.refusal.is_none()) {
         if planner.measured >= options.most_measured / 2 {
-            let others = if entry.is_alive { "larger ones" } else { "those alive at the peak" };
-            entry.refusal = Some(format!("not tried: too many {others} were before it"));
+            let others = if entry.is_alive { "larger values" } else { "values live at the peak" };
+            entry.refusal = Some(format!("not tried: too many {others} were tried before"));
         } else {
             match planner.measure(&entry.candidate.recomputes) {
                 Ok((peak, _)) => {
@@ -200,7 +200,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// The peak of the module in which `recomputes` are done, and that module; or what is in the way.
+/// The peak and the module after `recomputes`, or the reason why it cannot be rewritten.
 pub fn measure(
     module: &Module,
     recomputes: &[Recompute],
@@ -212,14 +212,14 @@ pub fn measure(
     Ok((counted.peak, rewritten))
 }
 
-/// Why a module in which `entry` is computed again needs no less than the original.
+/// Why a module that recomputes `entry` needs no less memory than the original.
 fn no_saving(original: &AtPeak<'_>, entry: &Entry) -> &'static str {
     if let Some(where_) = original.kept_elsewhere(&entry.candidate.held) {
         return where_;
     }
     match entry.is_alive {
-        true => "as much is alive at another time, or takes its place",
-        false => "not alive at the peak",
+        true => "another step needs as much memory, or the recomputation does",
+        false => "not live at the peak",
     }
 }
 
@@ -230,7 +230,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The peak of the module in which `recomputes` are done, and that module.
+    /// The peak and the module after `recomputes`.
     fn measure(&mut self, recomputes: &[Recompute]) -> Result<(i64, Rewritten), String> {
         self.measured += 1;
         measure(self.module, recomputes, self.options)
@@ -240,8 +240,8 @@ impl Planner<'_> {
         self.options.budget.is_some_and(|budget| peak <= budget)
     }
 
-    /// Takes one candidate after the other while the peak falls, until the budget is met; then
-    /// leaves out those without which it is met too.
+    /// Takes one candidate after another while the peak falls, until the budget is met; then drops
+    /// those that the budget does not need.
     fn choose(&mut self, plan: &mut Plan) {
         if self.fits(plan.before) {
             return;
@@ -250,7 +250,7 @@ impl Planner<'_> {
         let mut peak = plan.before;
         for number in 0..plan.entries.len() {
             let entry = &plan.entries[number];
-            // A candidate that saves nothing alone may save something beside others.
+            // A candidate that saves nothing alone may save something with others.
             if entry.peak.is_none() || self.measured >= self.options.most_measured {
                 continue;
             }
@@ -293,7 +293,7 @@ impl Planner<'_> {
     }
 }
 
-/// What rows cost when they run again.
+/// The cost of running rows again.
 struct Prices<'a> {
     module: &'a Module,
     cost: &'a Cost,
@@ -319,7 +319,7 @@ impl<'a> Prices<'a> {
         Self { module, cost, collectives, seconds, part_of }
     }
 
-    /// One candidate's: of every execution of the place where it runs.
+    /// The price of one candidate, over all executions of its computation.
     fn of(&self, candidate: &Candidate) -> Price {
         let cost = self.cost;
         let runs = cost.executions.get(candidate.place.0 as usize).copied().flatten();
@@ -364,7 +364,7 @@ impl<'a> Prices<'a> {
         Price { flops, bytes, wire_bytes, seconds }
     }
 
-    /// FLOPs of one execution, with those of what it contains.
+    /// FLOPs of one execution, including called computations.
     fn flops(&self, row: Row, depth: u32) -> Option<i64> {
         let module = self.module;
         let own = self.cost.flops.get(row.0 as usize).copied().filter(|f| *f >= 0)?;

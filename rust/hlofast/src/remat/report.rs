@@ -1,4 +1,4 @@
-//! What a module computes again, what it keeps instead, and what becomes of gathered arrays.
+//! Recomputed instructions, residuals and the fate of gathered arrays.
 
 use super::residuals::{Residual, residuals};
 use super::twins::twins;
@@ -9,24 +9,24 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{Module, Opcode, Row};
 use hashbrown::HashMap;
 
-/// Who decided to compute something again.
+/// Who decided to recompute an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RecomputedBy {
-    /// The program: `jax.checkpoint`, as operation names tell.
+    /// The program: `jax.checkpoint`, according to operation names.
     Program,
     /// The compiler: the instruction's name ends in `.remat`.
     Compiler,
-    /// No name tells, but an earlier instruction computes the same from the same.
+    /// No name says so, but an earlier instruction computes the same value from the same inputs.
     Twin,
 }
 
 impl RecomputedBy {
-    /// Every one, by its code.
+    /// All of them, in the order of their codes.
     pub const ALL: [RecomputedBy; 3] =
         [RecomputedBy::Program, RecomputedBy::Compiler, RecomputedBy::Twin];
 
-    /// The word tables use.
+    /// The name used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             RecomputedBy::Program => "program",
@@ -36,22 +36,22 @@ impl RecomputedBy {
     }
 }
 
-/// An instruction that is executed again.
+/// An instruction that runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recomputed {
     /// The instruction.
     pub row: Row,
-    /// Who decided so.
+    /// Who decided it.
     pub by: RecomputedBy,
-    /// How often it is executed as recomputation; None beyond 64 bits.
+    /// Executions as recomputation; None beyond 64 bits.
     pub executions: Option<i64>,
-    /// Of a twin: what it repeats.
+    /// For a twin: the row that it repeats.
     pub twin: Option<Row>,
-    /// It is a collective, which sends its payload again.
+    /// Whether it is a collective, which sends its payload again.
     pub is_collective: bool,
 }
 
-/// What becomes of what an all-gather makes.
+/// How the result of an all-gather is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum GatherFate {
@@ -63,12 +63,12 @@ pub enum GatherFate {
     Forward,
     /// It belongs to the backward pass alone.
     Backward,
-    /// Anything else: of the optimizer, or of no known phase.
+    /// Anything else: the optimizer, or no known phase.
     Other,
 }
 
 impl GatherFate {
-    /// Every fate, by its code.
+    /// All fates, in the order of their codes.
     pub const ALL: [GatherFate; 5] = [
         GatherFate::Kept,
         GatherFate::Recomputed,
@@ -77,7 +77,7 @@ impl GatherFate {
         GatherFate::Other,
     ];
 
-    /// The word tables use.
+    /// The name used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             GatherFate::Kept => "kept",
@@ -89,39 +89,39 @@ impl GatherFate {
     }
 }
 
-/// An all-gather and what becomes of its result.
+/// An all-gather and the fate of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gather {
-    /// Its number in [`Collectives::collectives`].
+    /// Its index in [`Collectives::collectives`].
     pub collective: u32,
-    /// What becomes of it.
+    /// Its fate.
     pub fate: GatherFate,
-    /// If it is kept: the residual that holds it.
+    /// If kept: the residual that holds it.
     pub residual: Option<u32>,
 }
 
 /// The report.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Instructions executed again, by row.
+    /// Recomputed instructions, by row.
     pub recomputed: Vec<Recomputed>,
-    /// What forward code makes and backward code reads.
+    /// Values that forward code computes and backward code reads.
     pub residuals: Vec<Residual>,
     /// The all-gathers.
     pub gathers: Vec<Gather>,
-    /// Where JAX marks values that have a name or are to be saved: rows of `reduce-precision`
-    /// instructions, the only trace that `checkpoint_name` leaves.
+    /// Where JAX marks values that are named or saved: rows of `reduce-precision` instructions, the
+    /// only trace that `checkpoint_name` leaves.
     pub named: Vec<Row>,
     /// Barriers of `jax.checkpoint` around residuals.
     pub barriers: Vec<Row>,
-    /// Rows of sharding constraints (or of their transposes) in code under `jax.checkpoint`, as
-    /// operation names tell.
+    /// Rows of sharding constraints (or their transposes) in code under `jax.checkpoint`, according
+    /// to operation names.
     pub constraints: Vec<Row>,
-    /// Written instructions by phase, in the order of `Phase::ALL`.
+    /// Instructions in the text by phase, in the order of `Phase::ALL`.
     pub instructions: [u64; Phase::ALL.len()],
 }
 
-/// What `module` recomputes and keeps.
+/// The recomputation and residuals of `module`.
 pub fn report(
     module: &Module,
     cost: &Cost,
@@ -170,7 +170,7 @@ fn constraints(module: &Module) -> Vec<Row> {
     .collect()
 }
 
-/// Names tell first: what the program and what the compiler repeats; then twins.
+/// Names first: repetitions by the program and the compiler; then twins.
 fn recomputed(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Recomputed> {
     let executions = Executions::new(module, cost, attribution);
     let mut found = Vec::new();
@@ -219,8 +219,8 @@ fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -
         }
         let range = collective.members.start as usize..collective.members.end as usize;
         let members = collectives.members[range].iter().copied();
-        // A residual's source is the gather's end: a done row, or in the fusion that ends it the
-        // custom call, whose operand is the gather.
+        // The source of a residual is the end of the gather: a done row or, in the fusion that ends
+        // it, the custom call whose operand is the gather.
         let ends = members.chain(collective.done).chain([collective.outer]);
         let residual = ends
             .flat_map(|row| {
@@ -247,7 +247,7 @@ fn gathers(collectives: &Collectives, residuals: &[Residual], module: &Module) -
 }
 
 impl Report {
-    /// Bytes held on the heap, without the paths of residuals.
+    /// Bytes held on the heap, excluding the paths of residuals.
     pub fn heap_bytes(&self) -> usize {
         let rows = self.named.capacity() + self.barriers.capacity() + self.constraints.capacity();
         self.recomputed.capacity() * size_of::<Recomputed>()

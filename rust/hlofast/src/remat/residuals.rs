@@ -1,4 +1,4 @@
-//! What forward code computes and backward code reads: kept in memory from one to the other.
+//! Residuals: values that forward code computes and backward code reads.
 
 use crate::cost::{Backend, Cost, device_sizes};
 use crate::flow::origin::{End, Place, Through, origins};
@@ -7,17 +7,17 @@ use crate::ir::intern::BuildMix;
 use crate::ir::{CallRole, ComputationId, ElementType, Module, Opcode, Row, ShapeId};
 use hashbrown::HashMap;
 
-/// What a residual is made of.
+/// The kind of a residual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ResidualKind {
-    /// A converted or rearranged copy of parameters: it could be made again from what is there.
+    /// A converted or rearranged copy of parameters, which could be recomputed from them.
     WeightCopy,
-    /// What an all-gather of parameters makes.
+    /// The result of an all-gather of parameters.
     GatheredWeight,
-    /// What an all-gather of a computed value makes.
+    /// The result of an all-gather of a computed value.
     GatheredActivation,
-    /// Anything else that is computed.
+    /// Any other computed value.
     Activation,
 }
 
@@ -30,7 +30,7 @@ impl ResidualKind {
         ResidualKind::Activation,
     ];
 
-    /// The word tables use.
+    /// The name used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             ResidualKind::WeightCopy => "weight_copy",
@@ -41,40 +41,39 @@ impl ResidualKind {
     }
 }
 
-/// A value that forward code makes and backward code reads.
+/// A value that forward code computes and backward code reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residual {
-    /// What makes it, in the computation where it is kept: of a scan's residuals the loop.
+    /// Where it is kept: the part of the result that holds it; for residuals of a scan, the loop's.
     pub place: Place,
     /// Its shape.
     pub shape: ShapeId,
-    /// Its bytes in the device's layout; -1 if unknown.
+    /// Bytes in the device's layout; -1 if unknown.
     pub bytes: i64,
     /// The first and the last row that read it after the forward pass.
     pub uses: (Row, Row),
     /// Rows of its computation between the one that makes it and the last that reads it.
     pub span: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: ResidualKind,
-    /// The row that computes it as it is kept, before what only hands it on.
+    /// The row that computes the kept value, before rows that only pass it on.
     pub made_by: Row,
-    /// The row that computes what is kept, conversions looked through (of a scan's residuals, in the loop's body), or the
-    /// parameter that it copies.
+    /// The row that computes the value before conversions (for residuals of a scan, in the loop's
+    /// body), or the parameter that it copies.
     pub source: Row,
-    /// Of a copy of a weight in a wider type: the weight's element type.
+    /// For a copy of a weight in a wider type: the weight's element type.
     pub widened_from: Option<ElementType>,
-    /// A loop stacks it: how often that runs, if known.
+    /// If a loop stacks it: the trip count, if known.
     pub stacked: Option<Option<u64>>,
-    /// Whether names say that it is forward work. Otherwise it only stands before all backward
-    /// work.
+    /// Whether its name marks it as forward work. Otherwise it only comes before all backward work.
     pub is_named: bool,
-    /// It is what an all-gather is still writing: a fusion of forward code has started it, one of
-    /// backward code ends it.
+    /// Whether an all-gather is still writing it: a fusion of forward code has started the gather,
+    /// and one of backward code ends it.
     pub is_in_flight: bool,
 }
 
-/// The residuals of `module`, by computation and row. Parameters, and what only hands them on,
-/// are none: they are kept in any case.
+/// The residuals of `module`, by computation and row. Parameters, and rows that only pass them on,
+/// do not count: they are kept in any case.
 pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec<Residual> {
     let mut finder = Finder {
         module,
@@ -97,8 +96,8 @@ pub fn residuals(module: &Module, cost: &Cost, attribution: &Attribution) -> Vec
     found
 }
 
-/// Whether the rows of computation `id` run one by one: it is no fusion's, and nothing that is
-/// applied to elements.
+/// Whether the rows of computation `id` are scheduled one by one: it belongs to no fusion and is
+/// not applied to elements.
 fn is_scheduled_by_itself(module: &Module, id: ComputationId) -> bool {
     use Opcode::{Call, Conditional, While};
     let callers = module.callers(id).iter().map(|row| module.opcode(Row(*row)));
@@ -106,17 +105,17 @@ fn is_scheduled_by_itself(module: &Module, id: ComputationId) -> bool {
         || callers.into_iter().any(|opcode| matches!(opcode, Call | Conditional | While))
 }
 
-/// Tuples in tuples are opened up to this many elements per computation.
+/// How many elements of nested tuples are followed per computation.
 const MOST_ELEMENTS: usize = 1 << 20;
-/// How many rows that hand a value on are looked through.
+/// How many rows that pass a value on are followed.
 const MOST_STEPS: usize = 4096;
 
 struct Finder<'a> {
     module: &'a Module,
     attribution: &'a Attribution,
-    /// By shape.
+    /// By shape: bytes.
     sizes: Vec<i64>,
-    /// Whether a loop leaves an element of its state alone.
+    /// Whether a loop leaves an element of its state unchanged.
     invariant: HashMap<Place, bool, BuildMix>,
 }
 
@@ -186,7 +185,7 @@ impl Finder<'_> {
         }
     }
 
-    /// What makes `place`, looking through what hands it on within its computation.
+    /// The producer of `place`, looking through rows of its computation that pass it on.
     fn maker(&mut self, place: Place) -> Option<Place> {
         let module = self.module;
         let mut at = place;
@@ -222,7 +221,7 @@ impl Finder<'_> {
         None
     }
 
-    /// Whether each iteration of a loop hands on element `path` of its state as it got it.
+    /// Whether every iteration of a loop passes element `path` of its state on unchanged.
     fn is_invariant(&mut self, place: &Place) -> bool {
         if let Some(known) = self.invariant.get(place) {
             return *known;
@@ -231,7 +230,7 @@ impl Finder<'_> {
         let body = module.called(place.row, CallRole::Body);
         let is = body.is_some_and(|body| {
             let root = Place { row: Row(module.computation(body).root), path: place.path.clone() };
-            // Unknown until it is known, should text be so broken that loops hold themselves.
+            // Provisional: stops the recursion if broken text makes a loop contain itself.
             self.invariant.insert(place.clone(), false);
             let made = self.maker(root);
             made.is_some_and(|made| {
@@ -257,7 +256,7 @@ fn hands_on(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether `row` is there in any case, or is made of nothing.
+/// Whether `row` is kept in any case, or is computed from nothing.
 fn is_free(module: &Module, row: Row) -> bool {
     match module.opcode(row) {
         Opcode::Parameter | Opcode::Constant | Opcode::Iota | Opcode::PartitionId => true,
@@ -279,8 +278,8 @@ pub(super) fn shape_at(module: &Module, place: &Place) -> Option<ShapeId> {
         .try_fold(shape, |shape, index| shapes.tuple(shape)?.get(*index as usize).copied())
 }
 
-/// Says what a residual is made of. False if it is none: a parameter as it is, or nameless work
-/// that does not come from forward work.
+/// Fills in the kind and source of a residual. False if it is not one: an unchanged parameter, or
+/// nameless work that does not come from forward work.
 fn describe(
     module: &Module,
     cost: &Cost,
@@ -312,7 +311,7 @@ fn describe(
     residual.made_by = makers.clone().next().unwrap_or(residual.made_by);
     match (made, parameter(&found.ends)) {
         (Some(row), _) if is_under_way(module, row) => {
-            // Only what is gathered counts, not the rest of the state of a collective.
+            // Only the gathered array counts, not the rest of the collective's state.
             let Some(gather) = started_gather(module, row, residual.shape) else { return false };
             if attribution.phase[gather.0 as usize] != Phase::Forward {
                 return false;
@@ -329,7 +328,7 @@ fn describe(
                 return false;
             }
             if gathers(module, row) && is_part(module, residual, row) {
-                // Only the part that the device has had before.
+                // The value is only the device's own part.
                 let all = origins(module, residual.place.clone(), Through::EVERYTHING);
                 let computed = all.ends.iter().find_map(|end| match end {
                     End::Computed(row) => Some(*row),
@@ -360,7 +359,7 @@ fn is_under_way(module: &Module, row: Row) -> bool {
         && module.attribute_bytes(row, "custom_call_target") == Some(b"\"AsyncCollectiveStart\"")
 }
 
-/// What the fusion around `start` begins to gather, if that is an array of `shape`.
+/// The gather that the fusion around `start` begins, if its result has `shape`.
 fn started_gather(module: &Module, start: Row, shape: ShapeId) -> Option<Row> {
     let gather = Row(*module.operands(start).first()?);
     let shapes = module.shapes();
@@ -369,7 +368,7 @@ fn started_gather(module: &Module, start: Row, shape: ShapeId) -> Option<Row> {
     is_it.then_some(gather)
 }
 
-/// Whether parameters alone are gathered at `place`.
+/// The kind of a gathered array: whether only parameters are gathered at `place`.
 fn kind_of_gathered(module: &Module, place: Place) -> ResidualKind {
     let ends = origins(module, place, Through::EVERYTHING).ends;
     let is_computed = ends.iter().any(|end| matches!(end, End::Computed(_)));
@@ -380,7 +379,7 @@ fn kind_of_gathered(module: &Module, place: Place) -> ResidualKind {
     }
 }
 
-/// Whether what is kept has fewer elements than `gather` makes.
+/// Whether the residual has fewer elements than `gather` returns.
 fn is_part(module: &Module, residual: &Residual, gather: Row) -> bool {
     let shapes = module.shapes();
     let elements = |shape: ShapeId| shapes.array(shape)?.elements();
@@ -395,7 +394,7 @@ fn is_part(module: &Module, residual: &Residual, gather: Row) -> bool {
     matches!((kept, made), (Some(kept), Some(made)) if kept < made)
 }
 
-/// Of a copy of a weight in a wider type: the weight's.
+/// For a copy of a weight in a wider type: the weight's element type.
 fn widened_from(module: &Module, residual: &Residual) -> Option<ElementType> {
     let element_type = |shape: ShapeId| {
         let leaf = module.shapes().leaves(shape).next()?;
@@ -406,7 +405,7 @@ fn widened_from(module: &Module, residual: &Residual) -> Option<ElementType> {
     (weight.bits() < copy.bits()).then_some(weight)
 }
 
-/// Whether a loop puts a part into an element of its state in each iteration.
+/// Whether a loop writes a slice of an element of its state in each iteration.
 fn is_stacked(module: &Module, place: &Place) -> bool {
     let found = origins(module, place.clone(), Through { conversions: true, ..Through::default() });
     found.ends.iter().any(|end| match end {
@@ -415,7 +414,7 @@ fn is_stacked(module: &Module, place: &Place) -> bool {
     })
 }
 
-/// Whether `row` is where an all-gather's result comes from.
+/// Whether `row` is, or ends, an all-gather.
 pub(super) fn gathers(module: &Module, row: Row) -> bool {
     match module.opcode(row) {
         Opcode::AllGather | Opcode::AllGatherStart | Opcode::AllGatherDone => true,

@@ -1,20 +1,21 @@
-//! Modules in which values are computed again for late users instead of being kept for them.
+//! Modules that recompute values for late users instead of keeping them.
 //!
-//! A copy of the value's producer is put right before its first late user. Copies read their
-//! operands through an `opt-barrier` that also takes a value made only shortly before that place
-//! (see `late.rs`), so that no pass merges a copy with its original or moves it to the front.
-//! All late users of one [`Recompute`] share one copy; for users far apart give several.
+//! A copy of the value's producer is inserted right before its first late user. Copies read their
+//! operands through an `opt-barrier` that also takes a value computed only shortly before that
+//! place (see `late.rs`), so that no pass merges a copy with its original or hoists it. All late
+//! users of one [`Recompute`] share one copy; to give users that are far apart separate copies,
+//! pass several.
 //!
-//! Copies are called `x.remat`, `x.remat2` and so on. They keep everything of their originals but
-//! control predecessors and channels: operation names still say which operation of the program it
-//! is, the name says that it runs again. Computations that belong to one instruction (of fusions
-//! and asynchronous operations) are copied with it; those of reductions and the like are shared.
-//! Asynchronous pairs are copied as pairs; of a gather that fusions start and end, the copy is the
-//! plain gather.
+//! Copies are called `x.remat`, `x.remat2` and so on. They keep everything of their originals
+//! except control predecessors and channels: the operation name still identifies the program's
+//! operation, and the suffix marks the repetition. Computations that belong to one instruction (of
+//! fusions and asynchronous operations) are copied with it; reducers and the like are shared.
+//! Asynchronous pairs are copied as pairs; an all-gather that fusions start and end is copied as a
+//! plain all-gather.
 //!
-//! Zeros with a sign are written `-0.0`, since XLA's parser reads the `-0` that XLA prints as 0.
+//! Negative zero is written `-0.0`, since XLA's parser reads the `-0` that XLA prints as 0.
 //!
-//! Values that a loop stacks into its state are the other case: see [`Recompute::FromStack`].
+//! Values that a loop stacks into its state are handled by [`Recompute::FromStack`].
 
 pub(super) mod asynchronous;
 mod barriers;
@@ -47,34 +48,34 @@ use std::collections::{HashMap, HashSet};
 pub struct Use {
     /// The instruction.
     pub user: Row,
-    /// Which of its operands.
+    /// The operand position.
     pub operand: usize,
 }
 
-/// What to compute again.
+/// What to recompute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recompute {
-    /// A copy of an instruction takes its place as operand of some of its users. Users of what
-    /// tuples and optimization barriers hand on of it are users of it; where all behind a barrier
-    /// get copies, it hands on what those are made from instead.
+    /// A copy of an instruction replaces it as operand of some of its users. Users of its value
+    /// behind tuples and optimization barriers count as its users; if all users behind a barrier
+    /// get copies, the barrier passes on the copies' inputs instead.
     ForUsers {
         /// The instruction whose result is kept too long.
         producer: Row,
-        /// Instructions that it depends on and that are to be copied with it: what they read is
-        /// kept instead. The starts of asynchronous operations need not be given.
+        /// Instructions that `producer` depends on and that are copied with it: their operands are
+        /// kept instead. Starts of asynchronous operations may be omitted.
         chain: Vec<Row>,
-        /// Which users get the copy; all in the producer's computation.
+        /// The users that get the copy; all in the producer's computation.
         uses: Vec<Use>,
     },
-    /// A loop stacks what is computed from something smaller, for a later loop: the smaller thing
-    /// is stacked instead, and computed from where slices of the stack are read. Shapes change in
-    /// both loops' state.
+    /// A loop stacks a value that is computed from something smaller, for a later loop: the smaller
+    /// value is stacked instead, and the value is recomputed where slices of the stack are read.
+    /// Shapes change in the state of both loops.
     FromStack {
-        /// The dynamic-update-slice that writes the stack, in the loop's body, or in a fusion there
+        /// The dynamic-update-slice that writes the stack, in the loop's body or in a fusion there
         /// that does nothing else.
         update: Row,
-        /// What is stacked instead, in the loop's body. Everything between the two is copied
-        /// to each reader of the stack.
+        /// The value to stack instead, in the loop's body. Everything between the two is copied to
+        /// each reader of the stack.
         source: Row,
     },
 }
@@ -82,23 +83,23 @@ pub enum Recompute {
 /// A copy in the new module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// What was copied, in the old module.
+    /// The original, in the old module.
     pub original: Row,
     /// The copy's name in the new module.
     pub name: Vec<u8>,
 }
 
-/// A new module and what is new in it.
+/// A new module and its copies.
 #[derive(Debug)]
 pub struct Rewritten {
     /// The new module.
     pub module: Module,
-    /// The copies of what was asked for, without barriers and the insides of fusions.
+    /// The requested copies, excluding barriers and the insides of fusions.
     pub copies: Vec<Copied>,
 }
 
-/// The module that computes again what `recomputes` say. An error says which of the instructions
-/// cannot be treated so, and why; nothing is left out silently.
+/// The module that recomputes what `recomputes` ask for. An error names the instruction that cannot
+/// be rewritten, and why; nothing is left out silently.
 pub fn rewrite(module: &Module, recomputes: &[Recompute]) -> Result<Rewritten, RewriteError> {
     let mut plan = Plan::new(module);
     for recompute in recomputes {
@@ -117,27 +118,27 @@ pub fn rewrite(module: &Module, recomputes: &[Recompute]) -> Result<Rewritten, R
     plan.finish()
 }
 
-/// The edits so far, and what they must not collide with.
+/// The edits so far, with what they must not conflict with.
 struct Plan<'a> {
     module: &'a Module,
     fresh: Fresh,
     printer: CopyPrinter<'a>,
     lateness: HashMap<ComputationId, Lateness<'a>>,
-    /// Of scheduled modules.
+    /// Buffers of a scheduled module.
     buffers: Option<Buffers>,
     edits: Vec<Edit>,
     copies: Vec<Copied>,
-    /// Of loop state.
+    /// Shapes of loop state.
     shapes: Shapes,
-    /// Uses that got a copy.
+    /// Uses that read a copy.
     replaced: HashSet<Use>,
-    /// What was copied; goes where no user is left.
+    /// Originals; those without remaining users are removed.
     originals: HashSet<Row>,
-    /// By what was copied: what copies of it are made from.
+    /// By original: the inputs of its copies.
     inputs: HashMap<Row, Vec<Row>>,
-    /// What new text reads.
+    /// Rows that new text reads.
     read: HashSet<Row>,
-    /// Rows behind barriers that are what is copied: nothing may wait for those.
+    /// Rows behind barriers that hold originals' values: no copy may wait for them.
     behind: HashSet<Row>,
 }
 
@@ -174,7 +175,7 @@ impl<'a> Plan<'a> {
         let copied = copy::set_to_copy(self.module, producer, chain)?;
         self.check_uses(producer, uses)?;
         let Some(first) = uses.iter().map(|one| one.user).min() else {
-            return Err(RewriteError::new(self.module, producer, "no user is to get a copy"));
+            return Err(RewriteError::new(self.module, producer, "no user was named for the copy"));
         };
         if self.module.is_scheduled() {
             let module = self.module;
@@ -185,7 +186,7 @@ impl<'a> Plan<'a> {
         let tie = self.lateness.get(&id).and_then(|late| late.tie(producer, uses, &self.behind));
         let Some(tie) = tie else {
             let reason =
-                "no value is made between it and its late users that a copy could wait for";
+                "no value is computed between it and its late users that could hold a copy back";
             return Err(RewriteError::new(self.module, producer, reason));
         };
         let mut renaming = Renaming::default();
@@ -204,7 +205,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Notes what barriers hand on of what `row` holds.
+    /// Records the rows behind barriers that hold the value of `row`.
     fn note_behind(&mut self, row: Row) {
         let module = self.module;
         if row.0 as usize >= module.row_count() {
@@ -219,7 +220,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The module's buffers; an error that speaks of `row` if they cannot be followed.
+    /// The module's buffers; an error about `row` if they cannot be followed.
     fn buffers(&mut self, row: Row) -> Result<&Buffers, RewriteError> {
         if self.buffers.is_none() {
             self.buffers = Buffers::new(self.module);
@@ -228,7 +229,7 @@ impl<'a> Plan<'a> {
         self.buffers.as_ref().ok_or_else(|| RewriteError::new(self.module, row, reason))
     }
 
-    /// Whether `uses` are uses of `producer` that no other copy serves.
+    /// Checks that `uses` are uses of `producer` that no other copy serves.
     fn check_uses(&mut self, producer: Row, uses: &[Use]) -> Result<(), RewriteError> {
         let module = self.module;
         for one in uses {
@@ -237,25 +238,25 @@ impl<'a> Plan<'a> {
             }
             let refused = |reason| Err(RewriteError::new(module, one.user, reason));
             if module.computation_of(one.user) != module.computation_of(producer) {
-                return refused("it is not in the computation of what it is to get a copy of");
+                return refused("it is not in the computation of the instruction to copy");
             }
             let operand = module.operands(one.user).get(one.operand).map(|operand| Row(*operand));
             let read = operand.map(|operand| member(module, operand, |row| row == producer));
             if read != Some(producer) {
-                return refused("its operand is not what it is to get a copy of");
+                return refused("its operand is not the instruction to copy");
             }
             if module.is_scheduled() && one.user <= producer {
-                return refused("it is scheduled before what it is to get a copy of");
+                return refused("it is scheduled before the instruction to copy");
             }
             if !self.replaced.insert(*one) {
-                return refused("one of its operands is to get two copies");
+                return refused("two copies are requested for one of its operands");
             }
         }
         Ok(())
     }
 
-    /// Removes originals without users, applies the edits, and puts things into an order in which
-    /// all is defined before it is used.
+    /// Removes originals without users, applies the edits and reorders instructions so that
+    /// everything is defined before its use.
     fn finish(mut self) -> Result<Rewritten, RewriteError> {
         let pairs = self.module.control_predecessors();
         let waited_for = pairs.iter().map(|(_, before)| *before).collect();
@@ -276,7 +277,7 @@ impl<'a> Plan<'a> {
         Ok(Rewritten { module: edited, copies: self.copies })
     }
 
-    /// The new module is for XLA's parser, which must not lose what it prints itself.
+    /// XLA's parser loses the sign of the zeros that XLA prints; write them in full.
     fn keep_signs(&mut self) {
         let module = self.module;
         for row in module.rows() {
@@ -289,7 +290,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// An original that nothing reads any more would still be scheduled, and in the way.
+    /// An original that nothing reads would still be scheduled.
     fn remove_unused(&mut self, waited_for: &HashSet<Row>, mut removed: HashSet<Row>) {
         let module = self.module;
         let mut originals: Vec<Row> = std::mem::take(&mut self.originals).into_iter().collect();
@@ -298,7 +299,7 @@ impl<'a> Plan<'a> {
             if removed.contains(&row) || self.read.contains(&row) {
                 continue;
             }
-            // What a fusion started has to be waited for.
+            // The end of a gather that a fusion starts has to stay.
             let is_end = asynchronous::async_gather(module, row).is_some();
             let is_root = is_end || module.flags(row) & crate::ir::Flags::ROOT != 0;
             let is_used = module.users().get(row.0).iter().any(|user| {

@@ -1,4 +1,4 @@
-//! Instructions that compute the same from the same: recomputation that no name tells.
+//! Instructions that compute the same value from the same inputs: recomputation that no name marks.
 
 use crate::flow::{Attribution, Phase};
 use crate::ir::intern::BuildMix;
@@ -8,10 +8,10 @@ use std::hash::{BuildHasher, Hash, Hasher};
 
 /// Rows that repeat an earlier row of their computation, each with that row.
 ///
-/// Only work counts: matrix products, convolutions, reductions, sorts, collectives, library calls
-/// and fusions. The first of two must be forward work (or nameless), the second not; both have the
-/// same opcode, attributes (names, layouts' annotations and channels aside), called computations
-/// and, barriers looked through, operands.
+/// Only work counts: matmuls, reductions, sorts, collectives, library calls and fusions. The first
+/// of the two is forward work or nameless, the second backward work or nameless; both have the same
+/// opcode, attributes (ignoring names, layout annotations and channels), called computations and,
+/// looking through barriers, operands.
 pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row)> {
     let mut numbers = Numbers {
         module,
@@ -47,7 +47,7 @@ pub(super) fn twins(module: &Module, attribution: &Attribution) -> Vec<(Row, Row
 
 fn is_work(module: &Module, row: Row) -> bool {
     use Opcode::*;
-    // What reads nothing makes a buffer, or asks the device something.
+    // An instruction without operands makes a buffer or queries the device.
     if module.operands(row).is_empty() {
         return false;
     }
@@ -69,7 +69,7 @@ fn is_work(module: &Module, row: Row) -> bool {
     )
 }
 
-/// Value numbers: equal for what computes the same.
+/// Value numbers: equal for equal computations.
 struct Numbers<'a> {
     module: &'a Module,
     of_row: Vec<u64>,
@@ -96,7 +96,7 @@ impl Numbers<'_> {
                 return operand(0).unwrap_or_default();
             }
             Opcode::GetTupleElement => {
-                // An element of a barrier around a tuple is the tuple's.
+                // An element of a barrier around a tuple is the element of the tuple.
                 if let Some(element) = self.element(row) {
                     return element;
                 }
@@ -110,7 +110,7 @@ impl Numbers<'_> {
             self.of_row[*operand as usize].hash(&mut hasher);
         }
         match module.opcode(row) {
-            // What differs each time, and what is only equal to itself.
+            // Values that differ each time, which equal only themselves.
             Opcode::Parameter if module.computation_of(row) == module.entry() => {
                 row.0.hash(&mut hasher)
             }

@@ -1,32 +1,32 @@
-//! What a stage gets from the one before, and whether a cut nearby would send less.
+//! What a stage receives from the previous stage, and whether a nearby cut would send less.
 
 use super::elements::{Elements, Source};
 use super::{Options, RowCosts, row_bytes};
 use crate::flow::{Phase, source_of};
 use crate::ir::{ElementKind, Module, Opcode, Row};
 
-/// What the first forward section gets per micro-batch.
+/// What the first forward section receives per micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boundary {
     /// The section.
     pub section: u32,
-    /// Parameters of floats that are no state: activations, whose gradients go back.
+    /// Float parameters that are not state: activations, whose gradients are sent back.
     pub received: Vec<Row>,
-    /// Their bytes.
+    /// Bytes of the received values.
     pub received_bytes: u64,
-    /// Other parameters that are no state: tokens, labels, masks.
+    /// Other parameters that are not state: tokens, labels, masks.
     pub inputs: Vec<Row>,
-    /// Their bytes.
+    /// Bytes of the inputs.
     pub input_bytes: u64,
     /// FLOPs of the section.
     pub flops: i128,
-    /// The cheapest other place to cut; None if none sends less.
+    /// The cheapest alternative cut; None if none sends less.
     pub cut: Option<Cut>,
-    /// The search stopped early: there may be a better one.
+    /// Whether the search stopped early, so that there may be a better cut.
     pub is_partial: bool,
 }
 
-/// Another place for the boundary: some instructions move to the stage before.
+/// An alternative boundary: some instructions move to the previous stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The last instruction that moves.
@@ -35,13 +35,13 @@ pub struct Cut {
     pub values: Vec<Row>,
     /// Its bytes.
     pub bytes: u64,
-    /// FLOPs of what moves.
+    /// FLOPs of the moved instructions.
     pub moved_flops: i128,
-    /// Instructions that move.
+    /// Number of moved instructions.
     pub moved: u32,
 }
 
-/// How many steps the search may take.
+/// Maximum steps of the search.
 const MOST_STEPS: usize = 1 << 26;
 
 pub(super) fn boundary(
@@ -93,22 +93,22 @@ fn is_float(module: &Module, row: Row) -> bool {
     matches!(kind, Some(ElementKind::Float | ElementKind::Complex))
 }
 
-/// The part of a forward section that depends on what it receives.
+/// The part of a forward section that depends on the values it receives.
 struct Search<'a> {
     module: &'a Module,
-    /// Its rows, in text order: first the received values themselves.
+    /// Its rows, in text order, starting with the received values.
     rows: Vec<Row>,
-    /// By place in `rows`: the places it reads.
+    /// By place in `rows`: the places of its operands.
     operands: Vec<Vec<u32>>,
-    /// By place: the places that read it, and do not do so for backward code alone.
+    /// By place: the places of its users, except those that only backward code needs.
     users: Vec<Vec<u32>>,
-    /// By place: whether the stage sends it on, whatever moves.
+    /// By place: whether the stage sends it on wherever the cut is.
     is_sent_on: Vec<bool>,
-    /// By place: its own FLOPs.
+    /// By place: FLOPs of the row alone.
     flops: Vec<i128>,
-    /// By place: what it takes to send it; None if unbounded.
+    /// By place: bytes to send it; None if unbounded.
     bytes: Vec<Option<u64>>,
-    /// The places of what is received.
+    /// The places of the received values.
     sources: Vec<u32>,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
                 search.sources.push(place);
             }
         }
-        // What backward reads would move with what makes it.
+        // Residuals would move with the instructions that compute them.
         let backward = elements.sections.sections.iter().filter(|one| one.phase == Phase::Backward);
         let stash: std::collections::HashSet<u32> = backward
             .flat_map(|one| elements.of_marker(one.start))
@@ -182,13 +182,13 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Drops users whose results only backward code reads: they would move with what they use.
+    /// Drops users whose results only backward code reads: they would move with their operands.
     fn leave_out_what_only_backward_reads(&mut self) {
         let mut leads_on = self.is_sent_on.clone();
         for place in (0..self.rows.len()).rev() {
             leads_on[place] |= self.users[place].iter().any(|user| leads_on[*user as usize]);
         }
-        // Without anything that is sent on there is no telling.
+        // If nothing is sent on, users cannot be told apart.
         if leads_on.contains(&true) {
             for users in &mut self.users {
                 users.retain(|user| leads_on[*user as usize]);
@@ -196,9 +196,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The cut that sends least, and less than `most`, of those that move at most `limit` FLOPs;
-    /// of equal ones that which moves least. Cuts that are tried: behind each instruction, with
-    /// just what it needs, and between any two that follow each other in the text.
+    /// The cut that sends the fewest bytes, and fewer than `most`, among those that move at most
+    /// `limit` FLOPs; among equals the one that moves least. Candidates are cuts after each
+    /// instruction, with just the instructions it needs, and between any two consecutive
+    /// instructions of the text.
     fn cheapest(&self, limit: i128, most: u64) -> (Option<Cut>, bool) {
         let mut best: Option<Cut> = None;
         let mut steps = 0;
@@ -239,7 +240,7 @@ impl<'a> Search<'a> {
         matches!(opcode, Opcode::GetTupleElement | Opcode::Tuple | Opcode::Bitcast)
     }
 
-    /// `place` and all it needs; None if that is more than `limit` FLOPs.
+    /// `place` and everything it needs; None if that exceeds `limit` FLOPs.
     fn needed(
         &self,
         place: u32,
@@ -277,7 +278,7 @@ impl<'a> Search<'a> {
         best: &mut Option<Cut>,
         steps: &mut usize,
     ) {
-        // What is received and not needed by what moves is sent as well.
+        // Received values that the moved part does not need are sent as well.
         let sources = self.sources.iter().copied().filter(|at| !is_in(*at));
         let mut values = Vec::new();
         let mut bytes = 0u64;

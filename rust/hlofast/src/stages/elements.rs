@@ -1,22 +1,22 @@
-//! The arrays that markers hand on, and where they come from.
+//! The arrays that pass through markers, and their origins.
 
 use super::constant_of;
 use crate::flow::{Phase, Sections, source_of};
 use crate::ir::{Module, Opcode, Row};
 use std::collections::HashSet;
 
-/// Where an array comes from.
+/// The origin of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// A parameter that the stage holds from step to step.
+    /// A parameter that the stage keeps between steps.
     State,
     /// Another parameter.
     Input,
     /// A constant.
     Constant,
-    /// A section computes it.
+    /// Computed by a section.
     Section(u32),
-    /// Something outside all sections computes it.
+    /// Computed outside all sections.
     Elsewhere,
 }
 
@@ -24,8 +24,8 @@ pub(super) enum Source {
 pub(super) struct Elements<'a> {
     pub module: &'a Module,
     pub sections: &'a Sections,
-    /// Parameters of the entry that the optimizer sections read: the stage holds them from step to
-    /// step. What no optimizer section reads comes with each micro-batch.
+    /// Parameters of the entry that the optimizer sections read: the stage keeps them between
+    /// steps. Other parameters come with each micro-batch.
     state: HashSet<Row>,
 }
 
@@ -59,12 +59,12 @@ impl<'a> Elements<'a> {
         section.is_some_and(|section| section.phase == Phase::Forward)
     }
 
-    /// The parameters that the stage holds from step to step.
+    /// The parameters that the stage keeps between steps.
     pub fn state(&self) -> &HashSet<Row> {
         &self.state
     }
 
-    /// What the marker at `place` gets: the operands of a call, or of a marker's tuple.
+    /// The arrays that enter the marker at `place`: the operands of a call, or of a marker's tuple.
     pub fn of_marker(&self, place: Row) -> Vec<Row> {
         let operands = self.module.operands(place);
         let tuple = match (self.module.opcode(place), operands) {
@@ -75,7 +75,7 @@ impl<'a> Elements<'a> {
         tuple.iter().map(|row| Row(*row)).collect()
     }
 
-    /// Which array of the marker at `place` the row `element` is.
+    /// The index of the row `element` at the marker at `place`.
     pub fn index_in(&self, element: Row, place: Row) -> Option<u32> {
         let is_element = self.module.opcode(element) == Opcode::GetTupleElement
             && self.module.operands(element) == [place.0];
@@ -83,14 +83,14 @@ impl<'a> Elements<'a> {
         u32::try_from(index).ok()
     }
 
-    /// Which array of a forward section's last marker the row `element` is.
+    /// The index of the row `element` at a forward section's last marker.
     pub fn forward_index(&self, element: Row) -> Option<u32> {
         let sections = self.sections.sections.iter();
         let mut ends = sections.filter(|one| one.phase == Phase::Forward).filter_map(|one| one.end);
         ends.find_map(|end| self.index_in(element, end))
     }
 
-    /// Where what `source` makes comes from, once nothing only hands it on any more.
+    /// The origin of the value of `source`, looking through rows that only pass it on.
     pub fn source(&self, source: Row) -> Source {
         match self.module.opcode(source) {
             Opcode::Parameter if self.state.contains(&source) => Source::State,

@@ -1,4 +1,4 @@
-//! What a stage holds, and what each micro-batch in flight adds.
+//! The memory of a stage, and of each micro-batch in flight.
 
 use super::elements::Elements;
 use super::{StashItem, StashKind, row_bytes};
@@ -7,20 +7,19 @@ use crate::ir::Row;
 use crate::memory::{Options, memory};
 use crate::remat::ResidualKind;
 
-/// The bytes of a stage with one micro-batch in flight, after Alpa's `stage_profiling`.
+/// Bytes of a stage with one micro-batch in flight, after Alpa's `stage_profiling`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageMemory {
-    /// Parameters that the update reads: weights, masters, moments. Alpa calls it initial.
+    /// Parameters that the update reads: weights, masters, moments. Alpa calls them initial.
     pub state: u64,
-    /// What stays from the forward section of a micro-batch to its backward section, state left
-    /// out. Alpa calls it intermediate.
+    /// Values kept from the forward to the backward section of a micro-batch, excluding state. Alpa
+    /// calls them intermediate.
     pub stash: u64,
-    /// Of that, copies of weights, the same for all micro-batches.
+    /// The part of the stash that is copies of weights, the same for all micro-batches.
     pub weight_copies: u64,
-    /// By section: the most that is alive in it, state included; None if none of its instructions
-    /// takes a step.
+    /// By section: its live peak, including state; None if none of its instructions has a step.
     pub peaks: Vec<Option<i64>>,
-    /// The most that is alive in the forward and backward sections, without the state.
+    /// The live peak of the forward and backward sections, excluding state.
     pub working_peak: Option<i64>,
 }
 

@@ -1,32 +1,32 @@
-//! How many micro-batches a step has: what the update divides accumulated gradients by.
+//! The number of micro-batches in a step: the divisor of accumulated gradients in the update.
 
 use super::constant_of;
 use super::elements::{Elements, Source};
 use crate::flow::{Phase, source_of};
 use crate::ir::{Module, Opcode, Row};
 
-/// A value that the update gets and divides by a literal.
+/// A value that the update receives and divides by a literal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Division {
     /// The division.
     pub row: Row,
     /// The constant.
     pub constant: Row,
-    /// What it says.
+    /// The value of the constant.
     pub divisor: f64,
 }
 
-/// How many micro-batches a step has.
+/// The number of micro-batches in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MicroBatches {
-    /// The one whole number that everything is divided by; None if there is no such number.
+    /// The only whole number that gradients are divided by; None if there is no such number.
     pub count: Option<u64>,
-    /// Where it says so.
+    /// The divisions that show it.
     pub divisions: Vec<Division>,
 }
 
-/// Alpa's update section divides each gradient, and the loss, by the number of micro-batches over
-/// which they were added up.
+/// Alpa's update section divides each accumulated gradient, and the loss, by the number of
+/// micro-batches.
 pub(super) fn micro_batches(elements: &Elements<'_>) -> MicroBatches {
     let module = elements.module;
     let mut divisions = Vec::new();
@@ -56,7 +56,7 @@ fn is_update(elements: &Elements<'_>, id: u32) -> bool {
     section.is_some_and(|section| section.phase == Phase::Optimizer)
 }
 
-/// Whether `value` comes out of an update section's first marker and is no state.
+/// Whether `value` comes from an update section's first marker and is not state.
 fn is_accumulated(elements: &Elements<'_>, value: Row) -> bool {
     let module = elements.module;
     let mut at = value;

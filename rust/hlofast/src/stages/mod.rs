@@ -1,6 +1,5 @@
-//! Pipeline stages as Alpa writes them: what stands between markers, what goes from section to
-//! section, from stage to stage and from mesh to mesh, and what one more micro-batch in flight
-//! takes.
+//! Pipeline stages as Alpa writes them: sections between markers, the values that go between
+//! sections, stages and meshes, and the memory of one more micro-batch in flight.
 //!
 //! Start at [`stages`]. The sections themselves are found in `flow/markers.rs`.
 
@@ -24,11 +23,11 @@ use crate::remat::{Residual, ResidualKind, residuals};
 use elements::{Elements, Source};
 use std::collections::HashMap;
 
-/// How stages are analysed.
+/// Options of the analysis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// The largest share of the forward section's FLOPs that a cheaper cut may move to the stage
-    /// before.
+    /// The largest share of the forward section's FLOPs that an alternative cut may move to the
+    /// previous stage.
     pub most_moved: f64,
 }
 
@@ -38,22 +37,22 @@ impl Default for Options {
     }
 }
 
-/// A marker.
+/// A pipeline marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// The entry's row that is, or calls, it.
+    /// The row of the entry that is the marker or calls it.
     pub place: Row,
-    /// The marker.
+    /// The row of the marker.
     pub row: Row,
-    /// How many calls lie between.
+    /// The number of calls in between.
     pub calls: u32,
     /// The name of its section; empty if it has none.
     pub name: String,
     /// `start`, `end` or another mark; empty if it has none.
     pub mark: String,
-    /// The sizes in its `backend_config`; None if that holds no list of 64-bit integers.
+    /// The sizes in its `backend_config`; None if it holds no list of 64-bit integers.
     pub sizes: Option<Vec<i64>>,
-    /// The bytes of the arrays that it hands on; empty if there are far too many.
+    /// Bytes of the arrays that pass through it; empty if there are far too many.
     pub leaves: Vec<Option<u64>>,
 }
 
@@ -62,35 +61,35 @@ pub struct Marker {
 pub struct Section {
     /// Its name, phase and markers.
     pub bounds: flow::Section,
-    /// Instructions of the entry.
+    /// Number of instructions in the entry.
     pub instructions: u64,
-    /// Matrix products and convolutions, those it calls too.
+    /// Matmuls and convolutions, including called computations.
     pub products: u64,
-    /// Their FLOPs.
+    /// FLOPs of matmuls and convolutions.
     pub product_flops: i128,
-    /// FLOPs of everything.
+    /// FLOPs of all instructions.
     pub flops: i128,
-    /// Bytes of the arrays that its first marker hands on; None if unbounded.
+    /// Bytes of the arrays that enter through its first marker; None if unbounded.
     pub bytes_in: Option<u64>,
-    /// The same for its last marker.
+    /// Bytes of the arrays that leave through its last marker; None if unbounded.
     pub bytes_out: Option<u64>,
 }
 
-/// What a value that the backward section reads is.
+/// The kind of a value that the backward section reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StashKind {
-    /// The forward section makes it.
+    /// Computed by the forward section.
     Kept(ResidualKind),
     /// An input of the micro-batch, read again.
     Input,
     /// A constant.
     Constant,
-    /// A parameter that the stage holds in any case.
+    /// A parameter that the stage holds anyway.
     State,
 }
 
 impl StashKind {
-    /// The word tables use.
+    /// The name used in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             StashKind::Kept(kind) => kind.as_str(),
@@ -101,66 +100,66 @@ impl StashKind {
     }
 }
 
-/// A value that stays from the forward section of a micro-batch to its backward section.
+/// A value kept from the forward to the backward section of a micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StashItem {
-    /// Which array of the backward section's first marker.
+    /// Its index at the backward section's first marker.
     pub index: u32,
-    /// Which array of the forward section's last marker; None if it is handed on directly.
+    /// Its index at the forward section's last marker; None if it does not pass through it.
     pub forward_index: Option<u32>,
     /// The backward section that reads it.
     pub section: u32,
     /// Its shape.
     pub shape: ShapeId,
-    /// Its bytes; None if unbounded.
+    /// Bytes; None if unbounded.
     pub bytes: Option<u64>,
-    /// What it is.
+    /// Its kind.
     pub kind: StashKind,
-    /// What makes it.
+    /// The row that computes it.
     pub source: Row,
-    /// Of a copy of a weight: the parameter.
+    /// For a copy of a weight: the parameter.
     pub weight: Option<Row>,
-    /// Of a copy in a wider type: the weight's.
+    /// For a copy in a wider type: the weight's element type.
     pub widened_from: Option<ElementType>,
 }
 
-/// A reduction over meshes.
+/// A cross-mesh reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrossMesh {
     /// The custom call.
     pub row: Row,
-    /// The entry's row that is, or calls, it.
+    /// The row of the entry that is the custom call or calls it.
     pub place: Row,
-    /// The section that it stands in.
+    /// The section that contains it.
     pub section: Option<u32>,
-    /// What is reduced how, over which meshes; None if the text cannot be read.
+    /// The operation and the meshes; None if the text cannot be read.
     pub reduction: Option<CrossMeshReduction>,
     /// The array that is reduced.
     pub shape: ShapeId,
-    /// Its bytes.
+    /// Bytes of the array.
     pub bytes: Option<u64>,
 }
 
 /// The stages of a module.
 #[derive(Clone, Debug, Default)]
 pub struct Stages {
-    /// By where the entry comes to them.
+    /// In the order in which the entry reaches them.
     pub markers: Vec<Marker>,
     /// In the order of their first markers.
     pub sections: Vec<Section>,
-    /// By backward section, in the order of its marker.
+    /// By backward section, in the order of its first marker.
     pub stash: Vec<StashItem>,
-    /// What the first forward section gets from the stage before.
+    /// What the first forward section receives from the previous stage.
     pub boundary: Option<Boundary>,
-    /// Reductions over meshes.
+    /// Cross-mesh reductions.
     pub cross_mesh: Vec<CrossMesh>,
-    /// How many micro-batches a step has.
+    /// The number of micro-batches in a step.
     pub micro_batches: MicroBatches,
-    /// What the stage holds; None if that cannot be analysed.
+    /// The memory of the stage; None if it cannot be analysed.
     pub memory: Option<StageMemory>,
 }
 
-/// Analyses the stages of `module`. Without markers there are none, and most is empty.
+/// Analyses the stages of `module`. Without markers most of the result is empty.
 pub fn stages(
     module: &Module,
     cost: &Cost,
@@ -183,13 +182,13 @@ pub fn stages(
     }
 }
 
-/// Bytes of what `row` makes; None if unbounded.
+/// Bytes of the result of `row`; None if unbounded.
 fn row_bytes(module: &Module, row: Row) -> Option<u64> {
     let bytes = module.shape_bytes_column().get(row.0 as usize)?;
     u64::try_from(*bytes).ok()
 }
 
-/// How many arrays the markers of a module are looked into for, all together.
+/// How many arrays of markers are examined in a module.
 const MOST_LEAVES: u32 = 1 << 20;
 
 fn all_markers(module: &Module) -> Vec<Marker> {
@@ -215,7 +214,7 @@ fn all_markers(module: &Module) -> Vec<Marker> {
     markers(module).into_iter().map(describe).collect()
 }
 
-/// What rows of the entry cost, with all they call.
+/// Costs of rows of the entry, including called computations.
 #[derive(Clone, Debug, Default)]
 struct RowCost {
     products: u64,
@@ -253,7 +252,7 @@ impl RowCosts {
                 flops: cost.flops.get(row as usize).copied().map_or(0, i128::from),
             }
         };
-        // Callees come after their callers.
+        // Nodes come after their callers.
         for node in (0..contexts.nodes.len()).rev() {
             for row in module.computation(contexts.nodes[node].computation).rows() {
                 let own = of_row(row);
@@ -324,7 +323,7 @@ fn stash(elements: &Elements<'_>, residuals: &[Residual]) -> Vec<StashItem> {
                 Source::State => StashKind::State,
                 Source::Input => StashKind::Input,
                 Source::Constant => StashKind::Constant,
-                // Values of other backward sections are not kept from forward.
+                // Values of other backward sections are not kept from the forward section.
                 Source::Section(id) if !elements.is_forward(id) => continue,
                 Source::Section(_) | Source::Elsewhere => {
                     StashKind::Kept(residual.map_or(ResidualKind::Activation, |found| found.kind))
@@ -361,7 +360,7 @@ fn cross_mesh(elements: &Elements<'_>) -> Vec<CrossMesh> {
     through_calls(module, rows).iter().map(describe).collect()
 }
 
-/// Whether `row` is a constant, or repeats one.
+/// Whether `row` is a constant or a broadcast of one.
 fn constant_of(module: &Module, row: Row) -> Option<Row> {
     match module.opcode(row) {
         Opcode::Constant => Some(row),

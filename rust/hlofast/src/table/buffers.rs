@@ -14,7 +14,7 @@ pub fn buffers(
 ) -> Columns {
     let phases = attribution.phase.get(..module.row_count()).unwrap_or_default();
     let classes = Classes::new(module, memory, phases);
-    // What a loop carries has no name of its own: that of the loop stands for it.
+    // Values that a loop carries have no name of their own: they take the loop's.
     let described: Vec<Row> =
         values.iter().map(|value| memory.described_by(module, value.row)).collect();
     let each = || values.iter();
@@ -22,16 +22,17 @@ pub fn buffers(
     let mut table = Columns::default();
     table.rows(
         common::instruction()
-            .renamed("instruction", "The row number of the instruction that makes the value."),
+            .renamed("instruction", "The row number of the instruction that computes the value."),
         each().map(|value| value.row),
     );
     table.texts(common::name(), each().map(|value| module.instruction_name(value.row)));
     table.texts(
-        Field::text("index", "Which part of a tuple result the value is; {} for the whole."),
+        Field::text("index", "Index of the value in a tuple result; {} for the whole result."),
         each().map(|value| index_text(&value.path)),
     );
     table.texts(common::opcode(), each().map(|value| module.opcode_text(value.row)));
-    // Written shapes stay far below this; inferred ones share parts and could be endless.
+    // Shapes written in the text stay far below this; inferred shapes share parts and may be
+    // endless.
     let mut left = module.text().len().saturating_mul(8).saturating_add(1 << 20);
     let shape = |value: &LiveValue| {
         let text = shape_text(module, value.shape, left.max(256));
@@ -40,7 +41,7 @@ pub fn buffers(
     };
     table.texts(common::shape(), each().map(shape));
     table.numbers(
-        Field::bytes("bytes", "Bytes that the value takes in memory.").summed(),
+        Field::bytes("bytes", "Bytes of memory that the value occupies.").summed(),
         each().map(|value| value.bytes),
     );
     table.numbers(
@@ -48,11 +49,11 @@ pub fn buffers(
         each().map(|value| value.memory_space),
     );
     table.numbers(
-        Field::index("first_step", "The step of the schedule at which the value comes alive."),
+        Field::index("first_step", "The step of the schedule that computes the value."),
         each().map(|value| i64::from(value.first_step)),
     );
     table.numbers(
-        Field::index("last_step", "The last step at which it is alive."),
+        Field::index("last_step", "The last step at which the value is live."),
         each().map(|value| i64::from(value.last_step)),
     );
     let byte_steps = |value: &LiveValue| {
@@ -60,13 +61,13 @@ pub fn buffers(
         value.bytes.saturating_mul(steps.max(0))
     };
     table.numbers(
-        Field::number("byte_steps", "Bytes times the steps that the value is alive for.")
+        Field::number("byte_steps", "Bytes times the steps for which the value is live.")
             .label("byte steps")
             .summed(),
         each().map(byte_steps),
     );
     table.numbers(
-        Field::index("buffer", "The buffer; values with the same one share memory."),
+        Field::index("buffer", "The buffer; values in the same buffer share memory."),
         each().map(|value| i64::from(value.buffer)),
     );
     table.texts(

@@ -1,4 +1,4 @@
-//! The tables of what differs between two modules.
+//! The tables of differences between two modules.
 
 use super::{Columns, Field, Origin, common, row_or_none};
 use crate::diff::{Change, Diff};
@@ -7,7 +7,7 @@ use crate::ir::{Module, Row};
 /// The row of a change in one of the modules.
 type RowOf = fn(&Change) -> Option<Row>;
 
-/// One row per change of `before` to `after`: all, or those that no other brought about.
+/// One row per change from `before` to `after`: all, or only those that no other change explains.
 pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) -> Columns {
     let changes = diff.changes.iter();
     let each = || changes.clone().filter(|change| !(only_causes && change.is_consequence));
@@ -20,7 +20,7 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
         Field::text("aspect", "What changed about the instruction.").nullable(),
         each().map(|change| &change.aspect),
     );
-    // What the second module says of an instruction, where it has it.
+    // Origins come from the second module if it has the instruction.
     let origins = (Origin::new(before), Origin::new(after));
     let place = |change: &Change| match (change.before, change.after) {
         (_, Some(row)) => Some((after, &origins.1, row)),
@@ -31,15 +31,15 @@ pub fn changes(before: &Module, after: &Module, diff: &Diff, only_causes: bool) 
         |change| place(change).map(|(module, _, row)| module.opcode_text(row)).unwrap_or_default();
     table.texts(common::opcode().nullable(), each().map(opcode));
     table.texts(
-        Field::text("before", "What the first module says.").nullable(),
+        Field::text("before", "The value in the first module.").nullable(),
         each().map(|change| &change.before_text),
     );
     table.texts(
-        Field::text("after", "What the second module says.").nullable(),
+        Field::text("after", "The value in the second module.").nullable(),
         each().map(|change| &change.after_text),
     );
     table.flags(
-        Field::flag("is_consequence", "Whether another change brought this one about.")
+        Field::flag("is_consequence", "Whether another change explains this one.")
             .label("consequence"),
         each().map(|change| change.is_consequence),
     );

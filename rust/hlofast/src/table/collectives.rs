@@ -7,21 +7,21 @@ use crate::flow::Attribution;
 use crate::ir::{ElementType, Module, Row};
 use std::sync::Arc;
 
-/// The collectives of a module, and where on a mesh each goes.
+/// The collectives of a module and their places on a mesh.
 #[derive(Debug)]
 pub struct Sent {
     /// The collectives.
     pub found: Arc<Collectives>,
-    /// Where on the mesh each goes.
+    /// The place of each on the mesh.
     pub along: Vec<Along>,
     /// Scope of each entry of each collective's executions.
     scopes: Vec<Vec<u8>>,
-    /// Of each collective: whether it may be executed more often than that.
+    /// By collective: whether there may be more executions than counted.
     is_lower_bound: Vec<bool>,
 }
 
 impl Sent {
-    /// `uncertain` has, by computation, the executions inside loops of unknown trip count.
+    /// `uncertain` gives, by computation, the executions inside loops of unknown trip count.
     pub fn new(
         module: &Module,
         found: Arc<Collectives>,
@@ -44,7 +44,7 @@ impl Sent {
         Self { found, along, scopes, is_lower_bound }
     }
 
-    /// Bytes held on the heap, without those of the collectives and of texts of axes.
+    /// Bytes held on the heap, excluding the collectives and the texts of axes.
     pub fn heap_bytes(&self) -> usize {
         let texts = self.scopes.iter().map(|text| text.capacity() + size_of::<Vec<u8>>());
         self.along.capacity() * size_of::<Along>()
@@ -52,13 +52,13 @@ impl Sent {
             + self.is_lower_bound.capacity()
     }
 
-    /// Devices that take part in one exchange, the mesh's where the text does not say.
+    /// Devices in one exchange; the mesh's device count if the text does not say.
     pub fn group_size(&self, number: usize) -> Option<u64> {
         let own = self.found.collectives.get(number).and_then(|found| found.group_size);
         own.or_else(|| self.along.get(number)?.group_size)
     }
 
-    /// Bytes each device sends in one execution, around a ring of the group; -1 if unknown.
+    /// Bytes that each device sends in one execution, around a ring of the group; -1 if unknown.
     pub fn wire_bytes(&self, index: usize) -> i64 {
         let bytes = || {
             let collective = self.found.collectives.get(index)?;
@@ -70,7 +70,8 @@ impl Sent {
         number(bytes())
     }
 
-    /// What people call the first of the arrays that `collective` moves most bytes of.
+    /// The display name of the first array of the tensor kind that makes up most of `collective`'s
+    /// bytes.
     pub fn tensor(&self, origin: &Origin<'_>, collective: &Collective) -> Vec<u8> {
         let range = collective.pieces.start as usize..collective.pieces.end as usize;
         let pieces = self.found.pieces.get(range).unwrap_or_default();
@@ -78,14 +79,14 @@ impl Sent {
         piece.map(|piece| origin.tensor(piece)).unwrap_or_default()
     }
 
-    /// One entry per collective and phase in which it is executed.
+    /// One entry per collective and phase that executes it.
     pub fn entries(&self) -> impl Iterator<Item = (usize, &Collective, &PhaseExecutions)> + Clone {
         self.found.collectives.iter().enumerate().flat_map(|(number, collective)| {
             collective.executions.iter().map(move |entry| (number, collective, entry))
         })
     }
 
-    /// Bytes of all executions of an entry: payload, and what each device sends; -1 if unknown.
+    /// Payload and wire bytes of all executions of an entry; -1 if unknown.
     pub fn totals(&self, entry: (usize, &Collective, &PhaseExecutions)) -> (i64, i64) {
         let (index, collective, runs) = entry;
         let payload = total(number(collective.payload()), runs.count);
@@ -108,21 +109,21 @@ impl Sent {
         built.rows(
             Field::instruction(
                 "scheduled_as",
-                "The row that stands for it in the schedule: itself, or what wraps it.",
+                "The row in the schedule: the collective itself, or the instruction that wraps it.",
             ),
             each().map(|c| c.outer),
         );
         built.numbers(
-            Field::instruction(
-                "done",
-                "The row after which the result is there, of an asynchronous collective.",
-            )
-            .nullable(),
+            Field::instruction("done", "The row that completes an asynchronous collective.")
+                .nullable(),
             each().map(|c| row_or_none(c.done)),
         );
-        built.texts(Field::word("kind", "What it does: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute and so on."), each().map(|c| c.kind.as_str()));
+        built.texts(Field::word("kind", "The kind of collective: all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute and so on."), each().map(|c| c.kind.as_str()));
         built.texts(
-            Field::word("written_as", "What the compiler wrote it as, which may be another kind."),
+            Field::word(
+                "written_as",
+                "The kind that the compiler wrote it as, which may differ from its effect.",
+            ),
             each().map(|c| c.written_as.as_str()),
         );
         built.numbers(common::channel_id(), each().map(|c| c.channel.unwrap_or(-1)));
@@ -139,11 +140,12 @@ impl Sent {
         built.texts(common::axes(), axes.map(Option::unwrap_or_default));
         let shift = entries().map(|(n, _, _)| along(n).map(|a| a.shift.clone()));
         built.texts(
-            Field::text("shift", "Of a permute: the axes and how far along each.").nullable(),
+            Field::text("shift", "For a permute: the mesh axes and the shift along each.")
+                .nullable(),
             shift.map(Option::unwrap_or_default),
         );
         let network = |n: usize| along(n)?.network.map(|network| network.as_str());
-        built.texts(Field::word("network", "The slowest part of the network that an exchange needs, where the mesh has hosts or slices.").nullable(), entries().map(|(n, _, _)| network(n).unwrap_or_default()));
+        built.texts(Field::word("network", "The slowest part of the network that an exchange uses, if the mesh has hosts or slices.").nullable(), entries().map(|(n, _, _)| network(n).unwrap_or_default()));
         let sizes = entries().map(|(n, _, _)| number(self.group_size(n)));
         built.numbers(common::group_size(), sizes);
         built.numbers(common::payload_in(), each().map(|c| number(c.payload_in)));
@@ -151,7 +153,7 @@ impl Sent {
         built.numbers(
             Field::bytes(
                 "payload",
-                "Bytes of the whole array: the result of an all-gather, the operands of others.",
+                "Bytes of the whole array: the result for an all-gather, the operands for other kinds.",
             )
             .nullable(),
             each().map(|c| number(c.payload())),
@@ -183,7 +185,7 @@ impl Sent {
         built.numbers(
             Field::instruction(
                 "peeled_from",
-                "The row in a loop of which this is an iteration taken out of the loop.",
+                "The row in the loop from which this collective was peeled.",
             )
             .nullable(),
             each().map(|c| row_or_none(peeled(c))),
@@ -191,16 +193,16 @@ impl Sent {
         built.texts(common::moved(), each().map(|c| c.moved.as_str()));
         let pieces = |c: &Collective| &all.pieces[c.pieces.start as usize..c.pieces.end as usize];
         built.texts(
-            Field::word("dtype", "The element type of most of the bytes that it moves.").nullable(),
+            Field::word("dtype", "The element type of most of the payload.").nullable(),
             each().map(|c| most_of(module, c.row).map_or("", ElementType::as_str)),
         );
         built.numbers(
-            Field::count("tensors", "Arrays that it moves at once.").label("arrays"),
+            Field::count("tensors", "Arrays in one exchange.").label("arrays"),
             each().map(|c| pieces(c).len() as i64),
         );
         built.texts(common::tensor(), each().map(|c| self.tensor(&origin, c)));
         built.texts(common::phase(), entries().map(|(_, _, e)| e.phase.as_str()));
-        built.flags(Field::flag("is_phase_inferred", "Whether the phase is that of what uses or makes the array, since the collective has no name."), each().map(|c| c.is_phase_inferred));
+        built.flags(Field::flag("is_phase_inferred", "Whether the phase is inferred from the users or producers of the array, since the collective has no operation name."), each().map(|c| c.is_phase_inferred));
         built.texts(common::scope(), self.scopes.iter().cloned());
         let named = |c: &Collective| named(&origin, c);
         let file = |c: &Collective| origin.source_file(named(c)).unwrap_or_default();
@@ -239,19 +241,19 @@ impl Sent {
         };
         let mut built = Columns::default();
         built.rows(common::instruction(), each().map(|(collective, _)| collective.row));
-        let field = Field::instruction("array", "The row number of the array that is moved.");
+        let field = Field::instruction("array", "The row number of the array.");
         built.rows(field, each().map(|(_, piece)| piece.row));
-        let field = Field::bytes("payload_in", "Its bytes.").nullable().summed();
+        let field = Field::bytes("payload_in", "Bytes of the array.").nullable().summed();
         built.numbers(field, each().map(|(_, piece)| number(Some(piece.bytes))));
         built.texts(common::moved(), each().map(|(_, piece)| piece.moved.as_str()));
-        let doc = "The parameter that a weight is, otherwise the row that computes the array.";
+        let doc = "The parameter for a weight, otherwise the row that computes the array.";
         let field = Field::instruction("source", doc).nullable();
         built.numbers(field, each().map(|(_, piece)| row_or_none(piece.source)));
         built.texts(common::tensor(), each().map(|(_, piece)| origin.tensor(piece)));
         built
     }
 
-    /// The columns of the table of all instructions that collectives are written as.
+    /// The columns of the table of all instructions that make up collectives.
     pub fn members(&self) -> Columns {
         let all = &self.found;
         let each = || {
@@ -263,13 +265,14 @@ impl Sent {
         };
         let mut built = Columns::default();
         built.rows(common::instruction(), each().map(|(first, _)| first));
-        let field = Field::instruction("member", "The row number of an instruction of it.");
+        let field =
+            Field::instruction("member", "The row number of an instruction of the collective.");
         built.rows(field, each().map(|(_, row)| row));
         built
     }
 }
 
-/// What executing something of `size` bytes `count` times moves; -1 if either is not known.
+/// Bytes that `count` executions of `size` bytes move; -1 if either is unknown.
 fn total(size: i64, count: Option<i64>) -> i64 {
     match count {
         Some(count) if size >= 0 => size.saturating_mul(count),
@@ -277,8 +280,8 @@ fn total(size: i64, count: Option<i64>) -> i64 {
     }
 }
 
-/// The element type of most bytes of the result of `row`. What starts a collective has its operands
-/// there too, which are of the same types, and small counters or a token, which are not.
+/// The element type of most bytes of the result of `row`. The result of a start includes its
+/// operands, which have the same types, and small counters or a token, which do not.
 fn most_of(module: &Module, row: Row) -> Option<ElementType> {
     let shapes = module.shapes();
     let mut sums: Vec<(ElementType, u64)> = Vec::new();
@@ -293,7 +296,7 @@ fn most_of(module: &Module, row: Row) -> Option<ElementType> {
     sums.into_iter().rev().max_by_key(|(_, sum)| *sum).map(|(of, _)| of)
 }
 
-/// The row that says where `collective` comes from: what wraps it if it has no origin itself.
+/// The row that names the origin of `collective`: its wrapper if it has no origin itself.
 fn named(origin: &Origin<'_>, collective: &Collective) -> Row {
     let has_file = origin.source_file(collective.row).is_some();
     if has_file || origin.op_name(collective.row).is_some() {

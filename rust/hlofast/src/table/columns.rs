@@ -1,21 +1,21 @@
-//! Columns of one length, each with the [`Field`] that says what it is.
+//! Columns of equal length, each with the [`Field`] that describes it.
 
 use super::field::{Field, Kind};
 use crate::ir::Row;
 
-/// Columns of one length, each with what it is.
+/// Columns of equal length with their descriptions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Columns {
     list: Vec<(Field, Values)>,
 }
 
-/// The values of a column. In a nullable one, [`Field::unknown`], a NaN or an empty text stand for
-/// what is unknown or absent.
+/// The values of a column. In a nullable column, [`Field::unknown`], NaN and the empty text
+/// represent unknown or absent values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
     /// Instruction rows.
     Rows(Vec<u32>),
-    /// Counts, sizes and places.
+    /// Counts, sizes and positions.
     Numbers(Vec<i64>),
     /// Seconds and other measures.
     Reals(Vec<f64>),
@@ -23,15 +23,15 @@ pub enum Values {
     Flags(Vec<bool>),
     /// Texts, one per row.
     Texts(Texts),
-    /// Texts that many rows in succession share, with how many.
+    /// Texts that consecutive rows share, each with its number of rows.
     Runs(Vec<(Box<[u8]>, usize)>),
 }
 
-/// Texts in one piece of memory.
+/// Texts in one allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Texts {
     bytes: Vec<u8>,
-    /// Where each begins, and behind the last where that ends; empty without texts.
+    /// The start of each text, then the end of the last; empty without texts.
     bounds: Vec<i64>,
 }
 
@@ -45,12 +45,12 @@ impl Texts {
         self.bounds.push(self.bytes.len() as i64);
     }
 
-    /// How many there are.
+    /// Number of texts.
     pub fn len(&self) -> usize {
         self.bounds.len().saturating_sub(1)
     }
 
-    /// Whether there are none.
+    /// Whether there are no texts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -62,8 +62,8 @@ impl Texts {
             .map(|pair| self.bytes.get(pair[0] as usize..pair[1] as usize).unwrap_or_default())
     }
 
-    /// All of them in succession, and where each begins and the last ends; None if one of them is
-    /// not UTF-8.
+    /// The concatenated texts with the start of each and the end of the last; None if one is not
+    /// UTF-8.
     pub fn as_utf8(&self) -> Option<(&str, &[i64])> {
         let all = std::str::from_utf8(&self.bytes).ok()?;
         let is_between = |at: &i64| all.is_char_boundary(*at as usize);
@@ -80,7 +80,7 @@ impl Texts {
 }
 
 impl Values {
-    /// How many there are.
+    /// Number of values.
     pub fn len(&self) -> usize {
         match self {
             Values::Rows(values) => values.len(),
@@ -92,12 +92,12 @@ impl Values {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that the values take, about.
+    /// Approximate bytes of the values.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Values::Rows(values) => 4 * values.len(),
@@ -109,7 +109,7 @@ impl Values {
         }
     }
 
-    /// The texts of a column of texts, row by row; None for others.
+    /// The texts of a column of texts, row by row; None for other columns.
     pub fn texts(&self) -> Option<Box<dyn Iterator<Item = &[u8]> + '_>> {
         match self {
             Values::Texts(texts) => Some(Box::new(texts.iter())),
@@ -201,7 +201,7 @@ impl Columns {
         self.push(field, Values::Runs(runs));
     }
 
-    /// What each column is, and its values, in order.
+    /// The columns: description and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Field, &Values)> {
         self.list.iter().map(|(field, values)| (field, values))
     }
@@ -221,21 +221,21 @@ impl Columns {
         self.len() == 0
     }
 
-    /// Bytes that the values take, about.
+    /// Approximate bytes of the values.
     pub fn heap_bytes(&self) -> usize {
-        // Each with an allocation or two, which matter where there are few rows.
+        // Each column costs an allocation or two, which matters when there are few rows.
         const COLUMN: usize = size_of::<(Field, Values)>() + 32;
         self.list.iter().map(|(_, values)| values.heap_bytes() + COLUMN).sum()
     }
 
-    /// These columns in front of `others`, which have as many rows.
+    /// These columns followed by `others`, which have as many rows.
     #[must_use]
     pub fn before(mut self, others: Columns) -> Columns {
         self.list.extend(others.list);
         self
     }
 
-    /// The same columns, empty.
+    /// The same columns without rows.
     #[must_use]
     pub fn without_rows(mut self) -> Columns {
         self.list.iter_mut().for_each(|(_, values)| values.clear());

@@ -1,4 +1,4 @@
-//! Columns that many tables have: one meaning and one name wherever they stand.
+//! Columns that many tables share, with one name and one meaning.
 
 use super::Field;
 
@@ -21,19 +21,19 @@ fields! {
     shape = shape, "The shape of the result.";
     shape_bytes = bytes nullable summed, "Bytes of the result without padding.";
     op_name = scope nullable, "The framework's name of the operation.";
-    source_file = path nullable, "The source file that the operation comes from.";
+    source_file = path nullable, "The source file of the operation.";
     source_line = index nullable, "The line in the source file.";
     phase = word, "Whether the operation belongs to the forward pass, the backward pass, recomputation or the optimizer.";
     scope = scope nullable, "The scopes of the framework around the operation, outermost first.";
-    provenance = word, "How the FLOPs are known.";
+    provenance = word, "Provenance of the FLOPs.";
     is_lower_bound = flag, "Whether the true figures may be higher: a loop of unknown trip count around it counts once.";
-    trip_count = count nullable, "Iterations of the innermost loop around the instruction; 1 outside of loops.";
+    trip_count = count nullable, "Trip count of the innermost enclosing loop; 1 outside loops.";
     channel_id = index nullable, "The channel.";
-    axes = axes nullable, "The mesh axes that it communicates along.";
+    axes = axes nullable, "The mesh axes along which devices communicate.";
     group_size = count nullable, "Devices in one exchange.";
     payload_in = bytes nullable, "Bytes of the operands on one device.";
     payload_out = bytes nullable, "Bytes of the result on one device.";
-    moved = word, "What most of the bytes are: weight, gradient, activation or other.";
+    moved = word, "The tensor kind of most of the bytes: weight, gradient, activation or other.";
     tensor = name nullable, "The array, or the first of several, by its name in the program.";
     bytes = bytes nullable, "Bytes of the value.";
     transcendentals = count summed, "Transcendental functions of all executions.";
@@ -42,10 +42,10 @@ fields! {
     bytes_written = bytes summed, "Bytes written to HBM (memory space 0).";
     other_bytes_read = bytes summed, "Bytes read from memory spaces other than HBM.";
     other_bytes_written = bytes summed, "Bytes written to memory spaces other than HBM.";
-    instructions = count summed, "Instructions of the text, each once.";
+    instructions = count summed, "Instructions in the text, each counted once.";
 }
 
-/// How often the instruction is executed in a step.
+/// Executions of the instruction in a step.
 pub fn multiplicity() -> Field {
     let doc = "Executions in one step; unknown beyond 64 bits.";
     Field::count("multiplicity", doc).nullable().summed().label("calls")
@@ -63,7 +63,7 @@ pub fn wire_bytes() -> Field {
     Field::bytes("wire_bytes", doc).nullable().label("wire B")
 }
 
-/// A figure of all executions as that of one.
+/// The field of all executions, documented for one execution.
 #[must_use]
 pub fn once(mut field: Field) -> Field {
     field.doc = field.doc.replace(" of all executions", " of one execution").into();

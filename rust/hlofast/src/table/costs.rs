@@ -1,4 +1,4 @@
-//! The tables of costs: groups, computations, loops, branches, calls without a price.
+//! The tables of costs: groups, computations, loops, branches and calls of unknown cost.
 
 use super::common::{self, once};
 use super::{Columns, Field, narrow, number};
@@ -9,9 +9,9 @@ use crate::cost::{Branch, Cost, FloatTotals, Group, Totals};
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use std::collections::BTreeMap;
 
-/// Adds FLOPs, transcendentals and bytes; as XLA counts, bytes are not told apart.
+/// Adds FLOPs, transcendentals and bytes; with XLA's counting, bytes are not split.
 fn add_totals(table: &mut Columns, totals: &[Totals], is_xla: bool, each: fn(Field) -> Field) {
-    // XLA counts -1 for what it knows nothing of.
+    // XLA counts -1 for calls of unknown cost.
     let signed = |field: Field| if is_xla { field.signed() } else { field };
     let mut add = |field: Field, of: fn(&Totals) -> i128| {
         table.numbers(signed(each(field)), totals.iter().map(|totals| narrow(of(totals))));
@@ -36,15 +36,15 @@ pub fn cost_groups(field: Field, groups: &[Group], is_xla: bool) -> Columns {
     let totals: Vec<Totals> = groups.iter().map(|group| group.totals).collect();
     add_totals(&mut table, &totals, is_xla, |field| field);
     if !is_xla {
-        let doc =
-            "FLOPs that are neither modelled nor stated nor inside a loop of unknown trip count.";
+        let doc = "FLOPs that are exact: not modelled, not from configuration, not inside a loop of unknown trip count.";
         let field = Field::flops("exact_flops", doc).summed().label("exact FLOP");
         table.numbers(field, groups.iter().map(|group| narrow(group.exact_flops)));
     }
     table
 }
 
-/// One row per computation: one execution with all that it calls, and how often the totals count it.
+/// One row per computation: the cost of one execution including callees, and how often the totals
+/// count it.
 pub fn computation_costs(module: &Module, cost: &Cost) -> Columns {
     let ids = (0..module.computations().len() as u32).map(ComputationId);
     let mut table = Columns::default();
@@ -58,10 +58,10 @@ pub fn computation_costs(module: &Module, cost: &Cost) -> Columns {
                 let values = floats.iter().map(|value| f64::from(of(value)));
                 table.reals(Field::number(name, doc).summed(), values);
             };
-            add("flops", "FLOPs of one execution, added as 32-bit floats.", |f| f.flops);
-            let doc = "Transcendental functions of one execution, added as 32-bit floats.";
+            add("flops", "FLOPs of one execution, summed as 32-bit floats.", |f| f.flops);
+            let doc = "Transcendental functions of one execution, summed as 32-bit floats.";
             add("transcendentals", doc, |floats| floats.transcendentals);
-            let doc = "Bytes of one execution, added as 32-bit floats.";
+            let doc = "Bytes of one execution, summed as 32-bit floats.";
             add("bytes_accessed", doc, |floats| floats.bytes_accessed);
         }
         None => add_totals(&mut table, &cost.computations, cost.is_xla, once),
@@ -69,19 +69,19 @@ pub fn computation_costs(module: &Module, cost: &Cost) -> Columns {
     table
 }
 
-/// One row per loop, with how often it runs. `multiplicity` is by row.
+/// One row per loop, with its call count. `multiplicity` is by row.
 pub fn loops(module: &Module, cost: &Cost, multiplicity: &[i64]) -> Columns {
     let each = || cost.loops.iter();
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|found| found.row));
     table.texts(common::name(), each().map(|found| module.instruction_name(found.row)));
-    let doc = "Iterations; unknown ones count once.";
+    let doc = "Iterations; a loop of unknown trip count is counted once.";
     let trips = Field::count("trip_count", doc).nullable();
     table.numbers(trips, each().map(|found| number(found.trip_count.count)));
-    let doc = "How the trip count is known.";
+    let doc = "Provenance of the trip count.";
     let provenance = each().map(|found| found.trip_count.provenance.as_str());
     table.texts(Field::word("provenance", doc), provenance);
-    let doc = "Why the trip count is unknown, or where it stands.";
+    let doc = "Why the trip count is unknown, or where it was found.";
     let reasons = each().map(|found| found.trip_count.reason);
     table.texts(Field::text("reason", doc).nullable(), reasons);
     let runs = |row: Row| multiplicity.get(row.0 as usize).copied().unwrap_or(-1);
@@ -89,7 +89,7 @@ pub fn loops(module: &Module, cost: &Cost, multiplicity: &[i64]) -> Columns {
     table
 }
 
-/// One row per branch of a conditional: what one execution costs, and which branch counts.
+/// One row per branch of a conditional: the cost of one execution and whether the totals count it.
 pub fn branches(module: &Module, cost: &Cost) -> Columns {
     let each = || cost.branches.iter();
     let mut table = Columns::default();
@@ -97,7 +97,8 @@ pub fn branches(module: &Module, cost: &Cost) -> Columns {
     table.texts(common::name(), each().map(|branch| module.instruction_name(branch.row)));
     let field = Field::index("branch", "The position of the branch.");
     table.numbers(field, each().map(|branch| i64::from(branch.index)));
-    let computation = common::computation().renamed("computation", "The branch's computation.");
+    let computation =
+        common::computation().renamed("computation", "The computation of the branch.");
     table.texts(computation, each().map(|branch| module.computation_name(branch.computation)));
     let doc = "Whether the totals count this branch: the one with the most FLOPs.";
     let field = Field::flag("is_counted", doc).label("counted");
@@ -146,12 +147,12 @@ pub fn memory_spaces(module: &Module, cost: &Cost) -> Columns {
     table
 }
 
-/// One row per rule by which executed costs depart from XLA's.
+/// One row per rule by which executed costs differ from XLA's.
 pub fn departures(departures: &[(&Departure, u64)]) -> Columns {
     let each = || departures.iter();
     let mut table = Columns::default();
     table.texts(Field::word("rule", "The rule."), each().map(|(rule, _)| rule.rule));
-    table.texts(Field::text("xla", "What XLA counts."), each().map(|(rule, _)| rule.xla));
+    table.texts(Field::text("xla", "How XLA counts it."), each().map(|(rule, _)| rule.xla));
     let field = Field::text("executed", "What is counted here.");
     table.texts(field, each().map(|(rule, _)| rule.executed));
     table.numbers(common::instructions(), each().map(|(_, count)| *count as i64));

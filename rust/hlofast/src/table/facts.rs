@@ -1,4 +1,4 @@
-//! What the tables of several analyses say of a row.
+//! Values that the tables of several analyses give for a row.
 
 use super::{Columns, common};
 use crate::comms::Piece;
@@ -16,7 +16,7 @@ pub fn row_or_none(row: Option<Row>) -> i64 {
     row.map_or(-1, |row| i64::from(row.0))
 }
 
-/// A sum as a 64-bit number; what is beyond stands as the largest there is.
+/// A sum as a 64-bit number; saturates.
 pub fn narrow(value: i128) -> i64 {
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
@@ -27,11 +27,12 @@ pub fn index_text(path: &[u32]) -> String {
     format!("{{{}}}", path.join(","))
 }
 
-/// Where a shape's whole text ends: inferred shapes share parts, and their text may be longer than
-/// any memory.
+/// Where a shape's text is cut: inferred shapes share parts, and their full text may exceed any
+/// memory.
 const LONGEST_SHAPE: usize = 1 << 24;
 
-/// The canonical text of a shape; beyond about `limit` characters it is cut and ends in `...`.
+/// The canonical text of a shape; a text longer than about `limit` characters is cut and ends in
+/// `...`.
 pub fn shape_text(module: &Module, id: ShapeId, limit: usize) -> String {
     let limit = limit.min(LONGEST_SHAPE);
     let bytes = shape_to_text_within(module.shapes(), id, limit);
@@ -43,14 +44,14 @@ pub fn shape_text(module: &Module, id: ShapeId, limit: usize) -> String {
     text
 }
 
-/// Where rows come from.
+/// The source of rows: operation name, file and line.
 pub struct Origin<'a> {
     module: &'a Module,
     columns: &'a MetadataColumns,
 }
 
 impl<'a> Origin<'a> {
-    /// Of the rows of `module`.
+    /// For the rows of `module`.
     pub fn new(module: &'a Module) -> Self {
         Self { module, columns: module.metadata_columns() }
     }
@@ -85,7 +86,7 @@ impl<'a> Origin<'a> {
         table.numbers(common::source_line(), rows.map(|row| self.source_line(row)));
     }
 
-    /// What people call the array of a piece: of a parameter its name in the program.
+    /// The display name of the array of a piece: for a parameter its name in the program.
     pub fn tensor(&self, piece: &Piece) -> Vec<u8> {
         let Some(row) = piece.source else { return Vec::new() };
         self.op_name(row).unwrap_or_else(|| self.module.instruction_name(row).to_vec())

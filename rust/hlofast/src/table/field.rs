@@ -1,5 +1,5 @@
-//! What a column is. A [`Field`] is written once, beside the code that fills the column; NumPy,
-//! Arrow, JSON, SQL, the command line, pages, schemas and the reference all read it.
+//! The description of a column. A [`Field`] is written once, beside the code that fills the column;
+//! NumPy, Arrow, JSON, SQL, the command line, pages, schemas and the reference all read it.
 
 use std::borrow::Cow;
 
@@ -10,17 +10,17 @@ pub enum Kind {
     Instruction,
     /// A number that names something: a channel, a step, a line, a memory space.
     Index,
-    /// How many.
+    /// A count.
     Count,
     /// A size or an amount of data.
     Bytes,
-    /// Floating-point operations, transcendental functions not among them.
+    /// Floating-point operations, excluding transcendental functions.
     Flops,
     /// A time.
     Seconds,
-    /// A part of a whole: 1 is all of it.
+    /// A fraction: 1 is the whole.
     Ratio,
-    /// A number of no unit.
+    /// A number without a unit.
     Number,
     /// True or false.
     Flag,
@@ -61,7 +61,7 @@ impl Kind {
         Kind::Path,
     ];
 
-    /// The word for it.
+    /// The name used in schemas and JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Instruction => "instruction",
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// The kind that `word` names.
+    /// The kind called `word`.
     pub fn from_word(word: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
@@ -104,35 +104,35 @@ impl Kind {
         matches!(self, Text | Word | Name | Shape | Axes | Scope | Path)
     }
 
-    /// Whether its values are amounts, so that a sum of them can mean something.
+    /// Whether its values are amounts, which may be added up.
     pub fn is_amount(self) -> bool {
         use Kind::{Bytes, Count, Flag, Flops, Number, Ratio, Seconds};
         matches!(self, Count | Bytes | Flops | Seconds | Ratio | Number | Flag)
     }
 }
 
-/// What a column is: its name, its values, what people are told of it, whether values may be
+/// The description of a column: its name, its values, their documentation, whether values may be
 /// unknown, and whether they add up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The name, the same wherever the column is shown.
+    /// The name, the same everywhere.
     pub name: Cow<'static, str>,
-    /// What the values are.
+    /// The kind of its values.
     pub kind: Kind,
     /// One sentence about the values.
     pub doc: Cow<'static, str>,
-    /// The heading for people; empty if it is the name. See [`Field::heading`].
+    /// The heading for people; empty if the name serves. See [`Field::heading`].
     pub label: Cow<'static, str>,
     /// Whether a value may be unknown or absent.
     pub is_nullable: bool,
-    /// Whether numbers below zero are values.
+    /// Whether values may be negative.
     pub is_signed: bool,
-    /// Whether the sum over all rows means something, so that totals have it.
+    /// Whether the sum over all rows is meaningful, so that totals include it.
     pub adds_up: bool,
 }
 
 impl Field {
-    /// A column `name` of `kind` of which `doc` says what it holds: always known, not to be added.
+    /// A column `name` of `kind` with documentation `doc`: never unknown, not summed.
     pub const fn new(kind: Kind, name: &'static str, doc: &'static str) -> Self {
         let (name, doc, label) = (Cow::Borrowed(name), Cow::Borrowed(doc), Cow::Borrowed(""));
         Self { name, kind, doc, label, is_nullable: false, is_signed: false, adds_up: false }
@@ -144,35 +144,35 @@ impl Field {
         Self { name, kind, doc, label, is_nullable: false, is_signed: false, adds_up: false }
     }
 
-    /// With a heading of its own.
+    /// Sets the heading.
     #[must_use]
     pub fn label(mut self, label: &'static str) -> Self {
         self.label = Cow::Borrowed(label);
         self
     }
 
-    /// With values that may be unknown or absent.
+    /// Allows unknown or absent values.
     #[must_use]
     pub fn nullable(mut self) -> Self {
         self.is_nullable = true;
         self
     }
 
-    /// With values that may be below zero.
+    /// Allows negative values.
     #[must_use]
     pub fn signed(mut self) -> Self {
         self.is_signed = true;
         self
     }
 
-    /// With values that add up over rows.
+    /// Marks values that add up over rows.
     #[must_use]
     pub fn summed(mut self) -> Self {
         self.adds_up = true;
         self
     }
 
-    /// The same field under another name, with what is said of it there.
+    /// The same field with another name and documentation.
     #[must_use]
     pub fn renamed(mut self, name: &'static str, doc: &'static str) -> Self {
         (self.name, self.doc) = (Cow::Borrowed(name), Cow::Borrowed(doc));
@@ -188,7 +188,7 @@ impl Field {
         }
     }
 
-    /// The number that stands for an unknown one in a column of integers, where there can be one.
+    /// The number that represents an unknown value in a column of integers, if there is one.
     pub fn unknown(&self) -> Option<i64> {
         let sentinel = if self.is_signed { i64::MIN } else { -1 };
         (self.is_nullable && !self.kind.is_text()).then_some(sentinel)

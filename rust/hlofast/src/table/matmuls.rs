@@ -1,4 +1,4 @@
-//! The table of matrix products and convolutions.
+//! The table of matmuls: dots and convolutions.
 
 use super::{Columns, Field, Origin, ScopeTexts, common};
 use crate::cost::matmul::{Contraction, contraction};
@@ -6,7 +6,7 @@ use crate::cost::{Cost, Executions, PhaseExecutions};
 use crate::flow::Attribution;
 use crate::ir::{ElementType, Module, Row};
 
-/// One row per contraction and phase it is executed in, in row order. `uncertain` has, by
+/// One row per contraction and phase that executes it, in row order. `uncertain` gives, by
 /// computation, the executions inside loops of unknown trip count.
 pub fn matmuls(
     module: &Module,
@@ -28,14 +28,14 @@ pub fn matmuls(
     table.rows(common::instruction(), each().map(|(row, _, _)| *row));
     table.texts(common::name(), each().map(|(row, _, _)| module.instruction_name(*row)));
     table.texts(
-        Field::word("kind", "Dot, convolution, library call or kernel."),
+        Field::word("kind", "The kind of matmul: dot, convolution, library call or kernel."),
         each().map(|(_, c, _)| c.kind.as_str()),
     );
     let mut sizes = |field, of: fn(&Contraction) -> u64| {
         let whole = |c: &Contraction| i64::try_from(of(c)).unwrap_or(i64::MAX);
         table.numbers(field, each().map(|(_, c, _)| whole(c)));
     };
-    sizes(Field::count("batch", "Independent products in one execution."), |c| c.batch);
+    sizes(Field::count("batch", "Independent matmuls in one execution."), |c| c.batch);
     sizes(Field::count("m", "Rows of the result."), |c| c.m);
     sizes(Field::count("n", "Columns of the result."), |c| c.n);
     sizes(Field::count("k", "The contracted size."), |c| c.k);

@@ -1,4 +1,4 @@
-//! The table of what one of XLA's memory files says.
+//! The table of one of XLA's memory files.
 
 use super::{Columns, Field, common, index_text, row_or_none};
 use crate::ir::Module;
@@ -12,25 +12,26 @@ pub fn memory_file(module: &Module, rows: &[FileRow]) -> Columns {
     let name = |entry: &FileRow| entry.row.map(|row| module.instruction_name(row));
     table.texts(common::name().nullable(), each().map(|entry| name(entry).unwrap_or_default()));
     let index = |entry: &FileRow| entry.row.map_or(String::new(), |_| index_text(&entry.path));
-    let doc = "Which part of a tuple result the value is; {} for the whole.";
+    let doc = "Index of the value in a tuple result; {} for the whole result.";
     table.texts(Field::text("index", doc).nullable(), each().map(index));
     let field = Field::index("allocation", "The number of the allocation.").nullable();
     table.numbers(field, each().map(|entry| entry.allocation));
-    let field = Field::text("kind", "What the file calls the allocation.").nullable();
+    let field = Field::text("kind", "The kind of allocation, as the file names it.").nullable();
     table.texts(field, each().map(|entry| &entry.kind));
-    let field = Field::bytes("bytes", "Bytes of it.").nullable().summed();
+    let field = Field::bytes("bytes", "Bytes of the value.").nullable().summed();
     table.numbers(field, each().map(|entry| entry.bytes));
     let doc = "Whether the bytes are exact; some files round them.";
     table.flags(Field::flag("is_exact", doc).label("exact"), each().map(|entry| entry.is_exact));
-    let field = Field::index("offset", "Where in the allocation it lies.").nullable();
+    let field = Field::index("offset", "Offset in the allocation.").nullable();
     table.numbers(field, each().map(|entry| entry.offset));
-    let field = Field::index("first_step", "The first step it is alive at.").nullable();
+    let field = Field::index("first_step", "The first step at which the value is live.").nullable();
     table.numbers(field, each().map(|entry| entry.steps.0));
-    let field = Field::index("last_step", "The last step it is alive at.").nullable();
+    let field = Field::index("last_step", "The last step at which the value is live.").nullable();
     table.numbers(field, each().map(|entry| entry.steps.1));
-    let field = Field::flag("is_at_peak", "Whether it is alive at the peak.").label("at peak");
+    let field =
+        Field::flag("is_at_peak", "Whether the value is live at the peak.").label("at peak");
     table.flags(field, each().map(|entry| entry.is_at_peak));
-    let field = Field::count("values", "Values that share it.").nullable();
+    let field = Field::count("values", "Values that share the memory.").nullable();
     table.numbers(field, each().map(|entry| entry.values));
     table
 }

@@ -1,4 +1,4 @@
-//! Tables: the results of analyses as named columns, and columns in forms that others read.
+//! Tables: the results of analyses as named columns, and their serialised forms.
 
 mod buffers;
 mod changes;

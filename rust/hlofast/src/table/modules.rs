@@ -6,7 +6,7 @@ use crate::flow::Attribution;
 use crate::ir::{ComputationId, Module, Opcode, Row};
 use crate::summary::Summary;
 
-/// One row per computation: what one execution costs, and how often the totals count it.
+/// One row per computation: the cost of one execution, and how often the totals count it.
 pub fn computations(module: &Module, cost: &Cost, summary: &Summary) -> Columns {
     let uses = &summary.computations;
     let name = |id: ComputationId| module.computation_name(id);
@@ -19,7 +19,10 @@ pub fn computations(module: &Module, cost: &Cost, summary: &Summary) -> Columns 
         each().map(|usage| name(usage.computation)),
     );
     table.texts(
-        Field::word("role", "What the computation is called as."),
+        Field::word(
+            "role",
+            "The role of the computation: entry, body, condition, branch and so on.",
+        ),
         each().map(|usage| usage.role.as_str()),
     );
     table.numbers(common::instructions(), each().map(|usage| usage.instructions as i64));
@@ -43,7 +46,7 @@ pub fn computations(module: &Module, cost: &Cost, summary: &Summary) -> Columns 
     table
 }
 
-/// One row per instruction: what it is, where it comes from, what one execution costs, and how often
+/// One row per instruction: its description and origin, the cost of one execution, and how often
 /// the totals count it.
 pub fn instructions(module: &Module, cost: &Cost, attribution: &Attribution) -> Columns {
     let each = || (0..module.row_count() as u32).map(Row);
@@ -59,8 +62,11 @@ pub fn instructions(module: &Module, cost: &Cost, attribution: &Attribution) -> 
     let place = |row: Row| module.computation_name(module.computation_of(row));
     table.texts(common::computation(), each().map(place));
     table.flags(
-        Field::flag("is_implicit", "Whether the text only implies the instruction.")
-            .label("implicit"),
+        Field::flag(
+            "is_implicit",
+            "Whether the instruction is implied by the text rather than written.",
+        )
+        .label("implicit"),
         each().map(|row| module.is_implicit(row)),
     );
     let mut left = module.text().len().saturating_mul(8).saturating_add(1 << 20);
@@ -102,23 +108,23 @@ pub fn findings(module: &Module, findings: &[crate::lint::Finding]) -> Columns {
     let first = |finding: &crate::lint::Finding| finding.rows.first().copied();
     let mut table = Columns::default();
     let name = |row: Row| module.instruction_name(row);
-    table.texts(Field::word("code", "The rule that found it."), each().map(|f| f.code));
-    let doc = "The first instruction that shows it.";
+    table.texts(Field::word("code", "The rule of the finding."), each().map(|f| f.code));
+    let doc = "The first instruction of the finding.";
     let field = common::name().renamed("name", doc).nullable();
     table.texts(field, each().map(|finding| first(finding).map_or(&b""[..], name)));
     let doc = "The row number of that instruction.";
     let field = common::instruction().renamed("instruction", doc).nullable();
     table.numbers(field, each().map(|finding| super::row_or_none(first(finding))));
-    let field = Field::count("instructions", "Instructions that prove it.");
+    let field = Field::count("instructions", "Instructions that are its evidence.");
     table.numbers(field, each().map(|finding| finding.rows.len() as i64));
-    let field = Field::count("places", "Places that belong together in it.");
+    let field = Field::count("places", "Places that the finding combines.");
     table.numbers(field, each().map(|finding| number(Some(finding.places))));
-    let doc = "Bytes at stake in a step on each device.";
+    let doc = "Bytes at stake per step and device.";
     table.numbers(Field::bytes("bytes", doc).nullable(), each().map(|f| number(f.bytes)));
     let doc = "What the bytes are: wire, payload or memory.";
     let field = Field::word("bytes_are", doc).nullable();
     table.texts(field, each().map(|finding| finding.measure.as_str()));
-    let field = Field::flops("flops", "FLOPs at stake in a step.").label("FLOP").nullable();
+    let field = Field::flops("flops", "FLOPs at stake per step.").label("FLOP").nullable();
     table.numbers(field, each().map(|finding| number(finding.flops)));
     let phases = |finding: &crate::lint::Finding| {
         let phases: Vec<&str> = finding.phases.iter().map(|phase| phase.as_str()).collect();
@@ -132,10 +138,10 @@ pub fn findings(module: &Module, findings: &[crate::lint::Finding]) -> Columns {
     let line = |row: Row| origin.source_line(row);
     table.numbers(common::source_line(), each().map(|f| first(f).map_or(-1, line)));
     table.flags(common::is_lower_bound(), each().map(|finding| finding.is_lower_bound));
-    let doc = "How what is at stake is known.";
+    let doc = "Provenance of what is at stake.";
     table.texts(Field::word("provenance", doc), each().map(|f| f.provenance.as_str()));
     table.texts(
-        Field::text("message", "What was found, with the numbers."),
+        Field::text("message", "What was found, with its figures."),
         each().map(|f| &f.message),
     );
     table.texts(Field::text("remedy", "What to change."), each().map(|f| f.remedy));

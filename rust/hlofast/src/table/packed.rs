@@ -1,9 +1,9 @@
-//! Columns as bytes, for another process that runs the same version of this library.
+//! Columns as bytes, for another process with the same version of this library.
 
 use super::columns::{Columns, Texts, Values};
 use super::field::{Field, Kind};
 
-/// What the bytes begin with.
+/// The first bytes.
 const MAGIC: &[u8; 8] = b"hlofast2";
 
 impl Columns {
@@ -56,7 +56,7 @@ impl Columns {
         bytes
     }
 
-    /// Columns of [`Columns::to_bytes`]; None for other bytes.
+    /// The columns that [`Columns::to_bytes`] wrote; None for other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes.strip_prefix(MAGIC)?;
         let mut columns = Self::default();
@@ -99,7 +99,7 @@ impl Columns {
     }
 }
 
-/// What a column is, as `to_bytes` writes it.
+/// The description of a column, as `to_bytes` writes it.
 fn field(rest: &mut &[u8]) -> Option<Field> {
     let mut own = || Some(std::str::from_utf8(text(rest)?).ok()?.to_owned());
     let (name, doc, label) = (own()?, own()?, own()?);
@@ -181,7 +181,7 @@ mod tests {
         fn columns_come_back(columns in columns(), more in columns()) {
             let read = Columns::from_bytes(&columns.to_bytes());
             prop_assert_eq!(read.as_ref(), Some(&columns));
-            // Those that were read can be added to.
+            // Columns that were read can be appended to.
             let mut both = columns;
             both.append(more.clone());
             let mut read = read.unwrap_or_default();
@@ -193,7 +193,7 @@ mod tests {
         fn other_bytes_are_refused(columns in columns(), at in 0usize..400, value: u8) {
             let mut bytes = columns.to_bytes();
             let at = at % bytes.len();
-            // A cut within the text is seen; between two columns it leaves fewer of them.
+            // A cut inside the text is detected; a cut between two columns leaves fewer columns.
             if let Some(cut) = Columns::from_bytes(&bytes[..at]) {
                 prop_assert!(cut.iter().count() < 6);
             }

@@ -1,4 +1,4 @@
-//! The table of what could be recomputed instead of being kept.
+//! The table of candidates for rematerialisation.
 
 use super::{Columns, Field};
 use crate::ir::{Module, Row};
@@ -8,52 +8,54 @@ use crate::remat::{Entry, Plan, Recompute};
 pub fn candidates(module: &Module, plan: &Plan) -> Columns {
     let each = || plan.entries.iter();
     let mut table = Columns::default();
-    let field = Field::index("residual", "The row in the table of residuals.");
+    let field = Field::index("residual", "The row of the value in the table of residuals.");
     table.numbers(field, each().map(|entry| entry.candidate.residual.into()));
     let words = |rows: &[Row]| {
         let names = rows.iter().map(|row| module.instruction_name(*row));
         names.collect::<Vec<_>>().join(&b" "[..])
     };
-    let field = Field::text("again", "The instructions that run again.").nullable();
+    let field = Field::text("again", "The instructions to recompute.").nullable();
     table.texts(field, each().map(|entry| words(&entry.candidate.again)));
     let stacked = |entry: &Entry| {
         let asked = &entry.candidate.recomputes;
         asked.iter().any(|step| matches!(step, Recompute::FromStack { .. }))
     };
-    let doc = "Whether it is kept once per iteration of a loop.";
+    let doc = "Whether the value is kept once per iteration of a loop.";
     table.flags(Field::flag("is_stack", doc).label("stacked"), each().map(stacked));
     let kept = |entry: &Entry| match entry.candidate.recomputes.is_empty() {
         true => -1,
         false => entry.candidate.kept_instead,
     };
-    let field = Field::bytes("kept_instead", "Bytes that are kept instead.").nullable();
+    let field =
+        Field::bytes("kept_instead", "Bytes that are kept instead of the value.").nullable();
     table.numbers(field, each().map(kept));
-    let field = Field::flag("is_alive_at_peak", "Whether it is alive at the peak.");
-    table.flags(field.label("alive at peak"), each().map(|entry| entry.is_alive));
-    let field = Field::bytes("peak", "Bytes at the peak if it alone is recomputed.").nullable();
+    let field = Field::flag("is_alive_at_peak", "Whether the value is live at the peak.");
+    table.flags(field.label("live at peak"), each().map(|entry| entry.is_alive));
+    let field =
+        Field::bytes("peak", "Bytes at the peak if only this value is recomputed.").nullable();
     table.numbers(field, each().map(|entry| entry.peak.unwrap_or(-1)));
     let saved = |entry: &Entry| entry.peak.map_or(i64::MIN, |peak| plan.before - peak);
-    let doc = "Bytes by which recomputing it alone lowers the peak.";
+    let doc = "Bytes by which recomputing only this value lowers the peak.";
     table.numbers(Field::bytes("saved", doc).nullable().signed(), each().map(saved));
     let known = |entry: &Entry| !entry.candidate.recomputes.is_empty();
     let figure = |entry: &Entry, figure: Option<i64>| figure.filter(|_| known(entry)).unwrap_or(-1);
-    let field = Field::flops("flops", "FLOPs that recomputing it adds.").nullable().summed();
+    let field = Field::flops("flops", "FLOPs of recomputing the value.").nullable().summed();
     table.numbers(field, each().map(|entry| figure(entry, entry.price.flops)));
-    let doc = "Bytes that recomputing it reads and writes.";
+    let doc = "Bytes that recomputing the value reads and writes.";
     let field = Field::bytes("bytes_moved", doc).nullable().summed();
     table.numbers(field, each().map(|entry| figure(entry, entry.price.bytes)));
-    let doc = "Bytes that each device sends again.";
+    let doc = "Bytes that each device sends to recompute the value.";
     let field = Field::bytes("wire_bytes", doc).nullable().summed().label("wire B");
     table.numbers(field, each().map(|entry| figure(entry, entry.price.wire_bytes)));
     let seconds = |entry: &Entry| entry.price.seconds.filter(|_| known(entry)).unwrap_or(f64::NAN);
-    let field = Field::seconds("seconds", "Modelled time that recomputing it takes.").nullable();
+    let field = Field::seconds("seconds", "Modelled time of recomputing the value.").nullable();
     table.reals(field.summed(), each().map(seconds));
-    let doc = "Its position among those that are chosen; none for others.";
+    let doc = "The position among the chosen candidates; unknown for the others.";
     let field = Field::index("chosen", doc).nullable();
     table.numbers(field, each().map(|entry| entry.chosen.map_or(-1, i64::from)));
-    let field = Field::text("refusal", "Why it cannot be recomputed.").nullable();
+    let field = Field::text("refusal", "Why the value cannot be recomputed.").nullable();
     table.texts(field, each().map(|entry| entry.refusal.clone().unwrap_or_default()));
-    let field = Field::text("no_saving", "Why recomputing it saves nothing.").nullable();
+    let field = Field::text("no_saving", "Why recomputing the value saves nothing.").nullable();
     table.texts(field, each().map(|entry| entry.no_saving.unwrap_or_default()));
     table
 }

@@ -1,4 +1,4 @@
-//! The tables of what is recomputed, kept and gathered.
+//! The tables of recomputation, residuals and all-gathers.
 
 use super::{Columns, Field, Origin, Sent, common, number, row_or_none};
 use crate::cost::Cost;
@@ -6,10 +6,10 @@ use crate::ir::{Module, Row, ShapeId};
 use crate::print::plain_shape_within;
 use crate::remat::{Gather, Recomputed, Report, Residual};
 
-/// Characters of a shape in a table; of longer ones the middle is left out.
+/// Characters of a shape in a table; longer ones are cut in the middle.
 const SHAPE_LIMIT: usize = 120;
 
-/// The table of instructions that are executed again.
+/// The table of instructions that run again.
 pub fn recomputed(module: &Module, cost: &Cost, report: &Report) -> Columns {
     let origin = Origin::new(module);
     let each = || report.recomputed.iter();
@@ -21,15 +21,16 @@ pub fn recomputed(module: &Module, cost: &Cost, report: &Report) -> Columns {
     table.texts(common::computation(), each().map(|entry| place(entry.row)));
     table.texts(common::opcode(), each().map(|entry| module.opcode_text(entry.row).to_vec()));
     table.texts(
-        Field::word("by", "Who recomputes it: the framework or the compiler."),
+        Field::word("by", "Who recomputes the instruction: the framework or the compiler."),
         each().map(|entry| entry.by.as_str()),
     );
     table.numbers(
-        Field::instruction("twin", "The row that computes the same value first.").nullable(),
+        Field::instruction("twin", "The row that first computes the same value.").nullable(),
         each().map(|entry| row_or_none(entry.twin)),
     );
     table.flags(
-        Field::flag("is_collective", "Whether it communicates.").label("collective"),
+        Field::flag("is_collective", "Whether the instruction is a collective.")
+            .label("collective"),
         each().map(|entry| entry.is_collective),
     );
     table.numbers(common::multiplicity(), each().map(|entry| entry.executions.unwrap_or(-1)));
@@ -46,7 +47,7 @@ pub fn recomputed(module: &Module, cost: &Cost, report: &Report) -> Columns {
     table
 }
 
-/// The table of what is kept from forward to backward.
+/// The table of values kept from forward to backward.
 pub fn residuals(module: &Module, report: &Report) -> Columns {
     let origin = Origin::new(module);
     let each = || report.residuals.iter();
@@ -59,59 +60,62 @@ pub fn residuals(module: &Module, report: &Report) -> Columns {
         format!("{{{}}}", steps.join(",")).into_bytes()
     };
     table.texts(
-        Field::text("index", "Which part of a tuple result the value is; {} for the whole."),
+        Field::text("index", "Index of the value in a tuple result; {} for the whole result."),
         each().map(path),
     );
     table.texts(
-        Field::word("kind", "What kind of value is kept or recomputed."),
+        Field::word("kind", "The kind of value that is kept or recomputed."),
         each().map(|entry| entry.kind.as_str()),
     );
     table.texts(common::shape(), each().map(|entry| shape_text(module, Some(entry.shape))));
     table.numbers(common::bytes().summed(), each().map(|entry| entry.bytes));
     table.numbers(
-        Field::count("span", "Instructions between the last forward and the first backward use."),
+        Field::count(
+            "span",
+            "Instructions between the one that computes the value and its last use.",
+        ),
         each().map(|entry| i64::from(entry.span)),
     );
     table.rows(
-        Field::instruction("first_use", "The first row of the backward pass that uses it."),
+        Field::instruction("first_use", "The first row of the backward pass that uses the value."),
         each().map(|entry| entry.uses.0),
     );
     table.rows(
-        Field::instruction("last_use", "The last row of the backward pass that uses it."),
+        Field::instruction("last_use", "The last row of the backward pass that uses the value."),
         each().map(|entry| entry.uses.1),
     );
     let widened = |entry: &Residual| entry.widened_from.map_or("", |from| from.as_str());
     table.texts(
-        Field::word("widened_from", "The narrower element type that it was converted from.")
+        Field::word("widened_from", "The narrower element type that the value was converted from.")
             .nullable(),
         each().map(widened),
     );
     table.flags(
-        Field::flag("is_stacked", "Whether it is kept once per iteration of a loop.")
+        Field::flag("is_stacked", "Whether the value is kept once per iteration of a loop.")
             .label("stacked"),
         each().map(|entry| entry.stacked.is_some()),
     );
     table.numbers(common::trip_count(), each().map(|entry| number(entry.stacked.flatten())));
     table.rows(
-        Field::instruction("made_by", "The row whose result the value is part of."),
+        Field::instruction("made_by", "The row whose result contains the value."),
         each().map(|entry| entry.made_by),
     );
     table.rows(
-        Field::instruction("source", "The row that computes it."),
+        Field::instruction("source", "The row that computes the value."),
         each().map(|entry| entry.source),
     );
     table.texts(
-        Field::name("source_name", "The name of the row that computes it."),
+        Field::name("source_name", "The name of the row that computes the value."),
         each().map(|entry| name(entry.source)),
     );
     table.flags(
-        Field::flag("is_named", "Whether checkpoint_name gives it a name.").label("named"),
+        Field::flag("is_named", "Whether checkpoint_name names the value.").label("named"),
         each().map(|entry| entry.is_named),
     );
     table.flags(
         Field::flag(
             "is_in_flight",
-            "Whether it is the result of an asynchronous collective that spans both passes.",
+            "Whether the value is the result of an asynchronous collective that spans both passes.",
         )
         .label("in flight"),
         each().map(|entry| entry.is_in_flight),
@@ -120,8 +124,8 @@ pub fn residuals(module: &Module, report: &Report) -> Columns {
     table
 }
 
-/// What is computed again, and what is kept from forward to backward instead, in one table: `what` is
-/// recomputed or kept, `bytes` are those written by all executions or those kept.
+/// Recomputed instructions and residuals in one table: `what` is `recomputed` or `kept`; `bytes`
+/// are those written by all executions, or those kept.
 pub fn remat(module: &Module, cost: &Cost, report: &Report) -> Columns {
     let again = || report.recomputed.iter();
     let kept = || report.residuals.iter();
@@ -144,7 +148,7 @@ pub fn remat(module: &Module, cost: &Cost, report: &Report) -> Columns {
     table.texts(common::computation(), rows().map(place));
     let by = again().map(|entry| entry.by.as_str());
     table.texts(
-        Field::word("kind", "What kind of value is kept or recomputed."),
+        Field::word("kind", "The kind of value that is kept or recomputed."),
         by.chain(kept().map(|entry| entry.kind.as_str())),
     );
     let runs = again().map(|entry| entry.executions.unwrap_or(-1));
@@ -154,7 +158,7 @@ pub fn remat(module: &Module, cost: &Cost, report: &Report) -> Columns {
         again().map(written).chain(kept().map(|entry| entry.bytes)),
     );
     table.numbers(common::flops().nullable(), again().map(flops).chain(kept().map(|_| 0)));
-    // Names stand on what makes a kept value, not on the tuple that carries it.
+    // Names are on the row that computes a kept value, not on the tuple that carries it.
     let named = || again().map(|entry| entry.row).chain(kept().map(|entry| entry.source));
     Origin::new(module).columns(named().collect::<Vec<_>>().into_iter(), &mut table);
     table
@@ -173,7 +177,13 @@ pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
     table.texts(common::name(), each().map(|gather| name(of(gather).row)));
     let place = |row: Row| module.computation_name(module.computation_of(row)).to_vec();
     table.texts(common::computation(), each().map(|gather| place(of(gather).outer)));
-    table.texts(Field::word("fate", "What becomes of the gathered array: kept for the backward pass, gathered again and so on."), each().map(|gather| gather.fate.as_str()));
+    table.texts(
+        Field::word(
+            "fate",
+            "How the gathered array is used: kept for the backward pass, gathered again and so on.",
+        ),
+        each().map(|gather| gather.fate.as_str()),
+    );
     table.texts(common::moved(), each().map(|gather| of(gather).moved.as_str()));
     table.texts(common::tensor(), each().map(|gather| sent.tensor(&origin, of(gather))));
     let result = |gather: &Gather| result_shape(module, of(gather).row);
@@ -196,7 +206,7 @@ pub fn gathers(module: &Module, report: &Report, sent: &Sent) -> Columns {
     table.numbers(
         Field::index(
             "residual",
-            "The row in the table of residuals, where the gathered array is kept.",
+            "The row of the gathered array in the table of residuals, if it is kept.",
         )
         .nullable(),
         each().map(residual),
@@ -210,7 +220,7 @@ fn shape_text(module: &Module, shape: Option<ShapeId>) -> Vec<u8> {
     shape.map(text).unwrap_or_default()
 }
 
-/// The array that a gather makes: of one with a start the second element of that.
+/// The array that a gather returns: the second element if `row` is a start.
 fn result_shape(module: &Module, row: Row) -> Option<ShapeId> {
     let shape = module.shape(row);
     match module.shapes().tuple(shape) {

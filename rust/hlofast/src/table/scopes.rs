@@ -1,29 +1,30 @@
-//! Scopes as texts. Names may be long and deep, so that the texts of all prefixes of one name
-//! would take room that grows with the square of its length: only what rows carry becomes text,
-//! and a text has a greatest length.
+//! Scopes as texts. Names may be long and deep, so that the texts of all prefixes of a name would
+//! take space quadratic in its length: only scopes of rows become text, and texts have a maximum
+//! length.
 
 use crate::flow::ScopeTree;
 use crate::ir::Module;
 use crate::ir::decode::unescape;
 
-/// The greatest length of a scope's text in bytes, the ellipsis not counted.
+/// The maximum length of a scope's text in bytes, excluding the ellipsis.
 pub const SCOPE_BYTES: usize = 4096;
 
 /// The scopes of a module and where their texts are cut.
 pub struct ScopeTexts<'a> {
     module: &'a Module,
     scopes: &'a ScopeTree,
-    /// Scopes too long for a text, by number: the first of their prefixes that is. Other scopes
-    /// stand for themselves.
+    /// By number, for scopes that are too long: the first prefix that is too long. Other scopes map
+    /// to themselves.
     shown: Vec<u32>,
 }
 
 impl<'a> ScopeTexts<'a> {
-    /// Of the `scopes` of `module`.
+    /// For the `scopes` of `module`.
     pub fn new(module: &'a Module, scopes: &'a ScopeTree) -> Self {
         let mut shown: Vec<u32> = Vec::with_capacity(scopes.len());
         let mut lengths: Vec<usize> = Vec::with_capacity(scopes.len());
-        // Of the paths, each with the `/` that would follow. Parents precede their children.
+        // Lengths of the paths, each with the `/` that would follow. Parents precede their
+        // children.
         for id in 0..scopes.len() as u32 {
             let parent = scopes.parent(id) as usize;
             let above = lengths.get(parent).copied().unwrap_or(0);
@@ -36,7 +37,7 @@ impl<'a> ScopeTexts<'a> {
         Self { module, scopes, shown }
     }
 
-    /// The scope whose text is that of `scope`; scopes that differ beyond the cut share one.
+    /// The scope whose text stands for `scope`; scopes that differ only beyond the cut share one.
     pub fn shown(&self, scope: u32) -> u32 {
         self.shown.get(scope as usize).copied().unwrap_or(ScopeTree::ROOT)
     }
@@ -66,11 +67,11 @@ impl<'a> ScopeTexts<'a> {
     }
 }
 
-/// Cuts `text` between characters and says so.
+/// Cuts `text` between characters and adds an ellipsis.
 fn cut(text: &mut Vec<u8>) {
     let mut end = SCOPE_BYTES.min(text.len());
     let is_inside = |at: usize| text.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
-    // A character has at most four bytes; what is longer is no UTF-8.
+    // A character has at most four bytes; a longer sequence is not UTF-8.
     for _ in 0..3 {
         if end > 0 && is_inside(end) {
             end -= 1;

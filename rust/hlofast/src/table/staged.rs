@@ -5,7 +5,7 @@ use crate::ir::{Module, Row, ShapeId};
 use crate::print::plain_shape_within;
 use crate::stages::Stages;
 
-/// Characters of a shape in a table; of longer ones the middle is left out.
+/// Characters of a shape in a table; longer ones are cut in the middle.
 const SHAPE_LIMIT: usize = 120;
 
 fn shape(module: &Module, shape: ShapeId) -> Vec<u8> {
@@ -23,7 +23,10 @@ fn section() -> Field {
 
 fn place() -> [Field; 2] {
     [
-        Field::instruction("place", "The row in the entry computation that it is part of."),
+        Field::instruction(
+            "place",
+            "The row in the entry computation that contains the instruction.",
+        ),
         Field::name("place_name", "The name of that row."),
     ]
 }
@@ -55,9 +58,9 @@ pub fn markers(module: &Module, stages: &Stages) -> Columns {
     let field = Field::count("calls", "Calls between the entry computation and the marker.");
     table.numbers(field, each().map(|marker| i64::from(marker.calls)));
     table.texts(section(), each().map(|marker| &marker.name));
-    let field = Field::word("mark", "Whether the section starts or ends there.");
+    let field = Field::word("mark", "Whether the marker starts or ends the section.");
     table.texts(field, each().map(|marker| &marker.mark));
-    let field = Field::count("arrays", "Arrays that the marker hands on.").summed();
+    let field = Field::count("arrays", "Arrays that pass through the marker.").summed();
     table.numbers(field, each().map(|marker| marker.leaves.len() as i64));
     let sum = |leaves: &[Option<u64>]| {
         leaves.iter().try_fold(0u64, |sum, bytes| sum.checked_add((*bytes)?))
@@ -69,7 +72,7 @@ pub fn markers(module: &Module, stages: &Stages) -> Columns {
         let stated = stated.iter().map(|size| u64::try_from(*size).ok());
         if stated.eq(marker.leaves.iter().copied()) { "yes" } else { "no" }
     });
-    let doc = "Whether the sizes in the marker's configuration are those of the arrays: yes or no.";
+    let doc = "Whether the sizes in the marker's configuration match the arrays: yes or no.";
     table.texts(Field::word("agrees", doc).nullable(), agrees);
     table
 }
@@ -80,9 +83,10 @@ pub fn sections(stages: &Stages) -> Columns {
     let mut table = Columns::default();
     table.texts(section(), each().map(|section| &section.bounds.name));
     table.texts(common::phase(), each().map(|section| section.bounds.phase.as_str()));
-    let field = Field::instruction("start", "The row of the marker that starts it.");
+    let field = Field::instruction("start", "The row of the marker that starts the section.");
     table.rows(field, each().map(|section| section.bounds.start));
-    let field = Field::instruction("end", "The row of the marker that ends it.").nullable();
+    let field =
+        Field::instruction("end", "The row of the marker that ends the section.").nullable();
     table.numbers(field, each().map(|section| row_or_none(section.bounds.end)));
     table.numbers(common::instructions(), each().map(|section| section.instructions as i64));
     let field = Field::count("products", "Matmuls and convolutions.").summed().label("matmuls");
@@ -91,49 +95,50 @@ pub fn sections(stages: &Stages) -> Columns {
     let field = field.label("matmul FLOP");
     table.numbers(field, each().map(|section| narrow(section.product_flops)));
     table.numbers(common::flops(), each().map(|section| narrow(section.flops)));
-    let field = Field::bytes("bytes_in", "Bytes that come in from outside.").nullable().summed();
+    let field = Field::bytes("bytes_in", "Bytes that enter the section.").nullable().summed();
     table.numbers(field, each().map(|section| number(section.bytes_in)));
-    let field = Field::bytes("bytes_out", "Bytes that go out.").nullable().summed();
+    let field = Field::bytes("bytes_out", "Bytes that leave the section.").nullable().summed();
     table.numbers(field, each().map(|section| number(section.bytes_out)));
     let peaks = stages.memory.as_ref().map(|memory| &memory.peaks[..]).unwrap_or_default();
     let peak = |section: usize| peaks.get(section).copied().flatten().unwrap_or(-1);
-    let field = Field::bytes("peak", "Most bytes alive at once while it runs.").nullable();
+    let field = Field::bytes("peak", "Peak of live bytes while the section runs.").nullable();
     table.numbers(field, (0..stages.sections.len()).map(peak));
     table
 }
 
-/// One row per value that stays from the forward to the backward section.
+/// One row per value kept from the forward to the backward section.
 pub fn stash(module: &Module, stages: &Stages) -> Columns {
     let each = || stages.stash.iter();
     let name = |row: Row| module.instruction_name(row);
     let mut table = Columns::default();
-    let field = Field::index("index", "Its position among the inputs of the backward section.");
+    let field = Field::index("index", "The position among the inputs of the backward section.");
     table.numbers(field, each().map(|item| i64::from(item.index)));
-    let doc = "Its position among the outputs of the forward section.";
+    let doc = "The position among the outputs of the forward section.";
     let field = Field::index("forward_index", doc).nullable();
     table.numbers(field, each().map(|item| item.forward_index.map_or(-1, i64::from)));
     let sections = each().map(|item| section_name(stages, Some(item.section)));
     table.texts(section(), sections);
-    let field = Field::word("kind", "What it is: activation, weight, copy of a weight and so on.");
+    let field =
+        Field::word("kind", "The kind of value: activation, weight, copy of a weight and so on.");
     table.texts(field, each().map(|item| item.kind.as_str()));
     table.texts(common::shape(), each().map(|item| shape(module, item.shape)));
     table.numbers(common::bytes().summed(), each().map(|item| number(item.bytes)));
     table.rows(common::instruction(), each().map(|item| item.source));
     table.texts(common::name(), each().map(|item| name(item.source)));
     table.texts(common::opcode(), each().map(|item| module.opcode_text(item.source)));
-    let doc = "The row of the weight that it is made of.";
+    let doc = "The row of the weight that the value is computed from.";
     let field = Field::instruction("weight", doc).nullable();
     table.numbers(field, each().map(|item| row_or_none(item.weight)));
     let field = Field::name("weight_name", "The name of that weight.").nullable();
     table.texts(field, each().map(|item| item.weight.map(name).unwrap_or_default()));
-    let doc = "The narrower element type that it was converted from.";
+    let doc = "The narrower element type that the value was converted from.";
     let field = Field::word("widened_from", doc).nullable();
     table.texts(field, each().map(|item| item.widened_from.map_or("", |from| from.as_str())));
     Origin::new(module).columns(each().map(|item| item.source), &mut table);
     table
 }
 
-/// One row per reduction over meshes.
+/// One row per cross-mesh reduction.
 pub fn cross_mesh(module: &Module, stages: &Stages) -> Columns {
     let each = || stages.cross_mesh.iter();
     let name = |row: Row| module.instruction_name(row);
@@ -145,11 +150,11 @@ pub fn cross_mesh(module: &Module, stages: &Stages) -> Columns {
     table.texts(place_name, each().map(|entry| name(entry.place)));
     table.texts(section(), each().map(|entry| section_name(stages, entry.section)));
     let operations = each().map(|entry| entry.reduction.as_ref().map(|own| &own.operation));
-    let field = Field::word("operation", "The reduction.").nullable();
+    let field = Field::word("operation", "The reduction: sum, max and so on.").nullable();
     table.texts(field, operations.map(|word| word.cloned().unwrap_or_default()));
     let join = |ids: &[u64]| ids.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
     let meshes = each().map(|entry| entry.reduction.as_ref().map(|own| join(&own.meshes)));
-    let field = Field::text("meshes", "The numbers of the meshes that it goes over.").nullable();
+    let field = Field::text("meshes", "The numbers of the meshes that take part.").nullable();
     table.texts(field, meshes.map(Option::unwrap_or_default));
     table.texts(common::shape(), each().map(|entry| shape(module, entry.shape)));
     table.numbers(common::bytes().summed(), each().map(|entry| number(entry.bytes)));
@@ -163,7 +168,7 @@ pub fn divisions(module: &Module, stages: &Stages) -> Columns {
     let mut table = Columns::default();
     table.rows(common::instruction(), each().map(|division| division.row));
     table.texts(common::name(), each().map(|division| name(division.row)));
-    let field = Field::instruction("constant", "The row of the constant that it divides by.");
+    let field = Field::instruction("constant", "The row of the constant divisor.");
     table.rows(field, each().map(|division| division.constant));
     let field = Field::name("constant_name", "The name of that constant.");
     table.texts(field, each().map(|division| name(division.constant)));

@@ -7,9 +7,9 @@ use std::io::Write;
 /// The values of a column, one after the other.
 struct Cells<'a> {
     values: Cursor<'a>,
-    /// The number that stands for an unknown one.
+    /// The number that represents an unknown value.
     unknown: Option<i64>,
-    /// Whether an empty text stands for none.
+    /// Whether an empty text represents an absent value.
     is_nullable: bool,
 }
 
@@ -21,7 +21,7 @@ enum Cursor<'a> {
     Texts(Box<dyn Iterator<Item = &'a [u8]> + 'a>),
 }
 
-/// One value; None where there is none.
+/// One value; None if unknown or absent.
 enum Cell<'a> {
     Integer(i64),
     Real(f64),
@@ -60,8 +60,8 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// One JSON object per row and line. What is unknown or absent is null. With `label` every object
-/// begins with a key `table` of that value.
+/// JSON lines: one object per row. Unknown and absent values are null. With `label`, every object
+/// starts with a key `table` of that value.
 pub fn json_lines(columns: &Columns, label: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(columns.len() * 128);
     let mut cells: Vec<(Vec<u8>, Cells<'_>)> = Vec::new();
@@ -88,7 +88,7 @@ pub fn json_lines(columns: &Columns, label: Option<&str>) -> Vec<u8> {
     out
 }
 
-/// One line per row, comma-separated as RFC 4180 says; what is unknown or absent is empty.
+/// One line per row, comma-separated as in RFC 4180; unknown and absent values are empty.
 pub fn csv(columns: &Columns, header: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(columns.len() * 96);
     if header {
@@ -118,7 +118,7 @@ fn plain(cell: &Cell<'_>, out: &mut Vec<u8>) {
     // Writing to memory does not fail.
     let _ = match cell {
         Cell::Integer(value) => write!(out, "{value}"),
-        // Always with a point or an exponent, so that readers take the column for real numbers.
+        // Always with a point or an exponent, so that readers infer a column of real numbers.
         Cell::Real(value) => write!(out, "{value:?}"),
         Cell::Flag(value) => write!(out, "{value}"),
         Cell::Text(_) => Ok(()),

@@ -6,7 +6,7 @@ use crate::ir::Module;
 use crate::time::{Communication, Time};
 use crate::trace::{ShownLoop, Track};
 
-/// One row per collective of `found`: how long it takes, and how much of that is waited for.
+/// One row per collective of `found`: its time and how much of it the step waits for.
 /// `multiplicity` is by row.
 pub fn communications(
     module: &Module,
@@ -17,12 +17,12 @@ pub fn communications(
     let each = || found.iter();
     let estimates = || time.communications.iter();
     let mut table = Columns::default();
-    let doc = "The row that is scheduled: the collective, or the fusion or call that it is in.";
+    let doc = "The scheduled row: the collective, or the fusion or call that contains it.";
     table.rows(common::instruction().renamed("instruction", doc), each().map(|c| c.outer));
     table.texts(common::name(), each().map(|c| module.instruction_name(c.outer)));
     let field = Field::name("collective", "The name of the collective itself.");
     table.texts(field, each().map(|c| module.instruction_name(c.row)));
-    let field = Field::word("kind", "What it does: all-reduce, all-gather and so on.");
+    let field = Field::word("kind", "The kind of collective: all-reduce, all-gather and so on.");
     table.texts(field, each().map(|c| c.kind.as_str()));
     table.texts(common::axes(), estimates().map(|c| &c.axes));
     let field = Field::bytes("payload", "Bytes of the whole array.").nullable();
@@ -33,16 +33,16 @@ pub fn communications(
     };
     add(common::wire_bytes(), |c| c.estimate.wire_bytes);
     add(Field::seconds("seconds", "Time of one execution."), |c| c.estimate.seconds);
-    let doc = "The part of the time that does not depend on the size.";
+    let doc = "Latency: the part of the time that does not depend on the size.";
     add(Field::seconds("alpha_seconds", doc).label("latency s"), |c| c.estimate.latency);
-    let doc = "Wire bytes over the rest of the time, in bytes per second.";
+    let doc = "Bandwidth: wire bytes divided by the rest of the time, in bytes per second.";
     add(Field::number("bytes_per_second", doc).label("B/s"), |c| c.estimate.bandwidth);
     let waited = time.simulation.collectives.iter().map(|entry| entry.1);
-    let doc = "The part of the time of one execution that the step waits for.";
+    let doc = "Exposed time of one execution, for which the step waits.";
     table.reals(Field::seconds("exposed_seconds", doc).nullable().label("exposed s"), waited);
     let runs = |c: &Collective| multiplicity.get(c.outer.0 as usize).copied().unwrap_or(-1);
     table.numbers(common::multiplicity(), each().map(runs));
-    let field = Field::text("unknown", "The figure that is missing.").nullable();
+    let field = Field::text("unknown", "The figure that is missing to model the time.").nullable();
     table.texts(field, estimates().map(|c| c.missing.unwrap_or("")));
     table
 }
@@ -52,13 +52,14 @@ pub fn tracks(tracks: &[Track]) -> Columns {
     let each = || tracks.iter();
     let mut table = Columns::default();
     table.texts(Field::name("track", "The track."), each().map(|track| &track.name));
-    let field = Field::count("slices", "Slices on it.").summed();
+    let field = Field::count("slices", "Slices on the track.").summed();
     table.numbers(field, each().map(|track| track.slices as i64));
-    let field = Field::seconds("seconds", "Their time.").summed();
+    let field = Field::seconds("seconds", "Total time of the slices.").summed();
     table.reals(field, each().map(|track| track.seconds));
     let field = Field::count("left_out", "Slices of iterations that are not shown.").summed();
     table.numbers(field.label("left out"), each().map(|track| track.left_out as i64));
-    let field = Field::seconds("left_out_seconds", "The time of those.").summed();
+    let field =
+        Field::seconds("left_out_seconds", "Time of the slices that are not shown.").summed();
     table.reals(field.label("left out s"), each().map(|track| track.left_out_seconds));
     table
 }

@@ -1,5 +1,6 @@
-//! All-gathers that a TPU compiler runs beside other work: a fusion that starts it, fusions it runs
-//! beside, and one that ends it, each with the gather in its body. A copy is the plain gather.
+//! All-gathers that a TPU compiler overlaps with other work: a fusion that starts the gather,
+//! fusions that run beside it, and a fusion that ends it, each with the gather in its body. A copy
+//! is a plain all-gather.
 
 use super::copyable::target;
 use crate::ir::{CallRole, Module, Opcode, Row};
@@ -12,11 +13,11 @@ pub(in crate::remat) struct AsyncGather {
     pub gather: Row,
     /// The parameter it reads there.
     pub parameter: Row,
-    /// What that is outside.
+    /// The operand of that parameter at the fusion.
     pub operand: Row,
 }
 
-/// The gather that fusion `row` ends, if that is all it does.
+/// The gather that fusion `row` ends, if the fusion does nothing else.
 pub(in crate::remat) fn async_gather(module: &Module, row: Row) -> Option<AsyncGather> {
     if module.opcode(row) != Opcode::Fusion {
         return None;
@@ -41,8 +42,8 @@ pub(in crate::remat) fn async_gather(module: &Module, row: Row) -> Option<AsyncG
     is_gather.then_some(AsyncGather { gather, parameter, operand })
 }
 
-/// What a copy of `row` reads: of what is copied with it the originals, also where `row` reads them
-/// behind a barrier.
+/// The operands of a copy of `row`: originals for operands that are copied with it, even if `row`
+/// reads them behind a barrier.
 pub(in crate::remat) fn reads(
     module: &Module,
     row: Row,

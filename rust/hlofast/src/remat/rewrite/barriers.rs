@@ -1,8 +1,8 @@
-//! What becomes of barriers whose elements nobody reads any more.
+//! Empties barriers whose elements nobody reads any more.
 //!
-//! Once the late users of a value have a copy, the barrier that handed them the value would still
-//! keep it. Its element becomes what the copies are made from, as openxla/xla pull request 19163
-//! proposed for all-gathers; a barrier of which nothing is read goes.
+//! Once the late users of a value have a copy, the barrier that passed them the value would still
+//! keep it live. The element is replaced by an input of the copies, as openxla/xla pull request
+//! 19163 proposed for all-gathers; a barrier without any readers is removed.
 
 use super::stack::ShapeText;
 use super::{Plan, Use};
@@ -16,13 +16,13 @@ use std::collections::{BTreeSet, HashSet};
 struct Unread {
     one: Use,
     found: Behind,
-    /// What takes its place.
+    /// Its replacement.
     filler: Row,
 }
 
 impl Plan<'_> {
-    /// Takes what was copied out of barriers, where all behind them read copies; gives the rows
-    /// that are removed with that. `waited_for` are rows that others name as control predecessors.
+    /// Removes originals from barriers where all readers behind them read copies; returns the
+    /// removed rows. `waited_for` are rows that others name as control predecessors.
     pub(super) fn empty_barriers(&mut self, waited_for: &HashSet<Row>) -> HashSet<Row> {
         let module = self.module;
         let unread = self.unread(waited_for);
@@ -58,7 +58,7 @@ impl Plan<'_> {
                 full: shape_to_text(module, shape, true),
                 bare: shape_to_text(module, shape, false),
             };
-            // What is left hands on the filler.
+            // The remaining holders pass the filler on.
             for place in found.held.iter().filter(|place| !removed.contains(&place.row)) {
                 let path = place.path.iter().rev().map(|index| *index as usize).collect();
                 self.shapes.change_part(place.row, path, shape.clone());
@@ -101,7 +101,7 @@ impl Plan<'_> {
         unread
     }
 
-    /// The smallest array that copies of `original` are made from.
+    /// The smallest array that copies of `original` read.
     fn filler(&self, original: Row) -> Option<Row> {
         let module = self.module;
         let inputs = self.inputs.get(&original)?.iter().copied();
@@ -110,7 +110,7 @@ impl Plan<'_> {
     }
 }
 
-/// Bits of the array that `row` is.
+/// Bits of the array `row`.
 fn size(module: &Module, row: Row) -> Option<u128> {
     let array = module.shapes().array(module.shape(row))?;
     Some(u128::from(array.elements()?) * u128::from(array.element_type.bits()))

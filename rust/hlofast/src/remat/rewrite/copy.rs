@@ -10,7 +10,7 @@ use crate::print::{Renaming, shape_to_text};
 use crate::remat::handed_on::member;
 use std::collections::HashSet;
 
-/// `producer`, `chain` and the starts of what they end, operands first.
+/// `producer`, `chain` and the starts of their done instructions, operands first.
 pub(super) fn set_to_copy(
     module: &Module,
     producer: Row,
@@ -23,7 +23,7 @@ pub(super) fn set_to_copy(
             return Err(RewriteError::NoSuchInstruction { row });
         }
         if module.computation_of(row) != module.computation_of(producer) {
-            let reason = "it is not in the computation of what it is to be copied with";
+            let reason = "it is not in the computation of the other instructions to copy";
             return Err(RewriteError::new(module, row, reason));
         }
         if let Some(reason) = obstacle(module, row) {
@@ -33,14 +33,14 @@ pub(super) fn set_to_copy(
             let start = module.operands(row).first().map(|start| Row(*start));
             match start.filter(|start| is_start(module.opcode(*start))) {
                 Some(start) => pending.push(start),
-                None => return Err(RewriteError::new(module, row, "its start is not at hand")),
+                None => return Err(RewriteError::new(module, row, "its start cannot be found")),
             }
         }
     }
     let order = operands_first(module, producer, &members);
     if order.len() < members.len() {
         let unused = members.iter().find(|row| !order.contains(row)).copied();
-        let reason = "nothing that is to be copied depends on it";
+        let reason = "no other instruction to copy depends on it";
         return Err(RewriteError::new(module, unused.unwrap_or(producer), reason));
     }
     let has_end = |start: &Row| {
@@ -49,7 +49,11 @@ pub(super) fn set_to_copy(
         })
     };
     match order.iter().find(|row| is_start(module.opcode(**row)) && !has_end(row)) {
-        Some(row) => Err(RewriteError::new(module, *row, "it is only the start of something")),
+        Some(row) => Err(RewriteError::new(
+            module,
+            *row,
+            "it is only the start of an asynchronous operation",
+        )),
         None => Ok(order),
     }
 }
@@ -77,8 +81,8 @@ fn operands_first(module: &Module, producer: Row, members: &HashSet<Row>) -> Vec
 }
 
 impl Plan<'_> {
-    /// The text of a barrier around `tie` and everything that `copied` read from elsewhere, and
-    /// the names by which copies read it. Constants need no barrier if there is anything else.
+    /// The text of a barrier around `tie` and everything that `copied` reads from elsewhere, and
+    /// the names under which copies read it. Constants need no barrier if there is another operand.
     pub(super) fn barrier(
         &mut self,
         producer: Row,
@@ -166,7 +170,7 @@ impl Plan<'_> {
     ) -> Result<(), RewriteError> {
         let module = self.module;
         for row in copied {
-            // What it reads behind a barrier, it reads here as it was copied before.
+            // Operands behind a barrier that are copied here are read as these copies.
             for operand in module.operands(*row).iter().map(|operand| Row(*operand)) {
                 let original = member(module, operand, |row| copied.contains(&row));
                 if let Some(name) = renaming.rows.get(&original.0).cloned() {
@@ -191,7 +195,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The text of the gather that fusion `row` ends, by itself, and with the fusion's shape.
+    /// The text of the gather that fusion `row` ends as a plain gather with the fusion's shape.
     fn plain_gather(
         &mut self,
         row: Row,
@@ -213,7 +217,7 @@ impl Plan<'_> {
         Ok(line)
     }
 
-    /// Gives the copy of `row` a name, if it has none yet, and a channel if `row` has one.
+    /// Names the copy of `row`, unless it is named, and gives it a channel if `row` has one.
     fn rename(&mut self, row: Row, renaming: &mut Renaming) -> Result<(), RewriteError> {
         let module = self.module;
         let name = renaming.rows.entry(row.0);
@@ -221,7 +225,7 @@ impl Plan<'_> {
         if channel_of(module, row).is_none() {
             return Ok(());
         }
-        // An end speaks of the channel of its start.
+        // A done instruction uses the channel of its start.
         let start = module.operands(row).first().filter(|_| is_done(module.opcode(row)));
         let known = start.and_then(|start| renaming.channels.get(start)).copied();
         let Some(channel) = known.or_else(|| self.fresh.channel()) else {
@@ -231,7 +235,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Computations that only `row` may call: XLA wants one caller for each.
+    /// Computations that only `row` may call: XLA requires a single caller for each.
     fn owned_computations(&self, row: Row) -> Vec<ComputationId> {
         let module = self.module;
         let calls = module.calls(row).iter().filter(|call| call.role == CallRole::Calls);

@@ -1,14 +1,14 @@
-//! What may run a second time.
+//! Which instructions may run a second time.
 
 use super::asynchronous::async_gather;
 use crate::ir::{ElementKind, Module, Opcode, Row, ShapeView};
 
-/// Computations inside computations are looked into this deep.
+/// How deep computations inside computations are examined.
 const DEEPEST: usize = 16;
-/// Results of more parts than this are not copied.
+/// Results with more parts than this are not copied.
 const MOST_LEAVES: u32 = 1 << 10;
 
-/// Custom calls that are halves of something, or memory that others write.
+/// Custom calls that are half of a pair, or memory that other instructions write.
 const BOUND_TARGETS: [&[u8]; 5] = [
     b"AsyncCollectiveStart",
     b"AsyncCollectiveDone",
@@ -41,7 +41,7 @@ pub(super) fn obstacle(module: &Module, row: Row) -> Option<&'static str> {
     None
 }
 
-/// The same of the row alone.
+/// The obstacle of the row alone, ignoring called computations.
 fn own_obstacle(module: &Module, row: Row, is_inside: bool) -> Option<&'static str> {
     use Opcode::*;
     match module.opcode(row) {
@@ -53,11 +53,11 @@ fn own_obstacle(module: &Module, row: Row, is_inside: bool) -> Option<&'static s
         Infeed | Outfeed | Send | SendDone | Recv | RecvDone => {
             return Some("it has a side effect");
         }
-        Rng | RngGetAndUpdateState => return Some("it gives other numbers each time"),
+        Rng | RngGetAndUpdateState => return Some("it gives different numbers each time"),
         AfterAll | AddDependency => return Some("it orders side effects"),
-        OptBarrier | Domain => return Some("it is there to stay where it is"),
+        OptBarrier | Domain => return Some("it must stay where it is"),
         AsyncUpdate => return Some("it is the middle of an asynchronous operation"),
-        Unknown => return Some("its opcode is not known"),
+        Unknown => return Some("its opcode is unknown"),
         CustomCall => {
             if module.attribute_bytes(row, "custom_call_has_side_effect") == Some(b"true") {
                 return Some("it has a side effect");
@@ -76,10 +76,10 @@ fn own_obstacle(module: &Module, row: Row, is_inside: bool) -> Option<&'static s
         ShapeView::Array(array) => array.element_type.kind() == ElementKind::Opaque,
         _ => true,
     });
-    is_token.then_some("its result holds a token, a buffer or something opaque")
+    is_token.then_some("its result holds a token, a buffer or an opaque value")
 }
 
-/// What custom call `row` calls; None for other opcodes.
+/// The target of custom call `row`; None for other opcodes.
 pub(super) fn target(module: &Module, row: Row) -> Option<&[u8]> {
     if module.opcode(row) != Opcode::CustomCall {
         return None;
@@ -88,19 +88,19 @@ pub(super) fn target(module: &Module, row: Row) -> Option<&[u8]> {
     target.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
-/// Whether `row` only says which value it is, or has its operand's memory anyway.
+/// Whether `opcode` only passes its operand's value on, in the same memory.
 pub(super) fn is_forwarding(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, AddDependency | Bitcast | Domain | GetTupleElement | OptBarrier | Tuple)
 }
 
-/// Whether `opcode` ends what a start began.
+/// Whether `opcode` ends an asynchronous operation.
 pub(super) fn is_done(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(opcode, AllGatherDone | AllReduceDone | AsyncDone | CollectivePermuteDone | CopyDone)
 }
 
-/// Whether `opcode` begins what a done ends.
+/// Whether `opcode` starts an asynchronous operation.
 pub(super) fn is_start(opcode: Opcode) -> bool {
     use Opcode::*;
     matches!(

@@ -4,30 +4,30 @@ use crate::edit::EditError;
 use crate::ir::{Module, Row};
 use std::fmt;
 
-/// Why a module cannot be rewritten as asked.
+/// Why a module cannot be rewritten as requested.
 #[derive(Clone, Debug)]
 pub enum RewriteError {
-    /// There is no such row, or the text only implies it.
+    /// The row does not exist, or the text only implies it.
     NoSuchInstruction {
         /// The row.
         row: Row,
     },
-    /// An instruction cannot be treated as asked.
+    /// An instruction cannot be rewritten as requested.
     Refused {
         /// Its row.
         row: Row,
         /// Its name.
         name: String,
-        /// What is in the way, "it" being the instruction.
+        /// The reason; "it" is the instruction.
         reason: &'static str,
     },
-    /// What a copy would read is overwritten before the copy would run.
+    /// The operand of a copy is overwritten before the copy would run.
     Overwritten {
-        /// The row of what it would read.
+        /// The row of that operand.
         row: Row,
         /// Its name.
         name: String,
-        /// The name of the instruction that takes its memory.
+        /// The name of the instruction that overwrites it.
         by: String,
     },
     /// Two copies would have to wait for each other.

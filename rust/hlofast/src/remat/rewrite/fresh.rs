@@ -1,4 +1,4 @@
-//! Names and channels that the module does not use yet.
+//! Unused names and channels.
 
 use crate::ir::{Attributes, ComputationId, Module, Row};
 use std::collections::{HashMap, HashSet};
@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 /// Hands out names and channels, each once.
 pub(super) struct Fresh {
     names: HashSet<Vec<u8>>,
-    /// By base name: the number the next copy gets.
+    /// By base name: the number of the next copy.
     next: HashMap<Vec<u8>, u32>,
     next_channel: Option<i64>,
 }
@@ -20,7 +20,7 @@ impl Fresh {
         Self { names, next: HashMap::new(), next_channel: next_channel(module) }
     }
 
-    /// The name of a copy of what is called `name`, as XLA forms it: `x.remat`, then `x.remat2`.
+    /// The name of a copy of `name`, as XLA forms it: `x.remat`, then `x.remat2`.
     pub fn copy_of(&mut self, name: &[u8]) -> Vec<u8> {
         let base = without_remat(name).to_vec();
         loop {
@@ -37,7 +37,7 @@ impl Fresh {
         }
     }
 
-    /// `name`, or the same with a number.
+    /// `name`, with a number if it is taken.
     pub fn name(&mut self, name: &[u8]) -> Vec<u8> {
         let mut candidate = name.to_vec();
         while !self.names.insert(candidate.clone()) {
@@ -48,7 +48,7 @@ impl Fresh {
         candidate
     }
 
-    /// A channel that nothing uses; None if there is none left.
+    /// An unused channel; None if there is none left.
     pub fn channel(&mut self) -> Option<i64> {
         let channel = self.next_channel?;
         self.next_channel = channel.checked_add(1);

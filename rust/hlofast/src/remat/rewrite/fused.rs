@@ -3,56 +3,56 @@
 use super::RewriteError;
 use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row};
 
-/// What writes slices into a stack.
+/// Writes slices into a stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writer {
     /// The dynamic-update-slice, or the fusion that does nothing else.
     pub row: Row,
-    /// Which operand of `row` is the stack, and what that is.
+    /// The operand position of the stack, and the stack.
     pub operand: usize,
     pub stack: Row,
-    /// The number of the slice, beside `row`.
+    /// The index of the slice, in the computation of `row`.
     pub index: Row,
     /// An index for the other dimensions, which slices span.
     pub rest: Row,
-    /// What is stacked, beside `row`.
+    /// The stacked value, in the computation of `row`.
     pub value: Row,
-    /// The slice, beside the dynamic-update-slice.
+    /// The slice, in the computation of the dynamic-update-slice.
     pub slice: Row,
-    /// Of a fusion: the parameter that is `value`.
+    /// In a fusion: the parameter for `value`.
     pub parameter: Option<Row>,
 }
 
-/// What takes slices of a stack.
+/// Reads slices of a stack.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
-    /// The dynamic-slice, or the fusion around some.
+    /// The dynamic-slice, or a fusion around dynamic-slices.
     pub row: Row,
-    /// The number of the slice, beside `row`.
+    /// The index of the slice, in the computation of `row`.
     pub index: Row,
     /// An index for the other dimensions, which slices span.
     pub rest: Row,
     /// A dynamic-slice whose shape the slices have.
     pub slice: Row,
-    /// Of a fusion.
+    /// Inside a fusion.
     pub inside: Option<Inside>,
 }
 
 /// Where a fusion takes slices.
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
-    /// Which operand of the fusion is the stack.
+    /// The operand position of the stack at the fusion.
     pub operand: usize,
-    /// The parameters that are the stack, of the fusion and of fusions in it.
+    /// The parameters that are the stack, in the fusion and in fusions inside it.
     pub parameters: Vec<Row>,
     /// The dynamic-slices, each with the parameter it reads.
     pub slices: Vec<(Row, Row)>,
 }
 
-/// Fusions in fusions beyond this depth are not looked into.
+/// How deep fusions inside fusions are examined.
 const DEEPEST: usize = 4;
 
-/// Whether `row` is as large as one whole slice of the first dimension of `stack`.
+/// Whether `row` has the size of one whole slice of the first dimension of `stack`.
 pub(super) fn is_slice(module: &Module, stack: Row, row: Row) -> bool {
     let array = |row| module.shapes().array(module.shape(row));
     match (array(stack), array(row)) {
@@ -65,7 +65,7 @@ pub(super) fn is_slice(module: &Module, stack: Row, row: Row) -> bool {
     }
 }
 
-/// The fusion whose body computation `id` is, if nothing else calls that.
+/// The fusion with body `id`, if it is the only caller.
 fn only_fusion(module: &Module, id: ComputationId) -> Option<Row> {
     match module.callers(id) {
         [caller] if module.opcode(Row(*caller)) == Opcode::Fusion => Some(Row(*caller)),
@@ -73,13 +73,13 @@ fn only_fusion(module: &Module, id: ComputationId) -> Option<Row> {
     }
 }
 
-/// Operand of fusion `row` that parameter `parameter` of its body is.
+/// The operand of fusion `row` for parameter `parameter` of its body.
 fn outside(module: &Module, row: Row, parameter: Row) -> Option<(usize, Row)> {
     let number = usize::try_from(module.parameter_number(parameter)?).ok()?;
     Some((number, Row(*module.operands(row).get(number)?)))
 }
 
-/// The instruction that does what dynamic-update-slice `update` does, seen from the loop's body.
+/// The writer for dynamic-update-slice `update`, as seen from the loop's body.
 pub(super) fn writer(module: &Module, update: Row) -> Result<Writer, RewriteError> {
     let refused = |reason| Err(RewriteError::new(module, update, reason));
     if module.opcode(update) != Opcode::DynamicUpdateSlice {
@@ -100,9 +100,9 @@ pub(super) fn writer(module: &Module, update: Row) -> Result<Writer, RewriteErro
         && module.shape(row) == module.shape(update);
     let found = (outside(module, row, stack), outside(module, row, index));
     let (true, (Some((operand, stack)), Some((_, index)))) = (is_alone, found) else {
-        return refused("the fusion around it does more than writing into the stack");
+        return refused("the fusion around it does more than write into the stack");
     };
-    // The one parameter that the slice is made of.
+    // The only parameter that the slice is computed from.
     let mut reached = Vec::new();
     let mut pending = vec![slice];
     let mut met = std::collections::HashSet::new();
@@ -124,20 +124,21 @@ pub(super) fn writer(module: &Module, update: Row) -> Result<Writer, RewriteErro
             let (rest, parameter) = (index, Some(parameter));
             Ok(Writer { row, operand, stack, index, rest, value, slice, parameter })
         }
-        None => refused("what it stacks is made of several things in the fusion around it"),
+        None => refused("the fusion around it computes the stacked value from several operands"),
     }
 }
 
-/// Where fusion `row` takes slices of operand `operand`. An error if it uses it for anything else.
+/// Where fusion `row` takes slices of operand `operand`. An error for any other use.
 pub(super) fn fused_reader(
     module: &Module,
     row: Row,
     operand: usize,
 ) -> Result<Reader, RewriteError> {
-    let refused = |at| Err(RewriteError::new(module, at, "it needs the stack as it is"));
+    let refused =
+        |at| Err(RewriteError::new(module, at, "it needs the stack in its original shape"));
     let mut inside = Inside { operand, parameters: Vec::new(), slices: Vec::new() };
     let mut index = None;
-    // Fusions from the outermost inwards, and which operand of the innermost is the stack.
+    // Fusions, outermost first, and the operand of the innermost one that is the stack.
     let mut pending = vec![(vec![row], operand)];
     while let Some((fusions, operand)) = pending.pop() {
         let Some(fusion) = fusions.last().copied() else { continue };
@@ -186,7 +187,7 @@ pub(super) fn fused_reader(
     }
 }
 
-/// What `row`, in the innermost of `fusions`, is outside of all of them.
+/// The row outside all `fusions` for `row` in the innermost one.
 fn outermost(module: &Module, fusions: &[Row], mut row: Row) -> Option<Row> {
     for fusion in fusions.iter().rev() {
         row = outside(module, *fusion, row)?.1;

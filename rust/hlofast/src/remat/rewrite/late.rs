@@ -1,8 +1,8 @@
-//! What a copy has to wait for: a value that exists only shortly before the copy is needed.
+//! What a copy waits for: a value that exists only shortly before the copy is needed.
 //!
-//! In a scheduled module that is the operand of a late user that is made last before the first of
-//! them, else whatever is made last before it. Otherwise it is the operand, of a late user or of
-//! what follows from it, that lies deepest in the graph, and deeper than the value itself.
+//! In a scheduled module this is the latest operand of a late user that is computed before the
+//! first of them, or else the last value computed before it. Otherwise it is the operand, of a late
+//! user or of its followers, that lies deepest in the graph, and deeper than the value itself.
 
 use super::Use;
 use super::copyable::is_forwarding;
@@ -18,7 +18,7 @@ pub(super) struct Lateness<'a> {
     is_scheduled: bool,
     first_row: u32,
     end_row: u32,
-    /// By row from the first: its position or depth; of what only forwards, that of its operand.
+    /// By row, from the first: its position or depth; for forwarding rows, that of their operand.
     ranks: Vec<u32>,
 }
 
@@ -53,8 +53,8 @@ impl<'a> Lateness<'a> {
         self.ranks.get(local).copied().unwrap_or(0)
     }
 
-    /// The value that a copy of `producer` for `uses` waits for. None if every candidate is made
-    /// before the producer, follows from the copy itself or is to be `avoided`.
+    /// The value that a copy of `producer` for `uses` waits for. None if every candidate is
+    /// computed before the producer, depends on the copy itself or is in `avoided`.
     pub fn tie(&self, producer: Row, uses: &[Use], avoided: &HashSet<Row>) -> Option<Row> {
         let first = uses.iter().map(|one| one.user).min()?;
         let follows = self.followers(uses);

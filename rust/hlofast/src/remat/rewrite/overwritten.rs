@@ -1,7 +1,7 @@
-//! Whether what a copy reads is still there when the copy runs.
+//! Whether the operands of a copy still exist when the copy runs.
 //!
-//! A scheduled module has had its copies inserted: what shares a buffer does so because nobody
-//! reads the earlier value once the later one is made. A late copy would be such a reader.
+//! A scheduled module has its copies inserted already: values share a buffer because nobody reads
+//! the earlier one after the later one is computed. A late copy would be such a reader.
 
 use super::RewriteError;
 use super::asynchronous::{async_gather, reads};
@@ -9,10 +9,10 @@ use crate::ir::{Module, Row};
 use crate::memory::{Memory, Options, Rule, Sizes, Space, memory};
 use std::collections::HashMap;
 
-/// When the values in each buffer are made.
+/// When the values in each buffer are computed.
 pub(super) struct Buffers {
     memory: Memory,
-    /// By (instruction, part) that makes a value: its buffer and first step.
+    /// By value (instruction, part): its buffer and first step.
     made: HashMap<(Row, u32), (u32, u32)>,
     /// By buffer: first step and instruction of each value in it, ascending.
     turns: HashMap<u32, Vec<(u32, Row)>>,
@@ -37,13 +37,13 @@ impl Buffers {
         Some(Self { memory, made, turns })
     }
 
-    /// Buffer and first step of everything that `row` holds.
+    /// Buffer and first step of every value that `row` holds.
     fn held(&self, row: Row) -> impl Iterator<Item = (u32, u32)> + '_ {
         let made = (0..).map_while(move |part| self.memory.maker_of(row, part));
         made.filter_map(|maker| self.made.get(&maker).copied())
     }
 
-    /// What writes into the memory of something that `row` holds, before `user` runs.
+    /// The instruction that overwrites a value of `row` before `user` runs.
     pub fn overwriter(&self, row: Row, user: Row) -> Option<Row> {
         let until = self.memory.step_of(user)?;
         self.held(row).find_map(|(buffer, first)| {
@@ -53,14 +53,15 @@ impl Buffers {
         })
     }
 
-    /// Whether `row` makes something in the memory of `operand`.
+    /// Whether `row` computes a value in the memory of `operand`.
     fn is_in_place(&self, row: Row, operand: Row) -> bool {
         let made = self.memory.makes(row).filter_map(|part| self.made.get(&(row, part)));
         let buffers: Vec<u32> = made.map(|(buffer, _)| *buffer).collect();
         self.held(operand).any(|(buffer, _)| buffers.contains(&buffer))
     }
 
-    /// Refuses copies, before `user`, whose operands are gone by then or that would overwrite them.
+    /// Refuses copies before `user` whose operands are overwritten by then, or that would overwrite
+    /// them.
     pub fn check(&self, module: &Module, copied: &[Row], user: Row) -> Result<(), RewriteError> {
         for row in copied {
             for operand in reads(module, *row, |row| copied.contains(&row)) {

@@ -1,4 +1,4 @@
-//! Everywhere one element of loop state goes: through tuples, loops and barriers.
+//! Follows one element of loop state everywhere: through tuples, loops and barriers.
 
 use super::RewriteError;
 use super::copyable::target;
@@ -6,28 +6,28 @@ use super::fused::{Reader, Writer, fused_reader, is_slice};
 use crate::ir::{CallRole, ComputationId, Flags, Module, Opcode, Row};
 use std::collections::BTreeSet;
 
-/// What a loop's stack is before its first iteration.
+/// The initial value of a loop's stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fill {
-    /// The tuple that the loop starts with.
+    /// The tuple that initialises the loop.
     pub tuple: Row,
-    /// Which element.
+    /// The index of the stack in it.
     pub element: usize,
-    /// What that is.
+    /// The row of that element.
     pub row: Row,
-    /// Whether it is zero everywhere; else it holds nothing in particular.
+    /// Whether it is zero everywhere; otherwise its content is undefined.
     pub is_zero: bool,
 }
 
-/// Where a stack is.
+/// The places of a stack.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// Rows that are the stack.
     pub arrays: BTreeSet<Row>,
-    /// Tuples that hold it.
+    /// Tuples that hold it, with its index.
     pub elements: BTreeSet<(Row, usize)>,
     pub fills: Vec<Fill>,
-    /// What takes slices of it.
+    /// Instructions that read slices of it.
     pub readers: Vec<Reader>,
 }
 
@@ -37,8 +37,8 @@ enum Place {
 }
 
 impl Places {
-    /// Where the stack goes that `update` writes into. An error if something uses it in a way that
-    /// needs its shape.
+    /// The places of the stack that `update` writes into. An error if a use needs the shape of the
+    /// stack.
     pub fn of_stack(module: &Module, writer: &Writer) -> Result<Self, RewriteError> {
         let mut search = Search { module, writer, found: Places::default(), pending: Vec::new() };
         search.meet(Place::Array(writer.row));
@@ -85,7 +85,7 @@ impl Search<'_> {
         Err(RewriteError::new(self.module, row, reason))
     }
 
-    /// Goes on from a row that is the stack.
+    /// Continues from a row that is the stack.
     fn array(&mut self, row: Row) -> Result<(), RewriteError> {
         let module = self.module;
         let operand = module.operands(row).first().map(|operand| Row(*operand));
@@ -97,9 +97,9 @@ impl Search<'_> {
             (Opcode::Copy | Opcode::OptBarrier, Some(operand)) => self.meet(Place::Array(operand)),
             (Opcode::GetTupleElement, Some(operand)) => match module.tuple_index(row) {
                 Some(element) => self.meet(Place::Element(operand, element)),
-                None => return self.refused(row, "which element it takes is not known"),
+                None => return self.refused(row, "the index of the element it takes is unknown"),
             },
-            _ => return self.refused(row, "the stack comes from it, which is no loop's state"),
+            _ => return self.refused(row, "the stack comes from it, and it is not loop state"),
         }
         if module.flags(row) & Flags::ROOT != 0 {
             return self.refused(row, "it returns the stack");
@@ -110,7 +110,7 @@ impl Search<'_> {
                 match (module.opcode(user), index) {
                     _ if user == self.writer.row => {
                         if index != self.writer.operand {
-                            return self.refused(user, "it needs the stack as it is");
+                            return self.refused(user, "it needs the stack in its original shape");
                         }
                         self.meet(Place::Array(user));
                     }
@@ -121,7 +121,7 @@ impl Search<'_> {
                         let reader = fused_reader(module, user, index)?;
                         self.found.readers.push(reader);
                     }
-                    _ => return self.refused(user, "it needs the stack as it is"),
+                    _ => return self.refused(user, "it needs the stack in its original shape"),
                 }
             }
         }
@@ -139,12 +139,12 @@ impl Search<'_> {
                 let rest = module.operands(row).get(2).map_or(index, |rest| Row(*rest));
                 self.found.readers.push(Reader { row, index, rest, slice: row, inside: None });
             }
-            None => return self.refused(row, "it needs the stack as it is"),
+            None => return self.refused(row, "it needs the stack in its original shape"),
         }
         Ok(())
     }
 
-    /// Goes on from a tuple that holds the stack.
+    /// Continues from a tuple that holds the stack.
     fn element(&mut self, row: Row, element: usize) -> Result<(), RewriteError> {
         let module = self.module;
         let id = module.computation_of(row);
@@ -170,10 +170,10 @@ impl Search<'_> {
             (Opcode::Parameter, _) => match self.only_loop(id) {
                 Some(caller) => self.meet(Place::Element(caller, element)),
                 None => {
-                    return self.refused(row, "the stack comes from it, which is no loop's state");
+                    return self.refused(row, "the stack comes from it, and it is not loop state");
                 }
             },
-            _ => return self.refused(row, "the stack comes from it, which is no loop's state"),
+            _ => return self.refused(row, "the stack comes from it, and it is not loop state"),
         }
         if module.flags(row) & Flags::ROOT != 0 {
             match self.only_loop(id) {
@@ -188,10 +188,12 @@ impl Search<'_> {
                 Opcode::GetTupleElement => match module.tuple_index(user) {
                     Some(index) if index == element => self.meet(Place::Array(user)),
                     Some(_) => {}
-                    None => return self.refused(user, "which element it takes is not known"),
+                    None => {
+                        return self.refused(user, "the index of the element it takes is unknown");
+                    }
                 },
                 Opcode::OptBarrier | Opcode::While => self.meet(Place::Element(user, element)),
-                _ => return self.refused(user, "it needs the stack as it is"),
+                _ => return self.refused(user, "it needs the stack in its original shape"),
             }
         }
         Ok(())
@@ -203,7 +205,7 @@ impl Search<'_> {
         for role in [CallRole::Body, CallRole::Condition] {
             let called = module.called(row, role).filter(|id| self.only_loop(*id) == Some(row));
             let Some(id) = called else {
-                return self.refused(row, "its computations are shared with something else");
+                return self.refused(row, "its computations have other callers");
             };
             let &[parameter] = module.parameters(id).as_slice() else {
                 return self.refused(row, "its computations do not take its state");
@@ -216,7 +218,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The loop that calls computation `id`, if nothing else does.
+    /// The loop that calls computation `id`, if it is the only caller.
     fn only_loop(&self, id: ComputationId) -> Option<Row> {
         match self.module.callers(id) {
             [caller] if self.module.opcode(Row(*caller)) == Opcode::While => Some(Row(*caller)),
@@ -225,8 +227,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether `row` is what stacks start with: Some(true) for zeros, Some(false) for memory with
-/// nothing in it.
+/// Whether `row` initialises stacks: Some(true) for zeros, Some(false) for uninitialised memory.
 fn fill(module: &Module, row: Row) -> Option<bool> {
     if module.is_implicit(row) {
         return None;

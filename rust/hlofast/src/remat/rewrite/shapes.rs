@@ -1,4 +1,4 @@
-//! Shapes of loop state that change, and what follows for signatures and operands.
+//! Changing shapes of loop state, and the signatures and operands that follow.
 
 use super::Use;
 use super::stack::ShapeText;
@@ -7,33 +7,33 @@ use crate::ir::{ComputationId, Flags, Module, Opcode, Row, ShapeId};
 use crate::print::shape_to_text;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// Shapes that change, of all stacks together.
+/// The shapes that change, for all stacks together.
 #[derive(Default)]
 pub(super) struct Shapes {
     arrays: HashSet<Row>,
-    /// By tuple: the parts that change, by their paths.
+    /// By tuple: the elements that change, by path.
     parts: BTreeMap<Row, BTreeMap<Vec<usize>, ShapeText>>,
-    /// Parameters of fusions that take a slice now.
+    /// Parameters of fusions that now take a slice.
     parameters: BTreeMap<Row, ShapeText>,
 }
 
 impl Shapes {
-    /// Notes that `row` is another array; false if it is already.
+    /// Records a new shape for the array `row`; false if it has one already.
     pub fn change_array(&mut self, row: Row) -> bool {
         self.arrays.insert(row)
     }
 
-    /// Notes that an element of `row` is another array.
+    /// Records a new shape for an element of `row`.
     pub fn change_element(&mut self, row: Row, element: usize, shape: ShapeText) {
         self.change_part(row, vec![element], shape);
     }
 
-    /// The same of what lies deeper in tuples; paths begin outside.
+    /// Records a new shape for a nested element; paths start at the outermost tuple.
     pub fn change_part(&mut self, row: Row, path: Vec<usize>, shape: ShapeText) {
         self.parts.entry(row).or_default().insert(path, shape);
     }
 
-    /// Notes that a fusion's parameter takes something else.
+    /// Records a new shape for a fusion's parameter.
     pub fn change_parameter(&mut self, row: Row, shape: ShapeText) {
         self.parameters.insert(row, shape);
     }
@@ -71,7 +71,7 @@ impl Shapes {
         }
     }
 
-    /// The shape of a tuple with what changes in it.
+    /// The text of a tuple's shape with the changes.
     fn text(&self, module: &Module, row: Row, layouts: bool) -> Vec<u8> {
         if let Some(shape) = self.parameters.get(&row) {
             return if layouts { shape.full.clone() } else { shape.bare.clone() };
@@ -104,7 +104,7 @@ impl Shapes {
     }
 }
 
-/// Appends the part of a shape at `path`, with what changes in it.
+/// Appends the part of a shape at `path`, with the changes.
 fn push_tuple(
     module: &Module,
     shape: ShapeId,
@@ -117,7 +117,7 @@ fn push_tuple(
         text.extend_from_slice(if layouts { &change.full } else { &change.bare });
         return;
     }
-    // Paths that begin like this one follow it.
+    // Paths that start with this one follow it.
     let is_within =
         changes.range(path.clone()..).next().is_some_and(|(at, _)| at.starts_with(path));
     let Some(parts) = module.shapes().tuple(shape).filter(|_| is_within) else {

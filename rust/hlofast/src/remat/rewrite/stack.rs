@@ -1,5 +1,5 @@
-//! Values stacked into loop state: the stack of what is computed from something smaller becomes a
-//! stack of the smaller thing, and what reads the stack computes again.
+//! Values stacked into loop state: a stack of computed values becomes a stack of the smaller value
+//! they are computed from, and the readers of the stack recompute them.
 
 use super::asynchronous::reads;
 use super::copy::push_line;
@@ -12,29 +12,29 @@ use crate::ir::{ArrayShape, CallRole, Dimension, Flags, Layout, Module, Opcode, 
 use crate::print::{Renaming, array_to_text_in, layout_to_text, shape_to_text};
 use std::collections::HashSet;
 
-/// The text of an array shape, with its layout and without.
+/// The text of an array shape, with and without its layout.
 #[derive(Clone, Debug)]
 pub(super) struct ShapeText {
     pub full: Vec<u8>,
     pub bare: Vec<u8>,
 }
 
-/// What is stacked instead.
+/// The value that is stacked instead.
 struct Shard<'a> {
     row: Row,
     shape: ArrayShape<'a>,
     /// The new stack, and one slice of it.
     stack: ShapeText,
     slice: ShapeText,
-    /// What is computed from it, up to what is stacked.
+    /// The instructions from it up to the stacked value.
     chain: Vec<Row>,
-    /// The same inside the fusion that stacks it, up to the slice.
+    /// The instructions inside the fusion that writes the stack, up to the slice.
     inner: Vec<Row>,
     writer: Writer,
 }
 
 impl<'a> Plan<'a> {
-    /// Stacks `source` where `update` stacks what is computed from it.
+    /// Stacks `source` where `update` stacks a value computed from it.
     pub(super) fn restack(&mut self, update: Row, source: Row) -> Result<(), RewriteError> {
         let module = self.module;
         for row in [update, source] {
@@ -58,7 +58,11 @@ impl<'a> Plan<'a> {
         }
         for row in &places.arrays {
             if !self.shapes.change_array(*row) {
-                return Err(RewriteError::new(module, *row, "its stack is to change twice"));
+                return Err(RewriteError::new(
+                    module,
+                    *row,
+                    "two changes of its stack are requested",
+                ));
             }
             if *row != writer.row {
                 self.edits.push(Edit::ReplaceShape { row: *row, shape: shard.stack.full.clone() });
@@ -77,7 +81,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// What is stacked instead of what `writer` stacks.
+    /// The value to stack instead of the one that `writer` stacks.
     fn shard(&self, writer: Writer, source: Row) -> Result<Shard<'a>, RewriteError> {
         let module = self.module;
         let refused = |reason| Err(RewriteError::new(module, writer.row, reason));
@@ -85,26 +89,26 @@ impl<'a> Plan<'a> {
         let (Some(stack), Some(slice), Some(shape)) =
             (array(writer.row), array(writer.slice), array(source))
         else {
-            return refused("it stacks something else than arrays");
+            return refused("it stacks values other than arrays");
         };
         let is_static = |shape: &ArrayShape<'_>| {
             shape.dimensions().all(|size| matches!(size, Dimension::Static(_)))
         };
         if ![&stack, &slice, &shape].into_iter().all(is_static) {
-            return refused("it stacks something of dynamic size");
+            return refused("it stacks values of dynamic size");
         }
         if !is_slice(module, writer.row, writer.slice) {
             return refused("it does not write one whole slice of its first dimension");
         }
         let Some(Dimension::Static(length)) = stack.dimension(0) else {
-            return refused("it stacks something of dynamic size");
+            return refused("it stacks values of dynamic size");
         };
         let space = |shape: &ArrayShape<'_>| shape.layout.map_or(0, |layout| layout.memory_space);
         let inner = match writer.parameter {
             Some(parameter) => chain_between(module, parameter, writer.slice)?,
             None => Vec::new(),
         };
-        // Inside a fusion there may be enough to compute.
+        // The whole chain may lie inside the fusion.
         let chain = match writer.value == source && !inner.is_empty() {
             true => Vec::new(),
             false => chain_between(module, source, writer.value)?,
@@ -120,7 +124,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// The loop starts with a stack of the new shape.
+    /// Gives the loop an initial stack of the new shape.
     fn fill(&mut self, fill: &Fill, shard: &Shard<'_>) {
         let base = self.fresh.copy_of(self.module.instruction_name(fill.row));
         let shape = &shard.stack.full;
@@ -143,7 +147,7 @@ impl<'a> Plan<'a> {
         self.originals.insert(fill.row);
     }
 
-    /// The shard is written into the stack: where that was written, or where the shard still is.
+    /// Writes the shard into the stack: at the old write, or where the shard is still available.
     fn write_shard(&mut self, shard: &Shard<'_>, places: &Places) -> Result<(), RewriteError> {
         let module = self.module;
         let writer = &shard.writer;
@@ -154,7 +158,7 @@ impl<'a> Plan<'a> {
         if module.is_scheduled()
             && let Some(by) = self.buffers(writer.row)?.overwriter(shard.row, writer.row)
         {
-            // The loop's state is at hand from the beginning; its part may only be named later.
+            // The loop's state is available from the start; its element may only be named later.
             let state = module.operands(writer.stack).first().map(|state| Row(*state));
             let element = module.tuple_index(writer.stack);
             let (Some(state), Some(element)) = (state, element) else {
@@ -206,7 +210,7 @@ impl<'a> Plan<'a> {
         rows.find(|row| !self.module.is_implicit(*row)).unwrap_or(row)
     }
 
-    /// `reader` takes a slice of the new stack, from which its users get what they had.
+    /// `reader` takes a slice of the new stack and computes its users' value from it.
     fn read_shard(&mut self, reader: &Reader, shard: &Shard<'_>) -> Result<(), RewriteError> {
         let module = self.module;
         let metadata = metadata_of(module, reader.slice);
@@ -230,7 +234,7 @@ impl<'a> Plan<'a> {
         let reshaping = self.reshaping();
         push_line(&mut text, &[&whole, b" = ", &shape, reshaping, &from, &metadata]);
         renaming.rows.insert(shard.row.0, whole);
-        // A fusion may read one memory space and write another; what it did may not by itself.
+        // A fusion may read one memory space and write another; its parts alone may not.
         let value = shard.writer.value;
         let space = space_of(module, shard.writer.slice);
         let mut is_elsewhere = shard.writer.parameter.is_some() && space_of(module, value) != space;
@@ -256,7 +260,7 @@ impl<'a> Plan<'a> {
         }
         let mut result = renaming.rows.remove(&shard.writer.slice.0).unwrap_or_default();
         if module.shape(shard.writer.slice) != module.shape(reader.slice) {
-            // The same array elsewhere or laid out in another way.
+            // The same array in another memory space or layout.
             let moved = self.fresh.copy_of(name);
             let shape = shape_to_text(module, module.shape(reader.slice), true);
             let from = [b" copy(%", &result[..], b")"].concat();
@@ -271,7 +275,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// All users of `row` get what is called `name`.
+    /// Replaces `row` by `name` in all its users.
     fn replace_everywhere(&mut self, row: Row, name: &[u8]) {
         let module = self.module;
         for user in module.users().get(row.0).iter().map(|user| Row(*user)) {
@@ -285,12 +289,12 @@ impl<'a> Plan<'a> {
         self.originals.insert(row);
     }
 
-    /// A fusion takes the slice called `name` instead of the stack.
+    /// A fusion takes the slice `name` instead of the stack.
     fn pass_slice(&mut self, reader: &Reader, inside: &Inside, name: Vec<u8>) {
         let module = self.module;
         let (row, index) = (reader.row, inside.operand);
         self.edits.push(Edit::ReplaceOperand { row, index, name });
-        // What the compiler noted was about reading the stack.
+        // The compiler's configuration was for reading the stack.
         let key = b"backend_config".to_vec();
         self.edits.push(Edit::SetAttribute { row, key, value: None });
         self.replaced.insert(Use { user: row, operand: index });
@@ -314,13 +318,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// How a dimension of size one is put on: layouts are final in scheduled modules.
+    /// The opcode that adds a dimension of size one: layouts are final in scheduled modules.
     fn reshaping(&self) -> &'static [u8] {
         if self.module.is_scheduled() { b" bitcast" } else { b" reshape" }
     }
 }
 
-/// `shape` with a first dimension of `length`, its slowest, in memory space `space`.
+/// `shape` with an additional first and slowest dimension of `length`, in memory space `space`.
 fn widened(shape: &ArrayShape<'_>, length: i64, space: i64) -> ShapeText {
     let mut bare = shape.element_type.as_str().as_bytes().to_vec();
     bare.extend_from_slice(format!("[{length}").as_bytes());
@@ -338,13 +342,14 @@ fn widened(shape: &ArrayShape<'_>, length: i64, space: i64) -> ShapeText {
     ShapeText { full, bare }
 }
 
-/// Everything that `last` is computed from, down to `source`: operands first, without `source`.
+/// Everything between `source` and `last` that `last` is computed from, operands first, excluding
+/// `source`.
 fn chain_between(module: &Module, source: Row, last: Row) -> Result<Vec<Row>, RewriteError> {
     let mut order = Vec::new();
     let mut met = HashSet::from([source, last]);
     let read = |row| reads(module, row, |_| false).into_iter();
     if source == last {
-        return Err(RewriteError::new(module, source, "it is what is stacked already"));
+        return Err(RewriteError::new(module, source, "it is the value that is stacked already"));
     }
     let mut stack = vec![(last, read(last))];
     let mut reaches = false;
@@ -362,7 +367,7 @@ fn chain_between(module: &Module, source: Row, last: Row) -> Result<Vec<Row>, Re
                     return Err(RewriteError::NoSuchInstruction { row });
                 }
                 if module.opcode(row) == Opcode::Parameter {
-                    let reason = "what is stacked is computed from it as well";
+                    let reason = "the stacked value is computed from it as well";
                     return Err(RewriteError::new(module, row, reason));
                 }
                 if let Some(reason) = obstacle(module, row) {
@@ -374,18 +379,18 @@ fn chain_between(module: &Module, source: Row, last: Row) -> Result<Vec<Row>, Re
         }
     }
     if !reaches {
-        return Err(RewriteError::new(module, source, "what is stacked is not computed from it"));
+        return Err(RewriteError::new(module, source, "the stacked value is not computed from it"));
     }
     Ok(order)
 }
 
-/// The memory space of the array that `row` is.
+/// The memory space of the array `row`.
 fn space_of(module: &Module, row: Row) -> i64 {
     let array = module.shapes().array(module.shape(row));
     array.and_then(|array| array.layout).map_or(0, |layout| layout.memory_space)
 }
 
-/// Whether `row` makes zeros of zeros.
+/// Whether `row` maps zeros to zeros.
 fn keeps_zero(module: &Module, row: Row) -> bool {
     use Opcode::*;
     matches!(
@@ -427,8 +432,8 @@ fn keeps_zero(module: &Module, row: Row) -> bool {
     )
 }
 
-/// `, %index` for the first dimension and for `rank` others. Slices span all of those, and an
-/// index is clamped to where its slice fits: to zero, whichever it is.
+/// `, %index` for the first dimension and for `rank` others. Slices span the other dimensions,
+/// where any index is clamped to zero.
 fn push_indices(module: &Module, out: &mut Vec<u8>, index: Row, rest: Row, rank: usize) {
     for index in std::iter::once(index).chain(std::iter::repeat_n(rest, rank)) {
         out.extend_from_slice(b", %");
