@@ -12,7 +12,7 @@ from shown import figures
 from test_cli import document, hlofast_command
 
 SHARED = ("--module", "--json", "--top", "--instance", "--device-count")
-EXCUSED = ("config", "guide", "query", "scan", "schema")
+EXCUSED = ("completion", "config", "guide", "query", "scan", "schema")
 """Verbs that read no module themselves, and scans, whose tables know neither budget nor step."""
 
 

@@ -56,6 +56,7 @@ WITHOUT_CONTEXT = {
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
     "guide": "reads no module",
+    "completion": "reads no module",
 }
 """Verbs that take not all of `add_context`, and why: for them such an option changes nothing."""
 
