@@ -1,5 +1,5 @@
 """What is generated: JSON Schemas and the reference of tables from the fields of results, and the
-README's table of findings from the lint rules.
+the table of findings in docs/commands.md from the lint rules.
 
 `python tests/generated.py` writes `python/hlofast/schemas/`, `docs/reference/tables.md` and that
 table; `test_generated.py` fails if what is committed differs. A verb whose results are new needs
@@ -24,7 +24,7 @@ from hlofast.config._results import Compared, Described, Selected
 TOP = Path(__file__).parents[1]
 SCHEMAS = TOP / "python" / "hlofast" / "schemas"
 TABLES = TOP / "docs" / "reference" / "tables.md"
-README = TOP / "README.md"
+COMMANDS = TOP / "docs" / "commands.md"
 DUMP = TOP / "tests" / "fixtures" / "dump_folders" / "cpu"
 SMALLEST = "HloModule m\n\nENTRY e {\n  ROOT p = f32[] parameter(0)\n}\n"
 
@@ -80,11 +80,11 @@ def generated() -> dict[Path, str]:
         SCHEMAS / f"{verb}.json": json.dumps(schema(*shown), indent=1) + "\n"
         for verb, shown in kinds.items()
     }
-    return files | {TABLES: "\n".join(reference(kinds)), README: readme(README.read_text())}
+    return files | {TABLES: "\n".join(reference(kinds)), COMMANDS: commands(COMMANDS.read_text())}
 
 
-def readme(text: str) -> str:
-    """The README `text` with the table of findings as the rules have it now."""
+def commands(text: str) -> str:
+    """`text` of docs/commands.md with the table of findings as the rules have it now."""
     before, heading, after = text.partition("| code | what is found |\n|---|---|\n")
     rows = (f"| `{code}` | {what} |\n" for code, what in hlofast.Findings.RULES.items())
     return before + heading + "".join(rows) + after[after.index("\n\n") + 1 :]

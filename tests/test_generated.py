@@ -16,7 +16,7 @@ def test_committed_as_generated(path: generated.Path) -> None:
 
 def test_the_table_of_findings_has_every_rule() -> None:
     text = "# A\n\n| code | what is found |\n|---|---|\n| `old-rule` | gone |\n\nMore.\n"
-    written = generated.readme(text)
+    written = generated.commands(text)
     rows = [line for line in written.splitlines() if line.startswith("| `")]
     assert rows == [f"| `{code}` | {what} |" for code, what in hlofast.Findings.RULES.items()]
     assert written.startswith("# A\n") and written.endswith(" |\n\nMore.\n")

@@ -1,4 +1,4 @@
-"""What README.md shows is what happens. BLESS=1 writes what happens into it."""
+"""What README.md and docs/ show is what happens. BLESS=1 writes what happens into them."""
 
 import argparse
 import importlib
@@ -10,19 +10,28 @@ import pytest
 import console
 from conftest import CHECKOUT
 from hlofast.cli import VERBS
+from test_cli import hlofast_command
 
 pytestmark = pytest.mark.once
 
-README = (CHECKOUT / "README.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+README = CHECKOUT / "README.md"
+COMMANDS = CHECKOUT / "docs" / "commands.md"
+PYTHON = CHECKOUT / "docs" / "python.md"
+DOCUMENTS = (README, COMMANDS, PYTHON)
 
 
 EXTRAS = {"query": ("duckdb", "pyarrow"), "report": ("bokeh",)}
 """What a verb needs to print what it does here."""
 
 
+def test_the_readme_shows_the_dumps_of_the_guide(tmp_path: Path) -> None:
+    done = hlofast_command("guide", "-o", tmp_path / "tour")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert console.check(README, tmp_path / "tour") == 2
+
+
 @pytest.mark.parametrize("verb", [None, *EXTRAS])
-def test_console_examples_print_what_they_say(verb: str | None) -> None:
+def test_commands_print_what_is_shown(verb: str | None) -> None:
     for package in EXTRAS.get(verb or "", ()):
         pytest.importorskip(package)
 
@@ -30,29 +39,37 @@ def test_console_examples_print_what_they_say(verb: str | None) -> None:
         own = command.split()[1]
         return own == verb or (verb is None and own not in EXTRAS)
 
-    assert console.check(CHECKOUT / "README.md", CHECKOUT, is_meant)
+    assert console.check(COMMANDS, CHECKOUT, is_meant)
 
 
-def test_python_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("document", [README, PYTHON], ids=lambda path: path.name)
+def test_python_examples_run(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
     scope: dict[str, object] = {}
-    assert PYTHON
-    for example in PYTHON:
-        exec(compile(example, "README.md", "exec"), scope)
+    examples = re.findall(r"```python\n(.*?)```", document.read_text(), flags=re.DOTALL)
+    assert examples
+    for example in examples:
+        exec(compile(example, document.name, "exec"), scope)
 
 
-def test_paths_named_exist() -> None:
-    for path in re.findall(r"`((?:tests|\.ci)/[\w./]*)", README):
-        assert Path(CHECKOUT / path).exists(), path
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_named_exist(document: Path) -> None:
+    text = document.read_text()
+    for path in re.findall(r"`((?:tests|\.ci)/[\w./]*)", text):
+        assert (CHECKOUT / path).exists(), path
+    for path in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (document.parent / path).exists(), path
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 150
 
 
 def test_verbs_have_the_options_that_are_said_of_them() -> None:
     """What stands below the table of commands."""
-    text = " ".join(README.split())
+    text = " ".join(COMMANDS.read_text().split())
     assert all(f"`hlofast {verb}" in text for verb in VERBS)
-    assert (
-        "`config` takes `-` too, `query` for its SQL, `history`, `scan` and `guide` neither" in text
-    )
+    assert "`history`, `scan` and `guide` read no standard input" in text
     without = {"config", "history", "scan", "query", "guide", "schema", "completion"}
     for verb in VERBS:
         parser = argparse.ArgumentParser()
