@@ -495,7 +495,7 @@ def test_two_scans_of_one_dataset(bucket: Bucket, small: Path, tmp_path: Path) -
     with pytest.raises(DatasetError, match="another scan"):
         first._append({"add": [], "next": 1})
     second._append({"add": [], "next": 1})
-    with pytest.raises(DatasetError, match="no dataset"):
+    with pytest.raises(DatasetError, match="not a dataset"):
         Dataset(f"s3://{BUCKET}", "jsonl", {}, files)
 
 

@@ -35,7 +35,7 @@ def device_count(program: Program) -> Iterator[Comparison]:
         severity, message = AGREES, "as many devices as declared"
     else:
         severity = ERROR
-        message = f"the mesh has {mesh.device_count:,} devices, but the program {compiled:,}"
+        message = f"the mesh has {mesh.device_count:,} devices, but the program has {compiled:,}"
         if mesh.device_count % compiled == 0 and slices == 1:
             message += f"; is it compiled for one slice of {mesh.device_count // compiled:,}?"
     declared = ",".join(f"{name}={size}" for name, size in mesh.shape.items())

@@ -69,7 +69,7 @@ def _sharding(program: Program, parameter: Parameter) -> Comparison:
             parameter.path,
             spec_text(parameter.declared.spec),
             counted(rank, "dimension"),
-            f"the declared spec shards {len(parameter.declared.spec)} dimensions",
+            f"the declared spec has {len(parameter.declared.spec)} entries",
             None,
             parameter.row,
         )

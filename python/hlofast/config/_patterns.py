@@ -125,7 +125,7 @@ class _Parser:
                     self.fail("nothing to repeat")
                 item = ("repeat", item, *bounds)
                 if self.skip("+"):
-                    self.fail("possessive repetitions are not supported:")
+                    self.fail("unsupported possessive repetition")
                 self.skip("?")
                 if self.quantifier() is not None:
                     self.fail("multiple repeat")
@@ -192,7 +192,7 @@ class _Parser:
                     self.fail("the name of a group has to be an identifier")
                 self.at += len(name) + 1
             elif not self.skip(":"):
-                self.fail(f"(?{self.peek()} is not supported")
+                self.fail(f"unsupported (?{self.peek()}")
         self.depth += 1
         if self.depth > MOST_NESTED:
             self.fail(f"more than {MOST_NESTED} nested groups")
@@ -216,7 +216,7 @@ class _Parser:
         if letter and letter in "123456789":
             octal = self.text[self.at : self.at + 3]
             if len(octal) < 3 or octal[0] not in "123" or octal.strip(_OCTAL):
-                self.fail("back-references are not supported:")
+                self.fail("unsupported back-reference")
         return _literal(self.character())
 
     def character(self) -> str:
@@ -234,7 +234,7 @@ class _Parser:
                     self.fail(f"\\{letter} needs {count} hexadecimal digits")
                 return chr(int(digits, 16))
         if not letter or (letter.isascii() and letter.isalnum()):
-            self.fail(f"the escape \\{letter} is not supported:")
+            self.fail(f"unsupported escape \\{letter}")
         return letter
 
     def set(self) -> Characters:
