@@ -341,7 +341,7 @@ class TestFiles:
         device = ["--device", "v5p"] if verb == "time" else []
         done = hlofast_command(verb, train_step, *device, option, path)
         assert done.returncode in (USAGE, UNREADABLE)
-        assert done.stderr.startswith(f"hlofast: {path}: more than ")
+        assert done.stderr.startswith(f"hlofast: {path}: larger than ")
 
     @pytest.mark.skipif(importlib.util.find_spec("duckdb") is None, reason="duckdb is missing")
     def test_sql_that_is_no_text(self) -> None:

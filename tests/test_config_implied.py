@@ -1,4 +1,4 @@
-"""What a config implies: parameters, memory, operations, traffic, and whether it fits."""
+"""Figures that a config implies: parameters, memory, operations, traffic, and the verdict."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a config implies: operations, traffic, whether it fits, and what the command shows."""
+"""Figures that a config implies: operations, traffic, the verdict, and the command's output."""
 
 import math
 from pathlib import Path

@@ -191,7 +191,7 @@ VALUES = st.recursive(
 
 
 def printed(path: str, value: Any) -> list[tuple[str, Any]]:
-    """What `debug_string` makes of nested configs, dictionaries and lists."""
+    """The text of `debug_string` for nested configs, dictionaries and lists."""
     kind, inner = value if isinstance(value, tuple) and len(value) == 2 else (None, None)
     if kind == "config":
         pairs = [(f"{path}.{name}" if path else name, inner[name]) for name in sorted(inner)]

@@ -1,4 +1,4 @@
-"""What a config implies is right, or said not to be known: nothing is guessed."""
+"""Figures that a config implies are right or unknown, never guessed."""
 
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,7 @@ def test_a_statement_names_each_instance_once(tmp_path: Path) -> None:
 
 
 def test_parts_of_what_is_not_modelled_have_no_totals() -> None:
-    """A mixture of experts: what the other layers gather is no total."""
+    """A mixture of experts: the gathers of the other layers are not a total."""
     klass = "axlearn.common.mixture_of_experts.TransformerFeedForwardMoE"
     traffic = on(decoder().with_value(f"{LAYER}.feed_forward.klass", klass), fsdp=2).traffic()
     assert traffic.gathered_bytes is None and traffic.gathered_bytes_per_layer is None

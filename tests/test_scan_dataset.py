@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
 
 
 def content(out: Path) -> Rows:
-    """All rows of all tables, sorted; fails on anything that is no part of the dataset."""
+    """All rows of all tables, sorted; fails on anything else."""
     rows: Rows = {}
     named = set()
     for line in read_jsonl(out / "hlofast-manifest.jsonl")[1:]:

@@ -186,7 +186,7 @@ def hosts(tmp_path: Path) -> Path:
         (folder / "module_0001.jit_same.after_optimizations.txt").write_bytes(same.after)
         changed = other.after if host < 2 else same.after
         (folder / "module_0002.jit_step.after_optimizations.txt").write_bytes(changed)
-        # One host has not got further: that is no difference.
+        # One host stopped earlier, which does not count as a difference.
         if host:
             name = "module_0003.jit_late.after_optimizations.txt"
             (folder / name).write_bytes(other.after)
