@@ -191,7 +191,9 @@ class TestPlantedMistakes:
         check = checked("decoder_cpu_2x4", axes={"data": 4, "model": 4})
         (found,) = check.found("device-count")
         assert found.severity == "error"
-        assert "16 devices, the program 8; a program for one slice of 2?" in found.message
+        assert (
+            "16 devices, but the program has 8; is it compiled for one slice of 2?" in found.message
+        )
 
     def test_an_exchange_that_no_split_asks_for(self) -> None:
         """Activations gathered in every layer over an axis that is said to split the batch only."""
@@ -241,7 +243,7 @@ class TestPlantedMistakes:
         assert 9 * 2**30 < peak < 10 * 2**30
 
     def test_specs_of_more_dimensions(self) -> None:
-        """Entries for dimensions that there are not are no entries that agree."""
+        """Entries for dimensions that do not exist are errors."""
         text = (
             "[mesh]\naxes = { data = 2, model = 4 }\n"
             '[[parameters]]\nname = ".*"\nspec = ["", "", "", "", "model"]\n'
@@ -255,7 +257,7 @@ class TestPlantedMistakes:
         more = "[[parameters]]\nname = 'router'\nspec = []\n[[parameters]]\nname = '.*/head'\nspec = []"
         found = checked("decoder_cpu_2x4", more=more).found("parameter-missing")
         assert [one.subject for one in found] == ["router", ".*/head"]
-        assert "has none like it" in found[0].message
+        assert "has no such parameter" in found[0].message
         assert "an earlier pattern matches" in found[1].message
 
 
@@ -315,31 +317,34 @@ class TestDeclarations:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("mesh = 3", "mesh is a table"),
-            ("[mesh]\naxes = 3", "mesh.axes maps names"),
-            ("[mesh]\naxes = { a = 0 }", "mesh.axes maps names"),
-            ("[mesh]\naxes = { a = true }", "mesh.axes maps names"),
+            ("mesh = 3", "mesh has to be a table"),
+            ("[mesh]\naxes = 3", "mesh.axes has to map axis names"),
+            ("[mesh]\naxes = { a = 0 }", "mesh.axes has to map axis names"),
+            ("[mesh]\naxes = { a = true }", "mesh.axes has to map axis names"),
             ("[mesh]\naxes = { a = 9223372036854775807, b = 9223372036854775807 }", "mesh"),
             ("[mesh]\naxes = { a = 2 }\nslices = 3", "slices"),
             ("[mesh]\naxes = { a = 2 }\nbatch_axes = ['b']", "no axis 'b'"),
-            ("[model]\nlayers = 0", "model.layers is a whole number from 1 on"),
-            ("[model]\nwidth = 3", "model has no 'width'"),
+            ("[model]\nlayers = 0", "model.layers has to be a positive integer"),
+            ("[model]\nwidth = 3", "model: unknown key 'width'"),
             ("[[parameters]]\nspec = []", "has no name"),
-            ("[[parameters]]\nname = '('\nspec = []", "no regular expression"),
-            ("[[parameters]]\nname = 'a'", "parameters[0].spec is a list"),
+            ("[[parameters]]\nname = '('\nspec = []", "not a regular expression"),
+            ("[[parameters]]\nname = 'a'", "parameters[0].spec has to be a list"),
             ("[[parameters]]\nname = 'a'\nspec = ['x']", "the mesh has no axis 'x'"),
-            ("[[parameters]]\nname = 'a'\nspec = [3]", "an entry is an axis"),
-            ("[[parameters]]\nname = 'a'\nspec = []\nshape = [0]", "shape is a list of sizes"),
-            ("[[kept]]\nname = 'a'", "either a shape or bytes"),
-            ("[[kept]]\nname = 'a'\nbytes = 1\nshape = 'f32[1]'", "either a shape or bytes"),
+            ("[[parameters]]\nname = 'a'\nspec = [3]", "entries have to be an axis"),
+            (
+                "[[parameters]]\nname = 'a'\nspec = []\nshape = [0]",
+                "shape has to be a list of sizes",
+            ),
+            ("[[kept]]\nname = 'a'", "either shape or bytes"),
+            ("[[kept]]\nname = 'a'\nbytes = 1\nshape = 'f32[1]'", "either shape or bytes"),
             ("[[kept]]\nname = 'a'\nshape = 'f32'", "an array such as"),
-            ("[[kept]]\nname = 'a'\nshape = 'x9[1]'", "no element type 'x9'"),
+            ("[[kept]]\nname = 'a'\nshape = 'x9[1]'", "unknown element type 'x9'"),
             ("[[kept]]\nname = 'a'\nbytes = 1\nplace = 'disk'", "one of device, host"),
             ("[[kept]]\nname = 'a'\nbytes = 'much'", "kept[0].bytes"),
-            ("[predicted]\ncolour = 3", "predicted has no 'colour'"),
-            ("[predicted]\nflops = -1", "a number from 0 on"),
+            ("[predicted]\ncolour = 3", "predicted: unknown key 'colour'"),
+            ("[predicted]\nflops = -1", "a non-negative number"),
             ("[limits]\nhbm = -1", "limits.hbm"),
-            ("colour = 3", "the file has no 'colour'"),
+            ("colour = 3", "the file: unknown key 'colour'"),
             ("[mesh", "end of document"),
             ("[mesh]\naxes = 3 4", "line 2"),
         ],

@@ -117,7 +117,7 @@ class TestPlantedMistakes:
         check = checks["small_misnamed"]
         (found,) = [one for one in check.found("kept-values") if one.severity == "error"]
         assert found.subject == "FlashAttention.q_proj"
-        assert "is the name the one that the program gives?" in found.message
+        assert "does the program use this checkpoint name?" in found.message
         (host,) = check.found("offloaded-bytes")
         # Of eight layers the queries of four heads of 128, of four sequences of 1024 tokens.
         assert found.bytes == host.bytes == 8 * 2 * 4 * 1024 * 4 * 128

@@ -107,16 +107,16 @@ class TestExpectations:
     @pytest.mark.parametrize(
         ("expected", "reason"),
         [
-            ({"colour.max": 3}, "nothing is known of 'colour'"),
-            ({"peak": 3}, "peak is a table"),
-            ({"peak.most": 3}, "peak has min, max, exactly"),
+            ({"colour.max": 3}, "unknown key 'colour'"),
+            ({"peak": 3}, "peak has to be a table"),
+            ({"peak.most": 3}, "peak takes min, max, exactly"),
             ({"peak.max": "much"}, "peak.max"),
-            ({"flops.max": "16GiB"}, "flops.max is a number"),
-            ({"collectives.any.gather.max_bytes": 1}, "no kind of collective 'gather'"),
+            ({"flops.max": "16GiB"}, "flops.max has to be a non-negative number"),
+            ({"collectives.any.gather.max_bytes": 1}, "unknown kind of collective 'gather'"),
             ({"collectives.any.any.bytes": 1}, "not 'bytes'"),
-            ({"lint.forbid": ["colour"]}, "no code 'colour'"),
+            ({"lint.forbid": ["colour"]}, "unknown code 'colour'"),
             ({"lint.forbid": "any"}, "a list"),
-            ({"peak": 1, "peak.max": 2}, "a value already"),
+            ({"peak": 1, "peak.max": 2}, "already a value"),
         ],
     )
     def test_faults_are_named(self, expected: dict[str, Any], reason: str) -> None:

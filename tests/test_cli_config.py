@@ -94,7 +94,7 @@ def test_all_rules_for_people() -> None:
         "   1  tpu-v5p-.* ",
         "MeshShapeModifier,V6eFlashConfigModifier",
         "note: trainer.modifiers.MeshShapeModifier is not modelled",
-        "note: rule 9 is taken not to match: a back-reference",
+        "note: rule 9 is treated as not matching: unsupported back-reference",
         "other instances",
     ):
         assert shown in done.stdout, shown
@@ -108,7 +108,7 @@ def test_ambiguous_names_stand_with_each_reading() -> None:
         ("neuron-trn2n.48xlarge-8", 8, 2),
         ("neuron-trn2n.48xlarge-8", 512, 128),
     ]
-    assert rows[1]["notes"][0]["text"].startswith("the name is taken to mean 8 machines of 64")
+    assert rows[1]["notes"][0]["text"].endswith("this reading assumes 8 machines of 64 devices")
     rows = [row for row in selected(TRAINER, "--device-count", "16") if row["rule"] == 7]
     assert [row["devices"] for row in rows] == [16, 16]
     by_rule = {row["rule"]: row for row in selected(TRAINER, "--device-count", "16")}
@@ -120,7 +120,7 @@ def test_rules_that_are_never_taken(tmp_path: Path) -> None:
     path = tmp_path / "trainer.txt"
     config = hlofast.config.load(TRAINER).with_value("mesh_rules[3][0]", "tpu-v6e-16-2")
     path.write_text(config.to_text())
-    assert "rule 3 is never taken for 'tpu-v6e-16-2'" in hlofast_command("config", path).stdout
+    assert "rule 3 never applies to 'tpu-v6e-16-2'" in hlofast_command("config", path).stdout
 
 
 def test_an_instance() -> None:
@@ -189,7 +189,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     bad.write_text("a: 1\nb: (1, 2\n")
     done = hlofast_command("config", bad, TRAINER)
     assert done.returncode == 3
-    assert f"{bad}:2:4: error: nothing closes this '('" in done.stderr and "^" in done.stderr
+    assert f"{bad}:2:4: error: unclosed '('" in done.stderr and "^" in done.stderr
     assert "tpu-v6e-16" in done.stdout
     for arguments in ((bad, "--diff", TRAINER), (TRAINER, "--diff", "no such file")):
         assert hlofast_command("config", *arguments).returncode == 3

@@ -288,7 +288,7 @@ class TestFiles:
         path.write_text('[mesh]\naxes = { data = 8 }\nbatch_axes = [["data"]]\n')
         done = hlofast_command("check", path, train_step)
         assert (done.returncode, done.stdout) == (UNREADABLE, "")
-        assert done.stderr == f"hlofast: {path}: mesh.batch_axes is a list of names of axes\n"
+        assert done.stderr == f"hlofast: {path}: mesh.batch_axes has to be a list of axis names\n"
 
     @pytest.mark.parametrize("text", ["[" * 200_000, '[{"kind": ' * 200_000])
     def test_nested_measurements(self, train_step: Path, tmp_path: Path, text: str) -> None:
@@ -342,7 +342,7 @@ class TestFiles:
         device = ["--device", "v5p"] if verb == "time" else []
         done = hlofast_command(verb, train_step, *device, option, path)
         assert done.returncode in (USAGE, UNREADABLE)
-        assert done.stderr.startswith(f"hlofast: {path}: more than ")
+        assert done.stderr.startswith(f"hlofast: {path}: larger than ")
 
     @pytest.mark.skipif(importlib.util.find_spec("duckdb") is None, reason="duckdb is missing")
     def test_sql_that_is_no_text(self) -> None:

@@ -154,7 +154,7 @@ def test_a_query_that_fails_leaves_no_file(dataset: Path, tmp_path: Path) -> Non
     ("arguments", "code", "said"),
     [
         (("{dataset}", "SELECT nope FROM modules"), 2, "LINE 1"),
-        (("{dataset}", "FROM nothing"), 2, "no table 'nothing'; those there are: files"),
+        (("{dataset}", "FROM nothing"), 2, "no table 'nothing'; available tables: files"),
         (("{dataset}", "SELECT 1", "-o", "rows.txt"), 2, "--format"),
         (("{dataset}", "SELECT 1", "--format", "parquet"), 2, "-o FILE"),
         (("{dataset}", "SELECT 1", "--json", "--format", "csv"), 2, "--json"),

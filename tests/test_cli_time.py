@@ -114,7 +114,7 @@ def test_a_device_is_asked_for(overlapped: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known are: tpu-v4"),
+        (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known devices: tpu-v4"),
         (("--device", "h100", "--mesh", "x=nine"), "nine"),
         (("--device", "h100", "--devices", "no-such-file.toml"), "no-such-file.toml"),
         (("--device", "h100", "--collectives", "no-such-file.csv"), "no-such-file.csv"),

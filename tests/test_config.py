@@ -94,7 +94,7 @@ class TestReading:
         expected = PartitionSpec(("data", "fsdp"), None, "model")
         assert layer.partition_spec("output_partition_spec") == expected
         assert layer.partition_spec("input_partition_spec") is None
-        with pytest.raises(TypeError, match="klass is no partition spec"):
+        with pytest.raises(TypeError, match="klass is not a partition spec"):
             layer.partition_spec("klass")
 
     def test_enumerations(self) -> None:
@@ -267,13 +267,13 @@ class TestEditing:
             small.without("klas")
 
     def test_what_no_config_can_hold(self, small: Config) -> None:
-        with pytest.raises(TypeError, match="no config can show a value of class object"):
+        with pytest.raises(TypeError, match="a config cannot show a value of class object"):
             small.with_value("x", object())  # type: ignore[arg-type]
         with pytest.raises(KeyError, match="the config has no 'modle'"):
             small.with_value("modle.decoder.dim", 1)
         with pytest.raises(KeyError, match="is a value, not a config"):
             small.with_value("klass.x", 1)
-        with pytest.raises(KeyError, match="has names, no keys in brackets"):
+        with pytest.raises(KeyError, match="has names, not keys in brackets"):
             small.with_value((1, 2), 1)
         endless: list[Any] = []
         endless.append(endless)

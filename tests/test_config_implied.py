@@ -1,4 +1,4 @@
-"""What a config implies: parameters, memory, operations, traffic, and whether it fits."""
+"""Figures that a config implies: parameters, memory, operations, traffic, and the verdict."""
 
 from typing import Any
 
@@ -232,7 +232,7 @@ class TestUnmodelled:
         spec = decoder()[f"{LAYER}.remat_spec"]
         config = decoder().with_value(f"{LAYER}.feed_forward.remat_spec", spec)
         assert config.parameter_count() is None
-        assert "remat inside" in config.unmodelled().row(0)["why"]
+        assert "a remat_spec inside" in config.unmodelled().row(0)["why"]
 
 
 class TestMemory:
@@ -272,7 +272,9 @@ class TestMemory:
         assert memory["padding"] == memory.layer_input_bytes + memory.offloaded_bytes
         verdict = effective.verdict()
         assert verdict.sequences_per_device == 0.5
-        assert any("1,024 sequences do not divide by 2,048 shards" in t for t in verdict.statements)
+        assert any(
+            "1,024 sequences are not divisible by 2,048 shards" in t for t in verdict.statements
+        )
         even = decoder_70b.select("tpu-v6e-256-4")
         assert memory.hbm_lower_bound == even.memory().hbm_lower_bound
         with pytest.raises(KeyError):

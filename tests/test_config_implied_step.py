@@ -1,4 +1,4 @@
-"""What a config implies: operations, traffic, whether it fits, and what the command shows."""
+"""Figures that a config implies: operations, traffic, the verdict, and the command's output."""
 
 import math
 from pathlib import Path
@@ -127,7 +127,7 @@ class TestTraffic:
     def test_axes_that_are_none(self) -> None:
         config = decoder(table=("rows", None))
         why = on(config, fsdp=2).memory().gaps[0][1]
-        assert why == "'rows' in its partition spec is no axis of the mesh"
+        assert why == "its partition spec names 'rows', which is not a mesh axis"
         assert on(config, fsdp=2).memory().state_bytes is not None
 
     def test_what_is_not_modelled(self) -> None:
@@ -194,7 +194,7 @@ class TestVerdict:
     def test_layer_inputs_along_the_model_axis(self) -> None:
         effective = on(decoder(), data=2, model=4)
         size = effective.memory().layer_input_bytes
-        text = f"{3 * size // 4:,} bytes less if the sequence were"
+        text = f"sharding the sequence would save {3 * size // 4:,} bytes"
         assert any(text in statement for statement in effective.verdict("tpu-v5e").statements)
 
     def test_other_devices(self, decoder_70b: Config) -> None:
@@ -254,21 +254,21 @@ class TestCommand:
             "\nstate            9,666,920,448 B",
             "\nhost             49,660,559,360 B",
             "\ngathered         273,804,165,120 B",
-            "note: decoder/emb/token_emb/weight is not divided along fsdp: 3,221,225,472 bytes",
+            "note: decoder/emb/token_emb/weight is not sharded along fsdp: 3,221,225,472 bytes",
         ):
             assert shown in done.stdout, shown
 
     def test_all_rules_for_people(self) -> None:
         done = hlofast_command("config", self.PATH)
         lines = done.stdout.splitlines()
-        start = lines.index("What they imply, on one device")
+        start = lines.index("Implied figures, per device")
         heads = ["rule", "instance", "state B", "bound B", "peak B", "memory B"]
         assert [part.strip() for part in lines[start + 1].split("  ") if part][:6] == heads
         row = next(line for line in lines[start:] if "tpu-v5litepod-256-4" in line)
         sizes = [int(part.replace(",", "")) for part in row.split() if part.count(",") == 3]
         assert [round(size / 2**30, 2) for size in sizes[1:4]] == [17.0, 16.6, 15.75]
         assert "does not fit" in row
-        assert any("1,024 sequences do not divide by 2,048 shards" in line for line in lines)
+        assert any("1,024 sequences are not divisible by 2,048 shards" in line for line in lines)
 
     def test_what_is_not_known(self, tmp_path: Path) -> None:
         path = tmp_path / "other.txt"

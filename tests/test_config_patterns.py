@@ -51,7 +51,7 @@ def test_they_match_what_python_matches(pattern: str, text: str) -> None:
             compiled = None
     unsupported = problem(pattern)
     if unsupported is not None:
-        assert compiled is None or "not supported" in unsupported
+        assert compiled is None or "unsupported" in unsupported
         return
     assert compiled is not None
     effective = rule_of(pattern).select(text)
@@ -66,22 +66,22 @@ def test_they_match_what_python_matches(pattern: str, text: str) -> None:
     ["(?=a)", "(?i)a", "(?<!a)b", r"(a)\1", "a++", "(?>a)", "(?(1)a|b)", r"\N{DIGIT ONE}"],
 )
 def test_what_no_automaton_matches_is_refused(pattern: str) -> None:
-    assert "not supported" in str(problem(pattern))
+    assert "unsupported" in str(problem(pattern))
 
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("a)", "a parenthesis that nothing opens at character 2 of 'a)'"),
-        ("(a", "a group that nothing closes"),
-        ("[a", "a set that nothing closes"),
-        ("*a", "a repetition of nothing at character 1"),
-        ("a**", "a repetition of a repetition"),
-        ("a{3,2}", "with the larger number first"),
-        ("[b-a]", "a range that is none"),
-        ("\\", "the escape"),
-        ("a{9999}", "has more than 2,000 steps"),
-        ("(((a{99}){99}){99}){99}", "has more than 2,000 steps"),
+        ("a)", "unmatched ')' at character 2 of 'a)'"),
+        ("(a", "unclosed group"),
+        ("[a", "unclosed set"),
+        ("*a", "nothing to repeat at character 1"),
+        ("a**", "multiple repeat"),
+        ("a{3,2}", "the minimum of a repetition exceeds"),
+        ("[b-a]", "invalid range"),
+        ("\\", "unsupported escape"),
+        ("a{9999}", "has more than 2,000 states"),
+        ("(((a{99}){99}){99}){99}", "has more than 2,000 states"),
         ("a{999999999}", "too many repetitions"),
         ("(" * 100 + ")" * 100, "more than 50 nested groups"),
     ],

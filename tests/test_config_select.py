@@ -97,10 +97,10 @@ class TestRules:
         effective = trainer.select("tpu-v6e-16-8")
         assert effective.config == trainer and len(effective.changes) == 0
         assert notes(effective, "no-rule") == [
-            "no rule matches 'tpu-v6e-16-8': the config is used as it is",
-            "rule 2, 'tpu-v6e-16-(2|4)', is close: after 'tpu-v6e-16-' it wants '2' or '4', "
+            "no rule matches 'tpu-v6e-16-8': the config is used unchanged",
+            "rule 2, 'tpu-v6e-16-(2|4)', is close: after 'tpu-v6e-16-' it expects '2' or '4', "
             "not '8'",
-            "rule 3, 'tpu-v6e-16', is close: after 'tpu-v6e-16' it wants the end, not '-8'",
+            "rule 3, 'tpu-v6e-16', is close: after 'tpu-v6e-16' it expects the end, not '-8'",
         ]
         assert effective.near.row(0) == {
             "rule": 2,
@@ -110,7 +110,7 @@ class TestRules:
         }
         assert shape(effective) == {"fsdp": 128}
         short = notes(trainer.select("gpu-p5.48xlarge-"), "no-rule")
-        assert short[1].endswith("it wants '16' or '32', where the name ends")
+        assert short[1].endswith("it expects '16' or '32', where the name ends")
 
     def test_no_more_rules_than_anybody_writes_are_read(self) -> None:
         text = "".join(
@@ -125,7 +125,10 @@ class TestRules:
     def test_patterns_that_are_not_supported_are_named(self, trainer: Config) -> None:
         effective = trainer.select("tpu-v3-8-8")
         assert effective.rule is None
-        assert "rule 9 is taken not to match: a back-reference" in notes(effective, "selector")[0]
+        assert (
+            "rule 9 is treated as not matching: unsupported back-reference"
+            in notes(effective, "selector")[0]
+        )
 
     def test_a_hostile_pattern_takes_no_time(self, trainer: Config) -> None:
         effective = trainer.select("tpu-v2-" + "8" * 5000)
@@ -182,7 +185,7 @@ class TestMeshes:
     def test_a_number_that_contradicts_the_name(self, trainer: Config) -> None:
         effective = trainer.select("tpu-v6e-16", 32)
         assert shape(effective) == {"fsdp": 32}
-        assert "32 devices are given, where the name says 16" in notes(effective, "devices")[0]
+        assert "32 devices are given, but the name says 16" in notes(effective, "devices")[0]
 
     def test_a_mesh_shape_that_is_none(self, trainer: Config) -> None:
         effective = trainer.select("tpu-v4-64")
@@ -193,17 +196,17 @@ class TestMeshes:
         ("sizes", "devices", "slices", "message"),
         [
             ([-1, -1, 2], 8, 1, "only one axis can be -1: a=-1,b=-1,c=2"),
-            ([-1, 3, 1], 8, 1, "a=-1: 8 devices are no multiple of 3"),
+            ([-1, 3, 1], 8, 1, "a=-1: 8 devices are not divisible by 3"),
             ([2, 2, 1], 8, 1, "the mesh a=2,b=2,c=1 has 4 devices, not 8"),
             ([2, 2], 4, 1, "mesh_shape has 2 sizes for 3 axes"),
             ([0, 2, 1], 4, 1, "neither positive nor -1"),
-            ([1, 3, 4], 12, 4, "4 slices do not divide b=3, the first axis cut"),
-            ([1, 1, 1], 1, 4, "4 slices divide no axis of a=1,b=1,c=1"),
-            ([1, "x", 1], 1, 1, "is not known"),
+            ([1, 3, 4], 12, 4, "4 slices do not divide b=3, the first axis"),
+            ([1, 1, 1], 1, 4, "no axis of a=1,b=1,c=1 is divisible by 4 slices"),
+            ([1, "x", 1], 1, 1, "has to be a list of integers"),
             (None, 1, 1, "the config has no mesh_shape"),
             ([-1, 1, 1], None, 1, "a=-1 needs the number of devices, which is not known"),
             ([2**40, 2**40, 1], None, 1, "more devices than 64 bits can count"),
-            ({"ici_mesh_shape": [1, 1, 1]}, 1, 1, "a mesh shape of ici_mesh_shape is not known"),
+            ({"ici_mesh_shape": [1, 1, 1]}, 1, 1, "dcn_mesh_shape, not ici_mesh_shape"),
             (
                 {"ici_mesh_shape": [1, 2, 1], "dcn_mesh_shape": [4, 1, 1]},
                 8,
@@ -319,7 +322,7 @@ class TestInstances:
 
     @pytest.mark.parametrize("devices", [0, -1, 1 << 60])
     def test_numbers_of_devices_that_are_none(self, trainer: Config, devices: int) -> None:
-        with pytest.raises(ValueError, match="devices has to be from 1 to"):
+        with pytest.raises(ValueError, match="devices has to be between 1 and"):
             trainer.select("tpu-v6e-16", devices)
 
 
@@ -377,7 +380,7 @@ class TestModifiers:
         # One that the new class has not.
         assert "repeat" not in transformer
         dead = notes(effective, "dead-values")
-        assert dead[0].startswith("4 values that the modification gives for layer have no effect")
+        assert dead[0].startswith("4 values of the modification, in layer, have no effect")
 
     def test_fields_of_classes_that_are_not_known_are_kept_and_named(self, trainer: Config) -> None:
         modifier = "mesh_rules[7][1].config_modifiers[1].modification.klass"
@@ -385,8 +388,8 @@ class TestModifiers:
         effective = changed.select("neuron-trn2.48xlarge-8")
         assert effective.config["model.decoder.transformer.num_layers"] == 4
         assert notes(effective, "not-known") == [
-            "it is not known whether MyStack has num_layers, whether MyStack has repeat: the "
-            "values are kept"
+            "not known: whether MyStack has num_layers, whether MyStack has repeat; the values are "
+            "kept"
         ]
 
     def test_fields_that_the_old_module_has_at_none(self, trainer: Config) -> None:
@@ -398,7 +401,7 @@ class TestModifiers:
         transformer = effective.config["model.decoder.transformer"]
         assert "peak_stochastic_depth_rate" not in transformer  # None, as it was.
         assert transformer["adapter"] == "a.b"  # The old class has no such field.
-        assert "layer, peak_stochastic_depth_rate have" in notes(effective, "dead-values")[0]
+        assert "layer, peak_stochastic_depth_rate, have" in notes(effective, "dead-values")[0]
 
     def test_partition_specs(self, trainer: Config) -> None:
         effective = trainer.select("neuron-trn2.48xlarge-8")
@@ -416,7 +419,7 @@ class TestModifiers:
     def test_other_modifiers_are_named(self, trainer: Config) -> None:
         effective = trainer.select("gpu-a4-highgpu-8g-8")
         assert notes(effective, "not-modelled") == [
-            "trainer.modifiers.MeshShapeModifier is not modelled: what it does to the config is "
+            "trainer.modifiers.MeshShapeModifier is not modelled: its changes to the config are "
             "not known"
         ]
 

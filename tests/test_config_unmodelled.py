@@ -1,4 +1,4 @@
-"""What a config implies is right, or said not to be known: nothing is guessed."""
+"""Figures that a config implies are right or unknown, never guessed."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class TestTypes:
         assert wide.memory().saved_bytes == 2 * (on(decoder(), fsdp=2).memory().saved_bytes or 0)
         verdict = wide.verdict("tpu-v5e")
         assert verdict.status == "fits" and verdict.step_seconds is None
-        assert "no time for numbers of 4 bytes: peaks are for bfloat16" in verdict.statements
+        assert "no step time for elements of 4 bytes: peaks are for bfloat16" in verdict.statements
 
 
 class TestLearner:
@@ -88,7 +88,7 @@ class TestLearner:
         config = decoder(batch=16).with_value(TRANSFORMATION, {"fn": MINIBATCHES, "steps": 3})
         verdict = on(config, fsdp=2).verdict("tpu-v5e")
         assert verdict.status == "unknown"
-        why = "AXLearn fails here: 3 parts do not divide 16 sequences"
+        why = "AXLearn fails here: 3 steps do not divide 16 sequences"
         assert (f"{TRANSFORMATION}.steps", why) in verdict.gaps
 
 
@@ -123,8 +123,8 @@ class TestSpecs:
     @pytest.mark.parametrize(
         ("spec", "why"),
         [
-            (("fsdp", None, "model"), "weight has 2 dimensions, its spec 3"),
-            (("fsdp", ("fsdp", "model")), "the spec of weight has 'fsdp' more than once"),
+            (("fsdp", None, "model"), "weight has 2 dimensions, but its spec has 3"),
+            (("fsdp", ("fsdp", "model")), "the spec of weight names 'fsdp' more than once"),
         ],
     )
     def test_those_that_jax_refuses(self, spec: Any, why: str) -> None:
@@ -158,7 +158,10 @@ class TestSizes:
         config = decoder().without("input.input_partitioner")
         verdict = on(config.with_value("batch_axis_names", ["replica"]), fsdp=2).verdict("tpu-v5e")
         assert verdict.status == "unknown" and verdict.sequences_per_device is None
-        assert ("input", "'replica', which cuts the batch, is no axis") in verdict.gaps
+        assert (
+            "input",
+            "the batch is sharded along 'replica', which is not a mesh axis",
+        ) in verdict.gaps
         assert verdict.step_seconds is None
 
 
@@ -172,9 +175,9 @@ class TestTime:
         alone = on(decoder(), fsdp=2).verdict("tpu-v5e")
         verdict = on(decoder(), pipeline=2, fsdp=2).verdict("tpu-v5e")
         assert verdict.compute_seconds == alone.compute_seconds
-        text = "pipeline of the mesh divides neither weights nor tokens: each 2 devices do the same"
+        text = "mesh axes pipeline shard neither weights nor tokens: groups of 2 devices repeat the same"
         assert any(text in statement for statement in verdict.statements)
-        assert not any("if the sequence were" in text for text in verdict.statements)
+        assert not any("sharding the sequence" in text for text in verdict.statements)
 
     def test_traffic_that_is_not_modelled(self) -> None:
         verdict = on(decoder(), fsdp=2, seq=2).verdict("tpu-v5e")
@@ -205,11 +208,11 @@ def test_a_statement_names_each_instance_once(tmp_path: Path) -> None:
     name = "neuron-trn2.48xlarge-64"
     path.write_text(decoder(rules=((name, decoder_configs.mesh(1, 1, 1, -1, 1, 1)),)).to_text())
     shown = hlofast_command("config", path).stdout
-    assert f"the step is that of operations alone ({name})" in shown
+    assert f"the step time covers computation only ({name})" in shown
 
 
 def test_parts_of_what_is_not_modelled_have_no_totals() -> None:
-    """A mixture of experts: what the other layers gather is no total."""
+    """A mixture of experts: the gathers of the other layers are not a total."""
     klass = "axlearn.common.mixture_of_experts.TransformerFeedForwardMoE"
     traffic = on(decoder().with_value(f"{LAYER}.feed_forward.klass", klass), fsdp=2).traffic()
     assert traffic.gathered_bytes is None and traffic.gathered_bytes_per_layer is None

@@ -95,7 +95,7 @@ def test_a_figure_can_be_taken_away_and_a_peak_given() -> None:
 
 
 def test_an_unknown_device_is_refused_with_the_list() -> None:
-    with pytest.raises(KeyError, match="known are: tpu-v4, tpu-v5e"):
+    with pytest.raises(KeyError, match="known devices: tpu-v4, tpu-v5e"):
         devices.get("tpu-v99")
     with pytest.raises(ValueError, match="tpu-v99"):
         devices.get("tpu-v99")
@@ -141,19 +141,19 @@ def test_a_file_overrides_and_extends(tmp_path) -> None:
     ("text", "message"),
     [
         ("[x]\nhbm_bandwith = 1", "unknown figure 'hbm_bandwith'"),
-        ("[x]\nclock = -1", "above 0"),
-        ("[x]\nclock = true", "above 0"),
-        ("[x]\nclock = nan", "above 0"),
-        ("[x]\nclock = inf", "above 0"),
-        ("[x]\nclock = 'fast'", "above 0"),
-        ("[x]\nlink_count = 1.5", "whole number"),
-        ("[x]\ntopology = 'ring'", "topology is one of"),
-        ("[x]\nflops = 3", "flops is a table"),
+        ("[x]\nclock = -1", "positive number"),
+        ("[x]\nclock = true", "positive number"),
+        ("[x]\nclock = nan", "positive number"),
+        ("[x]\nclock = inf", "positive number"),
+        ("[x]\nclock = 'fast'", "positive number"),
+        ("[x]\nlink_count = 1.5", "an integer"),
+        ("[x]\ntopology = 'ring'", "topology has to be one of"),
+        ("[x]\nflops = 3", "flops has to be a table"),
         ("[x]\nflops.bf16 = -3", "flops.bf16"),
-        ("[x]\nclock = {value = 1, from = 'me'}", "clock is a value or"),
-        ("[x]\nbase = 'nothing'", "base 'nothing' is no device"),
-        ("[x]\nbackend = 'abacus'", "backend is one of"),
-        ("x = 3", "a device is a table"),
+        ("[x]\nclock = {value = 1, from = 'me'}", "clock has to be a value or"),
+        ("[x]\nbase = 'nothing'", "base 'nothing' is not a known device"),
+        ("[x]\nbackend = 'abacus'", "backend has to be one of"),
+        ("x = 3", "a device has to be a table"),
         ("[x", "mine.toml"),
     ],
 )

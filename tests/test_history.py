@@ -21,7 +21,7 @@ NAME = "module_0000.jit_train_step"
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What XLA wrote between its passes."""
+    """Dumps that XLA wrote between its passes."""
     folder = tmp_path_factory.mktemp("passes")
     with tarfile.open(FIXTURES / "passes.tar.xz") as archive:
         archive.extractall(folder, filter="data")
@@ -86,7 +86,7 @@ def test_neighbours_and_their_differences_agree(history: hlofast.History) -> Non
         if row["is_same"]:
             assert [row[kind] for kind in ("vanished", "appeared", "moved", "changed")] == [0] * 4
             before, after = history.module(index - 1), history.module(index)
-            # How many copies there are of equal computations is no difference.
+            # The number of copies of equal computations does not count as a difference.
             if len(before.computations) == len(after.computations):
                 assert before.instruction_count == after.instruction_count
 

@@ -332,14 +332,14 @@ def test_devices_go_by_all_their_names() -> None:
     peak = module.memory(device="tpu-v6e").xla_peak
     for device in ("TPU v6 lite", "trillium", "tpu7x", "tpu-v7", hlofast.devices.get("v6e")):
         assert module.memory(device=device).xla_peak == peak
-    with pytest.raises(hlofast.devices.UnknownDeviceError, match="'tpu-v9'; known are: tpu-v4"):
+    with pytest.raises(hlofast.devices.UnknownDeviceError, match="'tpu-v9'; known devices: tpu-v4"):
         module.memory(device="tpu-v9")
 
 
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        ("tpu-v9", "unknown device 'tpu-v9'; known are: tpu-v4"),
+        ("tpu-v9", "unknown device 'tpu-v9'; known devices: tpu-v4"),
         # Verbs take one context: what it refuses, every verb refuses in the same words.
         ("h100", "(h100) is a gpu, the module is for tpu"),
     ],

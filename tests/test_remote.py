@@ -114,7 +114,7 @@ def in_memory(root: Path, name: str) -> str:
 
 
 def test_beginnings_are_read_by_range(bucket: Bucket, small: Path) -> None:
-    """What is no module is not fetched."""
+    """Files that are not modules are not fetched."""
     remote = bucket.upload(small, "ranges")
     large = b"x" * (5 << 20)
     bucket.file_system.pipe_file(f"{BUCKET}/ranges/large.ll", large)
@@ -164,7 +164,7 @@ def test_an_object_that_does_not_come_is_given_up(bucket: Bucket, small: Path) -
 
 
 def test_a_short_answer_is_told_from_a_new_object(small: Path) -> None:
-    """Whatever the protocol: a store that ends too early, and one whose object has changed."""
+    """For any protocol: a truncated answer, and an object that has changed."""
     remote = in_memory(small, "short")
     place = "/short/saved"
     file_system = fsspec.filesystem("memory")
@@ -300,7 +300,7 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_verbs_read_objects(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What they print is what they print of files."""
+    """Verbs print the same as for local files."""
     folder = FIXTURES / "dump_folders" / "cpu"
     remote = in_memory(folder, "verbs")
     stem = "module_0000.jit_train_step"
@@ -355,7 +355,7 @@ def test_a_missing_extra_is_named(
 
 
 def stored(bucket: Bucket, name: str, target: Path) -> Rows:
-    """All rows of a dataset in the bucket; fails on anything that is no part of it."""
+    """All rows of a dataset in the bucket; fails on anything else."""
     return content(bucket.download(name, target))
 
 
@@ -495,7 +495,7 @@ def test_two_scans_of_one_dataset(bucket: Bucket, small: Path, tmp_path: Path) -
     with pytest.raises(DatasetError, match="another scan"):
         first._append({"add": [], "next": 1})
     second._append({"add": [], "next": 1})
-    with pytest.raises(DatasetError, match="no dataset"):
+    with pytest.raises(DatasetError, match="not a dataset"):
         Dataset(f"s3://{BUCKET}", "jsonl", {}, files)
 
 

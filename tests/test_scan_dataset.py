@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
 
 
 def content(out: Path) -> Rows:
-    """All rows of all tables, sorted; fails on anything that is no part of the dataset."""
+    """All rows of all tables, sorted; fails on anything else."""
     rows: Rows = {}
     named = set()
     for line in read_jsonl(out / "hlofast-manifest.jsonl")[1:]:
@@ -187,7 +187,7 @@ def test_a_part_that_is_lost_or_cut_is_done_again(
 
 def test_folders_that_are_no_datasets_are_left_alone(tree: Tree, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="no dataset"):
+    with pytest.raises(ValueError, match="not a dataset"):
         scan(tree.root, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

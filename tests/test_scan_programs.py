@@ -186,7 +186,7 @@ def hosts(tmp_path: Path) -> Path:
         (folder / "module_0001.jit_same.after_optimizations.txt").write_bytes(same.after)
         changed = other.after if host < 2 else same.after
         (folder / "module_0002.jit_step.after_optimizations.txt").write_bytes(changed)
-        # One host has not got further: that is no difference.
+        # One host stopped earlier, which does not count as a difference.
         if host:
             name = "module_0003.jit_late.after_optimizations.txt"
             (folder / name).write_bytes(other.after)
@@ -212,7 +212,7 @@ def test_hosts_that_compiled_something_else(hosts: Path) -> None:
 
 def test_differing_hosts_are_printed(hosts: Path, tmp_path: Path) -> None:
     done = hlofast_command("scan", hosts)
-    section = done.stdout.split("Compiled otherwise by other hosts\n")[1].splitlines()
+    section = done.stdout.split("Programs that differ between hosts\n")[1].splitlines()
     assert [line.split()[0] for line in section[1:3]] == ["jit_step", "jit_step"]
     assert section[2].endswith("host-2          host-0, host-1")
     for options in ((), ("-o", tmp_path / "out", "--format", "csv")):

@@ -495,7 +495,7 @@ class TestCommand:
         ("options", "message"),
         [
             ((), "which --device? known are: tpu-v4, tpu-v5e"),
-            (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known are: tpu-v4"),
+            (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known devices: tpu-v4"),
             (("--device", "h100", "-o", "x.txt"), "ends in .json or .pftrace"),
             (("--device", "h100", "--min-duration", "soon"), "not a time such as 300ms"),
             (("--device", "h100", "--min-duration", "nans"), "not a time such as 300ms"),

@@ -1,4 +1,4 @@
-"""Packages that are optional: imported when asked for, with the extra named that brings them."""
+"""Imports of optional packages; the error names the extra that installs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def library(name: str, extra: str) -> Any:
-    """The module `name`; a `ModuleNotFoundError` says which extra of hlofast brings it."""
+    """Imports the module `name`; a `ModuleNotFoundError` names the extra that installs it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`history`: what each pass of a compilation did to a module, from the dumps between passes."""
+"""`history`: the effect of each compiler pass on a module, from the dumps between passes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from hlofast._programs import File
 
 _FIGURES = (
-    Field("count", "instructions", "Instructions of the text, each once.", nullable=True),
+    Field("count", "instructions", "Instructions in the text, each counted once.", nullable=True),
     Field("count", "computations", "Computations.", nullable=True),
-    Field("count", "fusions", "Instructions that are fusions.", nullable=True),
-    Field("count", "collectives", "Collectives, each once however it is written.", nullable=True),
+    Field("count", "fusions", "Fusion instructions.", nullable=True),
+    Field("count", "collectives", "Collectives; an async pair counts once.", nullable=True),
     Field("flops", "flops", "Floating-point operations of one run.", label="FLOP", nullable=True),
     Field("bytes", "bytes_accessed", "Bytes read and written in one run.", nullable=True),
-    Field("bytes", "live_peak", "Most bytes that values take at once.", nullable=True),
+    Field("bytes", "live_peak", "Peak of live bytes.", nullable=True),
     Field("bytes", "wire_bytes", "Bytes that each device sends in one run.", nullable=True),
 )
 FIGURES = tuple(field.name for field in _FIGURES)
-"""What is counted at every step."""
+"""Figures of every step."""
 KINDS = ("vanished", "appeared", "moved", "changed")
 _FIELDS = (
     Field("index", "step", "The number of the pass.", nullable=True),
-    Field("word", "stage", "How far compilation was."),
+    Field("word", "stage", "The stage of the compilation."),
     Field("name", "pipeline", "The pipeline of the pass.", nullable=True),
     Field("name", "pass", "The pass that had just run.", nullable=True),
     Field("path", "file", "The file."),
@@ -47,13 +47,13 @@ _FIELDS = (
         Field(
             "count",
             kind,
-            f"Differences to the dump before of the kind {kind}, consequences left out.",
+            f"Differences of the kind {kind} from the previous dump, without consequences.",
             nullable=True,
             adds_up=True,
         )
         for kind in KINDS
     ),
-    Field("flag", "is_same", "Whether there is no difference to the dump before."),
+    Field("flag", "is_same", "Whether the dump equals the previous one."),
     Field("text", "error", "Why the dump could not be read.", nullable=True),
 )
 _SHOWN = (
@@ -63,14 +63,14 @@ _SHOWN = (
 
 
 class History(Result, Table):
-    """What the passes of a compilation did to one module: `hlofast.history(folder, name)`.
+    """The effect of compiler passes on one module: `hlofast.history(folder, name)`.
 
-    One row per dump, in the order of compilation: before optimisation, after passes, after all of
-    them; `fields` says what the columns are. Stages are before, pass, in-pass, partitioned, after
-    and so on; figures are those of the module at that point. Differences are to the dump before,
-    consequences left out (see `hlofast.Diff`; order and layouts count as there). A row tells what
-    all passes since the last dump did: XLA writes one only where a pass changed something, or for
-    passes that were asked for.
+    One row per dump, in the order of compilation: before optimisation, after passes, after all
+    passes; `fields` describes the columns. Stages are before, pass, in-pass, partitioned, after and
+    so on; figures are those of the module at that point. Differences are counted against the
+    previous dump, without consequences (see `hlofast.Diff`; order and layouts count as there). A
+    row covers all passes since the previous dump: XLA writes a dump only if a pass changed
+    something or was selected for dumping.
     """
 
     __slots__ = ("_files", "_mesh", "_rules", "program")
@@ -79,14 +79,14 @@ class History(Result, Table):
     FACTS = (
         Field("name", "module", "The name of the module."),
         Field("count", "dumps", "Dumps of the module."),
-        Field("count", "same", "Dumps without a difference to the one before."),
+        Field("count", "same", "Dumps that equal the previous one."),
     )
 
     def __init__(
         self, program: Program, mesh: Mesh | None = None, rules: list[tuple[str, str]] | None = None
     ) -> None:
         self.program = program
-        """Which module of the folder it is."""
+        """The program of the folder."""
         self._mesh = mesh
         self._rules = rules
         self._files = list(program.steps())
@@ -96,22 +96,22 @@ class History(Result, Table):
 
     @property
     def title(self) -> str:
-        """What tells the program apart within the folder."""
+        """The key that identifies the program within the folder."""
         return self.program.key
 
     @property
     def _module(self) -> None:
-        """Every row is another module."""
+        """None, because every row belongs to another module."""
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The module, and how many dumps there are."""
+        """The module, the number of dumps, and the number of unchanged dumps."""
         same = sum(self.values("is_same"))
         return tuple(map(Fact, self.FACTS, (self.program.name, len(self), same)))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is missing."""
+        """A note if dumps could not be read."""
         failed = sum(error is not None for error in self.values("error"))
         if not failed:
             return ()
@@ -119,7 +119,7 @@ class History(Result, Table):
         return (Note("unreadable", text, dumps=failed),)
 
     def sections(self, *, everything: bool = False) -> tuple[Section, ...]:
-        """The passes that changed something, or all of them."""
+        """The passes that changed something, or all passes."""
         rows = [row for row, same in enumerate(self.values("is_same")) if everything or not same]
         return (Section("steps", "Passes", self.take(rows), _SHOWN, is_whole=True),)
 
@@ -128,7 +128,7 @@ class History(Result, Table):
         return self.sections(everything=True)
 
     def module(self, row: int) -> Module:
-        """The module at row `row`; what `hlofast.load` raises if it cannot be read."""
+        """Loads the module of row `row`; raises the errors of `hlofast.load`."""
         return load(self._files[row].path)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -166,7 +166,7 @@ def _rows(
                 counts[cause["kind"]] += 1
             row |= counts
             row["is_same"] = diff.is_empty
-            # The order decides the peak, so it takes equal texts for equal figures.
+            # The order of instructions affects the peak, so only equal texts have equal figures.
             if module != last:
                 last_figures = figures(module, mesh, rules)
         row |= last_figures
@@ -177,7 +177,7 @@ def _rows(
 def figures(
     module: Module, mesh: Mesh | None, rules: list[tuple[str, str]] | None
 ) -> dict[str, int | None]:
-    """The figures of a module by name; None where one is not known."""
+    """The figures of a module by name; None for unknown figures."""
     cost = module.cost(rules=rules)
     sent = Table(cost._data.collectives(mesh).columns())
     wire = sent.values("total_wire_bytes")
@@ -203,12 +203,12 @@ def history(
     mesh: Mesh | None = None,
     rules: Rules | None = None,
 ) -> History:
-    """What each pass did to one module, from the dumps of `--xla_dump_hlo_pass_re` in `folder`.
+    """The effect of each pass on a module, from dumps of `--xla_dump_hlo_pass_re` in `folder`.
 
-    `module` is its name, its number, or its key among several (`host1/module_0007.jit_step`); it
-    may be left out where the folder holds only one. `mesh` and `rules` as for `Module.cost` and
-    `Module.collectives`. A `ValueError` that lists the modules if there
-    is none of that name or several; an `OSError` if the folder cannot be read.
+    `module` is the module's name, number or key (`host1/module_0007.jit_step`); it may be omitted
+    if the folder holds only one module. `mesh` and `rules` are as in `Module.cost` and
+    `Module.collectives`. Raises `ValueError` with a list of the modules if none or several match,
+    and `OSError` if the folder cannot be read.
     """
     read = None if rules is None else read_rules(rules)
     return History(one_program(folder, module), mesh, read)
@@ -219,12 +219,12 @@ def one_program(folder: str | os.PathLike[str], module: str | int | None) -> Pro
     found = programs(folder)
     matching = [one for one in found if module is None or one.answers_to(module)]
     if len(matching) > 1:
-        # Programs with dumps between passes are meant, if there is only one.
+        # If only one program has dumps between passes, it is the one meant.
         with_passes = [one for one in matching if any(file.step is not None for file in one.files)]
         matching = with_passes if len(with_passes) == 1 else matching
     if len(matching) == 1:
         return matching[0]
-    named = f"no module {module!r}" if not matching else "several modules"
+    named = f"no module {module!r}" if not matching else "several modules match"
     if not found:
         raise ValueError(f"{folder}: no modules")
     listed = names([one.key for one in matching or found], most=20)

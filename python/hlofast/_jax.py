@@ -1,4 +1,4 @@
-"""Modules straight from JAX, which this file never imports."""
+"""Modules from JAX's lowered and compiled functions; this file never imports JAX."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from hlofast._context import Told
 
 _DEEPEST = 64
-"""Levels of containers that are looked through for shardings; a tree may hold itself."""
+"""Most levels of containers that are searched for shardings; a tree may contain itself."""
 
 
 def from_jax(stage: Any, **context: Unpack[Told]) -> Module:
-    """The module of a lowered or compiled JAX function.
+    """Returns the module of a lowered or compiled JAX function.
 
-    `jax.jit(f).lower(...)` gives the program before optimisation, `.compile()` on it the one after.
-    The names and sizes of the mesh are those of the compiled function's shardings; `context` is
-    what is known of the run besides, the arguments of `hlofast.Context`.
+    `jax.jit(f).lower(...)` returns the program before optimisation; `.compile()` on it returns the
+    optimised program. The mesh is taken from the shardings of a compiled function. `context` holds
+    further facts about the run, the arguments of `hlofast.Context`.
     """
     module = _module_of(stage)
     told = Context(**context)
@@ -35,7 +35,7 @@ def from_jax(stage: Any, **context: Unpack[Told]) -> Module:
 
 def _module_of(stage: Any) -> Module:
     if isinstance(stage, str | bytes):
-        raise TypeError("this is text: use loads(text)")
+        raise TypeError("got text: use loads(text)")
     if hasattr(stage, "runtime_executable"):
         text = stage.as_text()
         if text is None:
@@ -53,12 +53,12 @@ def _module_of(stage: Any) -> Module:
 
 
 def _mesh_of(stage: Any, module: Module) -> Mesh | None:
-    """The largest mesh of a compiled function's shardings that is of the module's devices."""
+    """The largest mesh in a compiled function's shardings, if it fits the module's devices."""
     found: Mesh | None = None
     for name in ("input_shardings", "output_shardings"):
         try:
             shardings = getattr(stage, name, None)
-        except Exception:  # JAX raises what its backends raise where they have none.
+        except Exception:  # Backends without shardings raise various errors.
             continue
         for mesh in _meshes(shardings, _DEEPEST):
             if found is None or mesh.device_count > found.device_count:
@@ -68,7 +68,7 @@ def _mesh_of(stage: Any, module: Module) -> Mesh | None:
 
 
 def _meshes(tree: Any, depth: int) -> Iterator[Mesh]:
-    """The meshes of the named shardings in containers."""
+    """Yields the meshes of the named shardings in nested containers."""
     if depth and isinstance(tree, dict):
         tree = tuple(tree.values())
     if depth and isinstance(tree, tuple | list):
@@ -82,7 +82,7 @@ def _meshes(tree: Any, depth: int) -> Iterator[Mesh]:
 
 
 def _only(text: str) -> Module:
-    """The module of `text`, the first of several (a program may hold one per partition)."""
+    """The first module of `text`; a program may hold one per partition."""
     found = find_modules(text)
     if len(found) < 2 or found[0].module is None:
         return loads(text)

@@ -1,4 +1,4 @@
-"""`Measurements`: how long collectives took somewhere, from CSV, JSON or Alpa's pickles."""
+"""`Measurements`: measured times of collectives, from CSV, JSON or Alpa's pickles."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ _ALPA = {
     "reduce_scatter_cost_dict": "reduce-scatter",
 }
 _MOST_BYTES = 256 << 20
-"""Millions of measurements; larger files are something else, named by mistake."""
+"""Largest file, enough for millions of measurements; a larger one is probably named by mistake."""
 _WIDTHS = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8, "s32": 4, "s8": 1}
 
 
 class Measurements:
-    """Seconds of collectives by kind, group size and bytes; between sizes on a straight line.
+    """Measured seconds of collectives by kind, group size and bytes, interpolated linearly.
 
-    Bytes are those of the whole array: what an all-gather results in, what others are given.
+    Bytes are those of the whole array: the result of an all-gather, the operand of others.
     """
 
     __slots__ = ("_tables",)
 
     def __init__(self, rows: Iterable[tuple[str, int, float, float]]) -> None:
-        """`rows` are kind, group size, bytes, seconds."""
+        """Each of `rows` is kind, group size, bytes, seconds."""
         points: dict[tuple[str, int], dict[float, list[float]]] = {}
         for kind, group_size, size, seconds in rows:
             if kind not in KINDS:
-                raise ValueError(f"unknown kind {kind!r}; known are: {', '.join(KINDS)}")
+                raise ValueError(f"unknown kind {kind!r}; known kinds: {', '.join(KINDS)}")
             if not (group_size >= 1 and 0 <= size < float("inf") and 0 <= seconds < float("inf")):
-                raise ValueError(f"{kind} of {size!r} bytes in {seconds!r} s makes no sense")
+                text = "bytes and seconds have to be finite and not negative, group_size positive"
+                raise ValueError(f"{kind}: {size!r} bytes in {seconds!r} s: {text}")
             points.setdefault((kind, group_size), {}).setdefault(size, []).append(seconds)
         self._tables = {
             key: sorted((size, sum(times) / len(times)) for size, times in sizes.items())
@@ -55,9 +56,10 @@ class Measurements:
         }
 
     def seconds(self, kind: str, payload: float, group_size: int) -> float | None:
-        """Seconds of a collective, or None where none of its kind and group size was measured.
+        """Seconds of a collective; None if its kind and group size were not measured.
 
-        Beyond the largest size the last stretch goes on; below the smallest its time stands.
+        Beyond the largest size, the last segment is extrapolated; below the smallest size, its time
+        is used.
         """
         table = self._tables.get((kind, group_size))
         if table is None:
@@ -75,7 +77,7 @@ class Measurements:
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """The kinds and group sizes there are measurements of."""
+        """The measured kinds and group sizes."""
         return tuple(self._tables)
 
     def __repr__(self) -> str:
@@ -84,19 +86,19 @@ class Measurements:
 
 
 def read_measurements(path: str | PathLike[str]) -> Measurements:
-    """Measurements of collectives from a file; its name says which form it has.
+    """Reads measurements of collectives from a file; the extension gives the format.
 
-    `.csv`: columns `kind,group_size,bytes,seconds`, named in the first line, in any order, others
-    left out. `.json`: a list of objects with those keys. `.pkl` or `.pickle`: Alpa's
-    `ProfilingResultDatabase` or `MeshProfilingResult`, read without running anything it holds:
-    only Alpa's four classes, tuples, lists, dictionaries, numbers and texts are let in. A
+    `.csv`: columns `kind,group_size,bytes,seconds`, named in the first line, in any order; other
+    columns are ignored. `.json`: a list of objects with those keys. `.pkl` or `.pickle`: Alpa's
+    `ProfilingResultDatabase` or `MeshProfilingResult`, read without running any code in it: only
+    Alpa's four classes, tuples, lists, dictionaries, numbers and strings are accepted. Raises
     `ValueError` for anything else.
     """
     name = str(path)
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise ValueError(f"{name}: more than {_MOST_BYTES:,} bytes, which no measurements have")
+        raise ValueError(f"{name}: larger than {_MOST_BYTES:,} bytes, the limit for measurements")
     try:
         if name.endswith(".csv"):
             return Measurements(_rows_of_csv(content))
@@ -108,17 +110,17 @@ def read_measurements(path: str | PathLike[str]) -> Measurements:
         raise ValueError(f"{name}: {error}") from None
     except RecursionError:
         raise ValueError(f"{name}: nested too deeply") from None
-    raise ValueError(f"{name}: measurements are .csv, .json or Alpa's .pkl")
+    raise ValueError(f"{name}: the file has to be .csv, .json or Alpa's .pkl")
 
 
 def _row(where: str, row: dict[str, Any]) -> tuple[str, int, float, float]:
     missing = [field for field in _FIELDS if row.get(field) is None]
     if missing:
-        raise ValueError(f"{where}: {', '.join(missing)} missing")
+        raise ValueError(f"{where}: missing {', '.join(missing)}")
     try:
         return str(row["kind"]), int(row["group_size"]), float(row["bytes"]), float(row["seconds"])
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{where}: group_size, bytes and seconds are numbers") from None
+        raise ValueError(f"{where}: group_size, bytes and seconds have to be numbers") from None
 
 
 def _rows_of_csv(content: bytes) -> list[tuple[str, int, float, float]]:
@@ -136,12 +138,12 @@ def _rows_of_json(content: bytes) -> list[tuple[str, int, float, float]]:
 
     rows = json.loads(content)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("measurements are a list of objects")
+        raise ValueError("measurements have to be a list of objects")
     return [_row(f"entry {number}", row) for number, row in enumerate(rows)]
 
 
 class _Record:
-    """Stands for an object of one of Alpa's classes: its state, nothing else."""
+    """The state of an object of one of Alpa's classes."""
 
     def __init__(self, *_: object) -> None:
         self.state: dict[str, Any] = {}
@@ -153,7 +155,7 @@ class _Record:
 
     def __setstate__(self, state: object) -> None:
         if not isinstance(state, dict):
-            raise ValueError("the state of Alpa's records is a dictionary")
+            raise ValueError("the state of Alpa's records has to be a dictionary")
         self.state = state
 
 
@@ -165,10 +167,10 @@ def _unpickled(content: bytes) -> object:
         def find_class(self, module: str, qualified: str) -> Any:
             if (module, qualified) in _CLASSES:
                 return _Record
-            raise ValueError(f"{module}.{qualified} is not let in")
+            raise ValueError(f"{module}.{qualified} is not allowed")
 
         def persistent_load(self, _: object) -> Any:
-            raise ValueError("persistent identifiers are not let in")
+            raise ValueError("persistent identifiers are not allowed")
 
     try:
         return Reader(io.BytesIO(content)).load()
@@ -181,7 +183,7 @@ def _unpickled(content: bytes) -> object:
 def _rows_of_alpa(found: object) -> list[tuple[str, int, float, float]]:
     """Rows of a database (whose entries are results by cluster and shape) or of one result.
 
-    Alpa keys measurements by groups of devices and element type and gives them in elements.
+    Alpa keys measurements by device groups and element type, and stores sizes in elements.
     """
     rows: list[tuple[str, int, float, float]] = []
     pending, depth = [found], 0
@@ -202,10 +204,10 @@ def _rows_of_alpa(found: object) -> list[tuple[str, int, float, float]]:
                     for elements, seconds in points:
                         rows.append((kind, len(first), float(elements) * width, float(seconds)))
                 except (TypeError, ValueError, OverflowError):
-                    raise ValueError(f"{field} has no pairs of elements and seconds") from None
+                    raise ValueError(f"{field} has to hold pairs of elements and seconds") from None
         pending.extend(value for value in state.values() if isinstance(value, (_Record, dict)))
     if not rows:
-        raise ValueError("no measurements of collectives in it")
+        raise ValueError("the file has no measurements of collectives")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The programs of a dump directory: which files belong to one compilation of one module."""
+"""The programs of a dump directory: the files of each compilation of a module."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     _Name = TypeVar("_Name", str, tuple[str, str])
 
 _ORDER = {"before": 0, "pass": 1, "in-pass": 1, "partitioned": 1, "before-config-assignment": 2}
-"""Where stages stand in a compilation; the others come last. The SPMD partitioner is one of the
-passes, whose dump has no number."""
+"""The order of stages in a compilation; other stages come last. The SPMD partitioner is one of the
+passes, but its dump has no number."""
 
 
 def whole(path: str) -> Module:
-    """The module in a file of a dump directory.
+    """Reads the module in a file of a dump directory.
 
-    A `ParseError` also for text that ends before its entry (`Module.missing_entry`): figures of
-    what is left would be taken for the program's.
+    Also raises `ParseError` for text that ends before its entry (`Module.missing_entry`), so that
+    figures of a truncated file are not mistaken for the program's.
     """
     module = load(path)
     if (fault := module.missing_entry) is not None:
@@ -39,9 +39,9 @@ class File:
 
     def __init__(self, found: dict[str, Any]) -> None:
         self.path: str = found["path"]
-        """Where it is."""
+        """The path of the file."""
         self.stage: str = found["stage"]
-        """How far the compilation was: before, pass, in-pass, partitioned, after, ..."""
+        """The stage of the compilation: before, pass, in-pass, partitioned, after, ..."""
         self.step: int | None = found["step"] if found["step"] >= 0 else None
         """The number of the pass; None for other stages."""
         self.pipeline: str = found["pipeline"]
@@ -60,19 +60,19 @@ class Program:
     def __init__(self, found: dict[str, Any]) -> None:
         self._found = found
         self.key: str = found["key"]
-        """What tells it apart within the folder."""
+        """Identifies the program within the folder."""
         self.host: str = found["host"]
-        """Which host or process wrote it, as far as folders tell; empty if they do not."""
+        """The host or process that wrote it, taken from the folder names; empty if unknown."""
         self.module_id: int | None = found["module_id"]
-        """Its number within the process."""
+        """The number of the module within the process."""
         self.name: str = found["name"]
-        """The name of the module, as file names have it."""
+        """The name of the module in file names."""
         self.files: tuple[File, ...] = tuple(File(file) for file in found["files"])
-        """Its modules, one per stage of which there are dumps; first the one that stands for the
-        program, of the last stage."""
+        """Its modules, one per dumped stage. The first one, of the last stage, represents the
+        program."""
 
     def answers_to(self, name: str | int) -> bool:
-        """Whether `name` is its name, its number or its key."""
+        """Whether `name` is the program's name, number or key."""
         if isinstance(name, int):
             return name == self.module_id
         number = None if self.module_id is None else f"{self.module_id:04}"
@@ -98,19 +98,19 @@ class Program:
 
 
 def reason(error: Exception) -> str:
-    """Why a file cannot be read, of an error of the system without its number."""
+    """The reason why a file cannot be read; for system errors, without the error number."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def programs(folder: str | os.PathLike[str]) -> list[Program]:
-    """The programs below `folder`; an `OSError` if it cannot be read."""
+    """Returns the programs below `folder`; raises `OSError` if it cannot be read."""
     return listed(folder)[0]
 
 
 def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[str, str]]]:
-    """The programs below `folder`, and the files and folders that cannot be opened, and why.
+    """Returns the programs below `folder`, and paths that cannot be opened, with the reasons.
 
-    Among those are links that lead nowhere. An `OSError` if the folder cannot be read.
+    Broken links are among these paths. Raises `OSError` if the folder itself cannot be read.
     """
     import os
 
@@ -127,44 +127,44 @@ def listed(folder: str | os.PathLike[str]) -> tuple[list[Program], list[tuple[st
 
 _FINGERPRINTS = (
     Field("name", "program", "The name of the module."),
-    Field("name", "key", "What tells the program apart within the folder."),
+    Field("name", "key", "Identifies the program within the folder."),
     Field("name", "host", "The host that compiled it.", nullable=True),
     Field("index", "module_id", "The number of the module in the process.", nullable=True),
-    Field("text", "fingerprint", "A digest of the program without names and metadata.",
+    Field("text", "fingerprint", "Digest of the program without names and metadata.",
           nullable=True),
     Field("count", "hosts", "Hosts with a program of this name and fingerprint."),
-    Field("flag", "is_common", "Whether all hosts that have a program of this name have this one."),
+    Field("flag", "is_common", "Whether all hosts with a program of this name have this one."),
     Field("path", "file", "The file of its last stage."),
     Field("text", "error", "Why the file could not be read.", nullable=True),
 )  # fmt: skip
 _DIFFERING = (
     Field("name", "module_name", "The name of the module."),
-    Field("word", "stage", "How far compilation was."),
-    Field("text", "fingerprint", "A digest of the program without names and metadata."),
-    Field("text", "hosts", "The hosts that compiled this one, joined by `, `."),
-    Field("text", "other_hosts", "The hosts that compiled another of this name."),
+    Field("word", "stage", "The stage of the compilation."),
+    Field("text", "fingerprint", "Digest of the program without names and metadata."),
+    Field("text", "hosts", "Hosts that compiled this fingerprint, joined by `, `."),
+    Field("text", "other_hosts", "Hosts that compiled another fingerprint of this name."),
     Field("count", "programs", "Programs with this fingerprint."),
-    Field("name", "program", "The first of them."),
-    Field("count", "instructions", "Instructions of the text, each once."),
-    Field("flops", "flops", "Floating-point operations of all executions.", label="FLOP"),
+    Field("name", "program", "The first program with this fingerprint."),
+    Field("count", "instructions", "Instructions in the text, each counted once."),
+    Field("flops", "flops", "Floating-point operations over all calls.", label="FLOP"),
 )
 
 
 def fingerprints(folder: str | os.PathLike[str]) -> Table:
-    """Which host compiled what: one row per program below `folder`, by its last stage.
+    """Fingerprints by host: one row per program below `folder`, taken from its last stage.
 
-    Columns: `program` (name of the module), `key` (what tells it apart within the folder), `host`
-    (None where folders do not tell), `module_id` (None without one), `fingerprint` (of
-    `Module.fingerprint`, so that names and metadata do not matter; None where there is none),
-    `hosts` (how many have one of this name and fingerprint), `is_common` (whether all hosts do
-    that have one of this name), `file`, `error` (why it could not be read). An `OSError` if the
-    folder cannot be read.
+    Columns: `program` (name of the module), `key` (identifies it within the folder), `host` (None
+    if folder names do not give it), `module_id` (None without one), `fingerprint` (from
+    `Module.fingerprint`, which ignores names and metadata; None if the file could not be read),
+    `hosts` (number of hosts with this name and fingerprint), `is_common` (whether all hosts with a
+    program of this name have this fingerprint), `file`, `error` (why the file could not be read).
+    Raises `OSError` if the folder cannot be read.
     """
     return fingerprints_of(programs(folder))
 
 
 def fingerprints_of(found: list[Program]) -> Table:
-    """`fingerprints` of programs that are listed already."""
+    """`fingerprints` for programs that are already listed."""
     prints: list[str | None] = []
     errors: list[str | None] = []
     for program in found:
@@ -190,9 +190,9 @@ def fingerprints_of(found: list[Program]) -> Table:
 
 
 def differing_hosts(programs: Table) -> Table:
-    """What `Scan.differing_hosts` says, of its table of programs."""
+    """The table of `Scan.differing_hosts`, from its table of programs."""
     rows = [row for row in programs if row["fingerprint"]]
-    # A host that was stopped early has an earlier stage, which is no difference.
+    # A host that was stopped early has an earlier stage, which does not count as a difference.
     of_name, hosts = _hosts(
         ((row["module_name"] or "", row["stage"] or ""), row["fingerprint"], row["host"] or "")
         for row in rows
@@ -227,7 +227,7 @@ def differing_hosts(programs: Table) -> Table:
 def _hosts(
     compiled: Iterable[tuple[_Name, str, str]],
 ) -> tuple[dict[_Name, set[str]], dict[tuple[_Name, str], set[str]]]:
-    """The hosts that compiled something of a name, and of a name and fingerprint."""
+    """The hosts that compiled each name, and each name and fingerprint."""
     of_name: dict[_Name, set[str]] = {}
     hosts: dict[tuple[_Name, str], set[str]] = {}
     for name, fingerprint, host in compiled:
@@ -239,10 +239,10 @@ def _hosts(
 def paired(
     before: list[Program], after: list[Program]
 ) -> tuple[list[tuple[Program, Program]], list[Program], list[Program]]:
-    """The programs of two folders that are one, and those without a partner on either side.
+    """Pairs the programs of two folders; also returns the unpaired programs of each side.
 
-    Those of one host and name belong together, then those of one name; of several the ones with
-    equal fingerprints, then by number.
+    Programs with equal host and name are paired first, then programs with equal names. Among
+    several candidates, equal fingerprints are paired first, the rest by number.
     """
     pairs: list[tuple[Program, Program]] = []
     for key in (_host_and_name, _name):
@@ -288,7 +288,7 @@ def _paired_of_one_name(
 
 
 def _fingerprint(program: Program) -> str:
-    """The fingerprint of the last stage; empty if that cannot be read."""
+    """The fingerprint of the last stage; empty if its file cannot be read."""
     try:
         return whole(program.files[0].path).fingerprint()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Files that fsspec reaches: `s3://…`, `gs://…`, `https://…`, `memory://…`.
+"""Remote files through fsspec: `s3://…`, `gs://…`, `https://…`, `memory://…`.
 
-Nothing here is loaded before a path with `://` is met. Credentials and endpoints are those of
-fsspec's own configuration (`FSSPEC_S3_ENDPOINT_URL` and the like), or `storage_options`.
+This module is loaded when a path contains `://`. Credentials and endpoints come from fsspec's own
+configuration (such as `FSSPEC_S3_ENDPOINT_URL`) or from `storage_options`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from hlofast._core import SurveyData
 
     Entry = tuple[str, int, int, str | None]
-    """Path, bytes, when it was written (nanoseconds since 1970; 0 if the server does not say) and
-    why there is nothing to read (None for others)."""
+    """Path, size, time of writing (nanoseconds since 1970; 0 if the server does not say), and the
+    reason if it cannot be read (else None)."""
     Options = Mapping[str, Any]
 
 RANGE = 16 << 20
-"""Bytes asked for at once."""
+"""Bytes per request."""
 PATIENCE = 300.0
-"""Seconds for one answer where nobody sets a time cap."""
+"""Seconds to wait for one answer if there is no time limit."""
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 _TAGS = ("ETag", "etag", "md5Hash", "generation")
 
 
 class RemoteError(OSError):
-    """What a server or fsspec refuses; `strerror` is the reason, `filename` the path."""
+    """An error of a server or of fsspec; `strerror` is the reason, `filename` the path."""
 
 
 def read(path: str, storage_options: Options | None = None, most: int | None = None) -> bytes:
-    """The bytes of one object, at most so many."""
+    """The bytes of an object, at most `most`."""
     return RemoteFiles(storage_options).read(path, most=most)
 
 
 def is_folder(path: str) -> bool:
-    """Whether something lies below `path`."""
+    """Whether `path` is a remote folder."""
     files = RemoteFiles(None)
     try:
         place = files.root(path)
@@ -56,21 +56,23 @@ def is_folder(path: str) -> bool:
 
 
 def listed(path: str) -> SurveyData:
-    """What lies below `path`; an `OSError` if that cannot be learned."""
+    """Lists the files below `path`; raises `OSError` if they cannot be listed."""
     files = RemoteFiles(None)
     return _core._survey_listing(files.entries(path), [path], files.reader())
 
 
 def survey(paths: list[str], files: RemoteFiles) -> SurveyData:
-    """What lies below remote folders; a `ValueError` if some of `paths` are on disk.
+    """Lists the files below remote folders; raises `ValueError` if some `paths` are on disk.
 
-    A folder that cannot be listed is a file that cannot be read; see `RemoteFiles.refused`.
+    A folder that cannot be listed becomes a file that cannot be read; see `RemoteFiles.refused`.
     """
     if not all("://" in path for path in paths):
-        raise ValueError("paths on disk and remote ones are scanned one by one")
+        raise ValueError(
+            "paths on disk and remote paths cannot be scanned together: scan them separately"
+        )
     entries: list[Entry] = []
     for path in paths:
-        files.root(path)  # Without fsspec there is nothing to scan.
+        files.root(path)  # Raises if fsspec is not installed.
         try:
             entries += files.entries(path)
         except OSError as error:
@@ -81,7 +83,7 @@ def survey(paths: list[str], files: RemoteFiles) -> SurveyData:
 
 
 class Reader:
-    """Reads the first bytes of objects, in this process or in one that it was sent to."""
+    """Reads the first bytes of objects; can be pickled and sent to another process."""
 
     def __init__(
         self, files: RemoteFiles, options: Options, max_seconds: float, roots: list[str]
@@ -90,7 +92,7 @@ class Reader:
         self._parts = (options, max_seconds, roots)
 
     def __call__(self, path: str, most: int) -> bytes:
-        """At most so many bytes; an `OSError` says nothing but why there are none."""
+        """Reads up to `most` bytes; raises `OSError` with the reason only."""
         try:
             return self._files.read(path, most)
         except OSError as error:
@@ -108,7 +110,7 @@ def _reader(options: Options, max_seconds: float, roots: list[str]) -> Reader:
 
 
 class Place:
-    """A path, as the file system that it belongs to knows it."""
+    """A path with its file system and its name there."""
 
     __slots__ = ("file_system", "name", "path")
 
@@ -118,21 +120,21 @@ class Place:
         self.name = name
 
     def below(self, rest: str) -> Place:
-        """What lies at `rest` below it."""
+        """The place at the relative path `rest` below this one."""
         path, name = (f"{text.rstrip('/')}/{rest}" for text in (self.path, self.name))
         return Place(path, self.file_system, name)
 
 
 class RemoteFiles:
-    """Lists and reads objects, on any threads; nothing waits longer than `max_seconds`."""
+    """Lists and reads objects; thread-safe, and no request waits longer than `max_seconds`."""
 
     def __init__(self, storage_options: Options | None, max_seconds: float | None = None) -> None:
         self._options = dict(storage_options or {})
         self._seconds = PATIENCE if max_seconds is None else max_seconds
         self.refused: list[str] = []
-        """Folders of which it could not be learned what they hold."""
+        """Folders that could not be listed."""
         self.tags: dict[str, str] = {}
-        """Of objects that were listed: what changes whenever they do, where servers name it."""
+        """Tags of listed objects, if the server gives any; they change whenever the object does."""
         self._roots: list[Place] = []
         self._sizes: dict[str, int] = {}
         self._pending: set[Future[Any]] = set()
@@ -140,7 +142,7 @@ class RemoteFiles:
         self._is_closed = False
 
     def place(self, path: str) -> Place:
-        """Where `path` is: below a folder that was listed, or wherever fsspec says."""
+        """The place of `path`: below a listed folder, or as fsspec resolves it."""
         for root in self._roots:
             if path == root.path:
                 return root
@@ -154,17 +156,18 @@ class RemoteFiles:
         try:
             file_system, name = core.url_to_fs(path, **self._options)
         except ImportError as error:
-            # fsspec names what is missing: "Install s3fs to access S3".
-            reason = f"{_line(error)} (beside 'hlofast[remote]')"
+            # fsspec names the missing package: "Install s3fs to access S3".
+            reason = f"{_line(error)} (in addition to 'hlofast[remote]')"
             raise RemoteError(errno.ENOTSUP, reason, path) from None
         except Exception as error:
             raise _refusal(error, path) from None
         return Place(path, file_system, name)
 
     def entries(self, root: str) -> list[Entry]:
-        """Every file below `root`, or `root` itself if it is one.
+        """Lists every file below `root`, or `root` itself if it is a file.
 
-        An `OSError` if the server refuses or there is none: object stores have no empty folders.
+        Raises `OSError` if the server refuses or there are no files: object stores have no empty
+        folders.
         """
         place = self.root(root)
         found = self._found(place, is_folder=root.endswith("/"))
@@ -182,12 +185,12 @@ class RemoteFiles:
         return entries
 
     def reader(self) -> Reader:
-        """What reads objects below the folders there are now, in any process."""
+        """A reader of objects below the current folders, for any process."""
         roots = [root.path for root in self._roots]
         return Reader(self, self._options, self._seconds, roots)
 
     def root(self, path: str) -> Place:
-        """A folder; what lies below it is found there from now on."""
+        """Registers a folder; `place` resolves paths below it from now on."""
         place = self.place(path if path.endswith("://") else path.rstrip("/"))
         if place not in self._roots:
             self._roots.append(place)
@@ -206,7 +209,7 @@ class RemoteFiles:
         return {name: info for name, info in found.items() if info.get("type") == "file"}
 
     def sizes(self, place: Place) -> dict[str, int]:
-        """What lies below a folder: names, relative to it, and bytes."""
+        """Names, relative to a folder, and sizes of the files below it."""
         try:
             found = self._found(place, is_folder=True)
         except FileNotFoundError:
@@ -214,22 +217,22 @@ class RemoteFiles:
         return {_relative(name, place): info["size"] for name, info in found.items()}
 
     def info(self, place: Place) -> dict[str, Any]:
-        """What the server says about an object now."""
+        """The server's current information about an object."""
         place.file_system.invalidate_cache()
         found: dict[str, Any] = self.call(place, "info", place.name)
         return found
 
     def read(self, path: str, most: int | None = None) -> bytes:
-        """The first `most` bytes of an object.
+        """Reads the first `most` bytes of an object, or all of it.
 
-        An answer that ends too early is an error, as is an object that changes meanwhile.
+        Raises an error if an answer is truncated or the object changes in between.
         """
         place = self.place(path)
         until = time.monotonic() + self._seconds
         before = None
         size = self._sizes.get(path)
         if not size or min(size, most or size) > RANGE:
-            # Servers refuse a range of an empty object; of a large one several are asked for.
+            # Servers refuse a range of an empty object, and a large object takes several requests.
             before = self.info(place)
             size = before["size"]
             if size == 0:
@@ -246,7 +249,7 @@ class RemoteFiles:
                 place, "cat_file", place.name, start=got, end=got + length, until=until
             )
             if len(part) > length:
-                # A server that knows no ranges gives everything.
+                # A server without support for ranges returns everything.
                 return bytes(part[:most])
             parts.append(part)
             got += len(part)
@@ -259,35 +262,35 @@ class RemoteFiles:
     def _judge(
         self, place: Place, before: dict[str, Any] | None, got: int, most: int | None
     ) -> None:
-        """An error unless `got` bytes are what an object has, as it is now."""
+        """Raises an error unless `got` bytes are complete and the object is unchanged."""
         now = self.info(place)
         if before is not None and _version(before) != _version(now):
-            raise RemoteError(errno.EIO, "it changed while it was read", place.path)
+            raise RemoteError(errno.EIO, "the object changed while it was read", place.path)
         size = now["size"]
         if size is not None and got < (size if most is None else min(size, most)):
             reason = f"the answer ended after {got} of {size} bytes"
             raise RemoteError(errno.EIO, reason, place.path)
 
     def version(self, place: Place) -> list[Any] | None:
-        """What changes whenever an object does; None if there is none."""
+        """A version that changes whenever an object does; None if the object does not exist."""
         try:
             return _version(self.info(place))
         except FileNotFoundError:
             return None
 
     def write(self, place: Place, data: bytes) -> None:
-        """Make an object of `data`."""
+        """Writes `data` to an object."""
         self.call(place, "pipe_file", place.name, data)
 
     def send(self, path: str, place: Place) -> None:
-        """Make an object of a file on disk."""
+        """Uploads a file on disk to an object."""
         if not getattr(place.file_system, "async_impl", False):
-            # Object stores have no folders, and would make a bucket.
+            # Not on object stores, which have no folders and would create a bucket.
             self.call(place, "makedirs", place.name.rpartition("/")[0], exist_ok=True)
         self.call(place, "put_file", path, place.name)
 
     def move(self, source: Place, target: Place) -> None:
-        """Put an object in the place of another."""
+        """Replaces an object by another."""
         if getattr(source.file_system, "async_impl", False):
             source.file_system.invalidate_cache()
             self.call(target, "cp_file", source.name, target.name)
@@ -296,13 +299,13 @@ class RemoteFiles:
             self.call(target, "mv", source.name, target.name)
 
     def remove(self, place: Place) -> None:
-        """Remove an object."""
+        """Removes an object."""
         self.call(place, "rm_file", place.name)
 
     def call(
         self, place: Place, method: str, *arguments: Any, until: float | None = None, **named: Any
     ) -> Any:
-        """What a method of the file system gives; its errors as an `OSError` with a reason."""
+        """Calls a method of the file system; its errors become `OSError` with a reason."""
         seconds = self._seconds if until is None else until - time.monotonic()
         future = self._submit(place.file_system, method, arguments, named)
         try:
@@ -339,7 +342,7 @@ class RemoteFiles:
                 coroutine = getattr(file_system, f"_{method}")(*arguments, **named)
                 future = run_coroutine_threadsafe(coroutine, file_system.loop)
             else:
-                # Only a thread of its own can be left to itself if it hangs.
+                # A separate daemon thread can be abandoned if it hangs.
                 target = getattr(file_system, method)
                 task = (future, target, arguments, named)
                 threading.Thread(target=_answer, args=task, daemon=True).start()
@@ -347,7 +350,7 @@ class RemoteFiles:
             return future
 
     def close(self) -> None:
-        """End what is under way and refuse what comes; wait until threads have noticed."""
+        """Cancels pending calls, refuses new ones, and waits until threads have noticed."""
         with self._lock:
             self._is_closed = True
             for future in list(self._pending):
@@ -361,7 +364,7 @@ def _answer(
     arguments: tuple[Any, ...],
     named: dict[str, Any],
 ) -> None:
-    with suppress(InvalidStateError):  # Nobody waits any more.
+    with suppress(InvalidStateError):  # The call was cancelled.
         try:
             future.set_result(target(*arguments, **named))
         except InvalidStateError:
@@ -375,7 +378,7 @@ def _relative(name: str, place: Place) -> str:
 
 
 def _nanoseconds(info: dict[str, Any]) -> int:
-    """When an object was written; 0 if that is not said."""
+    """The time an object was written; 0 if unknown."""
     for name in _TIMES:
         said: Any = info.get(name)
         if isinstance(said, str):
@@ -390,7 +393,7 @@ def _nanoseconds(info: dict[str, Any]) -> int:
 
 
 def _version(info: dict[str, Any]) -> list[Any]:
-    """What tells one content of an object from another."""
+    """Values that differ if the content of an object differs."""
     return [info.get("size"), *(info.get(name) for name in (*_TAGS, *_TIMES))]
 
 
@@ -400,7 +403,7 @@ def _line(error: BaseException) -> str:
 
 
 def _refusal(error: BaseException, path: str) -> OSError:
-    """An error of whatever library as one that has a reason and the path."""
+    """Converts an error of any library to an `OSError` with a reason and the path."""
     if isinstance(error, RemoteError):
         return error
     if isinstance(error, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Reading TOML files of users: a `ValueError` that names the file, whatever stands in them."""
+"""Reads users' TOML files; every fault is a `ValueError` that names the file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ if TYPE_CHECKING:
 
 
 MOST_BYTES = 64 << 20
-"""As of configs: larger files are something else, named by mistake."""
+"""Largest file, as for configs; a larger file is probably named by mistake."""
 
 
 def read_file(path: str | PathLike[str]) -> tuple[str, str]:
-    """The text of a file and what to call it; an `OSError`, a `ValueError` if it is no UTF-8."""
+    """Returns the text and the name of a file; raises `OSError`, or `ValueError` if not UTF-8."""
     from os import fspath
 
     name = fspath(path)
     with open(name, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise ValueError(f"{name}: more than {MOST_BYTES:,} bytes, which no TOML file has")
+        raise ValueError(f"{name}: larger than {MOST_BYTES:,} bytes, the limit for a TOML file")
     try:
         return content.decode("utf-8"), name
     except UnicodeDecodeError as error:
@@ -28,19 +28,19 @@ def read_file(path: str | PathLike[str]) -> tuple[str, str]:
 
 
 def read_tables(text: str, source: str) -> dict[str, Any]:
-    """The tables of TOML `text`; a `ValueError` that names `source` and says what is wrong."""
+    """Parses TOML `text`; raises `ValueError` with `source` and the fault."""
     import tomllib
 
     try:
         return tomllib.loads(text)
-    except ValueError as error:  # Of numbers with thousands of digits no `TOMLDecodeError`.
+    except ValueError as error:  # Numbers with thousands of digits raise no `TOMLDecodeError`.
         raise ValueError(f"{source}: {error}") from None
     except RecursionError:
         raise ValueError(f"{source}: nested too deeply") from None
 
 
 def read_size(value: object, place: str) -> int:
-    """A number of bytes, as such or as a text; a `ValueError` that names `place` for others."""
+    """Reads a byte size from an integer or a string; raises `ValueError` with `place`."""
     from hlofast._units import BYTES_HELP, read_bytes
 
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -52,7 +52,7 @@ def read_size(value: object, place: str) -> int:
 
 
 def read_count(value: object, place: str) -> int:
-    """A number from 0 on, rounded down; a `ValueError` that names `place` for others."""
+    """Reads a non-negative number and rounds it down; raises `ValueError` with `place`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**127:
-        raise ValueError(f"{place} is a number from 0 on")
+        raise ValueError(f"{place} has to be a non-negative number")
     return int(value)

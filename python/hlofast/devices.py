@@ -1,8 +1,8 @@
-"""Accelerators and what is known of them: `get("tpu-v5e")`, `names()`, `load("mine.toml")`.
+"""Figures of accelerators: `get("tpu-v5e")`, `names()`, `load("mine.toml")`.
 
-The built-in figures lie in `devices.toml`, every one with its source. A figure without a source
-is absent, which is said where a result needs it; a user gives it with `Device.replace` or in a
-TOML file of the same form.
+`devices.toml` holds the built-in figures, each with its source. Figures without a source are left
+out, and a result that needs one says so; supply it with `Device.replace` or in a TOML file of the
+same form.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ FIGURES: dict[str, str] = {
     "hbm_bytes": "HBM of the chip, in bytes",
     "hbm_usable_bytes": "HBM that programs may use, in bytes",
     "hbm_bandwidth": "HBM bandwidth, in bytes per second",
-    "hbm_achieved_bandwidth": "HBM bandwidth that the compiler reckons with, in bytes per second",
-    "hbm_latency": "seconds until data from HBM arrives, as the compiler reckons",
+    "hbm_achieved_bandwidth": "HBM bandwidth in the compiler's cost model, in bytes per second",
+    "hbm_latency": "HBM latency in the compiler's cost model, in seconds",
     "fast_memory_bytes": "VMEM of a TPU, last-level cache of a GPU, in bytes",
-    "fast_memory_bandwidth": "bandwidth of that memory, in bytes per second",
+    "fast_memory_bandwidth": "bandwidth of the fast memory, in bytes per second",
     "clock": "clock of the compute units, in hertz",
     "cores": "TensorCores of a TPU, multiprocessors of a GPU, NeuronCores of a Trainium",
-    "jax_devices": "JAX devices that one chip counts as",
+    "jax_devices": "JAX devices per chip",
     "matrix_units": "systolic arrays of a TPU",
     "matrix_unit_size": "rows and columns of one systolic array",
-    "matrix_unit_minimum_rows": "rows below which loading weights takes longer than the product",
-    "matrix_unit_latency": "cycles until a matrix product starts to give results",
-    "matrix_unit_restart": "cycles between the products of two windows",
+    "matrix_unit_minimum_rows": "rows below which loading weights takes longer than the matmul",
+    "matrix_unit_latency": "cycles until a matmul returns its first results",
+    "matrix_unit_restart": "cycles between the matmuls of two windows",
     "vector_operations": "operations per cycle and core on vectors of 1024 elements",
     "launch": "seconds to launch one kernel",
     "topology": "torus-2d, torus-3d, switch or fully-connected",
-    "wraparound_multiple": "an axis of the torus wraps around if a multiple of this",
-    "link_count": "links of one chip to its neighbours or switch",
+    "wraparound_multiple": "a torus axis wraps around if its length is a multiple of this",
+    "link_count": "links of one chip to its neighbours or its switch",
     "link_bandwidth": "bandwidth of one link in one direction, in bytes per second",
     "link_latency": "seconds per hop",
-    "network_bandwidth": "network between hosts or slices per chip, in bytes per second",
+    "network_bandwidth": "network bandwidth per chip between hosts or slices, in bytes per second",
     "network_latency": "seconds per message between hosts or slices",
     "network_launch": "seconds to launch one collective between hosts",
-    "network_round_trip": "seconds of a round trip between hosts",
+    "network_round_trip": "round-trip time between hosts, in seconds",
     "network_chunk_preparation": "seconds to prepare one chunk of 4 MiB",
     "network_achieved_bandwidth": "network bandwidth that collectives reach, in bytes per second",
     "chips_per_host": "chips of one host",
 }
-"""Every figure a device may have, beside its peaks in `flops`, with its meaning and unit."""
+"""Every figure of a device except its peaks in `flops`, with meaning and unit."""
 
 _TEXTS = {"topology"}
 _COUNTS = {"cores", "jax_devices", "matrix_units", "matrix_unit_size", "wraparound_multiple"}
@@ -62,12 +62,12 @@ _COUNTS |= {"link_count", "chips_per_host", "matrix_unit_minimum_rows", "vector_
 _TOPOLOGIES = ("torus-2d", "torus-3d", "switch", "fully-connected")
 _BACKENDS = ("tpu", "gpu", "neuron", "cpu", "other")
 _LARGEST = 1.7976931348623157e308
-"""The largest double, which figures are to the core; integers of TOML may be larger."""
+"""The largest double; the core takes figures as doubles, but integers in TOML may be larger."""
 _KEYS = {"label", "backend", "aliases", "base", "flops"}
 
 
 class Figure:
-    """A value and where it comes from."""
+    """A value and its source."""
 
     __slots__ = ("source", "value")
 
@@ -88,14 +88,14 @@ class Figure:
 
 
 class UnknownFigureError(ValueError):
-    """A result needs a figure of a device that is not known.
+    """A result needs a figure that is not known for a device.
 
-    `device` is the device's name, `figure` the name of what is missing.
+    `device` is the name of the device, `figure` the name of the missing figure.
     """
 
     def __init__(self, device: str, figure: str) -> None:
         super().__init__(
-            f"{figure} of {device} is not known; give it with Device.replace({figure}=...) or in "
+            f"{figure} of {device} is not known; supply it with Device.replace({figure}=...) or in "
             f"a TOML file of devices"
         )
         self.device = device
@@ -106,11 +106,12 @@ class UnknownFigureError(ValueError):
 
 
 class Device(Mapping[str, Figure]):
-    """One kind of chip: a mapping from the names in `FIGURES` to a `Figure`; unknown ones absent.
+    """One kind of chip: a mapping from names in `FIGURES` to `Figure`, without unknown figures.
 
-    `device.value("hbm_bandwidth")` is the bare value or None, `device.require(...)` raises
-    `UnknownFigureError` instead; peaks are `device.flops["bf16"]` (operations per second, dense).
-    All figures are per chip; `device.per_jax_device("hbm_bandwidth")` divides by `jax_devices`.
+    `device.value("hbm_bandwidth")` returns the bare value or None; `device.require(...)` raises
+    `UnknownFigureError` instead of returning None. `device.flops["bf16"]` is a peak in dense
+    operations per second. All figures are per chip; `device.per_jax_device("hbm_bandwidth")`
+    divides by `jax_devices`.
     """
 
     __slots__ = ("_figures", "aliases", "backend", "flops", "label", "name")
@@ -156,38 +157,38 @@ class Device(Mapping[str, Figure]):
         return f"<Device {self.name}: {self.label}; FLOP/s {peaks or 'unknown'}; HBM {memory}>"
 
     def value(self, figure: str) -> Any:
-        """The value of `figure`, or None where it is not known; a `KeyError` for another name.
+        """The value of `figure`, or None if it is not known; raises `KeyError` for other names.
 
-        `flops.bf16` names a peak.
+        Peaks are named like `flops.bf16`.
         """
         found = self._find(figure)
         return None if found is None else found.value
 
     def source(self, figure: str) -> str | None:
-        """Where the value of `figure` comes from, or None where it is not known."""
+        """The source of `figure`, or None if the figure is not known."""
         found = self._find(figure)
         return None if found is None else found.source
 
     def require(self, figure: str) -> Any:
-        """The value of `figure`; an `UnknownFigureError` where it is not known."""
+        """The value of `figure`; raises `UnknownFigureError` if it is not known."""
         value = self.value(figure)
         if value is None:
             raise UnknownFigureError(self.name, figure)
         return value
 
     def per_jax_device(self, figure: str) -> float:
-        """What one JAX device has of a figure that the chip's JAX devices share.
+        """The share of one JAX device in a figure of the chip.
 
-        An `UnknownFigureError` where the figure or `jax_devices` is not known.
+        Raises `UnknownFigureError` if the figure or `jax_devices` is not known.
         """
         return float(self.require(figure)) / float(self.require("jax_devices"))
 
     def replace(
         self, *, flops: Mapping[str, float] | None = None, **figures: float | str | None
     ) -> Device:
-        """A copy with these figures, whose source is the caller; None takes a figure away.
+        """Returns a copy with these figures, with the caller as source; None removes a figure.
 
-        A `ValueError` for a name that is not in `FIGURES` and for a value that makes no sense.
+        Raises `ValueError` for a name that is not in `FIGURES` or an invalid value.
         """
         source = "given by the caller"
         changed = dict(self._figures)
@@ -216,17 +217,17 @@ class Device(Mapping[str, Figure]):
         alpha: float = 1.0,
         beta: float = 1.0,
     ) -> CollectiveTime:
-        """How long one collective takes among chips of this kind.
+        """The modelled time of one collective among chips of this kind.
 
-        `kind` is HLO's word for it, `payload` bytes of the whole array (what an all-gather results
-        in, what others are given). `near` devices of the group share a host (switches) or slice
-        (torus), the rest is reached over the network; without it all do. `axes` of a torus
-        share the work (one if not given).
+        `kind` is the HLO opcode. `payload` is the bytes of the whole array: the result of an
+        all-gather, the operand of other collectives. `near` is the number of devices of the group
+        on one host (switches) or slice (torus); the others are reached over the network. By
+        default, all share one. `axes` is the number of torus axes that share the work (default 1).
 
-        Models: `topology` (ring, torus, switch or hierarchy, latency and bandwidth from the
-        figures), `speed-of-light` (XLA's for several hosts of GPUs; `communicators` groups at
-        once), `alpa` (Alpa's costs with `alpha` and `beta`, not in seconds). An
-        `UnknownFigureError` where a figure is missing, a `ValueError` for unknown words.
+        Models: `topology` (ring, torus, switch or hierarchy, with latency and bandwidth from the
+        figures), `speed-of-light` (XLA's model for several GPU hosts, with `communicators`
+        concurrent groups), `alpa` (Alpa's costs with `alpha` and `beta`, not in seconds). Raises
+        `UnknownFigureError` if a figure is missing, and `ValueError` for an unknown kind or model.
         """
         try:
             found = _core._collective_time(
@@ -250,7 +251,7 @@ class Device(Mapping[str, Figure]):
     def _parts(
         self,
     ) -> tuple[str, str, str | None, list[tuple[str, float]], list[tuple[str, float]]]:
-        """The device as the core takes it."""
+        """The device in the form that the core takes."""
         figures = [(key, float(f.value)) for key, f in self.items() if not isinstance(f.value, str)]
         peaks = [(key, float(peak.value)) for key, peak in self.flops.items()]
         return self.name, self.backend, self.value("topology"), figures, peaks
@@ -264,7 +265,7 @@ class Device(Mapping[str, Figure]):
 
 
 class CollectiveTime:
-    """How long a collective takes, and what that is made of."""
+    """The modelled time of a collective, with its parts."""
 
     __slots__ = ("alpha_seconds", "bytes_per_second", "seconds", "wire_bytes")
 
@@ -272,13 +273,13 @@ class CollectiveTime:
         self, seconds: float, wire_bytes: float, alpha_seconds: float, bytes_per_second: float
     ) -> None:
         self.seconds = seconds
-        """In all; of the model `alpa` its cost, which has no unit."""
+        """Total seconds; for the model `alpa`, its cost, which has no unit."""
         self.wire_bytes = wire_bytes
         """Bytes that each device sends in a ring or over a switch."""
         self.alpha_seconds = alpha_seconds
-        """Of the seconds, what does not depend on the size."""
+        """The part of `seconds` that does not depend on the size."""
         self.bytes_per_second = bytes_per_second
-        """Wire bytes over the rest of the seconds; 0 if nothing is sent or the model has none."""
+        """Wire bytes over the remaining seconds; 0 if nothing is sent or the model has none."""
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
@@ -286,7 +287,7 @@ class CollectiveTime:
 
 
 class DeviceTable(Mapping[str, Device]):
-    """Devices by name. `get` and `[ ]` also take aliases, in any case of letters."""
+    """Devices by name. `get` and `[ ]` also accept aliases; letter case does not matter."""
 
     def __init__(self, devices: Mapping[str, Device]) -> None:
         self._devices = dict(devices)
@@ -302,7 +303,7 @@ class DeviceTable(Mapping[str, Device]):
 
             hint = meant(str(name), [*self._devices, *self._names])
             known = ", ".join(self._devices)
-            raise UnknownDeviceError(f"unknown device {name!r}; known are: {known}{hint}")
+            raise UnknownDeviceError(f"unknown device {name!r}; known devices: {known}{hint}")
         return self._devices[found]
 
     def __iter__(self) -> Iterator[str]:
@@ -347,20 +348,20 @@ def names() -> tuple[str, ...]:
 
 
 def get(device: str | Device) -> Device:
-    """The built-in device with this name or alias; a `Device` is returned as it is.
+    """Returns the built-in device with this name or alias; returns a `Device` unchanged.
 
-    An `UnknownDeviceError` (a `KeyError` and a `ValueError`) names those there are.
+    Raises `UnknownDeviceError` (a `KeyError` and a `ValueError`) for an unknown name.
     """
     return device if isinstance(device, Device) else _built_in_table()[device]
 
 
 def load(path: str | PathLike[str]) -> DeviceTable:
-    """The built-in devices with those of a TOML file, which come first in doubt.
+    """Returns the built-in devices together with the devices of a TOML file.
 
-    Each table of the file is a device: one that is built in (its name or an alias) takes over the
-    cells that the file gives, another starts from the device that it names as `base`, or empty.
-    A cell is a value or `{ value = ..., source = "..." }`; without a source it is the file's. A
-    `ValueError` for a name that is not in `FIGURES` and for what is no TOML.
+    Each table of the file is a device. A table with the name or an alias of a built-in device
+    overrides the figures that it lists; any other table starts from the device that it names as
+    `base`, or empty. A cell is a value or `{ value = ..., source = "..." }`; the source defaults to
+    the file. Raises `ValueError` for a name that is not in `FIGURES` and for invalid TOML.
     """
     from hlofast._toml import read_file
 
@@ -368,10 +369,10 @@ def load(path: str | PathLike[str]) -> DeviceTable:
 
 
 def table(devices: Mapping[str, Device] | None = None) -> Any:
-    """One row per cell of `devices` (the built-in ones): a `Table`.
+    """Returns a `Table` with one row per figure of `devices`, by default the built-in devices.
 
-    Columns: device, figure, value (a number), text (of figures that are words, such as the
-    topology), source. Of cells that are not known the last three are None.
+    Columns: device, figure, value (a number), text (for figures that are words, such as the
+    topology), source. If a figure is not known, the last three are None.
     """
     from hlofast._core import Field
     from hlofast.table import of_rows
@@ -379,9 +380,9 @@ def table(devices: Mapping[str, Device] | None = None) -> Any:
     fields = (
         Field("name", "device", "The device."),
         Field("name", "figure", "The figure, as `hlofast.devices.FIGURES` and peaks name it."),
-        Field("number", "value", "The number, in the unit that `FIGURES` says.", nullable=True),
-        Field("word", "text", "The value of a figure that is no number.", nullable=True),
-        Field("text", "source", "Where the value comes from.", nullable=True),
+        Field("number", "value", "The number, in the unit given in `FIGURES`.", nullable=True),
+        Field("word", "text", "The value of a figure that is a word.", nullable=True),
+        Field("text", "source", "The source of the value.", nullable=True),
     )
     rows: list[tuple[str, str, float | None, str | None, str | None]] = []
     for name, device in (_built_in_table() if devices is None else devices).items():
@@ -406,16 +407,16 @@ def _read(text: str, path: str, known: Mapping[str, Device]) -> dict[str, Device
     tables = read_tables(text, path)
     sources = tables.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(one, str) for one in sources.values()):
-        raise ValueError(f"{path}: sources is a table of texts")
+        raise ValueError(f"{path}: sources has to be a table of strings")
     devices = dict(known)
     for name, cells in tables.items():
         if not isinstance(cells, dict):
-            _refuse(path, name, "a device is a table")
+            _refuse(path, name, "a device has to be a table")
         base = cells.get("base", name)
         if not isinstance(base, str):
-            _refuse(path, name, "base is the name of a device")
+            _refuse(path, name, "base has to be the name of a device")
         if "base" in cells and base not in known and base not in devices:
-            _refuse(path, name, f"base {base!r} is no device")
+            _refuse(path, name, f"base {base!r} is not a known device")
         start = known[base] if base in known else devices.get(base)
         key = start.name if start is not None and "base" not in cells else name
         devices[key] = _device(path, key, cells, sources, start)
@@ -429,10 +430,10 @@ def _device(
         value, source = cell, path
         if isinstance(cell, dict):
             if "value" not in cell or set(cell) - {"value", "source"}:
-                _refuse(path, name, f"{key} is a value or {{ value = ..., source = ... }}")
+                _refuse(path, name, f"{key} has to be a value or {{ value = ..., source = ... }}")
             value, source = cell["value"], cell.get("source", path)
             if not isinstance(source, str):
-                _refuse(path, name, f"the source of {key} is a text")
+                _refuse(path, name, f"the source of {key} has to be a string")
         where = f"{path}: {name}"
         is_peak = key.startswith("flops.")
         checked = _positive(f"{where}: {key}", value) if is_peak else _checked(where, key, value)
@@ -443,20 +444,20 @@ def _device(
     for key, cell in cells.items():
         if key == "flops":
             if not isinstance(cell, dict):
-                _refuse(path, name, "flops is a table of peaks by element type")
+                _refuse(path, name, "flops has to be a table of peaks by element type")
             peaks.update({kind: figure(f"flops.{kind}", peak) for kind, peak in cell.items()})
         elif key not in _KEYS:
             figures[key] = figure(key, cell)
     backend = cells.get("backend", "other" if start is None else start.backend)
     if backend not in _BACKENDS:
-        _refuse(path, name, f"backend is one of {', '.join(_BACKENDS)}")
+        _refuse(path, name, f"backend has to be one of {', '.join(_BACKENDS)}")
     is_same = start is not None and start.name == name
     aliases = cells.get("aliases", start.aliases if start is not None and is_same else ())
     if not isinstance(aliases, list | tuple) or not all(isinstance(one, str) for one in aliases):
-        _refuse(path, name, "aliases is a list of names")
+        _refuse(path, name, "aliases has to be a list of names")
     label = cells.get("label", start.label if start is not None and is_same else name)
     if not isinstance(label, str):
-        _refuse(path, name, "label is a text")
+        _refuse(path, name, "label has to be a string")
     return Device(name, figures, peaks, label=label, backend=backend, aliases=tuple(aliases))
 
 
@@ -466,15 +467,15 @@ def _refuse(path: str, name: str, message: str) -> NoReturn:
 
 def _checked(where: str, key: str, value: Any) -> float | str:
     if key not in FIGURES:
-        raise ValueError(f"{where}: unknown figure {key!r}; known are: {', '.join(FIGURES)}")
+        raise ValueError(f"{where}: unknown figure {key!r}; known figures: {', '.join(FIGURES)}")
     if key in _TEXTS:
         if value not in _TOPOLOGIES:
-            raise ValueError(f"{where}: {key} is one of {', '.join(_TOPOLOGIES)}")
+            raise ValueError(f"{where}: {key} has to be one of {', '.join(_TOPOLOGIES)}")
         return str(value)
     number = _positive(f"{where}: {key}", value)
     if key in _COUNTS:
         if number != int(number):
-            raise ValueError(f"{where}: {key} is a whole number, not {value!r}")
+            raise ValueError(f"{where}: {key} has to be an integer, not {value!r}")
         return int(number)
     return number
 
@@ -483,5 +484,5 @@ def _positive(where: str, value: Any) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 < value <= _LARGEST:
         shown = repr(value) if is_number or isinstance(value, str) else type(value).__name__
-        raise ValueError(f"{where} is a number above 0, not {shown}")
+        raise ValueError(f"{where} has to be a positive number, not {shown}")
     return value if isinstance(value, int) else float(value)

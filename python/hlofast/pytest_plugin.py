@@ -1,9 +1,9 @@
-"""A fixture for tests of compiled programs; the wheel makes pytest load it.
+"""A pytest fixture for tests of compiled programs; installing hlofast registers it.
 
     def test_step(hlofast_check):
         hlofast_check("step.txt", "expectations.toml", declaration="mesh.toml")
 
-It imports nothing heavy until a test asks for the fixture.
+Nothing heavy is imported until a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def hlofast_check() -> Callable[..., Check]:
-    """Checks a program and fails with the findings that are errors.
+    """Checks a program and fails the test with the findings that are errors.
 
-    Called with the program (a `hlofast.Module`, the path of a dump, or what JAX lowered or
-    compiled), then optionally what is expected of it (`hlofast.Expectations`, a mapping or the
-    path of a TOML file) and `declaration` (`hlofast.Declaration` or the path of one). Returns the
-    `hlofast.Check` if nothing is wrong.
+    Arguments: the program (a `hlofast.Module`, the path of a dump, or a function that JAX lowered
+    or compiled), optionally its expectations (`hlofast.Expectations`, a mapping or the path of a
+    TOML file), and `declaration` (a `hlofast.Declaration` or the path of one). Returns the
+    `hlofast.Check` if there are no errors.
     """
 
     def check(

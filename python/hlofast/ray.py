@@ -1,4 +1,4 @@
-"""Scans on Ray, and tables of HLO in one's own pipelines of Ray Data.
+"""Scans on Ray, and HLO tables in Ray Data pipelines.
 
     with hlofast.ray.Cluster("auto") as cluster:
         hlofast.scan("/shared/dumps", "tables", executor=cluster)
@@ -6,8 +6,8 @@
     files = ray.data.read_binary_files("s3://bucket/dumps", include_paths=True)
     hlofast.ray.analyse(files, "collectives").write_parquet("s3://bucket/collectives")
 
-That function of Ray decompresses files by their names, and a damaged one ends the pipeline; a scan
-goes on with a row that says so. It needs `ray[data]`, the extra `ray`.
+`read_binary_files` decompresses files by their extension, and a damaged file ends the pipeline; a
+scan records the failure in a row and continues. Both need `ray[data]`, the extra `ray`.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "Rows", "analyse"]
 
 _RETRIES = 3
-"""So often a task is done again whose worker died."""
+"""Retries of a task whose worker died."""
 
 
 class Cluster:
     """A Ray cluster as `executor` of `hlofast.scan`.
 
-    `address` is that of a running one, "auto" the one that this machine belongs to; without it the
-    one of RAY_ADDRESS, or else one of this machine alone, started for the purpose. If the process
-    is connected already, that connection is used. `options` are arguments of `ray.init`.
+    `address` is the address of a running cluster, or "auto" for the cluster of this machine. By
+    default, RAY_ADDRESS is used, or else a cluster is started on this machine. If the process is
+    already connected, that connection is used. `options` are arguments of `ray.init`.
 
-    Files are read by tasks of Ray Data; all nodes have to have them under the same paths, and
-    hlofast of the same version. A task whose worker dies is done again. As a context manager, or
-    with `close`, what was started or connected to is left.
+    Tasks of Ray Data read the files; all nodes need the files under the same paths and the same
+    version of hlofast. A task whose worker dies is retried. `close`, or the end of the `with`
+    block, disconnects and stops a cluster that was started here.
 
-    A `ModuleNotFoundError` without Ray.
+    Raises `ModuleNotFoundError` if Ray is not installed.
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
         spec = find_spec("ray")
-        # Ray leaves a folder of its name in folders for temporary files, which could be imported.
+        # Ray leaves a folder named `ray` in temporary folders, which could be imported by mistake.
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError(
                 "Ray is not installed: pip install 'hlofast[ray]'", name="ray"
@@ -63,11 +63,11 @@ class Cluster:
 
     @property
     def at_once(self) -> int:
-        """How many processors the cluster has."""
+        """Number of processors of the cluster."""
         return max(int(self._connected().cluster_resources().get("CPU", 1)), 1)
 
     def results(self, tasks: Iterator[Task]) -> Iterator[Result | None]:
-        """What the tasks of a scan give, in their order. A `WorkerError` if one cannot be done."""
+        """Yields the results of tasks in order; raises `WorkerError` if a task fails."""
         from hlofast._scan.tasks import failed
 
         ray = self._connected()
@@ -83,8 +83,8 @@ class Cluster:
         dataset.context.enable_progress_bars = False
         how = {"batch_size": 1, "batch_format": "pyarrow", "num_cpus": threads}
         with catch_warnings():
-            # Without a bound a file that kills its worker would be tried for ever; Ray 2.64 will
-            # have no argument for it.
+            # Without a limit, a file that kills its worker would be retried for ever; Ray 2.64
+            # removes the argument.
             simplefilter("ignore")
             results = dataset.map_batches(_run, **how, max_retries=_RETRIES)
         try:
@@ -98,8 +98,8 @@ class Cluster:
             raise failed("some of the files", error) from error
 
     def _connected(self) -> Any:
-        """The module `ray`, connected."""
-        # Nothing is told to anybody; before it is imported, since Ray looks once.
+        """Connects to Ray if necessary; returns the module `ray`."""
+        # Disables usage statistics; Ray reads the variable once, when it is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray = import_module("ray")
         if not ray.is_initialized():
@@ -110,7 +110,7 @@ class Cluster:
             try:
                 ray.init(address, **(options | self.options))
             except (OSError, RuntimeError) as error:
-                raise WorkerError(f"no connection to Ray, {address}: {error}") from error
+                raise WorkerError(f"cannot connect to Ray at {address}: {error}") from error
             self._is_ours = True
             import logging
 
@@ -119,7 +119,7 @@ class Cluster:
         return ray
 
     def close(self) -> None:
-        """End the connection that this made, and the cluster if it started one."""
+        """Disconnects from Ray if this object connected; stops a cluster that it started."""
         if self._is_ours:
             import_module("ray").shutdown()
             self._is_ours = False
@@ -132,7 +132,7 @@ class Cluster:
 
 
 def _run(batch: Any) -> Any:
-    """Do the tasks of a batch."""
+    """Runs the tasks of a batch."""
     from hlofast._scan.tasks import failed, run
 
     results = []
@@ -143,21 +143,21 @@ def _run(batch: Any) -> Any:
             files = task.title
             results.append(pickle.dumps(run(task)))
         except Exception as error:
-            # Ray would send its whole traceback.
+            # Ray would send the whole traceback.
             results.append(pickle.dumps(failed(files, error)))
     arrow = import_module("pyarrow")
     return arrow.table({"result": arrow.array(results, arrow.large_binary())})
 
 
 class Rows:
-    """What makes rows of one table from the bytes of files: a function for `map_batches`.
+    """A function for `map_batches` that turns the bytes of files into rows of one table.
 
-    It takes `pyarrow.Table`s with the columns `bytes` and `path`, as `ray.data.read_binary_files`
-    gives with `include_paths=True`, and returns those with the columns of `table`: one of the
-    tables of `hlofast.scan`, or "files", which has a row for every file and says why one could not
-    be read. Programs are named by their paths below `root`. Every file is looked at alone, so that
-    what other files say of it, as buffer assignments and descriptions of the chip, is unknown:
-    `device` is the chip to time for. The other options are those of `hlofast.scan`.
+    It takes a `pyarrow.Table` with the columns `bytes` and `path`, as `ray.data.read_binary_files`
+    returns with `include_paths=True`, and returns the rows of `table`: one of the tables of
+    `hlofast.scan`, or "files", which has one row per file with the reason if it could not be read.
+    Programs are named by their paths below `root`. Each file is read alone, without the buffer
+    assignments and device descriptions beside it; `device` is the chip to time for. The other
+    options are as in `hlofast.scan`.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Rows:
 
 
 def _survey(path: str, data: bytes, root: str) -> SurveyData:
-    """A survey of one file, whose bytes are here."""
+    """A survey of one file with these bytes."""
 
     def read(_: str, most: int) -> bytes:
         return data[:most]
@@ -206,9 +206,9 @@ def _survey(path: str, data: bytes, root: str) -> SurveyData:
 
 
 def analyse(dataset: Any, table: str = "modules", **options: Any) -> Any:
-    """The rows of one table, as a `ray.data.Dataset`.
+    """Returns the rows of one table as a `ray.data.Dataset`.
 
-    `dataset` is one with the columns `bytes` and `path`, as `ray.data.read_binary_files` gives with
+    `dataset` has the columns `bytes` and `path`, as `ray.data.read_binary_files` returns with
     `include_paths=True`; `options` are those of `Rows`.
     """
     return dataset.map_batches(Rows(table, **options), batch_format="pyarrow", batch_size=32)

@@ -1,8 +1,8 @@
-"""The join of what was declared with what was compiled: `check`, `Check`, `Declaration`.
+"""Compares a declaration with a compiled program: `check`, `Check`, `Declaration`.
 
-`declaration.py` is what was meant, whoever says so; `program.py` what the program says; one file
-per kind of comparison makes rows (`comparison.py`) of both; `expectations.py` is what a test or a
-gate demands besides.
+`declaration.py` describes the intended program, `program.py` reads the compiled one. One file per
+kind of comparison makes rows (`comparison.py`) from both. `expectations.py` holds further
+requirements of a test or a CI gate.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def _gaps(program: Program) -> Iterator[Comparison]:
-    """What the declaration leaves open."""
+    """Parts that the declaration leaves open."""
     for place, why in program.declaration.gaps:
         yield Comparison("not-declared", NOTE, place, "not known", "not compared", why)
 
@@ -71,38 +71,38 @@ _LABELS = ("subject", "declared", "compiled", "that is", "shown by")
 
 
 class Check(Result):
-    """What was declared beside what was compiled: `hlofast.check(declaration, module)`.
+    """The comparison of a declaration with a compiled module: `hlofast.check(declaration, module)`.
 
-    Only what the declaration speaks of is compared.
+    Only declared properties are compared.
     """
 
     CODES = CODES
-    """What is compared, by code."""
+    """Descriptions of the comparisons, by code."""
     SEVERITIES = SEVERITIES
-    """From what must not be to what is as declared."""
+    """All severities, most severe first."""
 
     __slots__ = ("_comparisons", "declaration", "expectations", "module")
 
     VERB = "check"
     FACTS = (
-        Field("text", "declared_by", "Who declared what is compared."),
-        Field("text", "mesh", "The mesh that was declared."),
-        Field("flag", "ok", "Whether nothing is an error."),
-        Field("count", "error", "What must not be.", label="errors"),
-        Field("count", "warning", "What is probably not meant.", label="warnings"),
-        Field("count", "note", "What is worth knowing.", label="notes"),
-        Field("count", "agrees", "What is as declared."),
+        Field("text", "declared_by", "The source of the declaration."),
+        Field("text", "mesh", "The declared mesh."),
+        Field("flag", "ok", "Whether there are no errors."),
+        Field("count", "error", "Comparisons that fail.", label="errors"),
+        Field("count", "warning", "Differences that are probably unintended.", label="warnings"),
+        Field("count", "note", "Possibly intended, or not compared.", label="notes"),
+        Field("count", "agrees", "Comparisons that agree."),
     )
 
     def __init__(
         self, declaration: Declaration, module: Module, expected: Expectations | None
     ) -> None:
         self.declaration = declaration
-        """What was declared."""
+        """The declaration."""
         self.module = module
-        """What was compiled."""
+        """The compiled module."""
         self.expectations = expected
-        """What is demanded besides; None without demands."""
+        """Further expectations; None if there are none."""
         program = Program(declaration, module)
         found = [one for compare in _COMPARISONS for one in compare(program)]
         if expected is not None:
@@ -117,16 +117,16 @@ class Check(Result):
 
     @property
     def comparisons(self) -> Table:
-        """All that was compared, in the order of `CODES`."""
+        """All comparisons, in the order of `CODES`."""
         return table(self._comparisons, self.module)
 
     @property
     def findings(self) -> Table:
-        """Those that do not agree: errors first, then by bytes at stake."""
+        """Comparisons that do not agree: errors first, then by bytes at stake."""
         return table(self.found(), self.module)
 
     def found(self, *codes: str) -> tuple[Comparison, ...]:
-        """The findings, of all codes or of `codes`, errors first, then by bytes at stake."""
+        """The findings, optionally only of `codes`: errors first, then by bytes at stake."""
         unknown = [code for code in codes if code not in CODES]
         if unknown:
             raise ValueError(f"no comparison {unknown[0]!r}; one of {', '.join(CODES)}")
@@ -140,11 +140,11 @@ class Check(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is an error."""
+        """Whether there are no errors."""
         return all(one.severity != ERROR for one in self._comparisons)
 
     def counts(self) -> dict[str, int]:
-        """How many comparisons there are of each severity."""
+        """Number of comparisons of each severity."""
         counts = dict.fromkeys(SEVERITIES, 0)
         for one in self._comparisons:
             counts[one.severity] += 1
@@ -152,19 +152,19 @@ class Check(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Who declared what, and how many comparisons there are of each severity."""
+        """The source and mesh of the declaration, and the number of comparisons by severity."""
         mesh = self.declaration.mesh
         shape = None if mesh is None else ",".join(f"{own}={mesh.shape[own]}" for own in mesh.shape)
         values = (self.declaration.source, shape, self.ok, *self.counts().values())
         return tuple(map(Fact, self.FACTS, values))
 
     def sections(self, *, agreeing: bool = False) -> tuple[Section, ...]:
-        """The findings, then the collectives that go along axes, or all that agrees."""
+        """The findings, then the collectives by axes, or all comparisons that agree."""
         same = self._agreeing() if agreeing else self._collective_axes()
         return (self._findings(), same)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All of them."""
+        """All sections."""
         return (self._findings(), self._agreeing(), self._collective_axes())
 
     def _findings(self) -> Section:
@@ -204,13 +204,13 @@ def check(
     module: Module,
     expected: Expectations | Mapping[str, Any] | str | PathLike[str] | None = None,
 ) -> Check:
-    """Compare what was declared with what was compiled.
+    """Compares a declaration with a compiled module.
 
-    `declaration` is a `Declaration`, the path of one in TOML, or an AXLearn config on an instance
-    (`hlofast.config.load(path).select(instance)`); `expected` are demands besides:
-    `Expectations`, a mapping of the same form or the path of a TOML file. An `OSError` or a
-    `ValueError` for files that cannot be read; a `ValueError` or an `OverflowError` for a module
-    whose memory cannot be analysed.
+    `declaration` is a `Declaration`, the path of a TOML file, or an AXLearn config on an instance
+    (`hlofast.config.load(path).select(instance)`). `expected` adds expectations: an `Expectations`,
+    a mapping of the same form, or the path of a TOML file. Raises `OSError` or `ValueError` if a
+    file cannot be read, and `ValueError` or `OverflowError` if the module's memory cannot be
+    analysed.
     """
     if isinstance(declaration, str | PathLike):
         declaration = Declaration.load(declaration)

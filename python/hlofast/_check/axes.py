@@ -1,4 +1,4 @@
-"""Devices and axes: the mesh, the groups of every collective, and which of them are asked for."""
+"""Devices and axes: the mesh, the groups of each collective, and unexplained collectives."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot")
-"""How operation names of matrix products and convolutions end."""
+"""Endings of operation names of matmuls and convolutions."""
 SMALL = 1 << 16
-"""Bytes of an exchange up to which it is not worth a finding: counters, norms, sums of losses."""
+"""Collectives up to this payload give no finding: counters, norms, sums of losses."""
 
 
 def device_count(program: Program) -> Iterator[Comparison]:
-    """The devices of the declared mesh against those of the program."""
+    """Compares the devices of the declared mesh with those of the program."""
     mesh = program.declaration.mesh
     if mesh is None:
         return
     module = program.module
     compiled = devices_of(module)
     slices = mesh.slices or 1
-    # A program for several slices is that of one, and says nothing of the others.
+    # A program for several slices is compiled for one slice and does not mention the others.
     is_same = mesh.device_count in (compiled, compiled * slices)
     if compiled == 1 and not program.is_partitioned:
         severity, message = NOTE, "the program is not partitioned yet"
@@ -35,16 +35,16 @@ def device_count(program: Program) -> Iterator[Comparison]:
         severity, message = AGREES, "as many devices as declared"
     else:
         severity = ERROR
-        message = f"the mesh has {mesh.device_count:,} devices, the program {compiled:,}"
+        message = f"the mesh has {mesh.device_count:,} devices, but the program has {compiled:,}"
         if mesh.device_count % compiled == 0 and slices == 1:
-            message += f"; a program for one slice of {mesh.device_count // compiled:,}?"
+            message += f"; is it compiled for one slice of {mesh.device_count // compiled:,}?"
     declared = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
     text = f"{compiled:,} of each of {slices:,} slices" if slices > 1 else f"{compiled:,}"
     yield Comparison("device-count", severity, "mesh", declared, text, message)
 
 
 def collective_axes(program: Program) -> Iterator[Comparison]:
-    """Along which axes each collective goes: sums by kind and axes, and those along none."""
+    """Collectives summed by kind and mesh axes, and collectives whose groups follow no axes."""
     if program.declaration.mesh is None:
         return
     odd = {row["instruction"]: row["reason"] for row in program.collectives.mismatches}
@@ -77,7 +77,7 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
         part = ", along a part of an axis"
         severity = AGREES
         if is_part:
-            # A compiler moves what it likes between layers; in them it follows the program.
+            # Inside layers, the compiler follows the program; elsewhere it may reshard freely.
             is_grave = found["is_in_layers"] or program.declaration.layers is None
             severity = WARNING if is_grave else NOTE
             part += ": is the mesh the one that was compiled for?" if is_grave else ""
@@ -94,11 +94,11 @@ def collective_axes(program: Program) -> Iterator[Comparison]:
 
 
 def unexplained(program: Program) -> Iterator[Comparison]:
-    """Collectives that the declared splits do not ask for.
+    """Collectives that the declared shardings do not need.
 
-    Weights are gathered, and gradients reduced, along the axes that split them or the batch.
-    Activations are exchanged along axes that split weights but not the batch (tensor
-    parallelism). Permutes of matrix products are gathers and reductions taken apart.
+    Weights are gathered, and gradients reduced, along the axes that shard them or the batch.
+    Activations are exchanged along axes that shard weights but not the batch (tensor parallelism).
+    Collective-permutes of matmuls are decomposed all-gathers and reduce-scatters.
     """
     declaration = program.declaration
     if declaration.mesh is None or not declaration.parameters or not declaration.batch_axes:
@@ -135,9 +135,9 @@ def unexplained(program: Program) -> Iterator[Comparison]:
             "unexplained-collective",
             WARNING if where == "in every layer" else NOTE,
             f"{kind} over {axes_text}",
-            "no such exchange",
+            "no such collective",
             f"{found['bytes']:,} wire B of {moved} in {phase}",
-            f"{scope}: no declared split asks for {counted(len(found['rows']), 'collective')} "
+            f"{scope}: no declared sharding needs {counted(len(found['rows']), 'collective')} "
             f"{where}",
             found["bytes"],
             found["row"]["instruction"],

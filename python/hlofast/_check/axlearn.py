@@ -1,4 +1,4 @@
-"""The declaration that an AXLearn config makes on an instance."""
+"""The declaration of an AXLearn config on an instance."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PLACES = {"saved": "device", "offloaded": "host"}
 
 
 def declaration_of(effective: EffectiveConfig) -> Declaration:
-    """What `effective` declares: mesh, splits, policy, loops, and what it implies.
+    """The mesh, shardings, policy, loops and predictions of `effective`.
 
-    What its model has that is not modelled is left out, so it is not compared.
+    Parts of the model that are not modelled are left out and therefore not compared.
     """
     implied = effective._implied()
     rule = "no rule" if effective.rule is None else f"rule {effective.rule}"
@@ -47,7 +47,7 @@ def declaration_of(effective: EffectiveConfig) -> Declaration:
 
 
 def _gaps(effective: EffectiveConfig) -> tuple[tuple[str, str], ...]:
-    """What is not modelled, and what about the rule and its mesh is not as it should be."""
+    """Parts that are not modelled, and problems of the rule and its mesh."""
     kinds = ("selector", "no-rule", "not-modelled", "fails", "not-known", "devices", "mesh")
     notes = [
         (row["path"] or row["kind"], row["text"]) for row in effective.notes if row["kind"] in kinds
@@ -57,7 +57,7 @@ def _gaps(effective: EffectiveConfig) -> tuple[tuple[str, str], ...]:
 
 
 def _parameters(implied: Implied) -> Iterator[DeclaredParameter]:
-    """The weights, and whatever the learner keeps under the same paths."""
+    """The weights, and the optimizer state under the same paths."""
     for parameter in implied.parts.parameters:
         path = "[^/]+".join(map(re.escape, parameter.path.split("*")))
         yield DeclaredParameter(f"(.*/)?{path}", parameter.sharding, parameter.shape)

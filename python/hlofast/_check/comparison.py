@@ -1,4 +1,4 @@
-"""`Comparison`: one thing that was declared beside what was compiled."""
+"""`Comparison`: one declared property and its compiled counterpart."""
 
 from __future__ import annotations
 
@@ -15,71 +15,71 @@ if TYPE_CHECKING:
 
 AGREES, NOTE, WARNING, ERROR = "agrees", "note", "warning", "error"
 SEVERITIES = (ERROR, WARNING, NOTE, AGREES)
-"""From what must not be to what is as declared."""
+"""All severities, most severe first."""
 
 CODES = {
-    "not-declared": "what the declaration leaves open, which is not compared",
+    "not-declared": "parts that the declaration leaves open and that are not compared",
     "device-count": "devices of the mesh and of the program",
-    "collective-axes": "groups of devices that follow no axes of the mesh",
-    "parameter-sharding": "how a parameter is split",
-    "parameter-missing": "a declared parameter that the program has not",
+    "collective-axes": "collectives whose groups follow no mesh axes",
+    "parameter-sharding": "the sharding of a parameter",
+    "parameter-missing": "a declared parameter that the program does not have",
     "parameter-undeclared": "parameters of the program that no pattern matches",
-    "kept-values": "what the policy keeps and what crosses from forward to backward",
-    "kept-undeclared": "what crosses from forward to backward though nobody declares it",
-    "layer-loops": "how often the loop over layers runs",
+    "kept-values": "values that the policy keeps from forward to backward",
+    "kept-undeclared": "residuals that are not declared",
+    "layer-loops": "the trip count of the loop over layers",
     "accumulation-steps": "micro-batches per step",
     "state-bytes": "bytes of parameters and optimizer state",
     "offloaded-bytes": "bytes kept in host memory",
     "gathered-bytes": "bytes of weights gathered in a step",
-    "flops": "FLOPs of matrix products in a step",
+    "flops": "FLOPs of matmuls in a step",
     "peak-bytes": "bytes at the peak",
-    "unexplained-collective": "collectives that no declared split asks for",
-    "expectation": "what the caller expects of the program",
+    "unexplained-collective": "collectives that no declared sharding needs",
+    "expectation": "expectations of the caller",
 }
-"""What is compared, by code."""
+"""Descriptions of the comparisons, by code."""
 
 _FIELDS = (
-    Field("word", "code", "What is compared."),
-    Field("word", "severity", "Whether it agrees: error, warning, note or agrees."),
-    Field("text", "subject", "Whose it is: a parameter's path, a value's name, a collective."),
-    Field("text", "declared", "What was declared."),
-    Field("text", "compiled", "What was compiled."),
+    Field("word", "code", "The kind of comparison."),
+    Field("word", "severity", "The outcome: error, warning, note or agrees."),
+    Field("text", "subject", "The subject: a parameter's path, a value's name, a collective."),
+    Field("text", "declared", "The declared value."),
+    Field("text", "compiled", "The compiled value."),
     Field("bytes", "bytes",
-          "Bytes at stake on each device, in a step where they are sent; absent if there are none.",
+          "Bytes at stake per device, and per step for collectives; absent if there are none.",
           label="bytes at stake", nullable=True),
-    Field("instruction", "instruction", "The instruction that shows it.", nullable=True),
+    Field("instruction", "instruction", "An instruction that is evidence.", nullable=True),
     Field("name", "name", "The name of that instruction.", nullable=True),
-    Field("word", "provenance", "How what was compiled is known."),
-    Field("text", "message", "What follows, with the numbers."),
+    Field("word", "provenance", "Provenance of the compiled value."),
+    Field("text", "message", "The conclusion, with figures."),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One thing that was declared beside what was compiled."""
+    """One declared property and its compiled counterpart."""
 
     code: str
-    """What is compared: one of `hlofast.Check.CODES`."""
+    """The kind of comparison: one of `hlofast.Check.CODES`."""
     severity: str
     """`agrees`, `note`, `warning` or `error`."""
     subject: str
-    """Whose: a parameter's path, a value's name, a collective and its axes."""
+    """The subject: a parameter's path, a value's name, a collective and its axes."""
     declared: str
-    """What was declared."""
+    """The declared value."""
     compiled: str
-    """What was compiled."""
+    """The compiled value."""
     message: str
-    """What follows, with the numbers."""
+    """The conclusion, with figures."""
     bytes: int | None = None
-    """Bytes at stake on each device, in a step where they are sent; None if there are none."""
+    """Bytes at stake per device, and per step for collectives; None if there are none."""
     instruction: int | None = None
-    """The row that shows it."""
+    """Row of an instruction that is evidence."""
     provenance: str = "exact"
-    """How what was compiled is known."""
+    """Provenance of the compiled value."""
 
 
 def table(comparisons: Sequence[Comparison], module: Module) -> Table:
-    """One row per comparison, with the name of the instruction that shows it."""
+    """One row per comparison, with the name of its instruction."""
     return of_rows(
         _FIELDS,
         [

@@ -1,4 +1,4 @@
-"""`Declaration`: what a program is meant to be, whoever says so."""
+"""`Declaration`: the intended properties of a program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 Spec = tuple[tuple[str, ...], ...]
-"""By dimension of an array: the mesh axes that split it, none for a whole one."""
+"""The mesh axes that shard each dimension of an array; empty for an unsharded dimension."""
 
 PLACES = ("device", "host")
 _STEP = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|([^.\[\]]+)")
@@ -24,24 +24,24 @@ _LONGEST_LIST = 1_000_000
 
 
 def path_of(name: str) -> str:
-    """A parameter's name as a path: `state['layers'].w[0]` is `state/layers/w/0`."""
+    """Converts a parameter's name to a path: `state['layers'].w[0]` becomes `state/layers/w/0`."""
     steps = ["".join(groups) for groups in _STEP.findall(name)]
     return "/".join(steps) or name
 
 
 @dataclass(frozen=True)
 class DeclaredParameter:
-    """How the parameters of the program whose path a pattern matches are meant to be split."""
+    """The intended sharding of all parameters whose path matches a pattern."""
 
     pattern: str
     """A regular expression for the whole path, such as `.*/layers/query`."""
     spec: Spec
-    """By dimension the axes that split it; dimensions beyond its end are whole."""
+    """The axes that shard each dimension; dimensions beyond its end are not sharded."""
     shape: tuple[int, ...] | None = None
     """The sizes over all devices; None if the declaration does not say."""
 
     def matches(self, path: str) -> bool:
-        """Whether it speaks of the parameter at `path`."""
+        """Whether the pattern matches the parameter at `path`."""
         return re.fullmatch(self.pattern, path) is not None
 
 
@@ -52,87 +52,87 @@ class DeclaredValue:
     name: str
     """Its name in the policy."""
     layer_bytes: int
-    """Bytes in one layer, of one micro-batch, on one device."""
+    """Bytes per layer, micro-batch and device."""
     place: str = "device"
     """Where it is kept: `device` or `host`."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A figure that the program is predicted to have."""
+    """A predicted figure of the program."""
 
     value: int
-    """Per device; of a step where it counts work."""
+    """Per device, and per step if it counts work."""
     source: str
-    """Who says so."""
+    """The source of the prediction."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a program is meant to be: mesh, shardings, policy, loops and predicted figures.
+    """The intended properties of a program: mesh, shardings, policy, loops and predicted figures.
 
-    Made from a TOML description by `Declaration.load` and `Declaration.loads`, or from an AXLearn
-    config. What is None or empty is not compared.
+    Created from TOML by `Declaration.load` and `Declaration.loads`, or from an AXLearn config.
+    Fields that are None or empty are not compared.
     """
 
     source: str = "the declaration"
-    """What is called so in messages: a file's name, or a config and its instance."""
+    """The declaration's name in messages: a file's name, or a config and its instance."""
     mesh: Mesh | None = None
-    """The mesh with its axes in order, the last one fastest."""
+    """The mesh; its last axis varies fastest."""
     batch_axes: tuple[str, ...] = ()
-    """The axes that split the batch."""
+    """The axes that shard the batch."""
     parameters: tuple[DeclaredParameter, ...] = ()
-    """The first that matches a parameter counts."""
+    """Declared parameters; the first one that matches a parameter applies."""
     kept: tuple[DeclaredValue, ...] | None = None
-    """What the policy keeps; None if that is not declared, empty if it keeps nothing by name."""
+    """Values the policy keeps; None if not declared, empty if it keeps nothing by name."""
     carry_bytes: int | None = None
-    """What the loop over layers keeps of its carry in each layer, as `jax.lax.scan` does."""
+    """Bytes of the carry that the loop over layers keeps per layer, as `jax.lax.scan` does."""
     layers: int | None = None
-    """How often the loop over layers runs."""
+    """Trip count of the loop over layers."""
     accumulation_steps: int | None = None
     """Micro-batches per step."""
     available: int | None = None
-    """Bytes that one device has."""
+    """Memory of one device, in bytes."""
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
-    """By name: one of `PREDICTIONS`."""
+    """Predicted figures by name, one of `PREDICTIONS`."""
     gaps: tuple[tuple[str, str], ...] = ()
-    """What is not declared though it should be: where, and why."""
+    """Properties that could not be declared: place and reason."""
 
     def parameter(self, path: str) -> DeclaredParameter | None:
-        """What is declared of the parameter at `path`."""
+        """The declaration of the parameter at `path`, or None."""
         return next((one for one in self.parameters if one.matches(path)), None)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Declaration:
-        """The declaration in a TOML file; an `OSError`, or a `ValueError` that says why not."""
+        """Reads a declaration from a TOML file; raises `OSError` or `ValueError` if it cannot."""
         text, source = read_file(path)
         return Declaration.loads(text, source=source)
 
     @staticmethod
     def loads(text: str, *, source: str = "the declaration") -> Declaration:
-        """The declaration that TOML `text` makes; a `ValueError` that says what is wrong."""
+        """Reads a declaration from TOML `text`; raises `ValueError` if it is invalid."""
         tables = read_tables(text, source)
         try:
             return _Reader(tables).declaration(source)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
-        except RecursionError:  # Of showing a value.
+        except RecursionError:  # From showing a value.
             raise ValueError(f"{source}: nested too deeply") from None
 
 
 PREDICTIONS = {
-    "state_bytes": "bytes of the parameters of the program that are no batch",
+    "state_bytes": "bytes of the program's parameters except the batch",
     "offloaded_bytes": "bytes kept in host memory from forward to backward",
     "gathered_bytes": "bytes of weights gathered in a step",
-    "flops": "FLOPs of matrix products in a step",
-    "peak_bytes": "bytes at the peak, or fewer",
-    "expected_peak_bytes": "bytes at the peak, more or less",
+    "flops": "FLOPs of matmuls in a step",
+    "peak_bytes": "lower bound of the bytes at the peak",
+    "expected_peak_bytes": "expected bytes at the peak",
 }
-"""The figures that may be predicted, all of them per device."""
+"""Figures that can be predicted, all per device."""
 
 
 class _Reader:
-    """Turns the tables of a TOML file into a declaration."""
+    """Converts the tables of a TOML file to a declaration."""
 
     KEYS = ("mesh", "model", "parameters", "kept", "predicted", "limits")
 
@@ -163,14 +163,14 @@ class _Reader:
     def table(self, name: str, keys: Iterable[str]) -> dict[str, Any]:
         table = self.tables.get(name, {})
         if not isinstance(table, dict):
-            raise ValueError(f"{name} is a table")
+            raise ValueError(f"{name} has to be a table")
         _only(table, keys, name)
         return table
 
     def rows(self, name: str, keys: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
         rows = self.tables.get(name, [])
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError(f"{name} is an array of tables: [[{name}]]")
+            raise ValueError(f"{name} has to be an array of tables: [[{name}]]")
         for number, row in enumerate(rows):
             _only(row, keys, f"{name}[{number}]")
         return [(f"{name}[{number}]", row) for number, row in enumerate(rows)]
@@ -182,7 +182,7 @@ class _Reader:
         axes = table.get("axes")
         if not isinstance(axes, dict) or not all(_is_count(size) for size in axes.values()):
             raise ValueError(
-                "mesh.axes maps names of axes to sizes, such as { data = 2, model = 4 }"
+                "mesh.axes has to map axis names to sizes, such as { data = 2, model = 4 }"
             )
         try:
             mesh = Mesh(
@@ -194,7 +194,7 @@ class _Reader:
             raise ValueError(f"mesh: {error}") from None
         batch_axes = table.get("batch_axes", [])
         if not isinstance(batch_axes, list) or not all(isinstance(one, str) for one in batch_axes):
-            raise ValueError("mesh.batch_axes is a list of names of axes")
+            raise ValueError("mesh.batch_axes has to be a list of axis names")
         for name in batch_axes:
             if name not in axes:
                 raise ValueError(f"mesh.batch_axes: no axis {name!r}")
@@ -208,10 +208,10 @@ class _Reader:
             try:
                 re.compile(pattern)
             except (re.error, RecursionError, OverflowError) as error:
-                raise ValueError(f"{place}.name is no regular expression: {error}") from None
+                raise ValueError(f"{place}.name is not a regular expression: {error}") from None
             shape = row.get("shape")
             if shape is not None and not (isinstance(shape, list) and all(map(_is_count, shape))):
-                raise ValueError(f"{place}.shape is a list of sizes")
+                raise ValueError(f"{place}.shape has to be a list of sizes")
             spec = tuple(_dimension(entry, axes, place) for entry in _list(row, "spec", place))
             yield DeclaredParameter(pattern, spec, None if shape is None else tuple(shape))
 
@@ -221,10 +221,12 @@ class _Reader:
             if name is None:
                 raise ValueError(f"{place} has no name")
             if ("shape" in row) == ("bytes" in row):
-                raise ValueError(f"{place} has either a shape or bytes, of one layer on one device")
+                raise ValueError(f"{place} needs either shape or bytes, per layer and device")
             where = row.get("place", "device")
             if where not in PLACES:
-                raise ValueError(f"{place}.place is one of {', '.join(PLACES)}, not {where!r}")
+                raise ValueError(
+                    f"{place}.place has to be one of {', '.join(PLACES)}, not {where!r}"
+                )
             if "bytes" in row:
                 size = read_size(row["bytes"], f"{place}.bytes")
             else:
@@ -246,13 +248,13 @@ class _Reader:
 
 
 def shape_bytes(text: str, place: str) -> int:
-    """Bytes of an array such as `bf16[2,1024]`; a `ValueError` that names `place` for others."""
+    """Bytes of an array such as `bf16[2,1024]`; other text raises `ValueError` with `place`."""
     match = _SHAPE.fullmatch(text.replace(" ", ""))
     if match is None:
-        raise ValueError(f"{place} is an array such as bf16[2,1024], not {text!r}")
+        raise ValueError(f"{place} has to be an array such as bf16[2,1024], not {text!r}")
     bits = element_bits(match[1])
     if bits is None:
-        raise ValueError(f"{place}: no element type {match[1]!r}")
+        raise ValueError(f"{place}: unknown element type {match[1]!r}")
     count = 1
     for size in filter(None, match[2].split(",")):
         count *= int(size)
@@ -264,7 +266,7 @@ def shape_bytes(text: str, place: str) -> int:
 
 
 def element_bits(name: str) -> int | None:
-    """Bits of an element type of XLA's; None for another name."""
+    """Bits of an XLA element type; None for other names."""
     import hlofast
 
     if name not in hlofast.element_types or name in ("tuple", "token", "opaque"):
@@ -276,7 +278,7 @@ def element_bits(name: str) -> int | None:
 def _only(table: Mapping[str, Any], keys: Iterable[str], place: str) -> None:
     unknown = [key for key in table if key not in keys]
     if unknown:
-        raise ValueError(f"{place} has no {unknown[0]!r}; it may have {', '.join(keys)}")
+        raise ValueError(f"{place}: unknown key {unknown[0]!r}; known keys: {', '.join(keys)}")
 
 
 def _is_count(value: object) -> bool:
@@ -286,28 +288,28 @@ def _is_count(value: object) -> bool:
 def _positive(table: Mapping[str, Any], key: str, place: str) -> int | None:
     value = table.get(key)
     if value is not None and not _is_count(value):
-        raise ValueError(f"{place}.{key} is a whole number from 1 on")
+        raise ValueError(f"{place}.{key} has to be a positive integer")
     return value
 
 
 def _text(table: Mapping[str, Any], key: str, place: str) -> str | None:
     value = table.get(key)
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{place}.{key} is a text")
+        raise ValueError(f"{place}.{key} has to be a string")
     return value
 
 
 def _list(table: Mapping[str, Any], key: str, place: str) -> list[Any]:
     value = table.get(key)
     if not isinstance(value, list) or len(value) > _LONGEST_LIST:
-        raise ValueError(f"{place}.{key} is a list with an entry per dimension")
+        raise ValueError(f"{place}.{key} has to be a list with one entry per dimension")
     return value
 
 
 def _dimension(entry: object, axes: set[str], place: str) -> tuple[str, ...]:
     names = [entry] if isinstance(entry, str) else entry
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f'{place}.spec: an entry is an axis, a list of axes, or "" for none')
+        raise ValueError(f'{place}.spec: entries have to be an axis, a list of axes, or ""')
     split = tuple(name for name in names if name)
     unknown = [name for name in split if name not in axes]
     if unknown:

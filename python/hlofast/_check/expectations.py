@@ -1,4 +1,4 @@
-"""`Expectations`: what a test or a gate demands of a program, from TOML or a mapping."""
+"""`Expectations`: what a test or a CI gate requires of a program, from TOML or a mapping."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ BYTES = {
     "arguments": "bytes of the arguments, as XLA counts them",
     "host": "bytes of host memory",
 }
-COUNTS = {"flops": "FLOPs of matrix products in a step"}
+COUNTS = {"flops": "FLOPs of matmuls in a step"}
 OF_COLLECTIVES = {
-    "count": "executions in a step",
-    "bytes": "payload of a step",
-    "wire_bytes": "bytes that a device sends around rings in a step",
+    "count": "calls in a step",
+    "bytes": "payload in a step",
+    "wire_bytes": "wire bytes of a device in a step",
 }
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A figure of the program and what it may be."""
+    """A limit on a figure of the program."""
 
     subject: str
-    """What it is of: `peak`, or `collectives.fsdp.all-gather.bytes`."""
+    """The figure, such as `peak` or `collectives.fsdp.all-gather.bytes`."""
     path: tuple[str, ...]
     limit: str
     """`min`, `max` or `exactly`."""
@@ -44,10 +44,10 @@ class Limit:
 
 
 class Expectations:
-    """What a test or a gate demands of a program.
+    """Requirements of a test or a CI gate on a program.
 
-    From a TOML file (`Expectations.load`), TOML text (`Expectations.loads`) or a mapping of the
-    same form, whose keys may be joined by dots::
+    Created from a TOML file (`Expectations.load`), TOML text (`Expectations.loads`) or a mapping of
+    the same form, whose keys may be joined by dots::
 
         peak.max = "15.5GiB"
         arguments.max = "9.1GiB"
@@ -56,22 +56,22 @@ class Expectations:
         collectives.any.all-to-all.max_count = 0
         lint.forbid = ["missed-reduce-scatter"]
 
-    A figure has `min`, `max` and `exactly`; those of collectives `min_`, `max_` and `exactly_`
-    before `count`, `bytes` (payload) and `wire_bytes`, all of them of a step and one device.
-    Collectives are named by axes (`data+fsdp` for both together, `any`) and kind (`any`); an axis
-    that the mesh has not is an error. What cannot be told, for want of a size or a trip count, is
-    a warning where it would otherwise hold.
+    A figure takes `min`, `max` and `exactly`. Collectives take `min_`, `max_` and `exactly_` before
+    `count`, `bytes` (payload) and `wire_bytes`, all per step and device. Collectives are selected
+    by axes (`data+fsdp` for groups along both, `any`) and kind (or `any`); an axis that the mesh
+    does not have is an error. A limit that holds only for the known sizes and trip counts is a
+    warning.
     """
 
     __slots__ = ("forbidden", "limits", "source")
 
     def __init__(self, tables: Mapping[str, Any], *, source: str = "the expectations") -> None:
         self.source = source
-        """What they are called in messages."""
+        """The name of the expectations in messages."""
         self.limits: tuple[Limit, ...] = ()
-        """What figures may be."""
+        """Limits on figures."""
         self.forbidden: tuple[str, ...] = ()
-        """Findings of `Module.lint` that must not occur."""
+        """Codes of `Module.lint` that must not occur."""
         try:
             self._read(_nested(tables))
         except ValueError as error:
@@ -81,13 +81,13 @@ class Expectations:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Expectations:
-        """Those of a TOML file; an `OSError`, or a `ValueError` that says what is wrong."""
+        """Reads expectations from a TOML file; raises `OSError` or `ValueError` if it cannot."""
         text, source = read_file(path)
         return Expectations.loads(text, source=source)
 
     @staticmethod
     def loads(text: str, *, source: str = "the expectations") -> Expectations:
-        """Those of a TOML text; a `ValueError` that says what is wrong."""
+        """Reads expectations from TOML `text`; raises `ValueError` if it is invalid."""
         return Expectations(read_tables(text, source), source=source)
 
     def _read(self, tables: dict[str, Any]) -> None:
@@ -101,12 +101,12 @@ class Expectations:
                 read = read_size if key in BYTES else read_count
                 for limit, value in _items(table, key):
                     if limit not in LIMITS:
-                        raise ValueError(f"{key} has {', '.join(LIMITS)}, not {limit!r}")
+                        raise ValueError(f"{key} takes {', '.join(LIMITS)}, not {limit!r}")
                     place = f"{key}.{limit}"
                     limits.append(Limit(key, (key,), limit, read(value, place)))
             else:
                 known = ", ".join((*BYTES, *COUNTS, "collectives", "lint"))
-                raise ValueError(f"nothing is known of {key!r}; there are {known}")
+                raise ValueError(f"unknown key {key!r}; known keys: {known}")
         self.limits = tuple(limits)
 
     def __repr__(self) -> str:
@@ -115,17 +115,17 @@ class Expectations:
 
 
 def _nested(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with keys joined by dots taken apart, as TOML does."""
+    """Returns `tables` with keys that contain dots split into nested tables, as TOML does."""
     nested: dict[str, Any] = {}
     for key, value in tables.items():
         if not isinstance(key, str):
-            raise ValueError(f"keys are texts, not {key!r}")
+            raise ValueError(f"keys have to be strings, not {key!r}")
         *path, last = key.split(".")
         at = nested
         for step in path:
             at = at.setdefault(step, {})
             if not isinstance(at, dict):
-                raise ValueError(f"{key}: {step} is a value already")
+                raise ValueError(f"{key}: {step} is already a value")
         inner = _nested(value) if isinstance(value, dict) else value
         if isinstance(inner, dict) and isinstance(at.get(last), dict):
             at[last] = _merged(at[last], inner)
@@ -144,7 +144,7 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 def _items(table: object, place: str) -> list[tuple[str, Any]]:
     if not isinstance(table, dict):
-        raise ValueError(f"{place} is a table")
+        raise ValueError(f"{place} has to be a table")
     return list(table.items())
 
 
@@ -154,12 +154,14 @@ def _forbidden(table: object) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     for key, value in _items(table, "lint"):
         if key != "forbid" or not isinstance(value, list):
-            raise ValueError("lint has forbid, a list of codes of hlofast lint")
+            raise ValueError("lint takes only forbid, a list of codes of hlofast lint")
         if ANY in value:
             return CODES
         unknown = [code for code in value if code not in CODES]
         if unknown:
-            raise ValueError(f"lint.forbid: no code {unknown[0]!r}; one of {', '.join(CODES)}")
+            raise ValueError(
+                f"lint.forbid: unknown code {unknown[0]!r}; known codes: {', '.join(CODES)}"
+            )
         found = tuple(value)
     return found
 
@@ -173,7 +175,9 @@ def _of_collectives(table: object) -> Iterator[Limit]:
                 limit, _, figure = name.partition("_")
                 if limit not in LIMITS or figure not in OF_COLLECTIVES:
                     known = ", ".join(f"max_{figure}" for figure in OF_COLLECTIVES)
-                    raise ValueError(f"{place} has {known} and the like, not {name!r}")
+                    raise ValueError(
+                        f"{place} takes {known}, also with min_ and exactly_, not {name!r}"
+                    )
                 read = read_count if figure == "count" else read_size
                 number = read(value, f"{place}.{name}")
                 path = ("collectives", axes, kind, figure)
@@ -183,11 +187,13 @@ def _of_collectives(table: object) -> Iterator[Limit]:
 def _check_kind(kind: str) -> None:
     known = (*KINDS, "cross-mesh-all-reduce")
     if kind != ANY and kind not in known:
-        raise ValueError(f"no kind of collective {kind!r}; one of {', '.join(known)}, {ANY}")
+        raise ValueError(
+            f"unknown kind of collective {kind!r}; known kinds: {', '.join(known)}, {ANY}"
+        )
 
 
 def expectations(program: Program, expected: Expectations) -> Iterator[Comparison]:
-    """Each limit, and each forbidden finding."""
+    """Compares the program with each limit, and reports each forbidden finding."""
     for limit in expected.limits:
         unknown = _unknown_axes(program, limit)
         if unknown:
@@ -259,16 +265,16 @@ def _axes(text: str | None) -> set[str]:
 
 
 def _unknown_axes(program: Program, limit: Limit) -> list[str]:
-    """The axes that a limit of collectives names and the mesh has not."""
+    """The axes in a limit on collectives that the mesh does not have."""
     if limit.path[0] != "collectives" or limit.path[1] == ANY:
         return []
-    # A part of an axis stands with a colon behind the axis.
+    # A part of an axis is written as the axis, a colon and the part.
     names = _axes(limit.path[1])
     return sorted(name for name in names if name.partition(":")[0] not in program.axis_sizes)
 
 
 def _figure(program: Program, path: tuple[str, ...]) -> tuple[int, int | None, int]:
-    """The figure of the program at `path`, a row that shows it, and how many rows have none."""
+    """The figure at `path`, a row that is evidence, and the number of rows of unknown size."""
     if path[0] == "collectives":
         return _sum(program, *path[1:])
     if path[0] == "flops":

@@ -1,4 +1,4 @@
-"""What the policy keeps against what crosses from forward to backward."""
+"""Compares the values that the policy keeps with the residuals of the program."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     _Sized = TypeVar("_Sized", DeclaredValue, "KeptValue")
 
 SMALL = 1 << 20
-"""Bytes of all layers together up to which a value that nobody declares is no finding."""
+"""Undeclared values up to this many bytes over all layers give no finding."""
 MOST_TOGETHER = 3
-"""How many declared values a compiler is taken to keep in one array, or arrays for one."""
+"""Most declared values that are matched to one array, or arrays to one declared value."""
 MOST_NEAR = 16
-"""How many values are tried for that."""
+"""Most values that are tried in combinations."""
 
 
 @dataclass(frozen=True)
 class KeptValue:
-    """A value of every layer that is alive between the forward and the backward pass."""
+    """A value of every layer that is live between the forward and the backward pass."""
 
     row: int
     place: str
@@ -37,15 +37,15 @@ class KeptValue:
     shape: str
     op_name: str
     count: int
-    """In how many arrays the layers lie: 1 if they are stacked."""
+    """Number of arrays that hold the layers: 1 if they are stacked."""
 
 
 def crossing(program: Program) -> list[KeptValue] | None:
-    """What is alive between forward and backward for each layer; None if that cannot be told.
+    """Values that are live between forward and backward for each layer; None if unknown.
 
-    With a loop over layers these are arrays whose first dimension is the layers', alive when that
-    loop ends; those of a parameter's sizes are copies of weights and left out. Without a loop
-    they are residuals, one of each size per layer.
+    With a loop over layers, these are arrays that are live when the loop ends and whose first
+    dimension is the number of layers; arrays with the dimensions of a parameter are copies of
+    weights and left out. Without a loop, they are residuals, one of each size per layer.
     """
     layers = program.declaration.layers
     if layers is None or not program.is_partitioned:
@@ -81,7 +81,7 @@ def crossing(program: Program) -> list[KeptValue] | None:
 
 
 def _sizes(shape: str) -> tuple[int, ...]:
-    """Of an array; none of a tuple."""
+    """Dimensions of an array; empty for a tuple."""
     if shape.startswith("("):
         return ()
     inside = shape.partition("[")[2].partition("]")[0]
@@ -96,7 +96,7 @@ def _unrolled(program: Program, layers: int) -> list[KeptValue]:
             groups.setdefault(row["shape"], []).append(row)
     found = []
     for shape, rows in groups.items():
-        # A size that occurs twice in every layer is two values.
+        # A shape that occurs twice per layer stands for two values.
         for number in range(len(rows) // layers):
             row = rows[number]
             text = shape.partition("{")[0]
@@ -108,7 +108,7 @@ def _unrolled(program: Program, layers: int) -> list[KeptValue]:
 
 
 def kept_values(program: Program) -> Iterator[Comparison]:
-    """Each declared value, and each that crosses though nobody declares it."""
+    """Compares each declared value, and reports undeclared values that are kept."""
     declaration = program.declaration
     layers = declaration.layers
     if declaration.kept is None or layers is None:
@@ -144,7 +144,7 @@ def kept_values(program: Program) -> Iterator[Comparison]:
                 left.remove(one)
             yield _agrees(value.name, parts[0], layers, *parts[1:])
     elsewhere = {"device": "host", "host": "device"}
-    # Without a loop sizes are all there is to go by, and compilers widen and merge.
+    # Without a loop, only sizes can be matched, and compilers widen and merge values.
     gravity = ERROR if layer_loops(program) else WARNING
     for value in missing:
         other = next(
@@ -159,8 +159,8 @@ def kept_values(program: Program) -> Iterator[Comparison]:
             left.remove(other)
         compiled = "nothing of that size" if other is None else f"in {other.place} memory"
         reason = (
-            "nothing of that size crosses from forward to backward: is the name the one that the "
-            "program gives?"
+            "nothing of that size is kept from forward to backward: does the program use this "
+            "checkpoint name?"
             if other is None
             else f"it is kept in {other.place} memory instead"
         )
@@ -175,7 +175,7 @@ def kept_values(program: Program) -> Iterator[Comparison]:
             None if other is None else other.row,
             "modelled",
         )
-    # Without its size the layer's input, which jax.lax.scan keeps in any case, is one of these.
+    # jax.lax.scan always keeps the layer's input; it is one of these if its size is not declared.
     severity = NOTE if declaration.carry_bytes is None else WARNING
     for one in left:
         if one.layer_bytes * layers >= SMALL:
@@ -202,7 +202,7 @@ def _is(one: KeptValue, value: DeclaredValue) -> bool:
 
 
 def _adding_up(found: Iterable[_Sized], place: str, size: int) -> tuple[_Sized, ...]:
-    """A few of those in one memory that take `size` bytes in a layer together."""
+    """Up to `MOST_TOGETHER` values in one memory that add up to `size` bytes per layer."""
     near = [one for one in found if one.place == place][:MOST_NEAR]
     for count in range(2, MOST_TOGETHER + 1):
         for some in itertools.combinations(near, count):
@@ -220,7 +220,7 @@ def _agrees(name: str, one: KeptValue, layers: int, *others: KeptValue) -> Compa
         name,
         f"{size:,} B per layer in {one.place} memory",
         shapes if one.count == 1 else f"{one.count:,} times {shapes}",
-        f"{size * layers:,} B of all layers",
+        f"{size * layers:,} B over all layers",
         size * layers,
         one.row,
         "modelled",

@@ -1,4 +1,4 @@
-"""Trip counts against the layers and the micro-batches that are declared."""
+"""Compares trip counts with the declared layers and micro-batches."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_PEELED = 2
-"""How many iterations compilers are known to take out of a loop over layers: libtpu takes one from
+"""Most iterations that compilers are known to peel off a loop over layers: libtpu peels one from
 either end of loops that offload to the host, two where several slices are connected."""
 
 
 def layer_loops(program: Program) -> list[dict[str, Any]]:
-    """The loops that may be over the declared layers, in text order: name, trip count, peeled.
+    """The loops that may run over the declared layers, in text order.
 
-    Those that run as often as there are layers; without any, those that run one or two times
-    less, which compilers take out of the loop.
+    These are the loops whose trip count is the number of layers; if there are none, loops with up
+    to `MOST_PEELED` iterations less, which a compiler may have peeled off.
     """
     layers = program.declaration.layers
     if layers is None:
@@ -28,7 +28,7 @@ def layer_loops(program: Program) -> list[dict[str, Any]]:
     for peeled in range(min(MOST_PEELED, layers - 1) + 1):
         found = [loop for loop in program.loops if loop["trip_count"] == layers - peeled]
         if peeled and found:
-            # Loops over other things run less often as well; that one more is known suffices.
+            # Other loops over the same layers may have more iterations peeled off.
             found += [
                 loop
                 for loop in program.loops
@@ -41,16 +41,15 @@ def layer_loops(program: Program) -> list[dict[str, Any]]:
 
 
 def is_in_layers(program: Program, row: dict[str, Any]) -> bool:
-    """Whether a collective is one of a layer: in a loop over layers, or taken out of one."""
+    """Whether a collective belongs to a layer: in a loop over layers, or peeled off one."""
     counts = {loop["trip_count"] for loop in layer_loops(program)}
     return row["trip_count"] in counts or (bool(counts) and row["peeled_from"] is not None)
 
 
 def _peeled(program: Program, count: int) -> int:
-    """How many iterations stand outside of the loops that run `count` times.
+    """Number of iterations peeled off the loops with trip count `count`.
 
-    As many as the collectives of those loops have copies outside: of each loop the most that one
-    of its collectives has.
+    For each loop, this is the largest number of copies outside that one of its collectives has.
     """
     loops: dict[int, str] = {}
     for row in program.collectives:
@@ -66,7 +65,7 @@ def _peeled(program: Program, count: int) -> int:
 
 
 def layers(program: Program) -> Iterator[Comparison]:
-    """How often the loops over layers run."""
+    """Compares the trip counts of the loops over layers."""
     declared = program.declaration.layers
     if declared is None or declared == 1:
         return
@@ -74,8 +73,8 @@ def layers(program: Program) -> Iterator[Comparison]:
     if not loops:
         yield _without_loops(program, declared)
         return
-    # Which of the loops an iteration was taken out of is not always to be seen, since forward and
-    # backward gather the same weights: what counts is that none is missing.
+    # Forward and backward gather the same weights, so a peeled iteration cannot always be assigned
+    # to its loop; the total has to match.
     short = [loop for loop in loops if loop["trip_count"] != declared]
     missing = sum(declared - loop["trip_count"] for loop in short)
     is_complete = missing == sum(_peeled(program, count) for count in _counts(short))
@@ -90,7 +89,7 @@ def layers(program: Program) -> Iterator[Comparison]:
             severity = WARNING if outside else AGREES
             message = f"{loop['name']} runs {count:,} times"
             if outside:
-                message += f"; no collective shows that {outside} more were taken out of it"
+                message += f"; no collective shows that {outside} more were peeled off"
         yield Comparison(
             "layer-loops",
             severity,
@@ -109,10 +108,10 @@ def _counts(loops: list[dict[str, Any]]) -> set[int]:
 
 
 def _without_loops(program: Program, declared: int) -> Comparison:
-    """What to say where no loop runs once per layer."""
+    """The comparison if no loop runs once per layer."""
     leading = [one.dimensions[0] for one in program.parameters if len(one.dimensions) > 1]
     stacks = {size for size in leading if leading.count(size) > 1}
-    # Loops over parameters that are stacked, but not so often.
+    # Loops over stacked parameters with another trip count.
     others = [loop for loop in program.loops if loop["trip_count"] in stacks - {1}]
     if others or declared in stacks:
         found = ", ".join(f"{loop['trip_count']:,}" for loop in others) or "no loop"
@@ -132,18 +131,18 @@ def _without_loops(program: Program, declared: int) -> Comparison:
         "loop over layers",
         f"{declared:,} times",
         "no such loop",
-        "no loop runs over stacked parameters: layers may stand one after the other",
+        "no loop runs over stacked parameters: the layers may be unrolled",
         provenance="unknown",
     )
 
 
 def accumulation(program: Program) -> Iterator[Comparison]:
-    """How often the loops over layers are started: once per micro-batch."""
+    """Compares the starts of the loops over layers in a step, one per micro-batch."""
     declared = program.declaration.accumulation_steps
     if declared is None:
         return
     loops = layer_loops(program)
-    # What is beyond 64 bits is no number of micro-batches.
+    # A call count beyond 64 bits is unknown.
     starts = (loop["multiplicity"] for loop in loops)
     runs = sorted({count for count in starts if count is not None})
     if not loops and declared == 1:

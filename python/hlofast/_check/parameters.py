@@ -1,4 +1,4 @@
-"""Declared against compiled shardings of parameters, and the bytes that follow."""
+"""Compares declared with compiled shardings of parameters, and the resulting bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 
 def shardings(program: Program) -> Iterator[Comparison]:
-    """Each declared parameter: how it is meant to be split, and how it is."""
+    """Compares the sharding of each declared parameter; reports missing and undeclared ones."""
     if program.declaration.mesh is None or not program.declaration.parameters:
         return
     for parameter in program.parameters:
@@ -29,7 +29,9 @@ def shardings(program: Program) -> Iterator[Comparison]:
         if id(declared) in matched:
             continue
         is_hidden = any(declared.matches(parameter.path) for parameter in program.parameters)
-        reason = "an earlier pattern matches it" if is_hidden else "the program has none like it"
+        reason = (
+            "an earlier pattern matches it" if is_hidden else "the program has no such parameter"
+        )
         yield Comparison(
             "parameter-missing",
             WARNING,
@@ -79,8 +81,8 @@ def _sharding(program: Program, parameter: Parameter) -> Comparison:
             NOTE,
             parameter.path,
             spec_text(declared),
-            "not said",
-            "the text does not say how this parameter is split",
+            "unknown",
+            "the text does not give the sharding of this parameter",
             None,
             parameter.row,
             "unknown",
@@ -115,7 +117,7 @@ def _differs(parameter: Parameter, declared: Spec, compiled: str, wanted: int) -
     elif more < 0:
         message = f"{parameter.bytes:,} B on each device, less than the {wanted:,} B declared"
     else:
-        message = f"split otherwise, into parts of the same {wanted:,} B"
+        message = f"a different sharding, with the same {wanted:,} B on each device"
     return Comparison(
         "parameter-sharding",
         ERROR,
@@ -129,7 +131,7 @@ def _differs(parameter: Parameter, declared: Spec, compiled: str, wanted: int) -
 
 
 def declared_bytes(program: Program, parameter: Parameter) -> int:
-    """What one device would hold of a parameter if it were split as declared."""
+    """Bytes of a parameter on one device under the declared sharding."""
     spec = () if parameter.declared is None else parameter.declared.spec
     sizes = program.sizes(parameter)
     padded = (*spec, *[()] * len(sizes))

@@ -1,4 +1,4 @@
-"""What a program says about itself, asked for once and shared by all comparisons."""
+"""The analyses of a compiled program, computed once and shared by all comparisons."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class Parameter:
     number: int
     path: str
     name: str
-    """The operation's name, or that of the instruction."""
+    """The `op_name`, or the instruction's name."""
     dimensions: tuple[int, ...]
-    """On one device."""
+    """Dimensions on one device."""
     bits: int
-    """Of one element."""
+    """Bits per element."""
     sharding: Sharding | None
     declared: DeclaredParameter | None
 
     @property
     def bytes(self) -> int:
-        """On one device, unpadded."""
+        """Bytes on one device, without padding."""
         return -(-math.prod(self.dimensions) * self.bits // 8)
 
 
 class Program:
-    """A module seen with the eyes of a declaration."""
+    """A module together with its declaration."""
 
     def __init__(self, declaration: Declaration, module: Module) -> None:
         self.declaration = declaration
@@ -53,7 +53,7 @@ class Program:
 
     @cached_property
     def mesh(self) -> Mesh | None:
-        """The declared mesh, else that of the context, which may be the text's."""
+        """The declared mesh, else the mesh of the context, which may come from the text."""
         return self.declaration.mesh or self.module.context.mesh
 
     @property
@@ -64,7 +64,7 @@ class Program:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The arrays that the entry computation takes."""
+        """The array parameters of the entry computation."""
         found = []
         for instruction in self.module.entry.instructions:
             if instruction.opcode == "parameter" and instruction.shape.is_array:
@@ -95,26 +95,26 @@ class Program:
 
     @cached_property
     def collectives(self) -> Collectives:
-        """What devices send each other, along the axes of the mesh."""
+        """The collectives of the module, by mesh axes."""
         return collectives(self.module, self.mesh, rules_for(self.module, None))
 
     @cached_property
     def remat(self) -> Remat:
-        """What is kept from forward to backward."""
+        """The residuals and recomputation of the module."""
         return remat(self.module, None, None, self.mesh, rules_for(self.module, None), None)
 
     def memory(self, space: str = "hbm") -> Memory:
-        """What is alive in a memory space; contradictions of the text are notes there."""
+        """Live values in a memory space; contradictions in the text become its notes."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self.module.memory(space=space)
 
     @cached_property
     def peak(self) -> tuple[int, int | None, str]:
-        """Bytes at the peak in a device's main memory, the row that runs then, how it is counted.
+        """The peak of a device's main memory in bytes, the row at the peak, and how it is counted.
 
-        As XLA counts a scheduled program for TPUs. Its figure takes the largest heap of any memory
-        space, though: where that is the host's, what is alive in main memory counts.
+        Scheduled TPU programs use XLA's own count. That count takes the largest heap of any memory
+        space; if it is the host's heap, the live peak of main memory is used instead.
         """
         memory = self.memory()
         at = None if memory.at is None else memory.at.row
@@ -125,24 +125,24 @@ class Program:
 
     @cached_property
     def loops(self) -> list[dict[str, Any]]:
-        """The loops and how often they run."""
+        """The loops with their trip counts."""
         return self.module.cost().loops.to_pylist()
 
     @cached_property
     def axis_sizes(self) -> dict[str, int]:
-        """The axes of the mesh by name."""
+        """Sizes of the mesh axes by name."""
         return {} if self.mesh is None else self.mesh.shape
 
     def shards(self, axes: tuple[str, ...]) -> int:
-        """Into how many parts `axes` split a dimension."""
+        """Number of shards that `axes` divide a dimension into."""
         return math.prod(self.axis_sizes.get(axis, 1) for axis in axes)
 
     def split(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of `axes` that have more than one device."""
+        """The axes of `axes` with more than one device."""
         return tuple(axis for axis in axes if self.axis_sizes.get(axis, 1) > 1)
 
     def sizes(self, parameter: Parameter) -> tuple[int, ...]:
-        """The sizes of a parameter over all devices; where a split is uneven, up to padding."""
+        """The sizes of a parameter over all devices; includes padding if a sharding is uneven."""
         if parameter.declared is not None and parameter.declared.shape is not None:
             return parameter.declared.shape
         tiles: tuple[int, ...] = ()
@@ -153,5 +153,5 @@ class Program:
 
 
 def percent(part: float, whole: float) -> str:
-    """`part` of `whole`."""
+    """`part` as a percentage of `whole`."""
     return "-" if not whole else f"{100 * part / whole:.1f} %"

@@ -1,4 +1,4 @@
-"""Predicted against compiled figures: state, offloaded and gathered bytes, FLOPs, the peak."""
+"""Compares predicted and compiled figures: state, offloaded and gathered bytes, FLOPs, peak."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from hlofast._check.declaration import Prediction
 
 NEAR = 0.01
-"""Relative difference up to which predicted and compiled work are taken to be the same."""
+"""Largest relative difference at which predicted and compiled work agree."""
 
 
 NEAR_PEAK = 0.1
-"""The same of the expected peak, most of which is the compiler's choice."""
+"""Largest relative difference at which the expected peak agrees; the compiler shapes most of it."""
 
 
 def state_bytes(program: Program) -> Iterator[Comparison]:
-    """The bytes of parameters and optimizer state on one device."""
+    """Compares the bytes of parameters and optimizer state on one device."""
     declaration = program.declaration
     predicted = declaration.predictions.get("state_bytes")
     state = [one for one in program.parameters if one.declared is not None]
@@ -37,7 +37,7 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
         if declaration.mesh is None:
             return
         value = sum(declared_bytes(program, one) for one in state)
-        source = "the declared splits of what the program takes"
+        source = "the declared shardings of the program's parameters"
     else:
         value, source = predicted.value, predicted.source
     more = compiled - value
@@ -45,13 +45,13 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
     if program.is_partitioned:
         arguments = program.memory().xla["argument_size_in_bytes"]
         rest = arguments - compiled
-        beside = f"; arguments of {arguments:,} B have {rest:,} B of batch and padding besides"
+        beside = f"; the arguments take {arguments:,} B, of which {rest:,} B are batch and padding"
     if not more:
-        severity, message = AGREES, f"as {source} says{beside}"
+        severity, message = AGREES, f"as predicted by {source}{beside}"
     elif more > 0:
-        severity, message = ERROR, f"{more:,} B more than {source} says{beside}"
+        severity, message = ERROR, f"{more:,} B more than predicted by {source}{beside}"
     else:
-        severity, message = ERROR, f"{-more:,} B less than {source} says{beside}"
+        severity, message = ERROR, f"{-more:,} B less than predicted by {source}{beside}"
     yield Comparison(
         "state-bytes",
         severity,
@@ -64,7 +64,7 @@ def state_bytes(program: Program) -> Iterator[Comparison]:
 
 
 def offloaded_bytes(program: Program) -> Iterator[Comparison]:
-    """What is kept in host memory besides parameters."""
+    """Compares the bytes kept in host memory besides parameters."""
     predicted = program.declaration.predictions.get("offloaded_bytes")
     if predicted is None or not program.is_partitioned:
         return
@@ -74,7 +74,7 @@ def offloaded_bytes(program: Program) -> Iterator[Comparison]:
 
 
 def gathered_bytes(program: Program) -> Iterator[Comparison]:
-    """The weights gathered in a step: those of the layers, or all where there is no such loop."""
+    """Compares the weights gathered in a step: in layers, or all if no loop over layers exists."""
     predicted = program.declaration.predictions.get("gathered_bytes")
     if predicted is None or not program.is_partitioned:
         return
@@ -85,7 +85,7 @@ def gathered_bytes(program: Program) -> Iterator[Comparison]:
         if is_weight and (not has_loops or is_in_layers(program, row)):
             compiled += row["total_payload"] or 0
     times = (program.declaration.layers or 1) * (program.declaration.accumulation_steps or 1)
-    more = f"; {compiled // times:,} B in a layer, forward and backward" if has_loops else ""
+    more = f"; {compiled // times:,} B per layer, forward and backward" if has_loops else ""
     yield _exactly("gathered-bytes", "weights of layers", predicted, compiled, more)
 
 
@@ -94,12 +94,12 @@ def _exactly(
 ) -> Comparison:
     more = compiled - predicted.value
     if not more:
-        severity, message = AGREES, f"as {predicted.source} says"
+        severity, message = AGREES, f"as predicted by {predicted.source}"
     else:
         word = "more" if more > 0 else "less"
         severity = ERROR
         message = (
-            f"{abs(more):,} B {word} than {predicted.source} says "
+            f"{abs(more):,} B {word} than predicted by {predicted.source} "
             f"({percent(compiled, predicted.value)})"
         )
     return Comparison(
@@ -114,29 +114,29 @@ def _exactly(
 
 
 def flops(program: Program) -> Iterator[Comparison]:
-    """FLOPs of matrix products on one device, recomputed ones too."""
+    """Compares the FLOPs of matmuls on one device, including recomputed ones."""
     predicted = program.declaration.predictions.get("flops")
     if predicted is None:
         return
     rows = program.module.matmuls().to_pylist()
-    # Before it is partitioned a program computes what all devices do.
+    # An unpartitioned program contains the work of all devices.
     mesh = program.declaration.mesh
     devices = 1 if program.is_partitioned or mesh is None else mesh.device_count
     compiled = sum(row["flops"] or 0 for row in rows) // devices
     again = sum(row["flops"] or 0 for row in rows if row["phase"] == "recompute") // devices
     unknown = program.module.cost()._data.unknown_products().tolist()
     is_near = abs(compiled - predicted.value) <= NEAR * predicted.value
-    message = f"{percent(compiled, predicted.value)} of what {predicted.source} says"
+    message = f"{percent(compiled, predicted.value)} of the prediction of {predicted.source}"
     if again:
         message += f"; {percent(again, compiled)} is recomputed"
     if unknown:
-        message += f"; {len(unknown)} products of unknown size count as nothing"
+        message += f"; {len(unknown)} matmuls of unknown size are not counted"
     is_more = compiled > predicted.value
     severity = AGREES if is_near else ERROR if is_more else NOTE if unknown else WARNING
     yield Comparison(
         "flops",
         severity,
-        "matrix products",
+        "matmuls",
         f"{predicted.value:,} FLOP",
         f"{compiled:,} FLOP",
         message,
@@ -145,7 +145,7 @@ def flops(program: Program) -> Iterator[Comparison]:
 
 
 def peak(program: Program) -> Iterator[Comparison]:
-    """The peak against what there is, and against the predicted bound."""
+    """Compares the peak with the device's memory, the predicted bound and the expected peak."""
     declaration = program.declaration
     predicted = declaration.predictions.get("peak_bytes")
     expected = declaration.predictions.get("expected_peak_bytes")
@@ -163,7 +163,7 @@ def peak(program: Program) -> Iterator[Comparison]:
             "memory of a device",
             f"at most {available:,} B",
             f"{compiled:,} B",
-            f"{more:,} B too much, {how}" if more > 0 else f"{-more:,} B are left, {how}",
+            f"{more:,} B too much, {how}" if more > 0 else f"{-more:,} B left, {how}",
             max(more, 0),
             row,
             "modelled",
@@ -176,7 +176,7 @@ def peak(program: Program) -> Iterator[Comparison]:
             "bound of the peak",
             f"at least {predicted.value:,} B",
             f"{compiled:,} B",
-            f"{predicted.source} says {percent(predicted.value, compiled)} of it, {how}",
+            f"{predicted.source} predicts {percent(predicted.value, compiled)} of it, {how}",
             max(over, 0),
             row,
             "modelled",
@@ -188,9 +188,9 @@ def peak(program: Program) -> Iterator[Comparison]:
             "peak-bytes",
             AGREES if is_near else NOTE,
             "expected peak",
-            f"about {expected.value:,} B",
+            f"{expected.value:,} B",
             f"{compiled:,} B",
-            f"{expected.source} says {percent(expected.value, compiled)} of it, {how}",
+            f"{expected.source} predicts {percent(expected.value, compiled)} of it, {how}",
             None if is_near else abs(off),
             row,
             "modelled",

@@ -1,4 +1,4 @@
-"""`hlofast.scan`: everything in dump directories as tables."""
+"""`hlofast.scan`: reads dump directories into tables."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ __all__ = [
 def open_dataset(
     path: str | PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> Scan:
-    """The dataset that a scan wrote to `path`, as it is now.
+    """Opens the dataset that a scan wrote to `path`.
 
-    It may still be written to: each table is what its manifest names when it is first read.
-    `storage_options` are those of `scan`, for a path of fsspec. A `ValueError` for a folder that is
-    no dataset, an `OSError` for one that cannot be read.
+    A scan may still be writing to it: each table holds the rows that the manifest names when the
+    table is first read. `storage_options` are as in `scan`, for fsspec paths. Raises `ValueError`
+    if the folder is not a dataset, and `OSError` if it cannot be read.
     """
     from hlofast._scan.stored import ReadFolder
 
@@ -77,36 +77,35 @@ def scan(
     progress: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Scan:
-    """Read everything below `paths` on several threads and make tables of it.
+    """Reads all files below `paths` on several threads into tables.
 
-    `paths` are files and folders. With `out` the rows go into a dataset: a folder
-    `table=NAME` per table with files of `format` (parquet, which needs pyarrow; jsonl; csv). A
-    dataset made with the same options is brought up to date: only files that are new or whose bytes
-    changed are read again, the rows of those that are gone go. Without `out` all rows stay in
-    memory.
+    `paths` are files and folders. With `out`, the rows are written to a dataset: one folder
+    `table=NAME` per table, with files in `format` (parquet, which needs pyarrow; jsonl; csv). A
+    dataset written with the same options is updated: only new and changed files are read, and the
+    rows of deleted files are removed. Without `out`, all rows stay in memory.
 
-    `tables` are some of modules, computations, instructions, collectives, matmuls, buffers (alive
-    at the peak), remat and lint; without it all but instructions. `device` is the chip to time
-    modules for, "auto" the one that a dump names, None for no times; `mesh` that of all modules
-    instead of the one each speaks of. Without it axes have the names in each text alone: those of
-    the module before optimisation, which `load` finds beside a dump, are not looked up.
-    `workers` are threads, one per processor if None.
+    `tables` selects from modules, computations, instructions, collectives, matmuls, buffers (live
+    at the peak), remat and lint; the default is all except instructions. `device` is the chip to
+    time modules for: "auto" for the one that a dump names, None for no times. `mesh` applies to all
+    modules instead of the mesh in each text. Without it, axis names come from each text alone: the
+    module before optimisation, which `load` finds beside a dump, is not consulted. `workers` is the
+    number of threads, by default one per processor.
 
-    With `executor`, one of `concurrent.futures` or anything with its `submit`, or an
-    `hlofast.ray.Cluster`, the files are read there, in tasks of `workers` threads each (one if
-    None) that have to find the files under the same paths. What comes of it is the same. A
-    `WorkerError` if a task fails, as with its process; scanned again, `out` is completed.
+    With `executor` (one of `concurrent.futures`, any object with the same `submit`, or an
+    `hlofast.ray.Cluster`), tasks of `workers` threads each (default 1) read the files there, under
+    the same paths. The result is the same. Raises `WorkerError` if a task or its process fails; a
+    further scan completes `out`.
 
-    No file stops the others: one of more than `max_bytes`, with more than `max_text_bytes` in it or
-    that takes longer than `max_seconds` fails, with its reason. Texts like `"1GiB"` and `"5min"` do
-    for these. `progress` shows a bar on standard error if that is a terminal.
+    A file never stops the others: a file fails, with its reason, if it is larger than `max_bytes`,
+    holds more than `max_text_bytes`, or takes longer than `max_seconds`; these take texts such as
+    `"1GiB"` and `"5min"` too. `progress` shows a bar on standard error if that is a terminal.
 
-    `paths` and `out` may be those of fsspec (`s3://…`, `gs://…`), which needs the extra `remote`;
-    `storage_options` are what its file systems take, credentials and the like. What a server says
-    no to is a row of `files`, as everything that cannot be read.
+    `paths` and `out` may be fsspec paths (`s3://…`, `gs://…`), which need the extra `remote`;
+    `storage_options`, such as credentials, are passed to its file systems. Files that a server
+    refuses become rows of `files`, like all files that cannot be read.
 
-    A `ValueError` for options that cannot be and for an `out` that is something else, an `OSError`
-    for an `out` that cannot be written.
+    Raises `ValueError` for invalid options and for an `out` that is not a dataset, and `OSError` if
+    `out` cannot be written.
     """
     return Scanner(
         paths,

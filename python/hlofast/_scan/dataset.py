@@ -1,8 +1,8 @@
-"""A dataset of results: one folder per table, one file per part, and a manifest that says which.
+"""A dataset of results: one folder per table, one file per part, and a manifest of valid parts.
 
-A part is written under a temporary name, renamed, and counts only when the manifest has a row for
-it, which is appended last. Whatever ends a scan, what the manifest names is whole; what it does not
-name is removed by the next scan. How that is done on disk and in object stores: `folder.py`.
+A part is written under a temporary name, renamed, and becomes valid when a row for it is appended
+to the manifest. However a scan ends, every part in the manifest is complete; the next scan removes
+all other parts. `folder.py` implements this on disk and in object stores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Batch", "Dataset", "DatasetError"]
 
 
 class Batch:
-    """Files that were done together."""
+    """Files whose rows were written together."""
 
     __slots__ = ("number", "parts", "states", "tags")
 
@@ -38,14 +38,14 @@ class Batch:
     ) -> None:
         self.number = number
         self.parts = parts
-        """By table: the name of the part's file, and its bytes."""
+        """By table: the name and the size of the part's file."""
         self.states = states
-        """By path of a scanned file: what tells whether it has to be done again."""
+        """By path of a scanned file: its state, which tells whether it has to be read again."""
         self.tags = tags
-        """By path, where a server names it: what changes whenever the object does."""
+        """By path, if the server gives one: a tag that changes whenever the object does."""
 
     def record(self) -> dict[str, Any]:
-        """What the manifest says of it."""
+        """The batch as a row of the manifest."""
         record = {"batch": self.number, "parts": self.parts, "files": self.states}
         return record | ({"tags": self.tags} if self.tags else {})
 
@@ -64,10 +64,10 @@ class Dataset:
         self.batches: dict[int, Batch] = {}
         self.programs: list[Any] | None = None
         self.is_started_over = False
-        """Whether the rows of an earlier scan were given up, since its options were others."""
+        """Whether the rows of an earlier scan were dropped because its options differ."""
         self._are_programs_current = False
         self.tags: dict[str, str] = {}
-        """Those of the objects that there are now; see `Batch.tags`."""
+        """Tags of the current objects; see `Batch.tags`."""
         self._next = 1
         self.folder: LocalFolder | RemoteFolder
         if files is None:
@@ -83,11 +83,11 @@ class Dataset:
             raise
 
     def _restore(self, options: dict[str, Any]) -> None:
-        """Take up what is there, if it was made with the same options."""
+        """Continues an existing dataset if it was written with the same options."""
         head = {"schema": SCHEMA, "version": VERSION, "format": self.format}
         head["options"] = json.loads(json.dumps(options))
         records, length = records_of(self.folder.manifest())
-        self.folder.cut(length)  # The last row may have been cut off.
+        self.folder.cut(length)  # The last row may be truncated.
         if records and records[0] != head:
             self.is_started_over = len(records) > 1
             self.folder.cut(0)
@@ -97,10 +97,10 @@ class Dataset:
         self.recover()
 
     def recover(self) -> None:
-        """Take up what the manifest names; remove the rest, parts of an interrupted batch."""
+        """Reads the batches in the manifest; removes other parts, left by an interrupted scan."""
         records, _ = records_of(self.folder.manifest())
         self.batches, self.programs, self._next = replayed(records)
-        # After a loss of power a part may be shorter than it was.
+        # After a power failure, a part may be truncated.
         there = self.folder.parts()
         for number, batch in list(self.batches.items()):
             if not all(there.get(name) == size for name, size in batch.parts.values()):
@@ -115,13 +115,13 @@ class Dataset:
             self.folder.remove(name)
 
     def known(self) -> dict[str, str]:
-        """The state of every file whose rows are here."""
+        """The state of every file with rows in the dataset."""
         return {
             path: state for batch in self.batches.values() for path, state in batch.states.items()
         }
 
     def untouched(self) -> set[str]:
-        """The files that, as their server says, have the bytes that the rows here are of."""
+        """Files whose server tag has not changed since their rows were written."""
         return {
             path
             for batch in self.batches.values()
@@ -130,7 +130,7 @@ class Dataset:
         }
 
     def add(self, part: ScanPart) -> None:
-        """Write the rows of `part`, instead of what was here of its files."""
+        """Writes the rows of `part`, replacing earlier rows of its files."""
         states = dict(part.states())
         if not states:
             return
@@ -142,13 +142,13 @@ class Dataset:
         self._commit([batch, *kept], gone)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Take out the rows of files that are no more."""
+        """Removes the rows of deleted files."""
         kept, gone = self._without(set(paths))
         if gone:
             self._commit(kept, gone)
 
     def put_programs(self, rows: ScanTable) -> None:
-        """Write the table of programs anew, unless nothing has changed since it was written."""
+        """Rewrites the table of programs, unless nothing has changed since it was written."""
         if self._are_programs_current:
             return
         before = self.programs
@@ -160,7 +160,7 @@ class Dataset:
         self._are_programs_current = True
 
     def close(self) -> None:
-        """Let other scans in."""
+        """Releases the folder for other scans."""
         self.folder.close()
 
     def _number(self) -> int:
@@ -178,7 +178,10 @@ class Dataset:
         return self.folder.writing(f"table={table}", name)
 
     def _without(self, paths: Iterable[str]) -> tuple[list[Batch], list[int]]:
-        """Batches instead of those that hold rows of `paths`, without those rows."""
+        """Rewrites the batches with rows of `paths` without these rows.
+
+        Returns the new batches and the numbers of the replaced ones.
+        """
         wanted = set(paths)
         kept: list[Batch] = []
         gone: list[int] = []
@@ -218,14 +221,14 @@ class Dataset:
 
 
 def heads(record: Any) -> bool:
-    """Whether a row is the first of a manifest that this version reads."""
+    """Whether a row is the header of a manifest that this version reads."""
     if not isinstance(record, dict) or not isinstance(record.get("options"), dict):
         return False
     return (record.get("schema"), record.get("version")) == (SCHEMA, VERSION)
 
 
 def replayed(records: list[Any]) -> tuple[dict[int, Batch], list[Any] | None, int]:
-    """What the rows of a manifest come to: batches, the part of the programs, the next number."""
+    """Replays the rows of a manifest: the batches, the part of the programs, the next number."""
     batches: dict[int, Batch] = {}
     programs = None
     following = 1
@@ -240,12 +243,12 @@ def replayed(records: list[Any]) -> tuple[dict[int, Batch], list[Any] | None, in
             programs = record.get("programs", programs)
             following = max(following, record["next"])
     except (AttributeError, KeyError, TypeError):
-        raise DatasetError(f"{MANIFEST} is damaged: a row that no scan writes") from None
+        raise DatasetError(f"{MANIFEST} is damaged: invalid row") from None
     return batches, programs, following
 
 
 def records_of(lines: Iterable[bytes]) -> tuple[list[Any], int]:
-    """The whole rows of a manifest, and where the last of them ends."""
+    """The complete rows of a manifest, and the offset behind the last one."""
     records: list[Any] = []
     end = 0
     for line in lines:

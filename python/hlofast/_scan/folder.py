@@ -1,4 +1,4 @@
-"""Where a dataset lies: a folder on disk, or one of an object store."""
+"""The folder of a dataset, on disk or in an object store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANIFEST = "hlofast-manifest.jsonl"
 
 
 class DatasetError(ValueError):
-    """A folder that cannot be used as a dataset; `str()` says why."""
+    """A folder that cannot be used as a dataset; `str()` gives the reason."""
 
 
 class Part:
@@ -28,14 +28,14 @@ class Part:
     def __init__(self, name: str, temporary: str) -> None:
         self.name = name
         self.temporary = temporary
-        """Where to write it; a file on disk."""
+        """The path on disk to write to."""
         self.is_wanted = True
         self.described: list[Any] = []
-        """Its name and bytes, once it is where it belongs."""
+        """Its name and size, once it is in its final place."""
 
 
 class LocalFolder:
-    """On disk: the manifest grows at its end; parts are written beside their place and renamed."""
+    """On disk: the manifest is appended to; parts are written under temporary names and renamed."""
 
     mark = ""
 
@@ -44,7 +44,7 @@ class LocalFolder:
         os.makedirs(path, exist_ok=True)
         manifest = os.path.join(path, MANIFEST)
         if not os.path.exists(manifest) and is_foreign(os.listdir(path)):
-            raise DatasetError(f"{path}: not empty, and no dataset of hlofast")
+            raise DatasetError(f"{path}: not empty and not a dataset of hlofast")
         self._file = os.open(manifest, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             self._lock()
@@ -53,7 +53,7 @@ class LocalFolder:
             raise
 
     def _lock(self) -> None:
-        """Keep other scans out. The system gives the lock back, whatever ends this process."""
+        """Locks out other scans; the system releases the lock however this process ends."""
         try:
             from fcntl import LOCK_EX, LOCK_NB, flock
         except ImportError:  # Not on Windows.
@@ -64,23 +64,23 @@ class LocalFolder:
             raise DatasetError(f"{self.path}: another scan is writing to it") from None
 
     def manifest(self) -> Iterator[bytes]:
-        """The rows of the manifest, the last of them perhaps cut off."""
+        """Yields the rows of the manifest; the last one may be truncated."""
         os.lseek(self._file, 0, os.SEEK_SET)
         with os.fdopen(os.dup(self._file), "rb") as stream:
             yield from stream
 
     def cut(self, length: int) -> None:
-        """Keep so many bytes of the manifest."""
+        """Truncates the manifest to `length` bytes."""
         if os.fstat(self._file).st_size > length:
             os.ftruncate(self._file, length)
 
     def append(self, row: bytes) -> None:
-        """Put a row at the end of the manifest."""
+        """Appends a row to the manifest."""
         while row:
             row = row[os.write(self._file, row) :]
 
     def parts(self) -> dict[str, int]:
-        """The parts that are there with their bytes, those under temporary names too."""
+        """Existing parts and their sizes, including parts under temporary names."""
         found = {}
         for folder in os.listdir(self.path):
             if folder.startswith("table="):
@@ -92,7 +92,7 @@ class LocalFolder:
 
     @contextmanager
     def writing(self, folder: str, name: str) -> Iterator[Part]:
-        """A new part; it takes its name when all is written."""
+        """A new part, which is renamed to its final name once it is complete."""
         inside = os.path.join(self.path, folder)
         os.makedirs(inside, exist_ok=True)
         part = Part(f"{folder}/{name}", os.path.join(inside, f".{name}"))
@@ -107,27 +107,27 @@ class LocalFolder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[str]:
-        """The path on disk of a part."""
+        """The path of a part on disk."""
         yield os.path.join(self.path, name)
 
     def remove(self, name: str) -> None:
-        """Remove a part if it is there."""
+        """Removes a part if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.path, name))
 
     def close(self) -> None:
-        """Let other scans in."""
+        """Releases the folder for other scans."""
         os.close(self._file)
 
 
 class RemoteFolder:
-    """In an object store, which neither appends nor renames nor locks.
+    """In an object store, which can neither append nor rename nor lock.
 
-    A part is sent whole and counts when the manifest names it. The manifest is written anew for
-    each commit: under a temporary name, then copied over the old one, which stores do at once or
-    not at all (where a file system can rename, that is done instead). Who finds that the manifest
-    is not the one it left stops; as every scan names its parts in its own way (`mark`), two of them
-    cannot damage each other's, and what one of them did not commit is done again by the next.
+    A part is uploaded whole and becomes valid when the manifest names it. Each commit rewrites the
+    manifest under a temporary name and copies it over the old one, which stores do atomically (file
+    systems that can rename do that instead). A scan stops if another one has changed the manifest.
+    Each scan marks the names of its parts (`mark`), so that two scans cannot damage each other's
+    parts; the next scan repeats whatever was not committed.
     """
 
     def __init__(self, path: str, files: RemoteFiles) -> None:
@@ -141,26 +141,26 @@ class RemoteFolder:
         self._version: object = None
         names = self._files.sizes(self._place)
         if MANIFEST not in names and is_foreign(names):
-            raise DatasetError(f"{path}: not empty, and no dataset of hlofast")
+            raise DatasetError(f"{path}: not empty and not a dataset of hlofast")
 
     def again(self) -> RemoteFolder:
-        """The same folder with nothing known of it."""
+        """A fresh object for this folder, without cached state."""
         return RemoteFolder(self.path, self._files)
 
     def manifest(self) -> Iterator[bytes]:
-        """The rows of the manifest."""
+        """Yields the rows of the manifest."""
         place = self._place.below(MANIFEST)
         self._version = self._files.version(place)
         self._text = b"" if self._version is None else self._files.read(place.path)
         yield from self._text.splitlines(keepends=True)
 
     def cut(self, length: int) -> None:
-        """Keep so many bytes of the manifest."""
+        """Truncates the manifest to `length` bytes."""
         if len(self._text) > length:
             self._commit(self._text[:length])
 
     def append(self, row: bytes) -> None:
-        """Put a row at the end of the manifest."""
+        """Appends a row to the manifest."""
         self._commit(self._text + row)
 
     def _commit(self, text: bytes) -> None:
@@ -174,7 +174,7 @@ class RemoteFolder:
         self._text = text
 
     def parts(self) -> dict[str, int]:
-        """The parts that are there with their bytes, and manifests under temporary names."""
+        """Existing parts and their sizes, and manifests under temporary names."""
         return {
             name: size
             for name, size in self._files.sizes(self._place).items()
@@ -183,7 +183,7 @@ class RemoteFolder:
 
     @contextmanager
     def writing(self, folder: str, name: str) -> Iterator[Part]:
-        """A new part, sent when all is written."""
+        """A new part, which is uploaded once it is complete."""
         with _scratch(name) as temporary:
             part = Part(f"{folder}/{name}", temporary)
             yield part
@@ -193,29 +193,29 @@ class RemoteFolder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[str]:
-        """The path on disk of a copy of a part."""
+        """The path of a temporary copy of a part on disk."""
         with _scratch(name.rpartition("/")[2]) as temporary:
             with open(temporary, "wb") as file:
                 file.write(self._files.read(self._place.below(name).path))
             yield temporary
 
     def remove(self, name: str) -> None:
-        """Remove a part if it is there."""
+        """Removes a part if it exists."""
         with suppress(FileNotFoundError):
             self._files.remove(self._place.below(name))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing; no lock is held."""
 
 
 def is_foreign(names: Iterable[str]) -> bool:
-    """Whether a folder holds what a dataset does not."""
+    """Whether a folder holds names that do not belong to a dataset."""
     return any(not name.startswith(("table=", ".")) for name in names)
 
 
 @contextmanager
 def _scratch(name: str) -> Iterator[str]:
-    """A path on disk for a while."""
+    """A temporary path on disk."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="hlofast-") as folder:

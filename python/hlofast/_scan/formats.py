@@ -1,4 +1,4 @@
-"""How rows become files: Parquet through pyarrow, JSON lines and CSV without anything."""
+"""File formats of rows: Parquet through pyarrow; JSON Lines and CSV without dependencies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FORMATS = ("parquet", "jsonl", "csv")
 
 
 class FormatError(ValueError):
-    """A format that is not known, or whose library is not installed."""
+    """An unknown format, or one whose library is not installed."""
 
 
 def types(table: str) -> list[tuple[str, str]]:
-    """The columns of a table of scans, each with the type that it has in every format."""
+    """The columns of a scan table, with the types they have in every format."""
     return [
         (field.name, "string" if isinstance(column, _core.TextColumn) else column.dtype)
         for field, column in _core._scan_rows(table, 0, {}).columns()
@@ -28,23 +28,23 @@ def types(table: str) -> list[tuple[str, str]]:
 
 
 def check(name: str) -> None:
-    """A `FormatError` unless files of this format can be written."""
+    """Raises `FormatError` unless files of this format can be written."""
     if name not in FORMATS:
-        raise FormatError(f"format is one of {', '.join(FORMATS)}, not {name!r}")
+        raise FormatError(f"format has to be one of {', '.join(FORMATS)}, not {name!r}")
     if name == "parquet":
         from importlib.util import find_spec
 
         if find_spec("pyarrow") is None:
             raise FormatError(
                 "Parquet needs pyarrow: pip install 'hlofast[arrow]', or choose the format jsonl "
-                "or csv, which need nothing"
+                "or csv, which need no library"
             )
 
 
 def write(name: str, rows: ScanTable, path: str) -> None:
-    """Write `rows` to a new file."""
+    """Writes `rows` to a new file."""
     if name == "parquet":
-        # Not through `table`, which imports pandas where it is installed: half a second.
+        # `pyarrow.table` would import pandas if installed, which takes half a second.
         _parquet().write_table(_pyarrow().RecordBatchReader.from_stream(rows).read_all(), path)
         return
     text = rows.json_lines() if name == "jsonl" else rows.csv(True)
@@ -53,7 +53,7 @@ def write(name: str, rows: ScanTable, path: str) -> None:
 
 
 def read(name: str, path: str, types: list[tuple[str, str]]) -> tuple[int, dict[str, list[Any]]]:
-    """How many rows a file has, and those of the columns `types` that are in it, by name."""
+    """The number of rows of a file, and the values of those columns of `types` that it has."""
     wanted = [column for column, _ in types]
     if name == "parquet":
         file = _parquet().ParquetFile(path)
@@ -93,7 +93,7 @@ def _csv_rows(path: str) -> list[list[str]]:
 
 
 def copy_without(name: str, source: str, target: str, column: str, values: Collection[str]) -> int:
-    """Copy a file without the rows that have one of `values` in `column`; how many rows stay."""
+    """Copies a file without rows whose `column` is in `values`; returns the rows kept."""
     if name == "parquet":
         arrow, compute = _pyarrow(), library("pyarrow.compute", "arrow")
         table = _parquet().read_table(source, partitioning=None)

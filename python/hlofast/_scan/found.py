@@ -1,4 +1,4 @@
-"""The tables of a scan by name."""
+"""The tables of a scan, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tables(Mapping[str, "Table"]):
-    """Those tables of a scan that have rows; each is made when it is first asked for."""
+    """The tables of a scan that have rows; each is built on first use."""
 
     __slots__ = ("_names", "_scan")
 

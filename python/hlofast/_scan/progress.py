@@ -1,4 +1,4 @@
-"""How far a scan is, on a terminal."""
+"""The progress of a scan on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """On a terminal a bar with rate and time left, of `tqdm` where that is installed."""
+    """On a terminal, a bar with rate and time left; drawn by `tqdm` if it is installed."""
 
     def __init__(self, files: int, size: int, *, is_wanted: bool) -> None:
         self.files = files
@@ -31,7 +31,7 @@ class Progress:
             )
 
     def show(self, files: int, size: int) -> None:
-        """So many files and bytes are done."""
+        """Shows the number of files and bytes done."""
         if not self._is_shown:
             return
         now = time.monotonic()
@@ -53,7 +53,7 @@ class Progress:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Clears the bar."""
         if self._bar is not None:
             self._bar.close()
         elif self._is_shown and self._shown:

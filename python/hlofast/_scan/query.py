@@ -1,4 +1,4 @@
-"""SQL over the tables of a scan, by duckdb: nothing else is read, and nothing is written."""
+"""SQL over the tables of a scan, by DuckDB; queries can neither read nor write anything else."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _DUCKDB_TYPES = {
 
 
 class QueryError(ValueError):
-    """A query that cannot be answered; `str()` says why, with the place in it."""
+    """A query that cannot be answered; `str()` gives the reason and the place in the query."""
 
 
 def needed() -> Any:
-    """The module of duckdb; a `QueryError` names the extra that brings it."""
+    """Imports duckdb; a `QueryError` names the extra that installs it."""
     try:
         return import_module("duckdb")
     except ImportError:
@@ -53,7 +53,7 @@ def needed() -> Any:
 
 
 class Query:
-    """The answer to one SELECT, open until closed."""
+    """One SELECT statement and its open connection."""
 
     def __init__(self, scan: Scan, sql: str) -> None:
         self._duckdb = needed()
@@ -67,7 +67,7 @@ class Query:
                 config={
                     "autoinstall_known_extensions": "false",
                     "autoload_known_extensions": "false",
-                    # What does not fit into memory goes there, not below the current folder.
+                    # Spilled data goes here, not below the current folder.
                     "temp_directory": self._scratch.name,
                 }
             )
@@ -89,7 +89,7 @@ class Query:
         self._scratch.cleanup()
 
     def _open(self, scan: Scan) -> None:
-        """Make the tables views of what they are, then shut everything else out."""
+        """Registers the tables, then locks out all other access."""
         paths: list[str] = []
         if scan.path is None:
             self._tables = tuple(
@@ -119,13 +119,13 @@ class Query:
         try:
             statements = self._connection.extract_statements(self.sql)
             if len(statements) != 1 or statements[0].type != self._duckdb.StatementType.SELECT:
-                raise QueryError("a query is one SELECT (or WITH, FROM, VALUES, DESCRIBE)")
+                raise QueryError("a query has to be one SELECT (or WITH, FROM, VALUES, DESCRIBE)")
             self._connection.execute(statements[0])
         except self._duckdb.Error as error:
             raise self._explained(error) from None
         names: dict[str, int] = {}
         self.columns: list[tuple[str, str]] = []
-        """Names, each once, and duckdb's types."""
+        """Unique column names and DuckDB's types."""
         for name, kind, *_ in self._connection.description:
             count = names[name] = names.get(name, -1) + 1
             own = f"{name}_{count}" if count else name
@@ -133,7 +133,7 @@ class Query:
             self.columns.append((own, str(kind)))
 
     def _explained(self, error: Exception) -> Exception:
-        """An error of duckdb in words of one's own where those say more."""
+        """A more helpful error for an error of DuckDB, or the same text."""
         text = str(error).strip()
         if isinstance(error, self._duckdb.IOException):
             return OSError(text)
@@ -141,16 +141,16 @@ class Query:
         if unknown:
             name = unknown[1]
             line = text.find("\nLINE ")
-            there = f"those there are: {', '.join(self._tables)}"
+            there = f"available tables: {', '.join(self._tables)}"
             if name in _scan._TABLES:
-                there = f"the scan was made without it (--tables); {there}"
+                there = f"the scan did not include it (--tables); {there}"
             return QueryError(
                 f"no table {name!r}; {there}\n{text[line:] if line >= 0 else ''}".strip()
             )
         return QueryError(text)
 
     def rows(self, limit: int | None = None) -> Iterator[list[Any]]:
-        """The rows, at most `limit`: numbers, truth values, texts, lists, dictionaries and None."""
+        """Yields up to `limit` rows of numbers, booleans, strings, lists, dictionaries and None."""
         left = limit
         while left is None or left > 0:
             try:
@@ -174,9 +174,9 @@ class Query:
         return Answer(self.sql, self.columns, rows[:limit], is_cut=len(rows) > len(rows[:limit]))
 
     def write(self, form: str, path: str | None, limit: int | None = None) -> None:
-        """All rows, at most `limit`, as `form` (parquet, jsonl, csv) into a file.
+        """Writes up to `limit` rows to a file in the format `form` (parquet, jsonl, csv).
 
-        It is there when it is whole. Without `path` text goes to standard output.
+        The file appears once it is complete. Without `path`, text goes to standard output.
         """
         if path is None:
             self._write_text(form, sys.stdout, limit)
@@ -208,7 +208,7 @@ class Query:
     def _write_parquet(self, file: BinaryIO, limit: int | None) -> None:
         parquet = library("pyarrow.parquet", "duckdb")
         connection = self._connection
-        # The first name is that of duckdb 2, which warns that it copies.
+        # DuckDB 2 has `to_arrow_reader`, and warns that it copies.
         read = getattr(connection, "to_arrow_reader", None) or connection.fetch_record_batch
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -230,13 +230,13 @@ class Query:
 
 
 _COLUMNS = (
-    Field("name", "name", "What the query calls the column."),
+    Field("name", "name", "Name of the column in the query."),
     Field("word", "type", "Its type in DuckDB."),
 )
 
 
 class Answer(Result):
-    """The rows that a query gives, or the first of them."""
+    """The rows of a query, or the first of them."""
 
     __slots__ = ("_rows", "columns", "is_cut", "sql")
 
@@ -248,20 +248,20 @@ class Answer(Result):
         self.sql = sql
         """The query."""
         self.columns = columns
-        """Names and DuckDB's types."""
+        """Column names and DuckDB's types."""
         self.is_cut = is_cut
         """Whether there are more rows."""
         self._rows = rows
 
     @property
     def title(self) -> str:
-        """How many rows there are."""
+        """The number of rows."""
         count = _text.counted(len(self._rows), "row")
         return f"First {count}" if self.is_cut else count
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Whether rows are left out."""
+        """A note if rows are left out."""
         if not self.is_cut:
             return ()
         return (Note("cut", "there are more rows: --top 0 gives all", rows=len(self._rows)),)
@@ -271,11 +271,11 @@ class Answer(Result):
         return (Section("rows", "", _table(self.columns, self._rows)),)
 
     def every_section(self) -> tuple[Section, ...]:
-        """The rows, and what their columns are."""
+        """The columns and the rows."""
         return (Section("columns", "Columns", of_rows(_COLUMNS, self.columns)), *self.sections())
 
     def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:  # noqa: ARG002 - an answer has one form
-        """As JSON has it: the query, its columns and rows, with lists and structures in them."""
+        """The JSON form: the query, its columns and rows, including nested values."""
         names = [name for name, _ in self.columns]
         return {
             "name": self.sql,
@@ -302,13 +302,13 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _select(stored: Stored, table: str) -> str:
-    """What reads the parts of a table, with the types that it has in every format."""
+    """The SELECT that reads the parts of a table, with the types they have in every format."""
     types = formats.types(table)
     parts = _paths(stored, table)
     if not parts:
         nulls = (f'CAST(NULL AS {_DUCKDB_TYPES[kind]}) AS "{name}"' for name, kind in types)
         return f"SELECT {', '.join(nulls)} WHERE false"
-    # Names of folders may have what patterns are made of.
+    # Folder names may contain glob characters.
     files = f"[{', '.join(_quoted(_escaped(part)) for part in parts)}]"
     if stored.format == "parquet":
         return (
@@ -330,7 +330,7 @@ def _paths(stored: Stored, table: str) -> list[str]:
 
 
 def _escaped(path: str) -> str:
-    """A pattern that only `path` fits."""
+    """A glob pattern that matches only `path`."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
 
 
@@ -339,7 +339,7 @@ def _quoted(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of duckdb as one of JSON; what is not finite is none."""
+    """Converts a DuckDB value to a JSON value; values that are not finite become None."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -356,12 +356,12 @@ def _plain(value: Any) -> Any:
 
 
 _CODES = {"UINTEGER": "I", "DOUBLE": "d", "FLOAT": "d"}
-"""Types of duckdb as those of `array`; integers of others are 64 bits wide."""
+"""DuckDB types and their `array` type codes; other integers take 64 bits."""
 
 
 def _column(name: str, kind: str, values: list[Any]) -> tuple[Field, Column | TextColumn]:
-    """A column of an answer, by duckdb's type and by what is in it."""
-    doc = f"What the query calls {name}, a {kind} of duckdb."
+    """A column of an answer, chosen by DuckDB's type and the values."""
+    doc = f"The column {name} of the query, of DuckDB type {kind}."
     known = [value for value in values if value is not None]
     has_nulls = len(known) < len(values)
     if kind == "BOOLEAN" and not has_nulls:
@@ -372,7 +372,7 @@ def _column(name: str, kind: str, values: list[Any]) -> tuple[Field, Column | Te
     ):
         is_signed = any(value < 0 for value in known)
         numbers = Field("number", name, doc, label=name, nullable=has_nulls, signed=is_signed)
-        # The number that stands for null needs 64 bits.
+        # The number that represents null needs 64 bits.
         code = "" if kind == "UINTEGER" and has_nulls else _CODES.get(kind, "")
         return numbers, column_of(numbers, values, code)
     texts = Field("text", name, doc, label=name, nullable=has_nulls)
@@ -380,5 +380,5 @@ def _column(name: str, kind: str, values: list[Any]) -> tuple[Field, Column | Te
 
 
 def is_dataset(path: str) -> bool:
-    """Whether a scan wrote to `path`, on disk."""
+    """Whether `path` on disk is a dataset of a scan."""
     return os.path.exists(os.path.join(path, MANIFEST))

@@ -1,4 +1,4 @@
-"""`Scan`: what a scan found, in memory or in a dataset."""
+"""`Scan`: the tables of a scan, in memory or in a dataset."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 _TABLES, *_ = _core._scan_words()
 TABLES = tuple(name for name in _TABLES if name != "files")
-"""The tables that can be asked for; `files` is always there."""
+"""The tables that can be selected; `files` is always present."""
 _SHOWN = ("program", "host", "files", "status", "flops", "wire_bytes", "live_peak", "device")
 _FAILURES = ("path", "line", "column", "reason")
 
 
 class Scan(Result):
-    """What a scan found: in memory, or where it was written.
+    """The tables of a scan, in memory or in a dataset.
 
-    `scan["modules"]` is a `Table`; `to_arrow`, `to_pandas` and `to_polars` give one table to those
-    libraries, `to_duckdb` all of them to a connection. What is unknown is None, a null or masked,
-    as in every table.
+    `scan["modules"]` is a `Table`; `to_arrow`, `to_pandas` and `to_polars` convert one table,
+    `to_duckdb` registers all tables with a connection. Unknown values are None, null or masked, as
+    in every table.
     """
 
     VERB = "scan"
     FACTS = (
-        Field("path", "dataset", "Where the tables are written; unknown if they are in memory."),
+        Field("path", "dataset", "The dataset with the tables; unknown if they are in memory."),
         Field("count", "read", "Files that were read in this scan.", adds_up=True),
         Field("count", "failed", "Files that could not be read in this scan.", adds_up=True),
-        Field("count", "skipped", "Files that hold nothing to read.", adds_up=True),
+        Field("count", "skipped", "Files with nothing to read.", adds_up=True),
         Field("count", "unchanged", "Files whose rows the dataset already has.", adds_up=True),
         Field("count", "failed_before",
               "Unchanged files that could not be read in an earlier scan.", adds_up=True),
@@ -54,15 +54,15 @@ class Scan(Result):
         self.path = None if folder is None else folder.path
         """The dataset; None if the rows are in memory."""
         self.counts = {"read": 0, "failed": 0, "skipped": 0, "unchanged": 0}
-        """Files by what became of them; their sum is the number of files."""
+        """Number of files by status; the sum is the number of all files."""
         self.failures: list[dict[str, Any]] = []
-        """The rows in `files` of those that failed, at most a thousand."""
+        """The rows of `files` for failed files, at most 1000."""
         self._failed: set[str] = set()
         self._failed_before: list[dict[str, Any]] | None = None
         self.unknown_targets: list[str] = []
-        """Chips that dumps name and that the device table has not."""
+        """Chips named by dumps that are missing from the device table."""
         self.is_started_over = False
-        """Whether earlier rows were given up, since they were made with other options."""
+        """Whether earlier rows were dropped because they were written with other options."""
         self._survey = survey
         self._folder = folder
         self._asked = frozenset(("files", "programs", *tables))
@@ -71,23 +71,23 @@ class Scan(Result):
 
     @property
     def files(self) -> Table:
-        """Every file, what it is and what became of it; `fields` says what the columns are."""
+        """All files with their kind and status; `fields` describes the columns."""
         return self["files"]
 
     @property
     def programs(self) -> Table:
         """The compilations that the files belong to, each with the figures of its last stage.
 
-        `fields` says what the columns are. The figures are those of the canonical module; they are
-        unknown where that could not be read, and without the table `modules`.
+        `fields` describes the columns. The figures are those of the canonical module; they are
+        unknown if it could not be read, and without the table `modules`.
         """
         return self["programs"]
 
     @property
     def failed_before(self) -> list[dict[str, Any]]:
-        """The rows in `files` of unchanged files that failed when they were scanned.
+        """The rows of `files` for unchanged files that failed in an earlier scan.
 
-        Those are not read again: `counts` has them among the unchanged, and `failures` not at all.
+        They are not read again: `counts` counts them as unchanged, and `failures` omits them.
         """
         if self._failed_before is None:
             self._failed_before = []
@@ -101,10 +101,10 @@ class Scan(Result):
         return self._failed_before
 
     def differing_hosts(self) -> Table:
-        """What some hosts compiled and others did not: a row per module name and fingerprint.
+        """Programs that differ between hosts: one row per module name and fingerprint.
 
-        Only hosts are compared that compiled a module of that name to that stage; a host is what
-        `programs` says it is. Without rows if all hosts compiled the same.
+        Compares only hosts that compiled a module of that name to that stage; hosts are those of
+        `programs`. Empty if all hosts compiled the same programs.
         """
         from hlofast._programs import differing_hosts
 
@@ -112,18 +112,18 @@ class Scan(Result):
 
     @property
     def tables(self) -> Tables:
-        """The tables that have rows, by name; each is made when it is first asked for."""
+        """The tables that have rows, by name; each is built on first use."""
         names = self._stored().tables if self._folder is not None else ("programs", *self._parts)
         return Tables(self, names)
 
     @property
     def title(self) -> str:
-        """How many files were found."""
+        """The number of files found."""
         return _text.counted(sum(self.counts.values()), "file")
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The dataset, and files by what became of them."""
+        """The dataset, and the number of files by status."""
         before = {"dataset": self.path, "failed_before": len(self.failed_before)}
         values: dict[str, Any] = before | self.counts
         is_shown = {"dataset": self.path is not None, "failed_before": bool(self.failed_before)}
@@ -135,18 +135,18 @@ class Scan(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the tables."""
+        """Notes about the tables."""
         notes = []
         if self.is_started_over:
-            text = "the dataset was made anew, because its rows were made with other options"
+            text = "the dataset was rewritten because its rows were made with other options"
             notes.append(Note("started-over", text))
         for target in self.unknown_targets:
-            text = f"a dump names the device {target!r}, which is not known: no times for it"
+            text = f"a dump names the unknown device {target!r}: its programs have no times"
             notes.append(Note("unknown-target", text))
         return tuple(notes)
 
     def sections(self) -> tuple[Section, ...]:
-        """The programs, what hosts compiled differently, what could not be read."""
+        """The programs, programs that differ between hosts, and files that could not be read."""
         programs = self.programs
         shown = [name for name in _SHOWN if name in programs]
         fields = [field for field in _core._scan_fields("files") if field.name in _FAILURES]
@@ -159,7 +159,7 @@ class Scan(Result):
             Section("programs", "Programs", programs, shown),
             Section(
                 "differing_hosts",
-                "Compiled otherwise by other hosts",
+                "Programs that differ between hosts",
                 self.differing_hosts(),
                 columns,
             ),
@@ -170,13 +170,13 @@ class Scan(Result):
         from hlofast._scan.stored import Stored
 
         if self._folder is None:
-            raise ValueError("a scan whose rows are in memory")
+            raise ValueError("the scan is in memory and has no dataset")
         return Stored(self._folder)
 
     def __getitem__(self, name: str) -> Table:
-        """A table; one that was not asked for has neither rows nor columns.
+        """Returns a table; a table that was not selected has neither rows nor columns.
 
-        A KeyError for other names.
+        Raises `KeyError` for other names.
         """
         if name != "programs" and name not in _TABLES:
             raise unknown("table", name, ("programs", *_TABLES))
@@ -186,7 +186,7 @@ class Scan(Result):
         return self._tables[name]
 
     def _rows(self, name: str) -> ScanTable | None:
-        """The rows of a table; None of one that was not asked for."""
+        """The rows of a table; None if it was not selected."""
         if self._folder is not None:
             stored = self._stored()
             return stored.rows(name) if name in stored.asked else None
@@ -216,19 +216,19 @@ class Scan(Result):
         return polars.from_arrow(self.to_arrow(table))
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """A duckdb connection with all tables under their names; needs `hlofast[duckdb]`."""
+        """A DuckDB connection with all tables under their names; needs `hlofast[duckdb]`."""
         connection = library("duckdb", "duckdb").connect() if connection is None else connection
         for table in self.tables:
             connection.register(table, self.to_arrow(table))
         return connection
 
     def query(self, sql: str) -> Table:
-        """What a SELECT over the tables gives, by duckdb; needs `hlofast[duckdb]`.
+        """The result of a SELECT over the tables, by DuckDB; needs `hlofast[duckdb]`.
 
-        All tables that were asked for are there under their names, with rows or without; nothing
-        else can be read, and nothing written. Null is None in the result; integers beyond 64 bits
-        stand as the largest number there is, and what is neither number nor text as text. A
-        `ValueError` for what duckdb cannot answer, with its reason.
+        All selected tables are available under their names, even without rows; the query can
+        neither read nor write anything else. Null becomes None; integers beyond 64 bits become the
+        largest integer, and values that are neither numbers nor text become text. Raises
+        `ValueError` with DuckDB's reason if the query fails.
         """
         from hlofast._scan.query import Query
 
@@ -236,7 +236,7 @@ class Scan(Result):
             return query.table()
 
     def _take(self, part: ScanPart) -> None:
-        """Count what is in `part`."""
+        """Counts the files in `part`."""
         self.counts["unchanged"] += len(part.unchanged())
         if "files" not in part.tables():
             return

@@ -1,4 +1,4 @@
-"""`Scanner`: the options of a scan, and how one is made."""
+"""`Scanner`: the options of a scan, and its execution."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 DEFAULT_TABLES = tuple(name for name in TABLES if name != "instructions")
-"""Those there are unless others are asked for."""
+"""The tables of a scan by default."""
 MAX_BYTES = 1 << 30
-"""Larger files are not read."""
+"""Largest file that is read, by default."""
 MAX_SECONDS = 300.0
-"""Longer than this nobody waits for one file."""
+"""Time limit per file, by default."""
 BATCH_BYTES = 32 << 20
-"""Text, or rows, that go into one part of a dataset."""
+"""Bytes of text or rows in one part of a dataset, by default."""
 MEMORY = 128 << 20
-"""Bytes that files under way and their rows take, about; a larger file is read alone."""
+"""Memory budget for files being read and their rows; a larger file is read alone."""
 _PATIENCE = 0.05
 _REQUESTS = 8
-"""Objects that are read at once: threads wait for servers more than they work."""
+"""Fewest threads for remote objects: they mostly wait for servers."""
 _SETTLED = 2.0
 
 
 class Scanner:
-    """The options of a scan; each `run` makes one."""
+    """The options of a scan; `run` executes it."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Scanner:
         for name in self.tables:
             if name not in TABLES:
                 hint = meant(name, TABLES) or ";"
-                raise ValueError(f"no table {name!r}{hint} those there are: {', '.join(TABLES)}")
+                raise ValueError(f"no table {name!r}{hint} available tables: {', '.join(TABLES)}")
         self.device = device
         if device is not None and device != "auto":
             from hlofast import devices
@@ -95,18 +95,18 @@ class Scanner:
                 workers = max(workers, _REQUESTS)
         self.workers = workers
         if self.workers < 1:
-            raise ValueError("workers is at least 1")
+            raise ValueError("workers has to be at least 1")
         self.max_bytes = read_bytes(max_bytes)
         self.max_text_bytes = read_bytes(max_text_bytes)
         self.max_seconds = None if max_seconds is None else read_seconds(max_seconds, least=0)
         self.batch_bytes = max(read_bytes(batch_bytes), 1)
         self.progress = progress
         self.stamps: dict[str, tuple[int, int]] = {}
-        """Sizes and times of files that need not be opened again (while following a job)."""
+        """Sizes and times of files that need not be reopened (while following a job)."""
 
     def run(self, each: Any = None) -> Scan:
-        """Scan. `each` is called with every part, instead of keeping or writing it."""
-        # First the dataset: if it lies below the paths, every scan sees it.
+        """Runs the scan; `each`, if given, is called with every part instead of storing it."""
+        # Creates the dataset first: if it lies below the paths, every scan sees it.
         dataset = self._dataset()
         try:
             if not any("://" in path for path in self.paths):
@@ -127,7 +127,7 @@ class Scanner:
         chip = self.device if isinstance(self.device, str | None) else repr(self.device._parts())
         place = None if self.mesh is None else str(self.mesh)
         if self.mesh is not None and (self.mesh.hosts, self.mesh.slices) != (None, None):
-            place = repr(self.mesh)  # The text is that of the axes alone.
+            place = repr(self.mesh)  # `str` shows the axes only.
         options = {
             "hlofast": _core._version,
             "tables": self.tables,
@@ -150,7 +150,7 @@ class Scanner:
         each: Any = None,
         files: RemoteFiles | None = None,
     ) -> Scan:
-        """Scan files that have been listed, into `dataset` if there is one."""
+        """Scans the files of `survey`, into `dataset` if there is one."""
         scan = Scan(survey, None if dataset is None else _to_read(dataset), self.tables)
         known: dict[str, str] = {}
         stamps = dict(self.stamps)
@@ -197,7 +197,7 @@ class Scanner:
             if dataset is not None:
                 dataset.put_programs(survey.programs(self._figures(scan, survey)))
         except (KeyboardInterrupt, WorkerError):
-            # What is done is kept, so that the next scan goes on from here.
+            # Keeps finished files, so that the next scan continues from here.
             if dataset is not None:
                 dataset.recover()
                 dataset.add(data.stop())
@@ -206,12 +206,12 @@ class Scanner:
         finally:
             data.stop()
             if files is not None:
-                files.close()  # Before threads are waited for.
+                files.close()  # Before waiting for threads.
             bar.close()
         return scan
 
     def _figures(self, scan: Scan, survey: SurveyData) -> ScanTable | None:
-        """Of the modules of a dataset what the table of programs takes over."""
+        """The rows of `modules` that the table of programs needs."""
         if "modules" not in self.tables:
             return None
         columns = [field.name for field in _core._scan_fields("programs")]
@@ -223,17 +223,17 @@ class Scanner:
         return scan._stored().rows("modules", ["path", "label", "program", *columns], counts)
 
     def trust(self, scan: Scan, begin: float) -> None:
-        """Take files that `scan` has seen as unchanged while their size and time are.
+        """Treats the files of `scan` as unchanged while their size and time stay the same.
 
-        What was written shortly before the scan began, at `begin` in seconds since 1970, may have
-        been written again since without another time.
+        Files written shortly before the scan began (`begin`, in seconds since 1970) are excluded:
+        they may have been rewritten since with the same time.
         """
         latest = int((begin - _SETTLED) * 1e9)
         stamps = [] if scan._survey is None else scan._survey.stamps()
         self.stamps = {path: stamp for path, stamp in stamps if 0 < stamp[1] < latest}
 
     def _devices(self, survey: SurveyData, scan: Scan) -> tuple[list[Any], list[int | None]]:
-        """The chips to time for, and for each program the number of its chip."""
+        """The chips to time for, and the index of each program's chip."""
         targets = survey.targets()
         if self.device is None:
             return [], []
@@ -260,14 +260,14 @@ class Scanner:
 
 
 def _processors() -> int:
-    """Processors that this process may use."""
+    """Number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _parts(data: ScanData | Tasks, bar: Progress) -> Iterator[ScanPart]:
-    """The parts of a scan as they come; an interrupt is seen in between."""
+    """Yields the parts of a scan as they finish; interrupts are handled in between."""
     while not data.is_done:
         part = data.next(_PATIENCE)
         bar.show(*data.progress())
@@ -276,7 +276,7 @@ def _parts(data: ScanData | Tasks, bar: Progress) -> Iterator[ScanPart]:
 
 
 def _to_read(dataset: Dataset) -> ReadFolder | RemoteFolder:
-    """Where a dataset is read, apart from what writes it."""
+    """A folder to read a dataset from, independent of the one being written."""
     from hlofast._scan.folder import LocalFolder
     from hlofast._scan.stored import ReadFolder
 

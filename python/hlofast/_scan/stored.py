@@ -1,4 +1,4 @@
-"""A dataset as it lies there: which parts count, and what is in them. Nothing is changed."""
+"""Read-only access to a dataset: its valid parts and their rows."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ _TRIES = 5
 
 
 class ReadFolder:
-    """A folder on disk, to be read."""
+    """A folder on disk, opened for reading."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._manifest = os.path.join(path, MANIFEST)
         if not os.path.exists(self._manifest):
-            os.listdir(path)  # Says why a folder cannot be read.
-            raise DatasetError(f"{path}: no dataset of hlofast (it has no {MANIFEST})")
+            os.listdir(path)  # Raises the reason if the folder cannot be read.
+            raise DatasetError(f"{path}: not a dataset of hlofast (it has no {MANIFEST})")
 
     def manifest(self) -> Iterator[bytes]:
-        """The rows of the manifest, the last of them perhaps cut off."""
+        """Yields the rows of the manifest; the last one may be truncated."""
         with open(self._manifest, "rb") as stream:
             yield from stream
 
     def parts(self) -> dict[str, int]:
-        """The parts that are there with their bytes."""
+        """Existing parts and their sizes."""
         found = {}
         for folder in os.listdir(self.path):
             if folder.startswith("table="):
                 with os.scandir(os.path.join(self.path, folder)) as entries:
                     for entry in entries:
-                        with suppress(FileNotFoundError):  # A scan may just take it away.
+                        with suppress(FileNotFoundError):  # A scan may be removing it.
                             found[f"{folder}/{entry.name}"] = entry.stat().st_size
         return found
 
     @contextmanager
     def reading(self, name: str) -> Iterator[str]:
-        """The path on disk of a part."""
+        """The path of a part on disk."""
         yield os.path.join(self.path, name)
 
 
 class Stored:
-    """What the manifest of a dataset names, at the time of asking; also while a scan writes to it.
+    """The valid parts of a dataset when it is opened, possibly while a scan writes to it.
 
-    Parts that no row of the manifest names yet, or that a later one takes back, do not count.
+    Parts that the manifest does not name yet, or that a later row removes, are not valid.
     """
 
     def __init__(self, folder: ReadFolder | RemoteFolder) -> None:
@@ -66,7 +66,7 @@ class Stored:
         for attempt in range(_TRIES):
             records, _ = records_of(folder.manifest())
             if not records or not heads(records[0]):
-                raise DatasetError(f"{folder.path}: no manifest that this version reads")
+                raise DatasetError(f"{folder.path}: this version cannot read the manifest")
             try:
                 batches, programs, _ = replayed(records)
             except DatasetError as error:
@@ -81,13 +81,13 @@ class Stored:
                 if all(there.get(name) == size for _, (name, size) in parts)
             ]
             self.damaged = len(named) - len(whole)
-            """Batches that do not count since a part of theirs is gone or cut."""
+            """Number of batches left out because one of their parts is missing or truncated."""
             if not self.damaged or attempt == _TRIES - 1:
                 break
-            time.sleep(0.02)  # A scan may just have put others in their place.
+            time.sleep(0.02)  # A scan may be replacing them.
         self.format: str = records[0]["format"]
         self.asked: tuple[str, ...] = ("files", "programs", *records[0]["options"]["tables"])
-        """The tables there are, with rows or without."""
+        """The tables of the dataset, with or without rows."""
         self._parts: dict[str, list[str]] = {}
         for parts in whole:
             for table, (name, _) in parts:
@@ -99,7 +99,7 @@ class Stored:
         return tuple(sorted(self._parts))
 
     def parts(self, table: str) -> list[str]:
-        """The files that the rows of a table are in, relative to the folder."""
+        """The files that hold the rows of a table, relative to the folder."""
         return sorted(self._parts.get(table, ()))
 
     def rows(
@@ -108,9 +108,9 @@ class Stored:
         columns: Iterable[str] | None = None,
         where: Callable[[dict[str, list[Any]], int], bool] | None = None,
     ) -> ScanTable:
-        """The rows of a table; values of other columns than `columns` are left out as unknown.
+        """The rows of a table; columns that are not in `columns` are unknown.
 
-        `where` says of the columns of a part, and the number of a row in it, whether that counts.
+        `where` selects rows: it takes the columns of a part and the index of a row.
         """
         wanted = None if columns is None else set(columns)
         types = [
@@ -132,12 +132,12 @@ class Stored:
         arrow = library("pyarrow", "arrow")
         parts = self.parts(table)
         if self.format != "parquet" or not parts:
-            # What readers of text take for a null or a number depends on the file.
+            # Readers of text infer nulls and numbers from each file; use the declared types.
             return arrow.table(self.rows(table))
         tables = []
         for part in parts:
             with self.folder.reading(part) as path:
                 read = library("pyarrow.parquet", "arrow").read_table
                 tables.append(read(path, partitioning=None))
-        # Texts have the longer type where one part needs it.
+        # Strings get the larger type if one part needs it.
         return arrow.concat_tables(tables, promote_options="permissive")

@@ -1,9 +1,8 @@
-"""A scan in tasks, which other threads, processes or machines do, with their results in order.
+"""A scan in tasks for other threads, processes or machines, with results in order.
 
-A task is some files, in the order of the scan, with all that reading them asks for: what the whole
-listing says of their programs, what lies beside them, their devices. It can be pickled, and so can
-what it gives. Whoever does the tasks, results are handed on as those of the threads of this process
-are.
+A task is a group of files, in the order of the scan, with everything needed to read them: the
+programs of the whole listing that they belong to, the files beside them, their devices. Tasks and
+results can be pickled. Results are processed in the same way as those of this process's threads.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
     from hlofast._core import ScanPart, SurveyData
 
     class Engine(Protocol):
-        """Who does tasks."""
+        """Executes tasks."""
 
         @property
         def at_once(self) -> int:
-            """How many it does at the same time, about."""
+            """Number of tasks that it executes concurrently."""
 
         def results(self, tasks: Iterator[Task]) -> Iterator[Result | None]:
-            """What the tasks give, in their order; None now and then while there is nothing yet.
+            """Yields the results of tasks in order; None from time to time while waiting.
 
-            A `WorkerError` if a task cannot be done.
+            Raises `WorkerError` if a task fails.
             """
 
 
@@ -43,33 +42,33 @@ _PATIENCE = 0.1
 
 
 class Task(NamedTuple):
-    """Some files of a scan."""
+    """A group of files of a scan."""
 
     survey: Any
-    """The files, and what is to be known of those beside them."""
+    """The files, and facts about the files beside them."""
     options: dict[str, Any]
-    """How to read them."""
+    """Options of the scan."""
     read: Callable[[str, int], bytes] | None
-    """What gives their bytes; None for files on the disk."""
+    """Reads the bytes of a file; None for files on disk."""
 
     @property
     def title(self) -> str:
-        """What people are told of it."""
+        """The task's name in messages."""
         files, _, _, own = self.survey
         return f"{files[0][0]} and {own - 1} more" if own > 1 else str(files[0][0])
 
 
 class Result(NamedTuple):
-    """What a task gives."""
+    """The result of a task."""
 
     parts: list[ScanPart]
     files: int
     bytes: int
-    """Of the files that were done."""
+    """Bytes of the files that were done."""
 
 
 def run(task: Task) -> Result:
-    """Do a task."""
+    """Executes a task."""
     data = _core._survey_part(task.survey, task.read).scan(**task.options)
     parts = []
     while not data.is_done:
@@ -85,7 +84,7 @@ def split(
     at_once: int,
     read: Callable[[str, int], bytes] | None = None,
 ) -> Iterator[Task]:
-    """The tasks of a scan: enough of them for all workers, none larger than a part of a dataset."""
+    """Yields the tasks of a scan: enough for all workers, none larger than a part of a dataset."""
     size = min(options["batch_bytes"], max(survey.bytes // (4 * at_once), _SMALLEST))
     stamps = survey.stamps()
     first = filled = 0
@@ -99,7 +98,7 @@ def split(
 
 
 def _own(options: dict[str, Any], programs: list[int], paths: list[str]) -> dict[str, Any]:
-    """Options by program and by path, as far as they are about these."""
+    """The options by program and by path, restricted to these programs and paths."""
     devices = options["devices"]
     own: dict[str, Any] = {"devices": [devices[number] for number in programs] if devices else []}
     for name in ("known", "stamps"):
@@ -109,25 +108,27 @@ def _own(options: dict[str, Any], programs: list[int], paths: list[str]) -> dict
 
 
 def engine(executor: Any) -> Engine:
-    """What does tasks, made of what callers have."""
+    """Returns an `Engine` for an `Executor` or an object that is an engine."""
     if hasattr(executor, "results"):
         own: Engine = executor
         return own
     if not hasattr(executor, "submit"):
-        raise TypeError(f"an executor has a method submit, {type(executor).__name__} has not")
+        raise TypeError(
+            f"an executor needs a method submit, which {type(executor).__name__} does not have"
+        )
     return Executed(executor)
 
 
 class Executed:
-    """An `Executor` as what does tasks."""
+    """Executes tasks with an `Executor`."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        # Not all executors say how many workers they have.
+        # Not all executors expose their number of workers.
         self.at_once = int(getattr(executor, "_max_workers", None) or _UNKNOWN)
 
     def results(self, tasks: Iterator[Task]) -> Iterator[Result | None]:
-        """What the tasks give, in their order; None now and then while there is nothing yet."""
+        """Yields the results of tasks in order; None from time to time while waiting."""
         waiting: deque[tuple[Task, Future[Result]]] = deque()
         try:
             while True:
@@ -140,7 +141,7 @@ class Executed:
                 try:
                     result = future.result(_PATIENCE)
                 except TimeoutError as error:
-                    if is_done:  # Then it is the task's own.
+                    if is_done:  # The task itself raised the error.
                         raise failed(task.title, error) from error
                     yield None
                     continue
@@ -160,13 +161,13 @@ class Executed:
 
 
 def failed(files: str, error: BaseException) -> WorkerError:
-    """The error of a task that cannot be done."""
+    """The error for a task that failed."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return WorkerError(f"a worker could not read {files}: {said}")
 
 
 class Tasks:
-    """A scan under way, done in tasks; to be used like `ScanData`."""
+    """A running scan in tasks, with the interface of `ScanData`."""
 
     def __init__(self, results: Iterator[Result | None], batch_bytes: int) -> None:
         self.is_done = False
@@ -175,8 +176,8 @@ class Tasks:
         self._ready: list[ScanPart] = []
         self._files = self._bytes = 0
 
-    def next(self, seconds: float) -> ScanPart | None:  # noqa: ARG002 - results say when to wait
-        """The next part; None if it is not ready."""
+    def next(self, seconds: float) -> ScanPart | None:  # noqa: ARG002 - `results` decides how long to wait
+        """Returns the next part; None if it is not ready."""
         for result in self._results:
             if result is None:
                 return None
@@ -189,7 +190,7 @@ class Tasks:
         return self._joined()
 
     def stop(self) -> ScanPart:
-        """What is ready, as a part; the scan is over then."""
+        """Ends the scan and returns the finished rows as a part."""
         self.is_done = True
         close = getattr(self._results, "close", None)
         if close is not None:
@@ -197,11 +198,11 @@ class Tasks:
         return self._joined()
 
     def progress(self) -> tuple[int, int]:
-        """Files and bytes of files that are done."""
+        """Number of files that are done, and their bytes."""
         return self._files, self._bytes
 
     def _joined(self) -> ScanPart:
-        """The parts that are ready as one."""
+        """Joins the finished parts into one."""
         parts, self._ready = self._ready, []
         if len(parts) == 1:
             return parts[0]

@@ -1,6 +1,6 @@
-"""Trainer configs in the text form of AXLearn's golden configs: what a program was meant to be.
+"""Trainer configs in the text form of AXLearn's golden configs.
 
-`load(path)` and `loads(text)` give a `Config`, the tree of a config's typed values:
+`load(path)` and `loads(text)` return a `Config`, a tree of typed values:
 
     cfg = hlofast.config.load("fuji-70B.txt")
     cfg["model.decoder.dim"]                       # 8192
@@ -8,11 +8,11 @@
     cfg["input.input_partitioner.path_rank_to_partition"][(None, 2)]   # PartitionSpec(…)
     cfg.with_value("model.decoder.dim", 4096).to_text()
 
-`cfg.select("tpu-v6e-256-4")` is the config that a trainer has on an instance, an `EffectiveConfig`:
+`cfg.select("tpu-v6e-256-4")` returns the `EffectiveConfig` that a trainer uses on an instance:
 
     effective.rule, effective.mesh, effective.changes, effective.notes, effective.config
 
-Both say what they imply, as far as the classes are modelled (`register_module` adds some):
+Both compute what the config implies, for modelled classes (`register_module` adds more):
 
     cfg.parameter_count(), cfg.parameters(), cfg.flops()
     effective.memory(), effective.traffic(), effective.verdict()

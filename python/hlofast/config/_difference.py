@@ -1,4 +1,4 @@
-"""What is different between two configs."""
+"""The differences between two configs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
 CHANGED, ADDED, REMOVED = "changed", "added", "removed"
 MOST_ITEMS = 16
-"""Values of a tuple that is shown as one; of longer ones each item that differs is."""
+"""Longest tuple that is compared as one value; longer tuples are compared item by item."""
 
 _DIFFERENCES = (
     Field("path", "path", "The value in the config."),
-    Field("word", "change", "What became of it: changed, added or removed."),
+    Field("word", "change", "How it differs: changed, added or removed."),
     Field("text", "before", "The value before, as printed; absent if it was added.", nullable=True),
     Field("text", "after", "The value after, as printed; absent if it was removed.", nullable=True),
 )
 
 
 def differences(before: Config, after: Config) -> Iterator[Difference]:
-    """The keys of what does not mean the same, with both texts; None for what is not there.
+    """Yields the keys and both texts of each value that differs; None for an absent value.
 
-    What only `after` has stands behind what precedes it there. Tuples of values are one value.
+    Values that only `after` has follow the value that precedes them there. A tuple of up to
+    `MOST_ITEMS` values counts as one value.
     """
     return _compared((), before._children, after._children)
 
@@ -57,7 +58,7 @@ def difference_table(before: Config, after: Config) -> Table:
 
 def _compared(keys: tuple[Key, ...], before: Node, after: Node) -> Iterator[Difference]:
     if before is after:
-        # An edit shares with what it was made from all that it leaves alone.
+        # An edited config shares every part that it does not change with its original.
         return
     if _is_value(before) and _is_value(after):
         if _meaning(before, after) == _meaning(after, before):
@@ -78,7 +79,7 @@ def _compared(keys: tuple[Key, ...], before: Node, after: Node) -> Iterator[Diff
 
 
 def _merged(old: list[Key], new: list[Key]) -> list[Key]:
-    """All keys in the order of `old`, those of `new` alone behind what precedes them there."""
+    """The keys of `old`, in order; a key only in `new` follows the key that precedes it there."""
     known = set(old)
     behind: list[tuple[int, Key]] = []
     places = {key: place for place, key in enumerate(old)}
@@ -95,7 +96,7 @@ def _merged(old: list[Key], new: list[Key]) -> list[Key]:
 
 
 def _is_value(node: Node) -> bool:
-    """Whether `node` is nothing, a value, or a tuple of such."""
+    """Whether `node` is absent, a value, or a tuple of values."""
     if node is None or isinstance(node, Leaf):
         return True
     return all(
@@ -117,14 +118,14 @@ def _plain(node: Children | Leaf) -> Any:
 
 
 def _meaning(node: Node, other: Node) -> object:
-    """What equals that of `other` if both mean the same."""
+    """A key that equals the key of `other` if both nodes mean the same."""
     if node is None:
-        # Nothing at all, which no value equals.
+        # Absent: equal to no value.
         return ()
     value = _plain(node)
     is_spec = isinstance(other, Leaf) and isinstance(other.value, PartitionSpec)
     if is_spec and isinstance(value, tuple):
-        # Partition specs are printed as such, or as the tuples they were written as.
+        # A partition spec is printed as one, or as the tuple it was written as.
         try:
             return _values.meaning(PartitionSpec(*value))
         except TypeError:

@@ -1,4 +1,4 @@
-"""`StepFlops`: floating-point operations of a training step, as a config implies them."""
+"""`StepFlops`: the floating-point operations of a training step that a config implies."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 _PRODUCTS = (
-    Field("name", "product", "The parameter that it multiplies by, or its own name."),
-    Field("count", "layers", "Layers that have it."),
-    Field("count", "multiplications", "Multiplications per token, of attention per pair of them."),
+    Field("name", "product", "The parameter it multiplies by, or the matmul's name."),
+    Field("count", "layers", "Layers that contain the matmul."),
+    Field("count", "multiplications", "Multiplications per token (attention: per token pair)."),
     Field("flops", "forward", "Operations of the forward pass of a step.", adds_up=True),
     Field("flops", "backward", "Operations of the backward pass of a step.", adds_up=True),
     Field("flops", "recomputed",
-          "Operations that backward runs again; unknown where the policy is not modelled.",
+          "Operations that backward recomputes; unknown if the policy is not modelled.",
           nullable=True, adds_up=True),
 )  # fmt: skip
 
 
 class StepFlops:
-    """Floating-point operations of one step, on all devices together.
+    """Floating-point operations of one step, summed over all devices.
 
-    A product of M by K and K by N numbers is 2·M·N·K. Backward has two such products for each of
-    forward. `attention` counts pairs of a token and those before it, half of the square (`causal`);
-    `full_attention` counts the whole square. Everything is modelled from the config; a figure is
-    None where something that it needs is not modelled or the batch is not known (`gaps`).
+    A matmul of M×K by K×N is 2·M·N·K operations. Backward runs two matmuls of the same size for
+    each forward matmul. `attention` counts the causal half of the square of token pairs;
+    `full_attention` counts the whole square. Every figure is modelled from the config; it is None
+    if something it depends on is not modelled or the batch is not known (`gaps`).
     """
 
     __slots__ = (
@@ -38,20 +38,18 @@ class StepFlops:
     )  # fmt: skip
 
     matmul: int | None
-    """Products with weights, forward and backward."""
+    """Matmuls with weights, forward and backward."""
     attention: int | None
-    """Attention, forward and backward, each token with those before it.
-
-    None where a mask is not modelled."""
+    """Causal attention, forward and backward; None if a mask is not modelled."""
     full_attention: int | None
-    """The same with all pairs."""
+    """Attention over all pairs of tokens, forward and backward."""
     recomputed_matmul: int | None
-    """Products with weights that backward runs a second time forward."""
+    """Forward matmuls with weights that backward recomputes."""
     recomputed_attention: int | None
-    """The same of attention."""
+    """Causal attention that backward recomputes."""
     parameters: int | None
     tokens: int | None
-    """Of one step."""
+    """Tokens per step."""
     table: Table
     """Columns: product, layers, multiplications (per token, or pair of tokens), forward,
     backward, recomputed (operations of a step; None: unknown)."""
@@ -72,7 +70,7 @@ class StepFlops:
         sums = {(attention, again): 0 for attention in (False, True) for again in (False, True)}
         is_policy_known = True
         for product in parts.products:
-            # Of a square of pairs the half that is causal.
+            # Causal attention computes half of the square of pairs.
             times = (self.tokens or 0) * product.layers
             forward = 2 * product.multiplications * times
             if product.is_attention:
@@ -112,21 +110,21 @@ class StepFlops:
 
     @property
     def model(self) -> int | None:
-        """What the step has to compute: products and causal attention, forward and backward."""
+        """The operations of matmuls and causal attention, forward and backward."""
         if self.matmul is None or self.attention is None:
             return None
         return self.matmul + self.attention
 
     @property
     def recomputed(self) -> int | None:
-        """What it computes again because of its policies."""
+        """The operations that the rematerialisation policies recompute."""
         if self.recomputed_matmul is None or self.recomputed_attention is None:
             return None
         return self.recomputed_matmul + self.recomputed_attention
 
     @property
     def executed(self) -> int | None:
-        """Both."""
+        """`model` and `recomputed` together."""
         if self.model is None or self.recomputed is None:
             return None
         return self.model + self.recomputed
@@ -134,11 +132,11 @@ class StepFlops:
     def mfu(
         self, step_seconds: float | str, devices: int, device: Device, dtype: str = "bf16"
     ) -> float:
-        """Model FLOPs utilisation of a step of this length: `six_n_t` over what devices can do.
+        """Model FLOPs utilisation of a step of this length: `six_n_t` over the devices' peak.
 
-        `devices` counts JAX devices of this kind; `dtype` names the peak. A `ValueError` where the
-        operations are not known or arguments are not positive, an `UnknownFigureError` where a
-        figure of the device is not.
+        `devices` counts JAX devices; `dtype` selects the peak. Raises `ValueError` if the
+        operations are not known or an argument is not positive, and `UnknownFigureError` if the
+        device lacks a figure.
         """
         if self.six_n_t is None:
             raise ValueError("the operations of a step are not known: see gaps")

@@ -1,4 +1,4 @@
-"""What a config implies on a mesh: who holds and computes how much of what."""
+"""What a config implies on a mesh: how much each device holds and computes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH_SIZES = (
 
 
 class Batch:
-    """The tokens of a step and who has which: sequences, their length, the axes that cut them."""
+    """The tokens of a step: sequences, their length, and the mesh axes that shard them."""
 
     __slots__ = ("axes", "is_placed", "length", "sequence_axes", "sequences")
 
@@ -37,7 +37,7 @@ class Batch:
         is_placed: bool,
     ) -> None:
         self.is_placed = is_placed
-        """Whether the config says which axes cut it."""
+        """Whether the config names the axes that shard the batch."""
         self.sequences = sequences
         self.length = length
         self.axes = axes
@@ -45,14 +45,14 @@ class Batch:
 
     @property
     def tokens(self) -> int | None:
-        """Of one step; None if the config does not say."""
+        """Tokens per step; None if the config does not say."""
         return (
             None if self.sequences is None or self.length is None else self.sequences * self.length
         )
 
 
 class Implied:
-    """A config with its model taken apart, on a mesh if there is one."""
+    """A config with the parts of its model, on a mesh if there is one."""
 
     __slots__ = (
         "batch", "config", "fates", "gaps", "has_activations", "itemsize", "learner", "masks",
@@ -70,22 +70,22 @@ class Implied:
         self.config = config
         self.mesh: dict[str, int] = dict(mesh or {})
         self.steps = steps or 1
-        """Parts into which gradient accumulation splits a batch."""
+        """Gradient accumulation steps: parts that the batch is split into."""
         self.slices = slices
         self.parts: Parts = _parts.parts_of(config)
         self.learner: Learner = learner_of(config)
         itemsize = _parts.compute_size(config)
         self.itemsize: int = itemsize or _parts.ITEM_SIZES[_parts.DEFAULT_DTYPE]
-        """Bytes of one number of activations and of weights as they are computed with."""
+        """Bytes per element of activations, and of weights in the type of the computation."""
         self.batch = _batch(config)
         self.gaps: list[tuple[str, str]] = [
             (gap.path, f"{gap.klass or 'this part'}: {gap.why}") for gap in self.parts.gaps
         ]
-        """Paths in the config, and why what stands there is not modelled."""
+        """Paths of unmodelled parts of the config, each with the reason."""
         self.masks: list[tuple[str, str]] = [
             (mask.path, f"{mask.klass}: {mask.why}") for mask in self.parts.masks
         ]
-        """The same of masks, which only attention's operations need."""
+        """Paths of unmodelled masks, each with the reason; only attention's FLOPs need masks."""
         if itemsize is None:
             why = f"the type {config.get('train_dtype')!r} is not modelled"
             self.gaps.append(("train_dtype", why))
@@ -93,23 +93,24 @@ class Implied:
         has_batch = self.batch.tokens is not None and self.batch.is_placed
         has_axes = bool(self.mesh) and all(axis in self.mesh for axis in self.token_axes)
         self.has_activations = has_axes and has_batch and has_parts and itemsize is not None
-        """Whether it is known how many bytes a value of a layer takes on a device."""
+        """Whether the bytes of a layer's values on a device are known."""
         if self.batch.tokens is None:
-            why = "the config has no global batch size, or no length of sequences, that is a number"
+            why = "the config has no numeric global batch size or sequence length"
             self.gaps.append(("input", why))
         elif not self.batch.is_placed:
-            self.gaps.append(("input", "the config does not say which mesh axes cut the batch"))
+            self.gaps.append(("input", "the config does not say which mesh axes shard the batch"))
         if self.mesh:
             named = {
                 axis: parameter for parameter in self.parts.parameters for axis in parameter.axes
             }
             for axis, parameter in named.items():
                 if axis not in self.mesh:
-                    why = f"{axis!r} in its partition spec is no axis of the mesh"
+                    why = f"its partition spec names {axis!r}, which is not a mesh axis"
                     self.gaps.append((parameter.module, why))
             for axis in self.token_axes:
                 if axis not in self.mesh:
-                    self.gaps.append(("input", f"{axis!r}, which cuts the batch, is no axis"))
+                    why = f"the batch is sharded along {axis!r}, which is not a mesh axis"
+                    self.gaps.append(("input", why))
         self.policies: dict[str, Policy | None] = {}
         for path, unit in self.parts.units.items():
             try:
@@ -122,20 +123,20 @@ class Implied:
         }
 
     def _has_parts(self, steps: int | None) -> bool:
-        """Whether gradient accumulation splits the batch, and it is known how."""
+        """Whether the batch splits evenly into a known number of accumulation steps."""
         path = "learner.forward_fn_transformation"
         if steps is None:
-            self.gaps.append((path, "into how many parts it splits a batch is not known"))
+            self.gaps.append((path, "the number of gradient accumulation steps is not known"))
             return False
         sequences = self.batch.sequences or 0
         if sequences % steps:
-            why = f"AXLearn fails here: {steps:,} parts do not divide {sequences:,} sequences"
+            why = f"AXLearn fails here: {steps:,} steps do not divide {sequences:,} sequences"
             self.gaps.append((f"{path}.steps", why))
             return False
         return True
 
     def shards(self, axes: Iterable[str]) -> int:
-        """Into how many parts these axes cut a dimension."""
+        """Number of shards that these axes divide a dimension into."""
         total = 1
         for axis in axes:
             total *= self.mesh.get(axis, 1)
@@ -154,7 +155,7 @@ class Implied:
         return self.batch.axes + self.batch.sequence_axes
 
     def held(self, shape: tuple[int, ...], sharding: tuple[tuple[str, ...], ...]) -> int:
-        """Elements of an array that one device holds, with the padding of uneven parts."""
+        """Elements of an array on one device, including the padding of uneven shards."""
         total = 1
         for size, axes in zip(shape, sharding, strict=True):
             total *= -(-size // self.shards(axes))
@@ -165,12 +166,12 @@ class Implied:
         return parameter.copies * self.held(parameter.shape, parameter.sharding)
 
     def fate(self, value: Value) -> str | None:
-        """`saved`, `offloaded` or `recomputed`; None if the policy is not known."""
+        """`saved`, `offloaded` or `recomputed`; None if the policy is not modelled."""
         policy = _policies.KEEP_EVERYTHING if value.remat is None else self.policies[value.remat]
         return None if policy is None else policy.fate(value)
 
     def is_recomputed(self, product: Product) -> bool | None:
-        """Whether backward runs a product's forward pass again; None if that is not known."""
+        """Whether backward recomputes a matmul; None if its policy is not modelled."""
         if product.remat is None or not product.is_needed:
             return False
         if self.policies[product.remat] is None:
@@ -181,14 +182,14 @@ class Implied:
         )
 
     def rows(self, *, padded: bool = False) -> tuple[int, int]:
-        """Sequences of one device at a time, as a fraction; `padded` to whole ones."""
+        """Sequences on a device at a time, as numerator and denominator; `padded` rounds up."""
         sequences, shards = self.batch.sequences or 0, self.shards(self.batch.axes) * self.steps
         return (-(-sequences // shards), 1) if padded else (sequences, shards)
 
     def activation_bytes(
         self, features: tuple[tuple[int, tuple[str, ...]], ...], itemsize: int, *, padded: bool
     ) -> int:
-        """Bytes that one device has of a value with so many numbers per token."""
+        """Bytes on one device of a value with these features per token."""
         count, parts = self.rows(padded=padded)
         length = -(-(self.batch.length or 0) // self.shards(self.batch.sequence_axes))
         each = self.held(tuple(size for size, _ in features), tuple(axes for _, axes in features))
@@ -211,11 +212,11 @@ def _batch(config: Config) -> Batch:
 
 
 def _token_axes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The axes that cut the batch, and those that cut sequences; None if the config has none."""
+    """The axes that shard the batch and those that shard sequences; None if the config has none."""
     rules = config.get("input.input_partitioner.path_rank_to_partition")
     if isinstance(rules, Config):
         for key in rules:
-            # Token ids are what has two dimensions, wherever they lie.
+            # Token ids are the inputs with two dimensions, whatever their path.
             if key == (None, 2):
                 try:
                     spec = rules.partition_spec(key)
@@ -229,7 +230,7 @@ def _token_axes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]] | Non
         return None
     found = names.to_python() if isinstance(names, Config) else names
     batch = _axes(found)
-    # AXLearn's name for the axis that cuts sequences.
+    # AXLearn's name for the axis that shards sequences.
     return tuple(axis for axis in batch if axis != "seq"), tuple(a for a in batch if a == "seq")
 
 

@@ -1,7 +1,7 @@
-"""What the name of an instance says: how many devices it has, of which kind, on how many slices.
+"""Reads instance names: the number and kind of devices, and the number of slices.
 
-The names are those that AXLearn's mesh selectors match, `tpu-v5litepod-256-4`. What the number in
-a name counts differs by kind; each reading is given as the reason that people see.
+The names are those that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. What the
+number in a name counts depends on the kind; `Instance.why` shows the reading to users.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from hlofast.config._values import Frozen
 
 _TPUS = {
-    "v2": (None, 1, "cores, each of them a device"),
-    "v3": (None, 1, "cores, each of them a device"),
-    "v4": ("tpu-v4", 2, "cores, two of them one device"),
-    "v5litepod": ("tpu-v5e", 1, "chips, each of them a device"),
-    "v5e": ("tpu-v5e", 1, "chips, each of them a device"),
-    "v5p": ("tpu-v5p", 2, "cores, two of them one device"),
-    "v6e": ("tpu-v6e", 1, "chips, each of them a device"),
-    "7x": ("tpu-v7", 1, "devices, two of them on one chip"),
-    "v7x": ("tpu-v7", 1, "devices, two of them on one chip"),
+    "v2": (None, 1, "cores, one device each"),
+    "v3": (None, 1, "cores, one device each"),
+    "v4": ("tpu-v4", 2, "cores, two per device"),
+    "v5litepod": ("tpu-v5e", 1, "chips, one device each"),
+    "v5e": ("tpu-v5e", 1, "chips, one device each"),
+    "v5p": ("tpu-v5p", 2, "cores, two per device"),
+    "v6e": ("tpu-v6e", 1, "chips, one device each"),
+    "7x": ("tpu-v7", 1, "devices, two per chip"),
+    "v7x": ("tpu-v7", 1, "devices, two per chip"),
 }
-"""By generation: the device, how much of what the name counts is one device, what it counts.
+"""By generation: the device, how many counted units make one device, and what the name counts.
 
 Cloud TPU names v2 to v5p by TensorCores and later ones by chips; v4 and v5p join the two cores of
 a chip into one device.
@@ -38,28 +38,28 @@ _GPUS = {
 """The GPUs of machine types, as AWS and Google Cloud list them; each machine has eight."""
 _GPUS_OF_HOST = 8
 _NEURON_DEVICES = {"trn2": 64, "trn2n": 64}
-"""Logical NeuronCores of a machine: 16 chips with 4 each, two physical cores joined."""
+"""Logical NeuronCores per machine: 16 chips with 4 each, each joining two physical cores."""
 MOST_DEVICES = 1 << 40
 
 
 class Instance(Frozen):
-    """An instance name and what it says."""
+    """An instance name and the devices that it stands for."""
 
     __slots__ = ("name", "why", "device", "devices", "slices", "devices_per_host", "readings")  # noqa: RUF023 - the order of the parameters
 
     name: str
     why: str
-    """How the number of devices was found, or why not."""
+    """How the number of devices was found, or why it is not known."""
     device: str | None
-    """The device's name in `hlofast.devices`; None if it has no entry there, or is not known."""
+    """The device's name in `hlofast.devices`; None if unknown or without an entry there."""
     devices: int | None
-    """How many devices; None if the name does not say."""
+    """Number of devices; None if the name does not say."""
     slices: int
-    """On how many slices the devices lie; 1 for what is no multi-slice TPU."""
+    """Number of slices; 1 except for multi-slice TPUs."""
     devices_per_host: int | None
-    """How many devices a host has; None where the name does not say."""
+    """Devices per host; None if the name does not say."""
     readings: tuple[tuple[int, str], ...]
-    """Where the name may mean several things: the numbers of devices, and what each would mean."""
+    """If the name is ambiguous: each possible number of devices, with the reading behind it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Instance(Frozen):
 
 
 def read(name: str) -> Instance:
-    """What `name` says."""
+    """Reads an instance name."""
     kind, _, rest = name.partition("-")
     if kind == "tpu":
         return _tpu(name, rest)
@@ -87,11 +87,11 @@ def read(name: str) -> Instance:
         return _gpu(name, rest)
     if kind == "neuron":
         return _neuron(name, rest)
-    return Instance(name, "names of this kind are not known: tpu-, gpu- and neuron- are")
+    return Instance(name, "not a known kind of instance; names start with tpu-, gpu- or neuron-")
 
 
 def _count(text: str) -> int | None:
-    """The number in a name; None for what is none, or is beyond any machine."""
+    """The positive number in a name; None for other text and for more than 12 digits."""
     if not (text.isascii() and text.isdigit()) or len(text) > 12:
         return None
     return int(text) or None
@@ -100,15 +100,17 @@ def _count(text: str) -> int | None:
 def _tpu(name: str, rest: str) -> Instance:
     generation, *numbers = rest.split("-")
     if generation not in _TPUS:
-        return Instance(name, f"no TPU generation {generation!r} is known")
+        return Instance(name, f"unknown TPU generation {generation!r}")
     device, unit, counted = _TPUS[generation]
     counts = [_count(number) for number in numbers]
     total, slices = (*counts, 1, 1)[:2] if len(counts) == 1 else (*counts, None, None)[:2]
     if len(counts) not in (1, 2) or total is None or slices is None:
-        message = f"the name of a TPU is tpu-{generation}-NUMBER or tpu-{generation}-NUMBER-SLICES"
+        message = (
+            f"TPU names have the form tpu-{generation}-NUMBER or tpu-{generation}-NUMBER-SLICES"
+        )
         return Instance(name, message, device=device)
     if total % unit:
-        message = f"{total} is no number of {counted}"
+        message = f"{total} is not a multiple of {unit}: the number counts {counted}"
         return Instance(name, message, device=device, slices=slices)
     why = f"{total:,} {counted}"
     if slices > 1:
@@ -127,7 +129,7 @@ def _gpu(name: str, rest: str) -> Instance:
     devices = _count(number)
     device = _GPUS.get(machine)
     if devices is None or not machine:
-        return Instance(name, "the name of GPUs is gpu-MACHINE-NUMBER", device=device)
+        return Instance(name, "GPU names have the form gpu-MACHINE-NUMBER", device=device)
     devices_per_host = _GPUS_OF_HOST if device else None
     return Instance(
         name, f"{devices:,} GPUs", device=device, devices=devices, devices_per_host=devices_per_host
@@ -138,7 +140,7 @@ def _neuron(name: str, rest: str) -> Instance:
     machine, _, number = rest.rpartition("-")
     count = _count(number)
     if count is None or not machine:
-        return Instance(name, "the name of Neuron devices is neuron-MACHINE-NUMBER")
+        return Instance(name, "Neuron names have the form neuron-MACHINE-NUMBER")
     device = "trainium2" if machine.startswith("trn2") else None
     cores = _NEURON_DEVICES.get(machine.partition(".")[0])
     readings = [(count, f"{count:,} devices")]

@@ -1,4 +1,4 @@
-"""What an optimizer keeps for each parameter."""
+"""The state that an optimizer keeps for each parameter."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _MOMENTS: dict[str, tuple[str, ...]] = {
     "scale_by_trust_ratio": (),
     "scale_update_per_param": (),
 }
-"""By function of AXLearn the arrays it keeps that have the shape and spec of the parameters.
+"""State arrays with the shape and spec of the parameters, by AXLearn optimizer function.
 
-Scalars (counts, norms) are left out. Of functions that are not here it is not known.
+Scalars (counts, norms) are left out. Functions that are missing here are not modelled.
 """
 _WRAPPERS = {"chain": "args", "named_chain": None, "skip_and_clip_by_global_norm": "inner"}
 _MOST_NESTED = 20
 
 
 class Learner:
-    """What a learner keeps: names of arrays as large as the parameters, and what is not known."""
+    """The state of a learner: names of parameter-sized arrays, and what is not modelled."""
 
     __slots__ = ("averages", "gaps", "is_partial", "moments")
 
     def __init__(self) -> None:
         self.moments: list[str] = []
-        """Of the optimizer."""
+        """Arrays of the optimizer."""
         self.averages: list[str] = []
         """Moving averages of the parameters."""
         self.is_partial = False
-        """Whether some parameters may have no gradients, and nothing that an optimizer keeps."""
+        """Whether some parameters may have neither gradients nor optimizer state."""
         self.gaps: list[tuple[str, str]] = []
-        """Paths and why what stands there is not modelled."""
+        """Paths of unmodelled parts, each with the reason."""
 
 
 def learner_of(config: Config) -> Learner:
-    """What the learner of a trainer's config keeps."""
+    """The state that the learner of a trainer's config keeps."""
     learner = Learner()
     node = config.get("learner")
     if not isinstance(node, Config):
@@ -60,11 +60,11 @@ def learner_of(config: Config) -> Learner:
         return learner
     if node.get("update_rules") is not None:
         learner.is_partial = True
-        why = "which parameters update_rules leave without gradients is not modelled"
+        why = "update_rules may leave parameters without gradients, which is not modelled"
         learner.gaps.append(("learner.update_rules", why))
     _collect(node.get("optimizer"), "learner.optimizer", learner, 0)
     average = node.get("ema")
-    # Without a decay there is no average: the function then keeps nothing.
+    # Without a decay the function keeps no average.
     if isinstance(average, Config) and average.get("decay") is not None:
         learner.averages.append("ema")
     return learner

@@ -1,4 +1,4 @@
-"""`StepMemory`: what one device holds of a training step, as a config implies it."""
+"""`StepMemory`: the memory of a training step on one device that a config implies."""
 
 from __future__ import annotations
 
@@ -13,49 +13,46 @@ if TYPE_CHECKING:
 
 _NOTABLE = 0.01
 _NOTABLE_BYTES = 1 << 26
-"""Part of a device's state, and bytes of it, from which on a parameter is pointed out."""
+"""Smallest share and smallest bytes of a device's state for a parameter to be listed."""
 
 _EXPECTED = (
-    Field("word", "term", "What is held."),
-    Field("bytes", "bytes", "Bytes of it at the peak of one device.", adds_up=True),
-    Field("flag", "is_needed", "Whether it is held where memory is short, too."),
+    Field("word", "term", "What the memory holds."),
+    Field("bytes", "bytes", "Bytes per device at the peak.", adds_up=True),
+    Field("flag", "is_needed", "Whether it remains when memory is short."),
 )
 _TERMS = (
-    Field("word", "term", "What is held."),
-    Field("word", "place", "Where: device or host."),
-    Field("bytes", "bytes", "Bytes of it that one device holds.", nullable=True, adds_up=True),
-    Field("word", "provenance", "How the size is known."),
-    Field("text", "text", "What it is, in words."),
+    Field("word", "term", "What the memory holds."),
+    Field("word", "place", "Where it is held: device or host."),
+    Field("bytes", "bytes", "Bytes per device.", nullable=True, adds_up=True),
+    Field("word", "provenance", "Provenance of the size."),
+    Field("text", "text", "A description."),
 )
 _ACTIVATIONS = (
-    Field("path", "module", "The module that computes it, by its path in the model's state."),
-    Field("name", "value", "The value within the module."),
-    Field("name", "name", "Its checkpoint name; absent without one.", nullable=True),
-    Field("word", "fate", "What becomes of it: saved, offloaded or recomputed; unknown where the "
+    Field("path", "module", "The module that computes the value: its path in the model's state."),
+    Field("name", "value", "The value's name within the module."),
+    Field("name", "name", "Its checkpoint name; absent if it has none.", nullable=True),
+    Field("word", "fate", "Saved, offloaded or recomputed; unknown if the "
           "policy is not modelled.", nullable=True),
     Field("flag", "is_needed", "Whether backward needs it."),
     Field("count", "layers", "Layers that compute it."),
-    Field("bytes", "bytes", "Bytes of one layer on one device; unknown without mesh or batch.",
+    Field("bytes", "bytes", "Bytes per layer and device; unknown without a mesh or batch.",
           nullable=True),
     Field("bytes", "total_bytes",
-          "Bytes that are kept of all layers; unknown where size or fate is.", nullable=True,
+          "Bytes kept over all layers; unknown if the size or the fate is.", nullable=True,
           adds_up=True),
 )  # fmt: skip
 _REPLICATED = (
-    Field("name", "path", "The parameter's place in the model's state."),
-    Field("text", "partition_spec", "How it is divided, as configs write partition specs."),
-    Field("axes", "axes", "Axes that divide most of the model and do not divide it."),
+    Field("name", "path", "The parameter's path in the model's state."),
+    Field("text", "partition_spec", "Its partition spec, as configs write it."),
+    Field("axes", "axes", "Axes that shard most of the model but not this parameter."),
     Field("count", "elements", "Elements on one device.", adds_up=True),
     Field("bytes", "state_bytes", "Bytes of its state on one device.", adds_up=True),
-    Field("bytes", "bytes_saved", "Bytes of its state that those axes would save.", adds_up=True),
+    Field("bytes", "bytes_saved", "Bytes of state that those axes would save.", adds_up=True),
 )
 
 
 class Term:
-    """One kind of thing that a device holds: `place` is `device` or `host`, `bytes` its size.
-
-    The size is None where it is not known.
-    """
+    """One part of a step's memory: `place` is `device` or `host`, `bytes` is None if unknown."""
 
     __slots__ = ("bytes", "name", "place", "provenance", "text")
 
@@ -68,18 +65,18 @@ class Term:
 
 
 class StepMemory:
-    """What one device holds of a training step, as the config implies it, in bytes.
+    """The memory of a training step on one device that a config implies, in bytes.
 
-    All sizes are of one device, without tiles and alignment. Sizes of the state are exact: they
-    follow from shapes and specs. The others are modelled: gradients are held in the type of the
-    parameters, each layer's input and what its policy keeps until backward reaches it. A size is
-    None where something that it needs is not modelled (`gaps`).
+    All sizes are per device, without tile padding and alignment. State sizes are exact: they follow
+    from shapes and specs. The others are modelled: gradients are held in the type of the
+    parameters; each layer's input and the values its policy keeps stay until backward reaches the
+    layer. A size is None if something it depends on is not modelled (`gaps`).
     """
 
     __slots__ = ("_implied", "gaps", "terms")
 
     gaps: tuple[tuple[str, str], ...]
-    """Paths in the config, and why what stands there is not modelled."""
+    """Paths of unmodelled parts of the config, each with the reason."""
     terms: tuple[Term, ...]
     """Parameters, optimizer state, gradients, layer inputs, saved, offloaded, padding."""
 
@@ -89,7 +86,7 @@ class StepMemory:
         self.gaps = (*implied.gaps, *implied.learner.gaps)
 
     def __getitem__(self, name: str) -> int | None:
-        """The bytes of the terms with this name, on device and host; a `KeyError` for others."""
+        """Bytes of the terms with this name, on device and host; other names raise `KeyError`."""
         found = [term.bytes for term in self.terms if term.name == name]
         if not found:
             raise KeyError(name)
@@ -100,7 +97,7 @@ class StepMemory:
 
     @property
     def state_bytes(self) -> int | None:
-        """Parameters, what the optimizer keeps for each, and moving averages."""
+        """Parameters, optimizer state and moving averages."""
         return self._of("parameters", "optimizer state", "averages")
 
     @property
@@ -110,43 +107,44 @@ class StepMemory:
 
     @property
     def layer_input_bytes(self) -> int | None:
-        """The inputs of all layers that are computed again in backward (the scan's carries)."""
+        """The inputs of all layers that backward recomputes (the scan's carries)."""
         return self["layer inputs"]
 
     @property
     def saved_bytes(self) -> int | None:
-        """What the policies keep in device memory."""
+        """Values that the policies save in device memory."""
         return self["saved"]
 
     @property
     def offloaded_bytes(self) -> int | None:
-        """What the policies move to host memory."""
+        """Values that the policies offload to host memory."""
         return self["offloaded"]
 
     @property
     def hbm_lower_bound(self) -> int | None:
-        """All terms in device memory, together: state, gradients, layer inputs, saved, padding.
+        """The sum of all terms in device memory: state, gradients, layer inputs, saved, padding.
 
-        Gradients count in the parameters' type. Not in it: gathered weights, logits and whatever
-        else lives only for a short time.
+        Gradients count in the parameters' type. Gathered weights, logits and other short-lived
+        values are left out.
         """
         return _sum([term.bytes for term in self.terms if term.place == "device"])
 
     @property
     def expected_terms(self) -> Table:
-        """What the peak consists of: columns term, bytes, is_needed; empty if it is not known.
+        """The terms of the peak: columns term, bytes, is_needed; empty if the peak is not known.
 
-        What is not needed is there only where memory is not short.
+        XLA holds the terms that are not needed only when memory is not short.
         """
         rows = [] if self.hbm_lower_bound is None else expected_peak(self._implied, self)
         return of_rows(_EXPECTED, rows)
 
     @property
     def expected_peak_bytes(self) -> int | None:
-        """What XLA is expected to come down to where memory is short, modelled.
+        """The modelled XLA peak when memory is short.
 
-        Other than `hbm_lower_bound` it counts what comes and goes, and gradients in the type that
-        is computed with, as XLA keeps them until the optimizer reads them: see `expected_terms`.
+        Unlike `hbm_lower_bound`, it includes short-lived values, and counts gradients in the type
+        of the computation, in which XLA keeps them until the optimizer reads them: see
+        `expected_terms`.
         """
         if self.hbm_lower_bound is None:
             return None
@@ -155,19 +153,19 @@ class StepMemory:
 
     @property
     def relaxed_peak_bytes(self) -> int | None:
-        """What XLA is expected to hold at the peak where memory is not short, modelled."""
+        """The modelled XLA peak when memory is not short."""
         if self.hbm_lower_bound is None:
             return None
         return sum(size for _, size, _ in expected_peak(self._implied, self))
 
     @property
     def host_bytes(self) -> int | None:
-        """All terms in host memory, per device."""
+        """The sum of all terms in host memory, per device."""
         return _sum([term.bytes for term in self.terms if term.place == "host"])
 
     @property
     def binding_term(self) -> str | None:
-        """The name of what takes most device memory."""
+        """The name of the largest term in device memory."""
         known = [
             (term.bytes, term.name)
             for term in self.terms
@@ -185,12 +183,12 @@ class StepMemory:
 
     @property
     def activations(self) -> Table:
-        """What layers compute that backward may need, and what becomes of it.
+        """Values of layers that backward may need, and whether each is kept.
 
         Columns: module (path in the model's state), value, name (the checkpoint name, or None),
-        fate (saved, offloaded, recomputed; None where the policy is not modelled), is_needed (by
-        backward), layers, bytes (of one layer on one device; None without mesh or batch),
-        total_bytes (that are kept, of all layers).
+        fate (saved, offloaded, recomputed; None if the policy is not modelled), is_needed (by
+        backward), layers, bytes (per layer and device; None without a mesh or batch), total_bytes
+        (kept over all layers).
         """
         implied = self._implied
         rows = []
@@ -208,12 +206,11 @@ class StepMemory:
 
     @property
     def replicated(self) -> Table:
-        """Large parameters that lie whole, or in larger parts than others, on every device.
+        """Large parameters that are replicated along an axis that shards most of the model.
 
-        Those that take a hundredth of the state or more, and at least 64 MiB, and are not divided
-        along an axis that divides most of the model. Columns: path, partition_spec (as it is),
-        axes (that do not divide it), elements (on one device), state_bytes (of it on one device),
-        bytes_saved (of state, if those axes divided it too).
+        Lists parameters that take at least 1% of the state and 64 MiB. Columns: path,
+        partition_spec, axes (that do not shard it), elements (on one device), state_bytes (of its
+        state on one device), bytes_saved (state per device saved if those axes sharded it too).
         """
         return _replicated(self._implied)
 
@@ -224,13 +221,13 @@ class StepMemory:
 
 
 def _sum(sizes: list[int | None]) -> int | None:
-    """The sum; None if one is not known."""
+    """The sum; None if a size is not known."""
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 
 def copies_of_parameters(implied: Implied) -> int:
-    """How many arrays as large as the parameters the state has, the parameters included."""
+    """Number of parameter-sized arrays in the state, including the parameters."""
     return 1 + len(implied.learner.moments) + len(implied.learner.averages)
 
 
@@ -259,12 +256,12 @@ def _terms(implied: Implied) -> list[Term]:
         term("parameters", "device", parameters, is_placed, "exact", "weights"),
         term("optimizer state", "device", parameters * moments, has_state, "exact", text),
         term("averages", "device", parameters * averages, has_state, "exact", "moving averages"),
-        term("gradients", "device", parameters, has_gradients, "modelled", "of all weights"),
-        term("layer inputs", "device", inputs, has_batch, "modelled", "one for each layer"),
-        term("saved", "device", saved, has_policy, "modelled", "what policies keep"),
-        term("offloaded", "host", offloaded, has_policy, "modelled", "what policies offload"),
-        term("padding", "device", device, has_policy, "modelled", "of an uneven batch"),
-        term("padding", "host", host, has_policy, "modelled", "of an uneven batch"),
+        term("gradients", "device", parameters, has_gradients, "modelled", "one per weight"),
+        term("layer inputs", "device", inputs, has_batch, "modelled", "one per layer"),
+        term("saved", "device", saved, has_policy, "modelled", "saved by policies"),
+        term("offloaded", "host", offloaded, has_policy, "modelled", "offloaded by policies"),
+        term("padding", "device", device, has_policy, "modelled", "for an uneven batch"),
+        term("padding", "host", host, has_policy, "modelled", "for an uneven batch"),
     ]
     return [each for each in terms if each.name != "padding" or each.bytes]
 

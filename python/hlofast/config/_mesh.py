@@ -1,4 +1,4 @@
-"""From a mesh shape as configs give it to the sizes of the axes, as AXLearn finds them."""
+"""Resolves the mesh shape of a config to the sizes of its axes, as AXLearn does."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from hlofast._core import Mesh
 
 MOST_ORDERED = 1 << 20
-"""Devices whose order on a mesh is written out, where it is not that of their numbers."""
+"""Most devices whose order is written out when it is not the order of their numbers."""
 
 
 class MeshError(ValueError):
-    """Why a mesh shape gives no mesh."""
+    """A mesh shape that describes no mesh, with the reason."""
 
 
 def resolve(
     names: Any, shape: Any, devices: int | None, *, slices: int = 1, hosts: int | None = None
 ) -> Mesh:
-    """The mesh of `shape` on `devices` devices; a `MeshError` says why there is none.
+    """Returns the mesh of `shape` on `devices` devices; raises `MeshError` if there is none.
 
-    `shape` is a list with a size for each of `names`, one of them perhaps -1 (the rest), or a
-    dictionary of two such lists, `ici_mesh_shape` in each slice (of GPUs: host) and
+    `shape` is a list with one size for each of `names`, one of which may be -1 (the rest), or a
+    dictionary of two such lists: `ici_mesh_shape` within each slice (GPUs: host) and
     `dcn_mesh_shape` across them.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise MeshError("the config has no mesh_axis_names that are names")
+        raise MeshError("mesh_axis_names has to be a list of names")
     if isinstance(shape, dict):
         return _hybrid(names, shape, devices, slices, hosts)
     sizes = _sizes(names, shape, "mesh_shape")
@@ -38,12 +38,12 @@ def resolve(
         raise MeshError(f"the mesh {_shown(names, sizes)} has {total:,} devices, not {devices:,}")
     for name, size in zip(names, sizes, strict=True):
         if size % slices == 0:
-            # The leading axis that is cut at all is spread over the slices.
+            # The leading axis with more than one device spans the slices.
             break
         if size != 1:
-            raise MeshError(f"{slices:,} slices do not divide {name}={size:,}, the first axis cut")
+            raise MeshError(f"{slices:,} slices do not divide {name}={size:,}, the first axis")
     else:
-        raise MeshError(f"{slices:,} slices divide no axis of {_shown(names, sizes)}")
+        raise MeshError(f"no axis of {_shown(names, sizes)} is divisible by {slices:,} slices")
     return _mesh(names, sizes, slices, hosts)
 
 
@@ -51,7 +51,8 @@ def _hybrid(
     names: list[str], shape: dict[Any, Any], devices: int | None, slices: int, hosts: int | None
 ) -> Mesh:
     if set(shape) != {"ici_mesh_shape", "dcn_mesh_shape"}:
-        raise MeshError(f"a mesh shape of {', '.join(map(str, shape))} is not known")
+        given = ", ".join(map(str, shape))
+        raise MeshError(f"a mesh shape needs ici_mesh_shape and dcn_mesh_shape, not {given}")
     blocks, word = (slices, "slices") if slices > 1 or hosts is None else (hosts, "hosts")
     inner = _sizes(names, shape["ici_mesh_shape"], "ici_mesh_shape")
     outer = _sizes(names, shape["dcn_mesh_shape"], "dcn_mesh_shape")
@@ -59,7 +60,7 @@ def _hybrid(
         raise MeshError(f"{devices:,} devices cannot be spread evenly over {blocks:,} {word}")
     each = None if devices is None else devices // blocks
     inner = _inferred(names, inner, each, f"devices of each of {blocks:,} {word}")
-    # Without the number of devices the shape alone says how many there are.
+    # If the number of devices is not given, the shape determines it.
     across = None if devices is None and -1 not in outer else blocks
     outer = _inferred(names, outer, across, word)
     for sizes, count, what in ((inner, each, "ici_mesh_shape"), (outer, across, "dcn_mesh_shape")):
@@ -78,14 +79,14 @@ def _hybrid(
 
 
 def _order(inner: list[int], outer: list[int]) -> list[int]:
-    """The device at each place of the mesh, where blocks of devices lie side by side."""
+    """The device at each position of a mesh that consists of blocks of devices."""
     each = math.prod(inner)
     total = each * math.prod(outer)
     if total > MOST_ORDERED:
-        raise MeshError(f"the order of {total:,} devices is not written out")
+        raise MeshError(f"{total:,} devices; an order is written out for {MOST_ORDERED:,} at most")
     order = [0]
     block_stride, inner_stride = total, each
-    # From the major axis on, each place is followed by those along the next axis.
+    # Each round extends every position along the next axis, major axis first.
     for size, count in zip(inner, outer, strict=True):
         block_stride //= count
         inner_stride //= size
@@ -102,7 +103,7 @@ def _sizes(names: list[str], shape: Any, what: str) -> list[int]:
     if shape is None:
         raise MeshError(f"the config has no {what}")
     if not isinstance(shape, list) or not all(type(size) is int for size in shape):
-        raise MeshError(f"a {what} of {shape!r} is not known")
+        raise MeshError(f"{what} has to be a list of integers, not {shape!r}")
     if len(shape) != len(names):
         raise MeshError(f"{what} has {len(shape)} sizes for {len(names)} axes")
     if any(size < 1 and size != -1 for size in shape):
@@ -120,7 +121,7 @@ def _inferred(names: list[str], sizes: list[int], count: int | None, what: str) 
     if count is None:
         raise MeshError(f"{axis}=-1 needs the number of {what}, which is not known")
     if count % rest:
-        raise MeshError(f"{axis}=-1: {count:,} {what} are no multiple of {rest:,}")
+        raise MeshError(f"{axis}=-1: {count:,} {what} are not divisible by {rest:,}")
     return [count // rest if size == -1 else size for size in sizes]
 
 

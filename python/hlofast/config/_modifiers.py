@@ -1,7 +1,7 @@
-"""What AXLearn's config modifiers do to a config: one function for each.
+"""AXLearn's config modifiers, one function per class.
 
-The classes are those of AXLearn's `common/trainer_config_modifier.py`, with the names they had
-before, of `common/flash_attention/layer.py` and `experiments/trainer_config_utils.py`.
+The classes are those of AXLearn's `common/trainer_config_modifier.py` (with their earlier names),
+`common/flash_attention/layer.py` and `experiments/trainer_config_utils.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FLASH_ATTENTION = "axlearn.common.flash_attention.layer.FlashAttention"
 ACCUMULATION = "axlearn.common.gradient_accumulation.with_minibatch_steps"
 MOST_MODIFIERS = 1000
-"""Modifiers of one rule; chains may stand in chains."""
+"""Most modifiers of one rule; chains may contain chains."""
 
 _LAYER_FIELDS = frozenset(
     "name vlog dtype param_init param_partition_spec param_noise remat_spec tensor_stats".split()
@@ -38,15 +38,14 @@ _FIELDS: dict[str, frozenset[str]] = {
     "RoFormerQKVLinear": (_QKV - {"layer"})
     | {"input_linear", "rope_pos_emb_layer", "rotary_value"},
 }
-"""The fields of classes that other classes are replaced by, as AXLearn declares them.
+"""The fields of classes that modifiers put in place of others, as AXLearn declares them.
 
-A config does not print fields that were left at None or at nothing, so that it does not tell
-which fields the class has.
+A config prints neither None nor empty fields, so it does not show all fields of a class.
 """
 
 
 class Report:
-    """What modifiers changed, and what is to be said about it."""
+    """The changes that modifiers made, and notes about them."""
 
     def __init__(self, rule: int | None = None) -> None:
         self.rule = rule
@@ -55,22 +54,22 @@ class Report:
         self.applied = 0
 
     def note(self, kind: str, path: str | None, text: str) -> None:
-        """Take note of something."""
+        """Adds a note."""
         self.notes.append((kind, path, text))
 
     def changed(self, before: Config, after: Config, by: str | None = None) -> None:
-        """Take note of what is different after a step."""
+        """Records the values that a step changed."""
         why = f"rule {self.rule}" + (f", {by}" if by else "")
         for keys, was, now in differences(before, after):
             self.changes.append((_paths.write(keys), was, now, why))
 
 
 def apply(config: Config, modifier: Config, report: Report) -> Config:
-    """`config` after the modifier that `modifier` describes."""
+    """Returns `config` as `modifier` changes it."""
     klass, name = modifier.klass or "a config without klass", modifier.class_name
     function = MODIFIERS.get(name or "") if klass.startswith("axlearn.") else None
     if function is None:
-        text = f"{klass} is not modelled: what it does to the config is not known"
+        text = f"{klass} is not modelled: its changes to the config are not known"
         report.note("not-modelled", modifier.path, text)
         return config
     report.applied += 1
@@ -86,7 +85,7 @@ def apply(config: Config, modifier: Config, report: Report) -> Config:
 
 
 def _entries(modifier: Config, field: str) -> list[tuple[Any, Any]]:
-    """What a field that is a list or a dictionary holds."""
+    """The items of a field that is a list or a dictionary."""
     found = modifier.get(field)
     return list(found.items()) if isinstance(found, Config) else []
 
@@ -104,14 +103,14 @@ def _chain(config: Config, modifier: Config, report: Report) -> Config:
 def _set(
     config: Config, module: Any, field: Any, value: Any, modifier: Config, report: Report
 ) -> Config:
-    """`config` with another value of a field of a module; AXLearn fails if there is no module."""
+    """Sets a field of a module; notes that AXLearn fails if there is no such module."""
     try:
         keys = config._resolve(module) if module else ()
         part = config[module] if module else config
         if not isinstance(part, Config) or (module and part.klass is None):
             raise KeyError(module)
         if value is None and field not in part:
-            # A field of which nothing is printed has its default, None.
+            # A field that is not printed has its default, None.
             return config
         return config._with((*keys, field), value)
     except (KeyError, TypeError):
@@ -155,7 +154,7 @@ def _module(config: Config, modifier: Config, report: Report) -> Config:
 
 def _modules(config: Config, modifier: Config, report: Report) -> Config:
     modifications = _entries(modifier, "model_cfg_modifications")
-    # Outer modules come before those in them.
+    # Outer modules come before the modules inside them.
     for target, modification in sorted(modifications, key=lambda item: len(str(item[0]))):
         config = _replaced(config, target, modification, modifier, report)
     return config
@@ -164,10 +163,10 @@ def _modules(config: Config, modifier: Config, report: Report) -> Config:
 def _replaced(
     config: Config, target: Any, modification: Any, modifier: Config, report: Report
 ) -> Config:
-    """`config` with a module of another class, which keeps the values that were found.
+    """Replaces a module by one of another class, as ModuleConfigModifier does.
 
-    Of each field that both classes have the value found stays; only what the old class has not
-    comes from the modification.
+    Fields that both classes have keep the old module's value; only fields that the old class does
+    not have take their value from the modification.
     """
     found = config.get(target) if isinstance(target, str) else None
     if not (isinstance(found, Config) and isinstance(modification, Config) and found.klass):
@@ -184,7 +183,7 @@ def _replaced(
             merged[name] = found[name]
             dead.append(name)
         elif old is not None and name in old:
-            # The module has the field, at None, of which nothing is printed.
+            # The module has the field, but it is None and therefore not printed.
             dead.append(name)
         else:
             merged[name] = value
@@ -200,24 +199,24 @@ def _replaced(
     if dead:
         count = sum(map(_count, (modification[name] for name in dead)))
         text = (
-            f"{count} values that the modification gives for {', '.join(dead)} have no effect: "
+            f"{count} values of the modification, in {', '.join(dead)}, have no effect: "
             f"ModuleConfigModifier keeps what {target} had"
         )
         report.note("dead-values", modification.path, text)
     if unknown:
-        text = f"it is not known {', '.join(unknown)}: the values are kept"
+        text = f"not known: {', '.join(unknown)}; the values are kept"
         report.note("not-known", modification.path, text)
     return config.with_value(target, Config.of(**merged))
 
 
 def _fields_of(module: Config) -> frozenset[str] | None:
-    """The fields that a module's class has; None if they are not known."""
+    """The fields of a module's class; None if they are not known."""
     fields = _FIELDS.get(module.class_name or "")
     return None if fields is None else fields | _LAYER_FIELDS
 
 
 def _count(value: Any) -> int:
-    """How many values a part has; one that is none is one."""
+    """Number of values in a part; 1 for a single value."""
     return sum(1 for _ in value.leaves()) if isinstance(value, Config) else 1
 
 
@@ -229,7 +228,7 @@ def _flash_attentions(config: Config, modifier: Config, report: Report) -> list[
             if not any(part.path.startswith((f"{outer}.", f"{outer}[")) for outer in found):
                 found.append(part.path)
         elif part.class_name and "FlashAttention" in part.class_name:
-            text = f"it is not known whether {part.klass} is a FlashAttention: it stays as it is"
+            text = f"{part.klass} may be a FlashAttention, which is not known: it is left unchanged"
             report.note("not-known", part.path, text)
     if not found:
         report.note("no-effect", modifier.path, "the config has no FlashAttention to change")
@@ -280,10 +279,10 @@ MODIFIERS: dict[str, Modifier] = {
     "V7xFlashConfigModifier": _block_sizes(2048),
     "BackendOverrideModifier": _backend,
     "SplashAttentionConfigModifier": _splash,
-    # Earlier names of the same.
+    # Earlier names of these classes.
     "MeshShapeUpdate": _mesh_shape,
     "RematPolicies": _remat_spec,
     "GradientAccumulation": _accumulation,
     "ModelConfigModifier": _modules,
 }
-"""By the name of the class, whose module is one of AXLearn's."""
+"""Modifiers by class name; the class has to be in a module of AXLearn."""

@@ -1,8 +1,8 @@
-"""What AXLearn's decoder modules consist of: parameters, products, values with their names.
+"""The parts of AXLearn's decoder modules: parameters, matmuls, and values with checkpoint names.
 
-Paths and shapes of parameters are those of AXLearn's `*_init.txt` files, checkpoint names those
-that its layers give (`BaseLayer._remat_name`: the class, a dot, the name). What backward needs is
-what the transposes of the operations read.
+Paths and shapes of parameters follow AXLearn's `*_init.txt` files. Checkpoint names are those that
+its layers give (`BaseLayer._remat_name`: the class, a dot, the name). Backward needs the values
+that the transposes of the operations read.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ WITHOUT_PARAMETERS = frozenset(
     param_init.WeightInitializer
     """.split()
 )
-"""Classes that stand in configs of models and add nothing to what is counted here."""
+"""Classes in configs of models that add nothing to the counts made here."""
 
 _CAUSAL = frozenset(
     "ALiBiAttentionLogitBiasLayer CausalAttentionBias CausalAttentionLogitBiasLayer "
     "causal_mask".split()
 )
-"""Masks by which each token is mixed with itself and all before it."""
+"""Masks that let each token attend to itself and all earlier tokens."""
 _LANES = 128
-"""Width of a vector register of a TPU."""
+"""Lanes of a TPU vector register."""
 _STRUCTURES: dict[str, tuple[str, ...]] = {
     "prenorm": ("norm",),
     "postnorm": ("norm",),
     "hybridnorm": ("prenorm", "postnorm"),
     "nonorm": (),
 }
-"""By the structure of half a layer, the names of its norms."""
+"""Names of the norms of half a layer, by its `structure`."""
 
 
 def _axlearn(*names: str) -> Callable[[Module], Module]:
@@ -88,7 +88,7 @@ def _decoder(builder: Builder) -> None:
 
 @_axlearn("embedding.TransformerTextEmbeddings")
 def _embeddings(builder: Builder) -> None:
-    # Only tokens are as many as the vocabulary has; the others say themselves.
+    # The vocabulary sizes the token table only; the other tables give their own sizes.
     builder.child("token_emb", settings={"rows": builder.setting("vocabulary")})
     for key in ("type_emb", "pos_emb", "norm"):
         builder.child(key)
@@ -196,18 +196,18 @@ def _attention(builder: Builder) -> None:
 
 
 def _output_axes(output: Config) -> tuple[str, ...]:
-    """The axes that divide the heads, as the output projection has them."""
+    """The axes that shard the heads in the output projection."""
     spec = sharding_of(output, "param_partition_spec") or ()
     return spec[1] if len(spec) > 1 else ()
 
 
 def _mask(builder: Builder) -> None:
-    """Notes it if tokens are not mixed with those before them, and only with those."""
+    """Notes a mask that is not causal or not modelled."""
     mask = builder.config.get("mask")
     if isinstance(mask, Config):
         mask = mask.klass or mask.get("fn")
     if mask is None and builder.get("causal") is not True:
-        # Where the layer has no mask of its own the decoder makes one for all.
+        # A layer without its own mask uses the decoder's.
         mask = builder.settings.get("mask")
         if mask is None:
             builder.unknown_mask("the config has no mask")
@@ -217,17 +217,17 @@ def _mask(builder: Builder) -> None:
 
 
 def _mixed(builder: Builder, heads: int, depth: int, axes: tuple[str, ...]) -> None:
-    """Queries times keys, and probabilities times values."""
+    """Adds queries times keys and probabilities times values."""
     pairs = heads * depth
     content = ((heads, axes), (depth, ()))
     if builder.config.class_name == "FlashAttention":
-        # The kernel of TPUs gives what it keeps for backward this name; AXLearn's other kernels
-        # are not told apart here.
+        # The TPU kernel gives its residuals this name; AXLearn's other kernels are not
+        # distinguished here.
         name = "tpu_attention.flash_residuals"
         builder.value("content", content, name=name)
-        # Of each row of the softmax the sum and the maximum.
+        # The sum and the maximum of each softmax row.
         builder.value("statistics", ((heads, axes), (2, ())), name=name, itemsize=4)
-        # The backward kernels of TPUs take row sums as wide as a block, statistics as wide as a
+        # The TPU backward kernels hold row sums as wide as a block, and statistics as wide as a
         # vector register.
         block = builder.size("tpu_block_size", 512)
         builder.scratch(((heads, axes), (block + 2 * _LANES, ())), 4)
@@ -235,13 +235,13 @@ def _mixed(builder: Builder, heads: int, depth: int, axes: tuple[str, ...]) -> N
         builder.product("attention", None, 2 * pairs, kept_by=kept, is_attention=True)
         return
     if builder.sequence is None:
-        raise UnmodelledError("the length of sequences is not known")
+        raise UnmodelledError("the sequence length is not known")
     square = ((heads, axes), (builder.sequence, ()))
     builder.value("logits", square, is_product=True, is_batched=True)
     builder.value("probabilities", square)
     name = f"{builder.config.class_name}.context"
     builder.value("context", content, name=name, is_product=True, is_batched=True)
-    # The softmax runs backward from its results.
+    # The backward pass of softmax reads its result.
     logits = ((builder.key("logits"),), (builder.key("probabilities"),))
     builder.product("logits", None, pairs, kept_by=logits, is_attention=True)
     context = ((builder.key("context"),),)
@@ -249,7 +249,7 @@ def _mixed(builder: Builder, heads: int, depth: int, axes: tuple[str, ...]) -> N
 
 
 def _scale(builder: Builder, config: Config, name: str, depth: int) -> None:
-    """The norm and the factors that queries or keys may have, for each head of this depth."""
+    """Adds the optional norm of queries or keys, over heads of this depth."""
     if config.klass not in WITHOUT_PARAMETERS:
         builder.gap("the class is not modelled", config)
         return
@@ -264,7 +264,7 @@ def _rotated(builder: Builder) -> None:
 
 
 def _projections(builder: Builder, parts: list[tuple[str, int]]) -> None:
-    """Queries, keys and values, which have names."""
+    """Adds queries, keys and values with their checkpoint names."""
     depth = builder.setting("depth")
     axes = _output_axes(builder.config["layer"]) if "layer" in builder.config else ()
     for name, heads in parts:
@@ -309,7 +309,7 @@ def _fused(builder: Builder) -> None:
 
 
 def _input_linear(builder: Builder, name: str, settings: dict[str, Any]) -> None:
-    """The projection `name` by the module `layer`, and its whole result."""
+    """Adds the projection `name` of the module `layer`, and its whole result."""
     layer = builder.part("layer")
     builder.enter(layer, name, settings={**settings, "joint": builder.key("input")})
     (heads,), leading = settings["shape"], settings.get("leading", ())
@@ -350,7 +350,7 @@ def _multihead_output(builder: Builder) -> None:
     multiplications = width * heads * depth
     builder.product("o_proj", weight, multiplications, kept_by=kept, contracted=(1, 2))
     name = f"{builder.owner}.o_proj"
-    # What the second half of a layer starts from is computed with it.
+    # The input of the second half of the layer is computed from this value.
     builder.value("output", ((width, ()),), name=name, is_product=True)
 
 
@@ -363,7 +363,7 @@ def _hidden(builder: Builder) -> int:
     is_scale = function.startswith("axlearn.") and function.endswith(".scale_fn")
     if not is_scale or not isinstance(scale, (int, float)):
         raise UnmodelledError(f"hidden_dim by {function} is not modelled")
-    # Beyond any sensible size the product would be no number.
+    # The bound keeps the result of an absurd scale finite.
     hidden = builder.width * min(max(float(scale), 0.0), float(_parts.LARGEST_SIZE))
     multiple = given.get("round_up_to_multiples_of")
     if multiple is None:
@@ -388,7 +388,7 @@ def _feed_forward(builder: Builder) -> None:
         settings["joint"] = builder.key("input")
         builder.enter(linear1, name, owner=owner, settings=settings)
     builder.value("hidden", ((hidden, _last_axes(linear1)),))
-    # The last product goes into a sum, whose transpose reads nothing; a norm reads its input.
+    # The last matmul feeds an addition, whose transpose reads nothing; a norm reads its input.
     is_needed = structure in ("postnorm", "hybridnorm")
     settings = {"outputs": builder.width, "name": "linear2", "is_needed": is_needed}
     settings["joint"] = None
@@ -396,7 +396,7 @@ def _feed_forward(builder: Builder) -> None:
 
 
 def _last_axes(linear: Config) -> tuple[str, ...]:
-    """The axes that divide what a linear layer results in."""
+    """The axes that shard the output features of a linear layer."""
     for key, index in (("output_partition_spec", 2), ("param_partition_spec", 1)):
         spec = sharding_of(linear, key) or ()
         if len(spec) > index:

@@ -8,26 +8,26 @@ from hlofast.config._peak import parameter_size
 from hlofast.table import Table, of_rows
 
 _PARAMETERS = (
-    Field("name", "path", "Its place in the model's state; `*` is the number of a layer."),
-    Field("path", "module", "Where the config of its module stands."),
+    Field("name", "path", "Its path in the model's state; `*` stands for a layer's number."),
+    Field("path", "module", "Path of its module in the config."),
     Field("name", "class", "The class of its module."),
-    Field("shape", "shape", "The shape, with the dimension of stacked layers."),
+    Field("shape", "shape", "The shape, including the dimension of stacked layers."),
     Field("word", "dtype", "The element type."),
-    Field("text", "partition_spec", "How it is divided, as configs write partition specs."),
-    Field("count", "layers", "Layers that it holds weights of."),
-    Field("count", "copies", "Arrays of this kind."),
+    Field("text", "partition_spec", "Its partition spec, as configs write it."),
+    Field("count", "layers", "Layers whose weights it holds."),
+    Field("count", "copies", "Number of equal arrays."),
     Field("count", "elements", "Elements of all copies.", adds_up=True),
     Field("bytes", "bytes", "Bytes of all copies.", adds_up=True),
     Field("count", "elements_per_device",
-          "Elements on one device, with the padding of uneven parts; unknown without a mesh.",
+          "Elements on one device, including the padding of uneven shards; unknown without a mesh.",
           nullable=True, adds_up=True),
     Field("bytes", "bytes_per_device",
-          "Bytes on one device, with the padding of uneven parts; unknown without a mesh.",
+          "Bytes on one device, including the padding of uneven shards; unknown without a mesh.",
           nullable=True, adds_up=True),
 )  # fmt: skip
 _GAPS = (
-    Field("path", "path", "What of the config is not modelled."),
-    Field("text", "why", "Why it is not."),
+    Field("path", "path", "The part of the config that is not modelled."),
+    Field("text", "why", "Why it is not modelled."),
 )
 
 TYPE_CHECKING = False

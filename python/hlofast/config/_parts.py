@@ -1,8 +1,7 @@
-"""What a model is made of: parameters, matrix products, values that backward needs.
+"""The parts of a model: parameters, matmuls, and values that backward needs.
 
-`Builder` collects them while it walks through a config. What a class of modules has is said by
-the function that is registered for it: see `register_module`; those of AXLearn are in
-`_modules.py`.
+`Builder` collects them while it walks through a config. Each class of modules has a function that
+adds its parts: see `register_module`; AXLearn's are in `_modules.py`.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ if TYPE_CHECKING:
     Module: TypeAlias = "Callable[[Builder], None]"
 
 LARGEST_SIZE = 1 << 40
-"""No dimension of a model is larger; sizes stay far from what arithmetic makes slow."""
+"""Largest dimension of a model; keeps integers small enough for fast arithmetic."""
 MOST_PARTS = 20_000
 ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
-"""Bytes of a number, by the last part of JAX's name of its type."""
+"""Bytes per element, by the last part of JAX's name of the type."""
 DEFAULT_DTYPE = "float32"
-"""The type that AXLearn's layers and trainers take where a config gives none."""
+"""The default type of AXLearn's layers and trainers."""
 
 _registered: dict[str, Module] = {}
 
 
 class UnmodelledError(ValueError):
-    """A module is not modelled: what it needs is not in its config, or is not known here."""
+    """A module that is not modelled: its config lacks a value or has an unsupported one."""
 
 
 class Parameter:
-    """An array of weights. `copies` layers have one each if they are not stacked in one array.
+    """An array of weights; `copies` counts the arrays of layers that are not stacked in one.
 
-    `path` is where it lies in the model's state, `*` standing for the number of a layer;
-    `sharding` has for each dimension of `shape` the mesh axes that divide it.
+    `path` is its path in the model's state, with `*` for a layer's number. `sharding` lists the
+    mesh axes that shard each dimension of `shape`.
     """
 
     __slots__ = (
@@ -58,7 +57,7 @@ class Parameter:
         stacked: int,
     ) -> None:
         self.stacked = stacked
-        """How many leading dimensions of `shape` count layers."""
+        """Number of leading dimensions of `shape` that count layers."""
         self.path = path
         self.module = module
         self.class_name = class_name
@@ -66,12 +65,12 @@ class Parameter:
         self.sharding = sharding
         self.dtype = dtype
         self.layers = layers
-        """Layers whose weights it holds, with all its copies; 1 outside of layers."""
+        """Layers whose weights all copies together hold; 1 outside of layers."""
         self.copies = copies
 
     @property
     def elements(self) -> int:
-        """Of all copies."""
+        """Elements of all copies."""
         total = self.copies
         for size in self.shape:
             total *= size
@@ -79,17 +78,17 @@ class Parameter:
 
     @property
     def axes(self) -> Axes:
-        """All mesh axes that divide it."""
+        """All mesh axes that shard it."""
         return tuple(axis for axes in self.sharding for axis in axes)
 
 
 class Product:
-    """A matrix product for each token, in each of `layers`.
+    """A matmul per token, in each of `layers`.
 
-    `kept_by` names values that make a second forward pass of it unnecessary when all of them are
-    kept; `is_needed` says whether backward needs the result at all. `contracted` are the dimensions
-    of one layer's weights that the product sums over. Products of one `joint` have the same input,
-    whose gradient is one sum. Attention has no `parameter`.
+    `kept_by` lists groups of values: backward need not recompute the matmul if it keeps all values
+    of one group. `is_needed` says whether backward needs the result at all. `contracted` lists the
+    dimensions of one layer's weights that the matmul sums over. Matmuls with the same `joint` share
+    their input, whose gradient is one sum. Attention has no `parameter`.
     """
 
     __slots__ = (
@@ -116,7 +115,7 @@ class Product:
         self.name = name
         self.parameter = parameter
         self.multiplications = multiplications
-        """Per token; of attention per pair of tokens."""
+        """Per token; for attention, per pair of tokens."""
         self.layers = layers
         self.remat = remat
         self.kept_by = kept_by
@@ -125,9 +124,9 @@ class Product:
 
 
 class Value:
-    """A value of one layer that backward may need: `features` numbers for each token.
+    """A value of one layer that backward may need, with `features` elements per token.
 
-    `name` is its checkpoint name, if it has one; `key` tells values of a layer apart.
+    `name` is its checkpoint name, if it has one; `key` identifies it among the layer's values.
     """
 
     __slots__ = (
@@ -158,9 +157,9 @@ class Value:
         self.is_product = is_product
         self.is_needed = is_needed
         self.is_batched = is_batched
-        """Of the result of a product: whether that has batch dimensions, as attention's have."""
+        """For the result of a matmul: whether it has batch dimensions, as in attention."""
         self.is_whole = is_whole
-        """Whether it is needed only to make named values of, which are parts of it."""
+        """Whether it is needed only to compute named values, which are parts of it."""
 
 
 class Gap:
@@ -175,9 +174,9 @@ class Gap:
 
 
 class Unit:
-    """A module that is computed again as a whole in backward, `layers` times, from its input.
+    """A module with a `remat_spec`: backward recomputes all of it from its input, `layers` times.
 
-    `spec` is its `remat_spec`, `width` how many numbers per token its input has.
+    `spec` is the `remat_spec`; `width` is the number of elements per token of the input.
     """
 
     __slots__ = ("layers", "path", "spec", "width")
@@ -190,7 +189,7 @@ class Unit:
 
 
 class Parts:
-    """What a model consists of."""
+    """The parts of a model."""
 
     __slots__ = (
         "gaps", "head", "masks", "parameters", "products", "scratch", "units", "values", "visited",
@@ -201,21 +200,21 @@ class Parts:
         self.products: list[Product] = []
         self.values: list[Value] = []
         self.scratch: list[tuple[tuple[Feature, ...], int]] = []
-        """What a layer's kernels take while they run: numbers per token and their bytes."""
+        """Scratch memory of a layer's kernels: features per token and bytes per element."""
         self.units: dict[str, Unit] = {}
         self.gaps: list[Gap] = []
         self.masks: list[Gap] = []
-        """Attentions of which it is not known which pairs of tokens they compute."""
+        """Attention modules whose mask is not modelled."""
         self.head: Feature | None = None
-        """Size of the vocabulary, and the axes that divide the logits."""
+        """Size of the vocabulary, and the axes that shard the logits."""
         self.visited: set[str] = set()
 
 
 class Builder:
-    """One module of a config, and where what it consists of is put.
+    """Collects the parts of one module of a config.
 
-    `config` is the module's part of the config, `path` where its parameters lie in the model's
-    state, `width` the size of its input per token.
+    `config` is the module's part of the config, `path` the path of its parameters in the model's
+    state, and `width` the number of elements per token of its input.
     """
 
     __slots__ = (
@@ -243,13 +242,13 @@ class Builder:
         self.path = path
         self.width = width
         self.sequence = sequence
-        """Tokens of a sequence; None if the config does not say."""
+        """Tokens per sequence; None if the config does not say."""
         self.itemsize = itemsize
-        """Bytes of one number of activations."""
+        """Bytes per element of activations."""
         self.owner = owner
-        """Name of the class whose checkpoint names values have."""
+        """Name of the class that prefixes the checkpoint names of values."""
         self.settings = settings or {}
-        """What the enclosing module lays down."""
+        """Settings that the enclosing modules pass down."""
         self._parts = parts
         self._layers = layers
         self._copies = copies
@@ -257,7 +256,7 @@ class Builder:
         self._remat = remat
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value of the config; `default` where there is none, or None."""
+        """A value of the config; `default` if it is absent or None."""
         found = self.config.get(key)
         return default if found is None else found
 
@@ -266,31 +265,31 @@ class Builder:
         return checked_size(self.get(key, default), key)
 
     def flag(self, key: str, default: bool) -> bool:
-        """A truth value of the config."""
+        """A boolean of the config."""
         found = self.get(key, default)
         if not isinstance(found, bool):
             raise UnmodelledError(f"{key} is {found!r}, not True or False")
         return found
 
     def setting(self, key: str) -> Any:
-        """What the enclosing module lays down."""
+        """A setting that an enclosing module passes down."""
         if key not in self.settings:
             raise UnmodelledError("a module of this class is not modelled in this place")
         return self.settings[key]
 
     def sharding(self, key: str = "param_partition_spec") -> Spec | None:
-        """A partition spec of the config: for each dimension the axes that divide it."""
+        """A partition spec of the config: the axes that shard each dimension."""
         return sharding_of(self.config, key)
 
     def part(self, key: str) -> Config:
-        """A part of the config that has to be there."""
+        """A required part of the config."""
         found = self.config.get(key)
         if not isinstance(found, Config):
             raise UnmodelledError(f"{key} is not set")
         return found
 
     def parameter(self, name: str, shape: tuple[int, ...], sharding: Spec | None = None) -> str:
-        """Adds weights; `shape` and `sharding` are those of one layer. Returns their path."""
+        """Adds weights with the `shape` and `sharding` of one layer; returns their path."""
         path = f"{self.path}/{name}" if self.path else name
         divided = _checked_sharding(tuple(sharding or ()), len(shape), name)
         for size in shape:
@@ -325,7 +324,7 @@ class Builder:
         contracted: tuple[int, ...] = (0,),
         joint: str | None = None,
     ) -> None:
-        """Adds a matrix product of so many multiplications per token, or pair of tokens."""
+        """Adds a matmul; `multiplications` counts per token, for attention per pair of tokens."""
         self._parts.products.append(
             Product(
                 name,
@@ -354,7 +353,7 @@ class Builder:
         is_whole: bool = False,
         is_batched: bool = False,
     ) -> None:
-        """Adds a value that backward may need; `is_whole` if only parts of it are."""
+        """Adds a value that backward may need; `is_whole` if backward needs only its parts."""
         self._parts.values.append(
             Value(
                 f"{self.path}:{key}",
@@ -372,7 +371,7 @@ class Builder:
         self._bounded()
 
     def key(self, name: str) -> str:
-        """How `kept_by` names a value of this module."""
+        """The key of a value of this module, for `kept_by`."""
         return f"{self.path}:{name}"
 
     def enter(
@@ -387,9 +386,10 @@ class Builder:
         stacked: bool = False,
         numbered: bool = False,
     ) -> None:
-        """Lets the module `config` add what it has, below `name`.
+        """Adds the parts of the module `config`, with paths below `name`.
 
-        `layers` of it, whose weights are stacked in one array, or `numbered`, each with its own.
+        `layers` is the number of such modules; their weights are `stacked` in one array, or
+        `numbered`, with one array each.
         """
         path = "/".join(part for part in (self.path, name) if part)
         width = self.width if width is None else width
@@ -400,7 +400,7 @@ class Builder:
                 times = self._layers * layers
                 self._parts.units[remat] = Unit(remat, spec, times, width)
             else:
-                self.gap("remat inside of what is computed again is not modelled", spec)
+                self.gap("a remat_spec inside a rematerialised module is not modelled", spec)
         inner = Builder(
             config,
             self._parts,
@@ -418,28 +418,28 @@ class Builder:
         _build(inner)
 
     def child(self, key: str, name: str | None = None, **settings: Any) -> None:
-        """Lets the part `key` of the config add what it has; nothing if there is none."""
+        """Adds the parts of the module `key` of the config, if there is one."""
         config = self.config.get(key)
         if isinstance(config, Config):
             self.enter(config, key if name is None else name, **settings)
 
     def scratch(self, features: tuple[Feature, ...], itemsize: int) -> None:
-        """Adds numbers per token that a kernel takes while it runs."""
+        """Adds scratch memory that a kernel takes per token."""
         self._parts.scratch.append((features, itemsize))
 
     def head(self, parameter: str, width: int, vocabulary: int, axes: Axes) -> None:
-        """Adds the product that makes logits, divided by `axes`, of the last layer's output."""
+        """Adds the matmul that computes the logits, which `axes` shard."""
         self.product("logits", parameter, width * vocabulary, contracted=(1,))
         self._parts.head = (vocabulary, axes)
 
     def gap(self, why: str, config: Config | None = None) -> None:
-        """Notes that a part is not modelled."""
+        """Records that a part is not modelled."""
         part = self.config if config is None else config
         self._parts.gaps.append(Gap(part.path, part.klass, why))
         self._parts.visited.update(inner.path for inner in part.configs())
 
     def unknown_mask(self, why: str) -> None:
-        """Notes that it is not known which pairs of tokens an attention computes."""
+        """Records that the mask of an attention module is not modelled."""
         self._parts.masks.append(Gap(self.config.path, self.config.klass, why))
 
     def _bounded(self) -> None:
@@ -449,7 +449,7 @@ class Builder:
 
 
 def sharding_of(config: Config, key: str) -> Spec | None:
-    """A partition spec of `config`: for each dimension the axes that divide it."""
+    """A partition spec of `config`: the axes that shard each dimension."""
     try:
         spec = config.partition_spec(key)
     except TypeError as error:
@@ -464,7 +464,7 @@ def sharding_of(config: Config, key: str) -> Spec | None:
 
 
 def checked_size(value: object, name: str) -> int:
-    """`value` if it is a positive integer of sensible size."""
+    """Returns `value` if it is a positive integer up to `LARGEST_SIZE`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise UnmodelledError(f"{name} is not set" if value is None else f"{name} is {value!r}")
     if not 0 < value <= LARGEST_SIZE:
@@ -473,7 +473,7 @@ def checked_size(value: object, name: str) -> int:
 
 
 def item_size(dtype: object, name: str) -> int:
-    """Bytes of a number of the type that configs print as `dtype`; `name` is the field's."""
+    """Bytes per element of the type that configs print as `dtype`; `name` is the field's name."""
     size = ITEM_SIZES.get(dtype.rpartition(".")[2]) if isinstance(dtype, str) else None
     if size is None:
         raise UnmodelledError(f"{name} {dtype!r} is not modelled")
@@ -481,22 +481,23 @@ def item_size(dtype: object, name: str) -> int:
 
 
 def _checked_sharding(sharding: Spec, rank: int, name: str) -> Spec:
-    """`sharding` for all dimensions of an array of this rank, as JAX accepts it."""
+    """Returns `sharding` extended to all dimensions of an array of this rank, as JAX reads it."""
     if any(sharding[rank:]):
-        raise UnmodelledError(f"{name} has {rank} dimensions, its spec {len(sharding)}")
+        raise UnmodelledError(f"{name} has {rank} dimensions, but its spec has {len(sharding)}")
     divided = sharding[:rank] + ((),) * (rank - len(sharding))
     axes = [axis for part in divided for axis in part]
     for axis in axes:
         if axes.count(axis) > 1:
-            raise UnmodelledError(f"the spec of {name} has {axis!r} more than once")
+            raise UnmodelledError(f"the spec of {name} names {axis!r} more than once")
     return divided
 
 
 def register_module(klass: str) -> Callable[[Module], Module]:
-    """Lets the decorated function say what modules of `klass` consist of, in every config.
+    """Registers the decorated function to model modules of `klass` in every config.
 
-    `klass` is the name as configs print it. The function gets a `Builder` and adds parameters,
-    products and values to it; a `ValueError` from it says why a module is not modelled:
+    `klass` is the class name as configs print it. The function adds the module's parameters,
+    matmuls and values to a `Builder`; a `ValueError` that it raises says why a module is not
+    modelled:
 
         @hlofast.config.register_module("my.layers.Gate")
         def gate(builder):
@@ -512,7 +513,7 @@ def register_module(klass: str) -> Callable[[Module], Module]:
 
 
 def registered(klass: str | None) -> Module | None:
-    """What says what modules of `klass` consist of."""
+    """The function that models modules of `klass`, or None."""
     from hlofast.config import _modules
 
     if klass in _modules.WITHOUT_PARAMETERS:
@@ -521,7 +522,7 @@ def registered(klass: str | None) -> Module | None:
 
 
 def compute_size(config: Config) -> int | None:
-    """Bytes of a number of the type that a trainer computes with; None if it is not modelled."""
+    """Bytes per element of a trainer's compute type; None if it is not modelled."""
     found = config.get("train_dtype")
     try:
         return item_size(DEFAULT_DTYPE if found is None else found, "train_dtype")
@@ -530,7 +531,7 @@ def compute_size(config: Config) -> int | None:
 
 
 def parts_of(config: Config) -> Parts:
-    """What the model of a trainer's config, or a model's config itself, consists of."""
+    """The parts of the model of a trainer's config, or of a model's config."""
     from hlofast.config import _modules
 
     model = config.get("model")
@@ -546,7 +547,7 @@ def parts_of(config: Config) -> Parts:
     )
     _build(builder)
     for part in root.configs():
-        # Whatever has a class and was not looked at may have weights.
+        # A part that has a class and was not visited may have weights.
         if part.klass is None or part.path in parts.visited:
             continue
         if part.klass not in _modules.WITHOUT_PARAMETERS:
@@ -564,7 +565,7 @@ def _build(builder: Builder) -> None:
         return
     dtype = config.get("dtype")
     if dtype is not None:
-        # Layers inside have the same type unless they give their own.
+        # Inner layers inherit the type unless they set their own.
         builder.settings = {**builder.settings, "dtype": dtype}
     lists: tuple[list[Any], ...] = (parts.parameters, parts.products, parts.values)
     before = [len(some) for some in lists]

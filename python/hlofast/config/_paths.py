@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     Key: TypeAlias = Any
 
 MOST_KEYS = 100
-"""Keys of one path."""
+"""Most keys of one path."""
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class Attribute(str):
-    """A key that is the name of an attribute, `.name`; equal to the text."""
+    """A key that names an attribute, `.name`; equal to the plain string."""
 
     __slots__ = ()
 
 
 def read(text: str) -> tuple[Key, ...]:
-    """The keys of a path; a `Fault` where it is none."""
+    """Returns the keys of a path; raises `Fault` if it is invalid."""
     reader = Reader(text)
     keys = read_from(reader)
     if reader.at < len(text):
@@ -34,7 +34,7 @@ def read(text: str) -> tuple[Key, ...]:
 
 
 def read_from(reader: Reader) -> tuple[Key, ...]:
-    """The keys of the path that starts where `reader` is, which stands behind it afterwards."""
+    """Reads the path at `reader`'s position and moves `reader` behind it; returns its keys."""
     keys: list[Key] = []
     while True:
         start = reader.at

@@ -1,9 +1,9 @@
-"""Regular expressions of configs, matched in time that a hostile pattern cannot blow up.
+"""Regular expressions of configs, matched in bounded time.
 
-Python's `re` backtracks, so a pattern from a file could take for ever. A `Pattern` follows all
-ways through a text at once, which takes time proportional to pattern times text, and knows how
-far a text fits that does not match. It reads what `re` reads but for what no automaton matches or
-nobody writes: look-around, back-references, conditions, flags, possessive and atomic parts.
+Python's `re` backtracks, so a pattern from a file could take exponential time. A `Pattern` follows
+all paths of an automaton at once, in time proportional to pattern length times text length, and
+reports how far a text fits that does not match. It supports the syntax of `re` except look-around,
+back-references, conditions, flags, and possessive and atomic groups.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     Node: TypeAlias = "tuple[Any, ...]"
 
 MOST_STATES = 2_000
-"""Steps of a pattern after its repetitions are written out."""
+"""Most states of a pattern once its repetitions are expanded."""
 MOST_NESTED = 50
-"""Groups inside each other."""
+"""Most groups nested in each other."""
 
 _LONGEST_RUN = 40
 _DIGITS = "0123456789"
@@ -28,11 +28,11 @@ _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class PatternError(ValueError):
-    """A pattern that is no regular expression, or has a part that is not supported."""
+    """A pattern that is invalid, or uses syntax that is not supported."""
 
 
 class Characters:
-    """A set of characters: single ones, ranges and classes, or all others."""
+    """A set of single characters, ranges and classes, or its complement."""
 
     __slots__ = ("classes", "is_negated", "ranges", "shown", "singles")
 
@@ -53,11 +53,11 @@ class Characters:
 
     @property
     def is_literal(self) -> bool:
-        """Whether it is one single character."""
+        """Whether the set is one single character."""
         return len(self.singles) == 1 and not (self.ranges or self.classes or self.is_negated)
 
     def listed(self, limit: int) -> list[str] | None:
-        """All of them, unless they are more than `limit` or all but a few."""
+        """The characters, sorted; None for more than `limit`, a class or a complement."""
         if self.is_negated or self.classes:
             return None
         found = set(self.singles)
@@ -106,7 +106,7 @@ class _Parser:
     def pattern(self) -> Node:
         node = self.alternatives()
         if self.at < len(self.text):
-            self.fail("a parenthesis that nothing opens")
+            self.fail("unmatched ')'")
         return node
 
     def alternatives(self) -> Node:
@@ -122,13 +122,13 @@ class _Parser:
             bounds = self.quantifier()
             if bounds is not None:
                 if item[0] == "at":
-                    self.fail("a repetition of nothing")
+                    self.fail("nothing to repeat")
                 item = ("repeat", item, *bounds)
                 if self.skip("+"):
-                    self.fail("a possessive repetition, which is not supported,")
+                    self.fail("unsupported possessive repetition")
                 self.skip("?")
                 if self.quantifier() is not None:
-                    self.fail("a repetition of a repetition")
+                    self.fail("multiple repeat")
             items.append(item)
         return ("all", items)
 
@@ -143,7 +143,7 @@ class _Parser:
         has_comma = self.skip(",")
         high = self.digits(_DIGITS) if has_comma else low
         if not self.skip("}") or not (low or has_comma) or (not low and not high):
-            # Not of this form, braces are characters; `{,}` repeats any number of times.
+            # Other braces are literal characters; `{,}` repeats any number of times.
             is_any = self.text.startswith("{,}", start)
             self.at = start + 3 if is_any else start
             return (0, None) if is_any else None
@@ -151,7 +151,7 @@ class _Parser:
             self.fail("too many repetitions")
         least, most = int(low or 0), int(high) if high else None
         if most is not None and most < least:
-            self.fail("a repetition with the larger number first")
+            self.fail("the minimum of a repetition exceeds its maximum")
         return least, most
 
     def digits(self, allowed: str, most: int | None = None) -> str:
@@ -176,11 +176,11 @@ class _Parser:
             return self.escape()
         if character in "*+?":
             self.at -= 1
-            self.fail("a repetition of nothing")
+            self.fail("nothing to repeat")
         if character == "{":
             self.at -= 1
             if self.quantifier() is not None:
-                self.fail("a repetition of nothing")
+                self.fail("nothing to repeat")
             self.at += 1
         return _literal(character)
 
@@ -189,18 +189,18 @@ class _Parser:
             if self.skip("P<"):
                 name = self.text[self.at :].partition(">")[0]
                 if not name.isidentifier():
-                    self.fail("a group whose name is no identifier")
+                    self.fail("the name of a group has to be an identifier")
                 self.at += len(name) + 1
             elif not self.skip(":"):
-                self.fail(f"(?{self.peek()} is not supported")
+                self.fail(f"unsupported (?{self.peek()}")
         self.depth += 1
         if self.depth > MOST_NESTED:
             self.fail(f"more than {MOST_NESTED} nested groups")
         node = self.alternatives()
         self.depth -= 1
         if not self.skip(")"):
-            self.fail("a group that nothing closes")
-        # An assertion in parentheses may be repeated.
+            self.fail("unclosed group")
+        # Wrapped in "all" because an assertion in parentheses may be repeated.
         return ("all", [node])
 
     def escape(self) -> Node:
@@ -216,11 +216,11 @@ class _Parser:
         if letter and letter in "123456789":
             octal = self.text[self.at : self.at + 3]
             if len(octal) < 3 or octal[0] not in "123" or octal.strip(_OCTAL):
-                self.fail("a back-reference, which is not supported,")
+                self.fail("unsupported back-reference")
         return _literal(self.character())
 
     def character(self) -> str:
-        """The character that stands behind a backslash."""
+        """Reads the character behind a backslash."""
         letter = self.take()
         if letter in _CONTROLS:
             return _CONTROLS[letter]
@@ -231,10 +231,10 @@ class _Parser:
             if letter == prefix:
                 digits = self.digits(_HEXADECIMAL, count)
                 if len(digits) < count or int(digits, 16) > 0x10FFFF:
-                    self.fail(f"\\{letter} without {count} digits")
+                    self.fail(f"\\{letter} needs {count} hexadecimal digits")
                 return chr(int(digits, 16))
         if not letter or (letter.isascii() and letter.isalnum()):
-            self.fail(f"the escape \\{letter}, which is not supported,")
+            self.fail(f"unsupported escape \\{letter}")
         return letter
 
     def set(self) -> Characters:
@@ -248,7 +248,7 @@ class _Parser:
                 self.at += 1
                 high = self.member(found)
                 if low is None or high is None or high < low:
-                    self.fail("a range that is none")
+                    self.fail("invalid range")
                 found.ranges.append((low, high))
             elif low is not None:
                 found.singles.add(low)
@@ -257,9 +257,9 @@ class _Parser:
         return found
 
     def member(self, found: Characters) -> str | None:
-        """One character of a set; None for a class, which is put into it."""
+        """Reads one character of a set; adds a class to the set and returns None."""
         if not self.peek():
-            self.fail("a set that nothing closes")
+            self.fail("unclosed set")
         if not self.skip("\\"):
             return self.take()
         letter = self.peek()
@@ -277,27 +277,27 @@ def _literal(character: str) -> Node:
 
 
 class Pattern:
-    """A compiled regular expression, for whole texts. A `PatternError` for what it cannot be."""
+    """A regular expression that matches whole strings; raises `PatternError` if it is invalid."""
 
     __slots__ = ("_asserts", "_empty", "_node", "_start", "_steps", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._node = _Parser(text).pattern()
-        # Of each state the ways on: with a character, with none, with an assertion.
+        # Transitions of each state: on a character, on nothing, on an assertion.
         self._steps: list[tuple[Characters, int] | None] = []
         self._empty: list[list[int]] = []
         self._asserts: list[tuple[str, int] | None] = []
         self._start = self._chain(self._node, self._state())
 
     def fullmatch(self, text: str) -> bool:
-        """Whether the whole of `text` matches, as `re.fullmatch` says."""
+        """Whether the whole of `text` matches, as with `re.fullmatch`."""
         return self._follow(text)[1]
 
     def fits(self, text: str) -> tuple[int, list[str]]:
-        """How many characters of `text` can start a match, and what could come behind them.
+        """The length of the prefix of `text` that can start a match, and what may follow it.
 
-        What could come is a quoted text, a set as written, `any character` or `the end`.
+        What may follow is a quoted text, a set as written, `any character` or `the end`.
         """
         matched, _, states = self._follow(text)
         expected = [self._run(state) for state in states if self._steps[state]]
@@ -306,13 +306,13 @@ class Pattern:
         return matched, sorted(set(expected))
 
     def examples(self, limit: int) -> list[str] | None:
-        """All texts that match, `.` read as a dot; None if there are more than `limit`."""
+        """All strings that match, reading `.` as a dot; None for more than `limit`."""
         found = _texts(self._node, limit)
         return None if found is None else [text for text in found if self.fullmatch(text)]
 
     def _state(self) -> int:
         if len(self._steps) >= MOST_STATES:
-            message = f"the pattern {self.text[:80]!r} has more than {MOST_STATES:,} steps"
+            message = f"the pattern {self.text[:80]!r} has more than {MOST_STATES:,} states"
             raise PatternError(message)
         self._steps.append(None)
         self._empty.append([])
@@ -320,7 +320,7 @@ class Pattern:
         return len(self._steps) - 1
 
     def _chain(self, node: Node, after: int) -> int:
-        """The state from which `node` leads to the state `after`."""
+        """Adds states that match `node` and lead to the state `after`; returns the first."""
         kind = node[0]
         if kind == "in":
             state = self._state()
@@ -351,7 +351,7 @@ class Pattern:
                 self._empty[state] = [self._chain(item, after), end]
                 after = state
         for _ in range(least):
-            # A state of its own, so that repetitions of nothing are counted too.
+            # One state per repetition, so that repetitions of nothing count towards the limit.
             state = self._state()
             self._empty[state] = [self._chain(item, after)]
             after = state
@@ -370,7 +370,7 @@ class Pattern:
         return len(text), 0 in states, states
 
     def _run(self, state: int) -> str:
-        """What the state waits for: the text up to the next choice, or a set of characters."""
+        """What the state expects: the literal text up to the next choice, or a character set."""
         text = ""
         while len(text) < _LONGEST_RUN:
             step = self._steps[state]
@@ -388,7 +388,7 @@ class Pattern:
         return state == 0 or self._steps[state] is not None or self._asserts[state] is not None
 
     def _reached(self, states: set[int], text: str, at: int) -> set[int]:
-        """The states that can be reached from `states` without a character."""
+        """The states reachable from `states` without consuming a character."""
         reached, waiting = set(states), list(states)
         while waiting:
             state = waiting.pop()
@@ -412,12 +412,12 @@ def _holds(kind: str, text: str, at: int) -> bool:
         return at == len(text) or (at == len(text) - 1 and text[at] == "\n")
     before = at > 0 and _is_word(text[at - 1])
     behind = at < len(text) and _is_word(text[at])
-    # In the empty text \\B holds, as in Python from 3.14 on.
+    # \\B matches the empty text, as in Python 3.14 and later.
     return (before != behind) == (kind == "b")
 
 
 def _texts(node: Node, limit: int) -> list[str] | None:
-    """The texts that `node` allows, the first alternatives first; None for too many."""
+    """The strings that `node` matches, in the order of alternatives; None for too many."""
     kind = node[0]
     if kind == "at":
         return [""]

@@ -1,4 +1,4 @@
-"""What XLA holds of a training step where it holds most."""
+"""Models XLA's memory peak of a training step."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
     from hlofast.config._parts import Parameter
 
 WIDEST_VALUES = 3
-"""Values as wide as the widest of a layer that backward holds at a time."""
+"""Values of the size of a layer's widest value that backward holds at a time."""
 FURTHER_MATRICES = 2
-"""Whole matrices besides one that XLA holds if there is room: gradients wait to be reduced."""
+"""Further unsharded matrices that XLA holds if memory allows: gradients waiting for reduction."""
 
 
 def parameter_size(parameter: Parameter) -> int:
-    """Bytes of one number of a parameter."""
+    """Bytes per element of a parameter."""
     return item_size(parameter.dtype, parameter.path)
 
 
 def expected_peak(implied: Implied, memory: StepMemory) -> list[tuple[str, int, bool]]:
-    """Terms of the memory of one device in backward, and whether XLA needs them in any case.
+    """Terms of one device's memory in backward, and whether XLA needs each when memory is short.
 
     Read off programs that libtpu 0.0.42 compiled (`tests/fixtures/stand_ins`): the weights of all
-    layers are cast before the loop over layers and stay; their gradients are stacked in the type
-    that is computed with, those of the head are there already; one whole matrix is gathered; of the
-    widest values of a layer two are computed again while a gradient of that size arrives. Where
-    memory is not short there are gradients that wait to be reduced, the logits until the head's
-    gradient is computed, and what the kernels of attention take.
+    layers are cast before the loop over layers and stay live; their gradients are stacked in the
+    compute type, and the head's gradients already exist; one matrix is gathered in full; two values
+    as wide as a layer's widest are recomputed while a gradient of that size arrives. If memory is
+    not short, further terms are live: gradients waiting for reduction, the logits until the head's
+    gradient is computed, and the scratch memory of attention kernels.
     """
     parts, size = implied.parts, implied.itemsize
     layers = [each for each in parts.parameters if each.layers > 1]

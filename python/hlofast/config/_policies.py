@@ -1,4 +1,4 @@
-"""What rematerialisation policies keep of the values of a layer."""
+"""Rematerialisation policies: which values of a layer they keep."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class UnknownPolicyError(ValueError):
 
 
 class Policy:
-    """What becomes of values: `fate(value)` is `saved`, `offloaded` or `recomputed`."""
+    """A rematerialisation policy; `fate(value)` is `saved`, `offloaded` or `recomputed`."""
 
     __slots__ = ("_everything", "_has_batched", "_offloaded", "_products", "_saved", "text")
 
@@ -43,7 +43,7 @@ class Policy:
         everything: bool = False,
     ) -> None:
         self.text = text
-        """The policy in words."""
+        """A description of the policy."""
         self._saved = None if saved is None else Pattern(saved)
         self._offloaded = None if offloaded is None else Pattern(offloaded)
         self._products = products
@@ -51,14 +51,14 @@ class Policy:
         self._everything = everything
 
     def fate(self, value: Value) -> str:
-        """What becomes of `value`, if backward needs it."""
+        """The fate of `value` if backward needs it."""
         if self._everything:
-            # A whole is not kept beside its parts.
+            # The parts of a whole value are kept, not the value itself.
             return RECOMPUTED if value.is_whole else SAVED
         if value.is_product and self._products is not None:
             return self._products if self._has_batched or not value.is_batched else RECOMPUTED
         if value.name is not None:
-            # Names that may be saved come first, as in JAX's own policies.
+            # Saving takes precedence over offloading, as in JAX's own policies.
             if self._saved is not None and self._saved.fullmatch(value.name):
                 return SAVED
             if self._offloaded is not None and self._offloaded.fullmatch(value.name):
@@ -70,7 +70,7 @@ KEEP_EVERYTHING = Policy("no rematerialisation", everything=True)
 
 
 def policy_of(spec: Config) -> Policy:
-    """The policy of a `remat_spec`; an `UnknownPolicyError` for one that is not modelled."""
+    """The policy of a `remat_spec`; raises `UnknownPolicyError` if it is not modelled."""
     found = spec.get("policy")
     if found is None:
         return Policy("nothing is kept")
@@ -88,21 +88,19 @@ def policy_of(spec: Config) -> Policy:
     try:
         return Policy(", ".join(words) or "nothing is kept", saved=saved, offloaded=offloaded)
     except PatternError as error:
-        raise UnknownPolicyError(
-            f"the policy has a pattern that is not supported: {error}"
-        ) from None
+        raise UnknownPolicyError(f"the policy has an unsupported pattern: {error}") from None
 
 
 def _pattern(config: Config, key: str) -> str | None:
     found = config.get(key)
     if found is not None and not isinstance(found, str):
-        raise UnknownPolicyError(f"{key} is no regular expression")
+        raise UnknownPolicyError(f"{key} has to be a regular expression")
     return found
 
 
 def _named(name: str) -> Policy:
     if name == f"{_FUJI}offload_dots_saveable_policy":
-        return Policy("results of all products offloaded", products=OFFLOADED)
+        return Policy("results of all matmuls offloaded", products=OFFLOADED)
     if name == f"{_FUJI}offload_attention_proj_policy":
         return Policy(f"{_ATTENTION} offloaded", offloaded=_ATTENTION)
     prefix, _, last = name.rpartition(".")
@@ -112,8 +110,8 @@ def _named(name: str) -> Policy:
         if last == "everything_saveable":
             return Policy("everything is kept", everything=True)
         if last in _DOTS:
-            return Policy("results of all products saved", products=SAVED)
+            return Policy("results of all matmuls saved", products=SAVED)
         if last in _DOTS_WITHOUT_BATCH:
-            text = "results of products without batch dimensions saved"
+            text = "results of matmuls without batch dimensions saved"
             return Policy(text, products=SAVED, has_batched=False)
     raise UnknownPolicyError(f"the policy {name} is not modelled")

@@ -1,4 +1,4 @@
-"""What `hlofast config` shows: a config, what it is and implies on an instance, differences."""
+"""Results of `hlofast config`: a config, a config on an instance, the differences of two."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _INSTANCE = (
     Field("index", "rule", "The number of the mesh rule, from 0.", nullable=True),
     Field("name", "instance", "The name of the instance."),
     Field("text", "selector", "The regular expression of the rule.", nullable=True),
-    Field("name", "device", "The chip.", nullable=True),
+    Field("name", "device", "The kind of device.", nullable=True),
     Field("count", "devices", "Devices of the instance.", nullable=True),
-    Field("count", "slices", "Slices that the devices lie on."),
-    Field("text", "mesh", "Axes of the mesh with several devices.", nullable=True),
-    Field("count", "accumulation_steps", "Parts of a batch that are computed one after the other.",
+    Field("count", "slices", "Slices of the instance."),
+    Field("text", "mesh", "Mesh axes with more than one device.", nullable=True),
+    Field("count", "accumulation_steps", "Gradient accumulation steps.",
           label="accumulation", nullable=True),
 )  # fmt: skip
 _IMPLIED = (
-    Field("word", "status", "Whether the step fits into memory.", label="verdict"),
-    Field("name", "binding_term", "What takes most memory.", label="most for", nullable=True),
+    Field("word", "status", "Whether the step fits in memory.", label="verdict"),
+    Field("name", "binding_term", "The largest term of memory.", label="most for", nullable=True),
     Field("bytes", "state_bytes", "Parameters and optimizer state.", label="state", nullable=True),
     Field("bytes", "hbm_lower_bound",
-          "All that is held in device memory, without what lives only for a short time.",
+          "Device memory without short-lived values.",
           label="bound", nullable=True),
-    Field("bytes", "expected_peak_bytes", "The peak where memory is short.", label="peak",
+    Field("bytes", "expected_peak_bytes", "The expected peak when memory is short.", label="peak",
           nullable=True),
-    Field("bytes", "relaxed_peak_bytes", "The peak if there is room.", label="relaxed peak",
-          nullable=True),
+    Field("bytes", "relaxed_peak_bytes", "The expected peak when memory is not short.",
+          label="relaxed peak", nullable=True),
     Field("bytes", "capacity_bytes", "Memory of the device.", label="memory", nullable=True),
-    Field("bytes", "excess_bytes", "By how much the expected peak exceeds the memory.",
+    Field("bytes", "excess_bytes", "Bytes by which the expected peak exceeds the memory.",
           label="excess", nullable=True),
-    Field("bytes", "host_bytes", "Memory of the host.", label="host", nullable=True),
+    Field("bytes", "host_bytes", "Host memory per device.", label="host", nullable=True),
     Field("number", "sequences_per_device", "Sequences on a device at a time.", label="sequences",
           nullable=True),
     Field("count", "parameters", "Parameters of the model.", nullable=True),
@@ -48,20 +48,20 @@ _IMPLIED = (
           nullable=True),
     Field("flops", "recomputed", "Operations that are recomputed.", label="recomputed FLOP",
           nullable=True),
-    Field("flops", "model", "Operations that the step has to do.", label="model FLOP",
+    Field("flops", "model", "Operations without recomputation.", label="model FLOP",
           nullable=True),
     Field("flops", "attention", "Operations of attention.", label="attention FLOP", nullable=True),
     Field("flops", "six_n_t", "6 · parameters · tokens, the usual estimate.", label="6NT FLOP",
           nullable=True),
     Field("bytes", "gathered_bytes", "Weights gathered in a step.", label="gathered",
           nullable=True),
-    Field("seconds", "compute_seconds", "The step, were there no communication.",
+    Field("seconds", "compute_seconds", "The step time without communication.",
           label="computation", nullable=True),
-    Field("seconds", "communication_seconds", "All collectives one after the other.",
+    Field("seconds", "communication_seconds", "The time of all collectives in sequence.",
           label="communication", nullable=True),
-    Field("seconds", "step_seconds", "The longer of the two, the ideal step.", label="ideal step",
-          nullable=True),
-    Field("ratio", "mfu", "Model FLOPs utilisation of that step.", label="MFU", nullable=True),
+    Field("seconds", "step_seconds", "The ideal step time: the longer of the two.",
+          label="ideal step", nullable=True),
+    Field("ratio", "mfu", "Model FLOPs utilisation of the ideal step.", label="MFU", nullable=True),
 )  # fmt: skip
 _PROVENANCES = dict.fromkeys((field.name for field in _INSTANCE), "configuration") | {
     "capacity_bytes": "exact",
@@ -69,7 +69,7 @@ _PROVENANCES = dict.fromkeys((field.name for field in _INSTANCE), "configuration
 }
 _AXES = (Field("name", "axis", "An axis."), Field("count", "size", "Devices along it."))
 _CHANGED = Field("count", "changes", "Values that the rule changes.")
-_NOTED = Field("text", "noted", "The kinds of what is noted.", nullable=True)
+_NOTED = Field("text", "noted", "The kinds of notes.", nullable=True)
 _SHORT = (
     *("rule", "instance", "state_bytes", "hbm_lower_bound", "expected_peak_bytes"),
     *("capacity_bytes", "host_bytes", "status", "binding_term", "step_seconds", "mfu"),
@@ -80,7 +80,7 @@ _DIFFERENCES = ("path", "before", "after", "change")
 
 
 class Selected(Result):
-    """A config on an instance: what its rule changes, and what it implies there."""
+    """A config on an instance: the changes of its mesh rule, and what it implies there."""
 
     __slots__ = ("_verdict", "effective")
 
@@ -98,7 +98,7 @@ class Selected(Result):
         return self.effective.instance.name
 
     def about(self) -> tuple[Any, ...]:
-        """Which instance it is, and what it selects."""
+        """Values of the instance and of the selected rule."""
         own = self.effective
         mesh = None
         if own.mesh is not None:
@@ -109,7 +109,7 @@ class Selected(Result):
         return (*chosen, mesh, own.accumulation_steps)
 
     def implied(self) -> tuple[Any, ...]:
-        """What that implies."""
+        """Values that the config implies on the instance."""
         verdict = self._verdict
         memory, flops = verdict.memory, verdict.flops
         values = (
@@ -139,7 +139,7 @@ class Selected(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The instance, and what the config implies on it as far as it is known."""
+        """The instance, and the known values that the config implies on it."""
         values = (*self.about(), *self.implied())
         facts = []
         for field, value in zip(self.FACTS, values, strict=True):
@@ -150,24 +150,22 @@ class Selected(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What the rule leaves open or overwrites, then what the figures say."""
+        """Notes of the rule, then statements about the figures."""
         noted = [Note(row["kind"], row["text"]) for row in self.effective.notes]
         told = [Note("statement", text) for text in self._verdict.statements]
         return (*noted, *told)
 
     def sections(self) -> tuple[Section, ...]:
-        """What the rule changes, memory and traffic of one device."""
+        """Changes of the rule, and the memory and traffic of one device."""
         verdict, changes = self._verdict, self.effective.changes
         memory = verdict.memory.table
         held = [row for row, size in enumerate(memory.values("bytes")) if size != 0]
         traffic = verdict.traffic.table.sort_by("total_payload", descending=True)
         shown = ("term", "place", "bytes", "provenance", "text")
         return (
-            Section(
-                "changes", "What the rule changes", changes, ("path", "before", "after", "why")
-            ),
+            Section("changes", "Changes of the rule", changes, ("path", "before", "after", "why")),
             Section("memory", "Memory of one device", memory.take(held), shown, is_whole=True),
-            Section("traffic", "What one device exchanges in a step", traffic, _TRAFFIC),
+            Section("traffic", "Traffic of one device in a step", traffic, _TRAFFIC),
         )
 
     def every_section(self) -> tuple[Section, ...]:
@@ -175,20 +173,20 @@ class Selected(Result):
         effective, memory = self.effective, self._verdict.memory
         shape = {} if effective.mesh is None else effective.mesh.shape
         shown = {own.name: own for own in self.sections()}
-        # JSON also has what takes no memory.
+        # JSON includes terms of zero bytes.
         shown["memory"] = Section("memory", "Memory of one device", memory.table)
         return (
             Section("mesh", "The mesh", of_rows(_AXES, shape.items())),
             *shown.values(),
-            Section("peak_terms", "What the peak consists of", memory.expected_terms),
-            Section("replicated", "Parameters that axes do not divide", memory.replicated),
-            Section("unmodelled", "What is not modelled", effective.unmodelled()),
-            Section("noted", "What is noted of which value", effective.notes),
+            Section("peak_terms", "Terms of the peak", memory.expected_terms),
+            Section("replicated", "Large replicated parameters", memory.replicated),
+            Section("unmodelled", "Not modelled", effective.unmodelled()),
+            Section("noted", "Notes by value", effective.notes),
         )
 
 
 class Described(Result):
-    """A config, its mesh rules, and what it is on several instances."""
+    """A config, its mesh rules, and the config on several instances."""
 
     __slots__ = ("config", "selections")
 
@@ -214,7 +212,7 @@ class Described(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the config is."""
+        """Basic facts about the config."""
         axes = self.config.get("mesh_axis_names")
         named = axes.to_python() if axes is not None and not isinstance(axes, (str, bytes)) else []
         values = (
@@ -228,12 +226,12 @@ class Described(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is noted on any instance, each sentence once, with the instances."""
+        """The notes of all instances, each sentence once, with its instances."""
         told: dict[tuple[bool, str, str], dict[str, None]] = {}
         for selection in self.selections:
             for note in selection.notes:
                 key = (note.code == "statement", note.code, note.text)
-                # A name that may mean several numbers of devices stands there several times.
+                # An instance name that may mean several numbers of devices occurs several times.
                 told.setdefault(key, {})[selection.title] = None
         ordered = sorted(told.items(), key=lambda own: own[0][0])
         return tuple(
@@ -242,30 +240,30 @@ class Described(Result):
         )
 
     def sections(self) -> tuple[Section, ...]:
-        """All instances, what the config implies on them, the rules as they are written."""
+        """All instances, the values that the config implies on them, and the rules as written."""
         chosen = [
             (*own.about(), len(own.effective.changes), _kinds(own)) for own in self.selections
         ]
         implied = [(*own.about()[:2], *own.implied()) for own in self.selections]
         table = of_rows((*_INSTANCE, _CHANGED, _NOTED), chosen)
         figures = of_rows((*_INSTANCE[:2], *_IMPLIED), implied)
-        title = "What they imply, on one device"
+        title = "Implied figures, per device"
         rules = ("rule", "selector", "mesh_shape", "modifiers")
         return (
             Section("selections", "All rules", table, _LISTED, is_whole=True),
             Section("implied", title, figures, _SHORT, is_whole=True),
-            Section("rules", "As written", self.config.rules(), rules),
+            Section("rules", "Rules as written", self.config.rules(), rules),
         )
 
 
 class Compared(Result):
-    """What differs between two configs."""
+    """The differences between two configs."""
 
     __slots__ = ("after", "before")
 
     VERB = "config"
     FACTS = (
-        Field("count", "changed", "Values that both have and that differ."),
+        Field("count", "changed", "Values that differ between the two."),
         Field("count", "added", "Values that only the second has."),
         Field("count", "removed", "Values that only the first has."),
     )
@@ -288,7 +286,7 @@ class Compared(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """How many values differ."""
+        """Numbers of values that differ."""
         kinds = self.before.diff(self.after).values("change")
         return tuple(Fact(field, kinds.count(field.name)) for field in self.FACTS)
 
@@ -299,6 +297,6 @@ class Compared(Result):
 
 
 def _kinds(selection: Selected) -> str | None:
-    """The kinds of the notes, without those of values that nobody reads."""
+    """The kinds of the notes, except `dead-values`."""
     kinds: Sequence[str] = selection.effective.notes.values("kind")
     return ", ".join(dict.fromkeys(kind for kind in kinds if kind != "dead-values")) or None

@@ -1,4 +1,4 @@
-"""Mesh rules: which one an instance selects, and the config it makes."""
+"""Mesh rules: the rule that an instance selects, and the config that it produces."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 MOST_EXAMPLES = 64
-"""Instance names that are listed for one selector."""
+"""Most instance names that are listed for one selector."""
 MOST_RULES = 1000
-"""Rules of a config that are read."""
+"""Most rules of a config that are read."""
 _CLOSE = 4
-"""Characters that an instance and a selector share at least where the selector is called close."""
+"""A selector is reported as close if it fits at least this many characters of the name."""
 
 _RULE = Field("index", "rule", "The number of the rule, from 0.")
 _SELECTOR = Field("text", "selector", "The regular expression of the rule.", nullable=True)
 _RULES = (
     _RULE,
     _SELECTOR,
-    Field("text", "mesh_shape", "The mesh shape that the rule makes.", nullable=True),
+    Field("text", "mesh_shape", "The mesh shape under the rule.", nullable=True),
     Field("text", "modifiers", "The classes of its modifiers, in order, joined by `,`."),
     Field("text", "instances",
           "The names that match, joined by `,`; absent if there are too many to list.",
@@ -45,26 +45,26 @@ _CHANGES = (
     Field("text", "before", "The value before, as printed; absent if there was none.",
           nullable=True),
     Field("text", "after", "The value after, as printed; absent if there is none.", nullable=True),
-    Field("text", "why", "The rule, and the modifier, that changed it."),
+    Field("text", "why", "The rule and the modifier that changed it."),
 )  # fmt: skip
 _NOTES = (
-    Field("word", "kind", "What the note is about."),
-    Field("path", "path", "The place in the config; absent if it is about all of it.",
+    Field("word", "kind", "The kind of note."),
+    Field("path", "path", "The place in the config; absent if it concerns the whole config.",
           nullable=True),
-    Field("text", "text", "What is to be known."),
+    Field("text", "text", "The note."),
 )  # fmt: skip
 _NEAR = (
     _RULE,
     _SELECTOR,
     Field("text", "fits", "The start of the instance's name that fits the selector."),
-    Field("text", "expected", "What the selector wants behind it."),
+    Field("text", "expected", "What the selector expects after that."),
 )
 
 
 class EffectiveConfig(Modelled):
-    """The config that a trainer has on an instance, after the mesh rule that its name selects.
+    """The config that a trainer uses on an instance, after the mesh rule that its name selects.
 
-    Comes from `Config.select`. Nothing changes it.
+    Returned by `Config.select`; immutable.
     """
 
     __slots__ = (
@@ -73,30 +73,30 @@ class EffectiveConfig(Modelled):
     )  # fmt: skip
 
     source: Config
-    """The config before."""
+    """The config before the rule."""
     config: Config
     """The config after the rule's modifiers."""
     instance: Instance
-    """What the name of the instance says: `name`, `device`, `devices`, `slices`, `why`."""
+    """The instance, read from its name: `name`, `device`, `devices`, `slices`, `why`."""
     devices: int | None
-    """How many devices: given, or from the instance's name, or from the mesh shape."""
+    """Number of devices: given, or from the instance's name, or from the mesh shape."""
     rule: int | None
     """The number of the rule, from 0; None if no rule matches."""
     selector: str | None
     """The regular expression of that rule."""
     mesh: Mesh | None
-    """The mesh with the sizes of all axes; None if it cannot be told (see `notes`)."""
+    """The mesh with the sizes of all axes; None if they are not known (see `notes`)."""
     changes: Table
-    """What the rule changes, step by step: `path`, `before`, `after` (as printed), `why`."""
+    """The changes of the rule, in order: `path`, `before`, `after` (as printed), `why`."""
     notes: Table
-    """What is not modelled, fails, has no effect or is not known: `kind`, `path`, `text`.
+    """Parts that are not modelled, fail, have no effect or are not known: `kind`, `path`, `text`.
 
     Kinds: `selector` (a rule whose pattern is not supported), `no-rule`, `not-modelled`, `fails`
     (AXLearn would stop), `dead-values`, `no-effect`, `not-known`, `devices`, `mesh`.
     """
     near: Table
-    """If no rule matches: `rule`, `selector`, `fits` (the start of the name that fits),
-    `expected` (what the selector wants then), the closest first."""
+    """If no rule matches, all rules, closest first: `rule`, `selector`, `fits` (the start of the
+    name that fits), `expected` (what the selector expects after that)."""
 
     def __init__(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -104,9 +104,9 @@ class EffectiveConfig(Modelled):
 
     @property
     def accumulation_steps(self) -> int | None:
-        """Into how many parts a step's batch is split, whose gradients are added up.
+        """Gradient accumulation steps; 1 without accumulation.
 
-        None if the learner transforms its function in a way that is not modelled.
+        None if the learner's `forward_fn_transformation` is not modelled.
         """
         transformation = self.config.get("learner.forward_fn_transformation")
         if transformation is None:
@@ -122,30 +122,30 @@ class EffectiveConfig(Modelled):
         return self.config.parameter_count()
 
     def memory(self) -> StepMemory:
-        """What one device holds of a training step; nothing is known without a mesh."""
+        """The memory of a training step on one device; unknown without a mesh."""
         from hlofast.config._memory import StepMemory
 
         return StepMemory(self._implied())
 
     def traffic(self) -> StepTraffic:
-        """What devices send each other in a training step; nothing is known without a mesh."""
+        """The collectives of a training step; unknown without a mesh."""
         from hlofast.config._traffic import StepTraffic
 
         return StepTraffic(self._implied())
 
     def verdict(self, device: str | Device | None = None) -> Verdict:
-        """Whether a step fits its devices, what binds, and how long it takes at best.
+        """Whether a step fits in device memory, its largest term, and the ideal step time.
 
-        The status is `unknown` if a modifier is not modelled, or AXLearn would stop at it.
-        `device` is what `hlofast.devices.get` takes; without it the kind that the name of the
-        instance says. An `UnknownDeviceError` for a name that no device has.
+        The status is `unknown` if a modifier is not modelled or AXLearn would fail at it. `device`
+        is anything `hlofast.devices.get` accepts; it defaults to the instance's kind of device.
+        Raises `UnknownDeviceError` for an unknown name.
         """
         from hlofast import devices
         from hlofast.config._verdict import Verdict
 
         kind = self.instance.device if device is None else device
         found = None if kind is None else devices.get(kind)
-        # What the rule does is not known then, nor whether its figures are those of a step.
+        # With such a note, neither the effective config nor its figures are certain.
         problems = tuple(
             (row["path"] or "", row["text"])
             for row in self.notes
@@ -161,7 +161,7 @@ class EffectiveConfig(Modelled):
         return Implied(self.config, mesh, steps=self.accumulation_steps, slices=slices)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("an EffectiveConfig does not change")
+        raise AttributeError("an EffectiveConfig is immutable")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, ({name: getattr(self, name) for name in EffectiveConfig.__slots__},)
@@ -177,7 +177,7 @@ def _restored(fields: dict[str, Any]) -> EffectiveConfig:
 
 
 class Rule:
-    """A mesh rule of a config, as far as it can be read."""
+    """A mesh rule of a config; `problem` says why it cannot be read."""
 
     __slots__ = ("index", "pattern", "problem", "selector", "value")
 
@@ -188,7 +188,7 @@ class Rule:
         self.problem: str | None = None
         self.value: Any = None
         if not isinstance(entry, Config) or not isinstance(entry.get(0), str):
-            self.problem = "it is no pair of a regular expression and a mesh"
+            self.problem = "a rule has to be a pair of a regular expression and a mesh"
             return
         self.selector = entry[0]
         self.value = entry.get(1)
@@ -199,7 +199,7 @@ class Rule:
 
     @property
     def modifiers(self) -> list[str]:
-        """The names of the modifiers' classes, those of chains in order."""
+        """Class names of the modifiers, in order, with chains expanded."""
         names: list[str] = []
         waiting = [self.value]
         while waiting:
@@ -214,12 +214,12 @@ class Rule:
 
     @property
     def examples(self) -> list[str] | None:
-        """The instance names that match; None if there are too many."""
+        """The instance names that match; None if there are too many to list."""
         return self.pattern.examples(MOST_EXAMPLES) if self.pattern else None
 
 
 def rules(config: Config, report: Report | None = None) -> Iterator[Rule]:
-    """The mesh rules of a config, each read when it is its turn."""
+    """Yields the mesh rules of a config, reading each one lazily."""
     entries = config.get("mesh_rules")
     if not isinstance(entries, Config):
         return
@@ -257,7 +257,7 @@ def _plain(config: Config, path: str) -> Any:
 
 
 def _with_rule(config: Config, rule: Rule, report: Report) -> Config:
-    """`config` after `rule`."""
+    """Returns `config` with `rule` applied."""
     value = rule.value
     if isinstance(value, Config) and value.klass is not None:
         return _modifiers.apply(config, value, report)
@@ -268,7 +268,7 @@ def _with_rule(config: Config, rule: Rule, report: Report) -> Config:
         report.changed(config, changed)
         return changed
     where = value.path if isinstance(value, Config) else f"mesh_rules[{rule.index}][1]"
-    report.note("not-modelled", where, "this is neither a mesh shape nor a modifier")
+    report.note("not-modelled", where, "the value is neither a mesh shape nor a modifier")
     return config
 
 
@@ -279,7 +279,7 @@ def select(config: Config, name: str, devices: int | None = None) -> EffectiveCo
     near: list[tuple[Rule, int, list[str]]] = []
     for rule in rules(config, report):
         if rule.pattern is None:
-            text = f"rule {rule.index} is taken not to match: {rule.problem}"
+            text = f"rule {rule.index} is treated as not matching: {rule.problem}"
             report.note("selector", f"mesh_rules[{rule.index}]", text)
         elif rule.pattern.fullmatch(name):
             return _effective(config, rule, _instances.read(name), devices, report, [])
@@ -300,10 +300,10 @@ def select_all(config: Config, devices: int | None = None) -> list[EffectiveConf
         for name in names or [rule.selector or f"rule {rule.index}"]:
             report = Report()
             if name in taken:
-                text = f"rule {rule.index} is never taken for {name!r}: an earlier one matches it"
+                text = f"rule {rule.index} never applies to {name!r}: an earlier rule matches"
                 report.note("selector", f"mesh_rules[{rule.index}]", text)
             elif rule.problem is not None:
-                text = f"rule {rule.index} is taken not to match: {rule.problem}"
+                text = f"rule {rule.index} is treated as not matching: {rule.problem}"
                 report.note("selector", f"mesh_rules[{rule.index}]", text)
             taken.add(name)
             instance = _instances.read(name)
@@ -315,18 +315,20 @@ def select_all(config: Config, devices: int | None = None) -> list[EffectiveConf
                 continue
             for count, words in instance.readings if devices is None else ():
                 read = Report()
-                read.note("devices", None, f"the name is taken to mean {words}; it does not say")
+                read.note("devices", None, f"the name is ambiguous; this reading assumes {words}")
                 found.append(_effective(config, rule, instance, count, read, []))
             if devices is not None or not instance.readings:
                 found.append(_effective(config, rule, instance, devices, report, []))
-    default = _instances.Instance("other instances", "their names say how many devices there are")
+    default = _instances.Instance("other instances", "the number of devices depends on the name")
     found.append(_effective(config, None, default, devices, Report(), []))
     return found
 
 
 def _check_devices(devices: int | None) -> None:
     if devices is not None and not 1 <= devices <= _instances.MOST_DEVICES:
-        raise ValueError(f"devices has to be from 1 to {_instances.MOST_DEVICES:,}, not {devices}")
+        raise ValueError(
+            f"devices has to be between 1 and {_instances.MOST_DEVICES:,}, not {devices}"
+        )
 
 
 def _effective(
@@ -337,7 +339,7 @@ def _effective(
     report: Report,
     near: list[tuple[Rule, int, list[str]]],
 ) -> EffectiveConfig:
-    """What `rule` makes of `config` on `instance`."""
+    """Applies `rule` to `config` and resolves the mesh on `instance`."""
     effective = config
     if rule is not None:
         report.rule = rule.index
@@ -369,7 +371,7 @@ def _effective(
 def _say_nothing_matches(
     name: str, near: list[tuple[Rule, int, list[str]]], report: Report
 ) -> None:
-    text = f"no rule matches {name!r}: the config is used as it is"
+    text = f"no rule matches {name!r}: the config is used unchanged"
     report.note("no-rule", None, text)
     best = near[0][1] if near else 0
     for rule, length, expected in near:
@@ -377,16 +379,18 @@ def _say_nothing_matches(
             continue
         wanted = " or ".join(expected)
         rest = f"not {name[length:]!r}" if length < len(name) else "where the name ends"
-        text = f"rule {rule.index}, {rule.selector!r}, is close: after {name[:length]!r} it wants "
+        text = (
+            f"rule {rule.index}, {rule.selector!r}, is close: after {name[:length]!r} it expects "
+        )
         report.note("no-rule", f"mesh_rules[{rule.index}]", f"{text}{wanted}, {rest}")
 
 
 def _resolved(
     config: Config, instance: Instance, count: int | None, report: Report, *, is_given: bool
 ) -> Mesh | None:
-    """The mesh of the config on the instance; what is wrong with it is noted."""
+    """The mesh of the config on the instance; None, with a note, if there is none."""
     if is_given and instance.devices is not None and instance.devices != count:
-        text = f"{count:,} devices are given, where the name says {instance.devices:,}"
+        text = f"{count:,} devices are given, but the name says {instance.devices:,}"
         report.note("devices", None, f"{text} ({instance.why})")
     elif count is None:
         report.note("devices", None, instance.why)

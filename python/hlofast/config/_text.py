@@ -1,4 +1,4 @@
-"""The text form of a config: lines of `path: value`, read into a tree, with the place of faults."""
+"""Reads the text form of a config, lines of `path: value`, into a tree; errors name the place."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ if TYPE_CHECKING:
     from hlofast.config._tree import Children
 
 MOST_BYTES = 64 << 20
-"""Size of a text; the largest configs AXLearn keeps have 45 kB."""
+"""Largest text that is read; AXLearn's largest golden configs have 45 kB."""
 SAMPLE = 20
-"""Lines that `is_config` looks at."""
+"""Most lines that `is_config` reads."""
 WINDOW = 100
 """Characters of a line that an error shows."""
 _ENTRY = re.compile(r"[^\n]*(?:\n[ \t][^\n]*)*")
-"""A line; what the `repr` of an array needs more than one for is indented."""
+"""A line with its indented continuation lines, which the `repr` of an array needs."""
 
 
 def loads(text: str | bytes, *, path: str | None = None) -> Config:
-    """The config in `text`, as AXLearn's `debug_string` prints configs (UTF-8 if it is bytes).
+    """Reads a config as AXLearn's `debug_string` prints it (UTF-8 if given as bytes).
 
-    `path` is what errors call the text. A `ConfigError` says where the text is no config.
+    Errors use `path` as the name of the text. Raises `ConfigError` with the place of the first
+    fault.
     """
     whole = _decoded(text, path)
-    # Other characters that end lines stand in values, if anywhere.
+    # Other line-ending characters can only be part of a value.
     newline = "\r\n" if "\r\n" in whole else "\n"
     body = whole.replace("\r\n", "\n")
     if newline == "\r\n":
         other = re.search(r"(?<!\r)\n", whole)
         if other:
             start = whole.rfind("\n", 0, other.start()) + 1
-            fault = Fault("invalid-line-end", "the end of this line is not like others", start)
+            fault = Fault(
+                "invalid-line-end", "this line ends with LF, other lines with CRLF", start
+            )
             raise _error(fault, whole, path)
     try:
         children = _read(body)
@@ -50,7 +53,7 @@ def loads(text: str | bytes, *, path: str | None = None) -> Config:
 
 
 def load(path: str | os.PathLike[str]) -> Config:
-    """The config in the file `path`: see `loads`. An `OSError` for files that cannot be read."""
+    """Reads the config in a file: see `loads`. Raises `OSError` if the file cannot be read."""
     from os import fspath
 
     name = fspath(path)
@@ -59,14 +62,14 @@ def load(path: str | os.PathLike[str]) -> Config:
 
 
 def is_config(text: str | bytes) -> bool:
-    """Whether `text` looks like a config: whether its first lines are paths with values."""
+    """Whether `text` looks like a config: its first lines are paths with values."""
     start = text[: SAMPLE << 10]
     if isinstance(start, bytes):
         start = start.decode("utf-8", "replace")
     found = _ENTRY.findall(start.replace("\r\n", "\n").rstrip("\n"))
     entries = [entry for entry in found if entry][: SAMPLE + 1]
     if len(entries) > SAMPLE or (len(start) < len(text) and len(entries) > 1):
-        # The sample may end inside of the last one.
+        # The sample may end inside the last entry.
         entries.pop()
     try:
         values = [_entry(entry, 0)[1].value for entry in entries]
@@ -77,7 +80,7 @@ def is_config(text: str | bytes) -> bool:
 
 def _decoded(text: str | bytes, path: str | None) -> str:
     if len(text) > MOST_BYTES:
-        message = f"more than {MOST_BYTES:,} bytes are no config"
+        message = f"larger than {MOST_BYTES:,} bytes, the limit for a config"
         raise ConfigError(message, path=path, kind="too-large")
     if isinstance(text, str):
         return text
@@ -90,7 +93,7 @@ def _decoded(text: str | bytes, path: str | None) -> str:
 
 
 def _read(text: str) -> Children:
-    """The tree of all lines."""
+    """Reads all lines into a tree."""
     tree: Children = {}
     at, line = 0, 1
     end = len(text) - text.endswith("\n")
@@ -108,7 +111,7 @@ def _read(text: str) -> Children:
 
 
 def _entry(entry: str, offset: int) -> tuple[tuple[Key, ...], Leaf]:
-    """The keys and the value of one entry; faults are `offset` further on."""
+    """Reads the keys and the value of one entry, which starts at `offset` of the whole text."""
     reader = Reader(entry)
     try:
         if not entry.strip():
@@ -120,7 +123,7 @@ def _entry(entry: str, offset: int) -> tuple[tuple[Key, ...], Leaf]:
         start = reader.at
         value = reader.value()
         if reader.at < len(entry):
-            raise Fault("trailing-text", "more text behind the value", reader.at, len(entry))
+            raise Fault("trailing-text", "unexpected text after the value", reader.at, len(entry))
     except Fault as fault:
         raise Fault(fault.kind, fault.message, offset + fault.start, offset + fault.end) from None
     written = None if path == _paths.write(keys) else path
@@ -128,41 +131,41 @@ def _entry(entry: str, offset: int) -> tuple[tuple[Key, ...], Leaf]:
 
 
 def _put(tree: Children, keys: tuple[Key, ...], leaf: Leaf, at: int) -> None:
-    """Put a leaf where it belongs; the path starts at `at`."""
+    """Inserts a leaf into the tree; its path starts at offset `at`."""
     end = at + len(leaf.written or _paths.write(keys))
     children = tree
     for depth, key in enumerate(keys):
         first = next(iter(children), key)
         where = _paths.write(keys[:depth]) or "the config"
         if isinstance(first, _paths.Attribute) != isinstance(key, _paths.Attribute):
-            message = f"{where} has names and keys in brackets"
+            message = f"{where} mixes names and keys in brackets"
             raise Fault("mixed-keys", message, at, end)
         if depth + 1 == len(keys):
             break
         inner = children.setdefault(key, {})
         if isinstance(inner, Leaf):
             where = _paths.write(keys[: depth + 1])
-            message = f"{where} has a value already, in line {inner.line:,}"
+            message = f"{where} already has a value, in line {inner.line:,}"
             raise Fault("duplicate-path", message, at, end)
         children = inner
     old = children.get(keys[-1])
     if old is not None:
         while not isinstance(old, Leaf):
             old = next(iter(old.values()))
-        message = f"{_paths.write(keys)} stands in line {old.line:,} already"
+        message = f"{_paths.write(keys)} is already set in line {old.line:,}"
         raise Fault("duplicate-path", message, at, end)
     children[keys[-1]] = leaf
 
 
 def _error(fault: Fault, text: str, path: str | None, newline: str = "\n") -> ConfigError:
-    """The error that says where in `text`, whose lines ended with `newline`, the fault is."""
+    """The error for a fault in `text`, whose lines originally ended with `newline`."""
     start = min(fault.start, len(text))
     begin = text.rfind("\n", 0, start) + 1
     stop = text.find("\n", start)
     shown = text[begin : len(text) if stop < 0 else stop]
     line, column = text.count("\n", 0, start) + 1, start - begin + 1
     end = max(min(fault.end, begin + len(shown)), start + 1)
-    # A window round the place, for lines that are long.
+    # Of a long line, show a window around the fault.
     first = max(column - 1 - WINDOW // 2, 0) if len(shown) > WINDOW else 0
     cut = shown[first : first + WINDOW]
     left = "…" if first else ""

@@ -1,4 +1,4 @@
-"""`StepTraffic`: what devices send each other in a training step, as a config implies it."""
+"""`StepTraffic`: the collectives of a training step that a config implies."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from hlofast.config._parts import Parameter, Product
 
 _TRAFFIC = (
-    Field("name", "tensor", "The parameter, or the product whose result is added up."),
-    Field("word", "moved", "What is sent: weights, gradients or activations."),
+    Field("name", "tensor", "The parameter, or the matmul whose partial results are summed."),
+    Field("word", "moved", "The tensor kind: weights, gradients or activations."),
     Field("word", "kind", "The collective."),
-    Field("axes", "axes", "The mesh axes that it communicates along."),
+    Field("axes", "axes", "The mesh axes of its groups."),
     Field("word", "phase", "When it runs: forward, backward or recomputed."),
-    Field("bytes", "payload", "Bytes of the whole array, of one execution."),
-    Field("count", "count", "Executions in one step.", adds_up=True),
-    Field("bytes", "total_payload", "Payload of all executions.", adds_up=True),
-    Field("word", "provenance", "How the figures are known."),
+    Field("bytes", "payload", "Bytes of the whole array, per call."),
+    Field("count", "count", "Calls in one step.", adds_up=True),
+    Field("bytes", "total_payload", "Payload of all calls.", adds_up=True),
+    Field("word", "provenance", "Provenance of the figures."),
 )
 GATHER, REDUCE, SUM = "all-gather", "reduce-scatter", "all-reduce"
 
 
 class Transfer:
-    """One collective that recurs: `payload` bytes of the whole array, `count` times a step."""
+    """A collective with a payload of `payload` bytes that runs `count` times per step."""
 
     __slots__ = ("axes", "count", "kind", "layers", "moved", "payload", "phase", "tensor")
 
@@ -51,13 +51,13 @@ class Transfer:
 
 
 class StepTraffic:
-    """Collectives of one step, as weights and activations are divided; sizes of one device.
+    """Collectives of one step that the shardings of weights and activations need, per device.
 
-    Weights that are divided along an axis along which devices have different tokens are gathered
-    for forward and again for backward, in the type they are computed with; their gradients are
-    reduced. Weights divided along other axes need sums of activations. With gradient accumulation
-    all of it happens for each part of the batch. Modelled: a compiler may choose otherwise. Where
-    something is not modelled (`gaps`) `transfers` are those of the rest, and totals are None.
+    Weights sharded along a token axis are gathered once for forward and once for backward, in the
+    compute type; their gradients are reduced. Weights sharded along other axes need all-reduces of
+    activations. With gradient accumulation, all of this happens for each part of the batch. The
+    figures are modelled: a compiler may choose other collectives. If something is not modelled
+    (`gaps`), `transfers` lists the rest and totals are None.
     """
 
     __slots__ = ("_is_known", "gaps", "transfers")
@@ -73,9 +73,10 @@ class StepTraffic:
     def total(
         self, kind: str | None = None, moved: str | None = None, axis: str | None = None
     ) -> int | None:
-        """Payload bytes of a step; None if they are not known.
+        """Payload bytes of a step; None if not known.
 
-        Of one `kind`, of `weights`, `gradients` or `activations`, of those that go along `axis`.
+        Filters by collective `kind`, by tensor kind (`weights`, `gradients`, `activations`) and by
+        mesh `axis`.
         """
         if not self._is_known or (moved in (None, "activations") and self.gaps):
             return None
@@ -89,12 +90,12 @@ class StepTraffic:
 
     @property
     def gathered_bytes(self) -> int | None:
-        """Weights gathered in a step by one device: the payloads of all gathers."""
+        """Weights that one device gathers in a step: the payloads of all all-gathers."""
         return self.total(GATHER, "weights")
 
     @property
     def gathered_bytes_per_layer(self) -> int | None:
-        """Of the largest layer, for one pass."""
+        """Weights of the largest layer that one device gathers for its forward pass."""
         if not self._is_known:
             return None
         sums: dict[int, int] = {}
@@ -105,10 +106,10 @@ class StepTraffic:
 
     @property
     def table(self) -> Table:
-        """One row for each collective that recurs.
+        """One row per collective.
 
         Columns: tensor, moved (weights, gradients, activations), kind, axes, phase, payload
-        (bytes of one), count (in a step), total_payload, provenance.
+        (bytes per call), count (calls per step), total_payload, provenance.
         """
         return of_rows(
             _TRAFFIC,
@@ -157,7 +158,7 @@ def _transfers(implied: Implied) -> list[Transfer]:
 
 
 def _cut(implied: Implied, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the axes that cut anything."""
+    """The axes with more than one device."""
     return tuple(axis for axis in axes if implied.mesh.get(axis, 1) > 1)
 
 
@@ -178,7 +179,7 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
     if along:
         add("weights", GATHER, along, "forward", payload)
         if products:
-            # What is only looked up needs no weights in backward.
+            # Backward does not read weights that are only looked up, as embeddings are.
             add("weights", GATHER, along, "backward", payload)
     add("gradients", REDUCE, along, "backward", payload)
     rest = tuple(axis for axis in tokens if axis not in along)
@@ -187,7 +188,7 @@ def _of_weights(implied: Implied, parameter: Parameter, products: list[Product])
 
 
 def _of_activations(implied: Implied) -> list[Transfer]:
-    """Sums over axes that divide weights but not tokens."""
+    """All-reduces of activations along axes that shard weights but not tokens."""
     parameters = {parameter.path: parameter for parameter in implied.parts.parameters}
     if implied.batch.tokens is None:
         return []

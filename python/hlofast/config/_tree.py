@@ -1,4 +1,4 @@
-"""`Config`: the tree of a config, which never changes."""
+"""`Config`: the immutable tree of a config."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Leaf:
-    """A value and how it is written; of one read from a file the line and an unusual path."""
+    """A value and its text; if read from a file, also its line and a path written unusually."""
 
     __slots__ = ("line", "text", "value", "written")
 
@@ -40,7 +40,7 @@ class Leaf:
 
 
 class Modelled:
-    """What a config implies, as far as its classes are modelled: see `Config.unmodelled`."""
+    """What a config implies, for the classes that are modelled: see `Config.unmodelled`."""
 
     __slots__ = ()
 
@@ -50,24 +50,25 @@ class Modelled:
     def parameters(self) -> Table:
         """The parameters of the model, one row each.
 
-        Columns: `path` (in the model's state, as AXLearn names it; `*` is the number of a layer),
-        `module` (where its config stands), `class`, `shape` (with layers that are stacked),
-        `dtype`, `partition_spec`, `layers` (that it holds weights of), `copies` (arrays of this
-        kind), `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
-        (with the padding of uneven parts; None without a mesh, which `EffectiveConfig` has).
+        Columns: `path` (in the model's state, as AXLearn names it; `*` stands for a layer's
+        number), `module` (its path in the config), `class`, `shape` (including stacked layers),
+        `dtype`, `partition_spec`, `layers` (whose weights it holds), `copies` (equal arrays),
+        `elements` and `bytes` (of all copies), `elements_per_device` and `bytes_per_device`
+        (including the padding of uneven shards; None without a mesh, which only `EffectiveConfig`
+        has).
         """
         from hlofast.config._parameters import parameter_table
 
         return parameter_table(self._implied())
 
     def flops(self) -> StepFlops:
-        """Floating-point operations of a training step, on all devices together."""
+        """Floating-point operations of a training step, summed over all devices."""
         from hlofast.config._flops import StepFlops
 
         return StepFlops(self._implied())
 
     def unmodelled(self) -> Table:
-        """What of model and learner is not modelled, or does not go with the mesh.
+        """The parts of model and learner that are not modelled or do not fit the mesh.
 
         Columns: `path` and `why`.
         """
@@ -79,19 +80,19 @@ class Modelled:
 class Config(Modelled, Mapping["Any", "Any"]):
     """A config as AXLearn's `debug_string` prints it, or a part of one: a tree of typed values.
 
-    It is a mapping from keys to values and to further configs, in the order of the file. A key is
-    an attribute's name (`"decoder"`), or what stands in brackets: an index (`0`), or the key of a
-    dictionary (`"policy"`, `(None, 2)`). In `[ ]`, `in`, `get` and wherever a path is asked for,
-    a text is a key if the config has that key, else a path from here:
+    A config maps keys to values and to further configs, in the order of the file. A key is an
+    attribute's name (`"decoder"`), or a key in brackets: an index (`0`) or the key of a dictionary
+    (`"policy"`, `(None, 2)`). In `[ ]`, `in`, `get` and every other place that takes a path, a
+    string is a key if the config has that key, else a path relative to this config:
     `cfg["model.decoder.dim"]`, `cfg["evalers['train'].klass"]`.
 
-    Values are None, bool, int, float, str (classes and functions too, which AXLearn prints as
-    texts), tuples and other plain containers, `PartitionSpec`, `Enumeration`, and `Opaque` for
-    the `repr` of anything else. What the format leaves out is not there: empty containers, and
-    fields whose default is None or required and that were not set. Lists and tuples look the
-    same; both are configs with the keys 0, 1, ….
+    Values are None, bool, int, float, str (also for classes and functions, which AXLearn prints as
+    strings), tuples and other plain containers, `PartitionSpec`, `Enumeration`, and `Opaque` for
+    the `repr` of anything else. The format leaves out empty containers and unset fields that are
+    required or default to None. Lists and tuples look the same; both are configs with the keys 0,
+    1, ….
 
-    Configs never change; `with_value`, `replace` and `without` give new ones.
+    Configs are immutable; `with_value`, `replace` and `without` return new ones.
     """
 
     __slots__ = ("_children", "_ending", "_keys", "_newline", "_path")
@@ -107,7 +108,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         newline: str = "\n",
         ending: str = "\n",
     ) -> None:
-        """Configs come from `loads`, `load` and `Config.of`."""
+        """Internal: use `loads`, `load` or `Config.of`."""
         self._children = children
         self._keys = keys
         self._path = path
@@ -118,8 +119,8 @@ class Config(Modelled, Mapping["Any", "Any"]):
     def of(cls, /, **attributes: Value | Config) -> Config:
         """A config with these attributes, in alphabetical order.
 
-        Lists, tuples and dictionaries become configs, as AXLearn prints them. A `TypeError` for
-        values that no config can show.
+        Lists, tuples and dictionaries become configs, as AXLearn prints them. Raises `TypeError`
+        for values that a config cannot show.
         """
         children: Children = {}
         for name in sorted(attributes):
@@ -130,7 +131,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
     @property
     def path(self) -> str:
-        """Where in the whole config this part stands; empty for the whole."""
+        """The path of this part in the whole config; empty for the whole config."""
         return _paths.write(self._keys)
 
     @property
@@ -140,7 +141,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
     @property
     def klass(self) -> str | None:
-        """The class that the config is of, `"axlearn.common.layers.Linear"`, or None."""
+        """The class of the config, such as `"axlearn.common.layers.Linear"`, or None."""
         leaf = self._children.get("klass")
         if isinstance(leaf, Leaf) and isinstance(leaf.value, str):
             return leaf.value
@@ -153,7 +154,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the keys are 0, 1, … in order, as those of a list or a tuple."""
+        """Whether the keys are 0, 1, … in order, as in a list or a tuple."""
         return _is_sequence(self._children)
 
     def __getitem__(self, path: object) -> Any:
@@ -184,7 +185,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
 
         return next(differences(self, other), None) is None
 
-    # What compares by value and may hold lists is not hashable; object's type says otherwise.
+    # Not hashable, because it compares by value and may hold lists; `object` declares a method.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
@@ -199,7 +200,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
             yield _paths.write(keys), _values.copied(leaf.value)
 
     def configs(self) -> Iterator[Config]:
-        """The config and all parts of it that are not single values, outer ones first."""
+        """The config and all its parts that are not single values, outer parts first."""
         waiting: list[tuple[tuple[Key, ...], Children]] = [(self._keys, self._children)]
         while waiting:
             keys, children = waiting.pop()
@@ -212,7 +213,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
             waiting.extend(reversed(inner))
 
     def line(self, path: object) -> int | None:
-        """The line of the file where a value stands, or the first one of a part; from 1."""
+        """The line of a value in the file, or the first line of a part, counted from 1."""
         found = self._find(path)
         if isinstance(found, Leaf):
             return found.line
@@ -221,7 +222,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
     def partition_spec(self, path: object) -> PartitionSpec | None:
         """The `PartitionSpec` at `path`, printed as one or as a tuple; None if there is none.
 
-        A `TypeError` for what is no partition spec.
+        Raises `TypeError` for any other value.
         """
         found = self._find_or_none(path)
         if found is None:
@@ -231,14 +232,14 @@ class Config(Modelled, Mapping["Any", "Any"]):
             return value
         if isinstance(value, list):
             return PartitionSpec(*value)
-        raise TypeError(f"{path} is no partition spec: {value!r}")
+        raise TypeError(f"{path} is not a partition spec: {value!r}")
 
     def to_python(self) -> Any:
         """Plain lists (keys 0, 1, …) and dictionaries of the values."""
         return _plain(self._children)
 
     def to_text(self) -> str:
-        """The text form: what was read, byte for byte, with the edits; paths are from here."""
+        """The text form: the original text, byte for byte, with edits; paths start at this part."""
         lines = [
             f"{(not self._keys and leaf.written) or _paths.write(keys)}: {leaf.text}"
             for keys, leaf in self._entries()
@@ -250,11 +251,11 @@ class Config(Modelled, Mapping["Any", "Any"]):
     def with_value(self, path: object, value: Value | Config) -> Config:
         """The config with another value, or another part, at `path`.
 
-        The last key of the path may be new (AXLearn prints no fields that have their default of
-        None); a new attribute is put where AXLearn would print it. Lists, tuples and dictionaries
-        become parts, as AXLearn prints them, empty ones leave nothing; `Config.of` and `loads` make
-        parts with attributes. A `KeyError` where there is nothing to hold the key, a `TypeError`
-        for values that no config can show.
+        The last key of the path may be new (AXLearn does not print fields at their default of
+        None); a new attribute is inserted where AXLearn would print it. Lists, tuples and
+        dictionaries become parts, as AXLearn prints them; empty ones remove the key. `Config.of`
+        and `loads` create parts with attributes. Raises `KeyError` if the path has no parent, and
+        `TypeError` for values that a config cannot show.
         """
         return self._with(self._resolve(path), value)
 
@@ -266,7 +267,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         return changed
 
     def without(self, *paths: object) -> Config:
-        """The config without some values or parts. A `KeyError` for what is not there."""
+        """The config without these values or parts; raises `KeyError` if one is absent."""
         changed = self
         for path in paths:
             changed._find(path)
@@ -275,13 +276,13 @@ class Config(Modelled, Mapping["Any", "Any"]):
         return changed
 
     def diff(self, other: Config) -> Table:
-        """What is different in `other`, path by path.
+        """The values that differ in `other`, by path.
 
         Columns: `path`, `change` (`changed`, `added`, `removed`), `before` and `after` (values as
-        printed; None where there is none). Short tuples of values are one value. Values that mean
-        the same are no difference: `1` and `1.0`, sets in another order, partition specs with or
-        without undivided dimensions at the end, or printed as tuples. Neither is the order of
-        keys. A key that was renamed is one removed and one added.
+        printed; None if absent). A short tuple of values counts as one value. Values that mean the
+        same are equal: `1` and `1.0`, sets in another order, partition specs with or without
+        trailing unsharded dimensions or printed as tuples. The order of keys is ignored. A renamed
+        key counts as one removed and one added.
         """
         from hlofast.config._difference import difference_table
 
@@ -290,43 +291,43 @@ class Config(Modelled, Mapping["Any", "Any"]):
     def rules(self) -> Table:
         """The mesh rules, one row each.
 
-        Columns: `rule` (its number), `selector` (the regular expression), `mesh_shape` (with the
-        rule, `data=-1,fsdp=256`), `modifiers` (their classes, in order), `instances` (the names
-        that match, `.` read as a dot; None if there are too many to list).
+        Columns: `rule` (its number), `selector` (the regular expression), `mesh_shape` (under the
+        rule, such as `data=-1,fsdp=256`), `modifiers` (class names, in order), `instances` (the
+        names that match, reading `.` as a dot; None if there are too many to list).
         """
         from hlofast.config._select import rule_table
 
         return rule_table(self)
 
     def select(self, instance: str, devices: int | None = None) -> EffectiveConfig:
-        """The config that a trainer has on an instance: what the first matching mesh rule makes.
+        """The config that a trainer uses on an instance, after the first matching mesh rule.
 
-        `instance` is a name as AXLearn's mesh selectors have it, `tpu-v5litepod-256-4`. `devices`
-        says how many devices it has, where the name does not, or says something else. A rule
-        matches if its regular expression matches the whole name. Where AXLearn would fail, or what
-        is asked for is not modelled, the result says so in `notes`. A `ValueError` for a number of
-        devices that is none.
+        `instance` is a name that AXLearn's mesh selectors match, such as `tpu-v5litepod-256-4`. A
+        rule matches if its regular expression matches the whole name. `devices` is the number of
+        devices, if the name does not give it or gives another. The result's `notes` say where
+        AXLearn would fail and what is not modelled. Raises `ValueError` if `devices` is out of
+        range.
         """
         from hlofast.config._select import select
 
         return select(self, instance, devices)
 
     def select_all(self, devices: int | None = None) -> list[EffectiveConfig]:
-        """What every mesh rule makes, and what the config is without one, which comes last.
+        """The config under every mesh rule; the config without a rule comes last.
 
-        Of each rule every instance that its selector names, if they can be listed; else the rule
-        once, with the selector as the name. `devices` is for those whose name does not say how
-        many devices there are; without it a name that may mean several numbers stands with each.
+        Each rule occurs once for every instance that its selector matches, or once with the
+        selector as the name if they cannot be listed. `devices` applies to names that do not give
+        the number of devices; without it, an ambiguous name occurs once for each reading.
         """
         from hlofast.config._select import select_all
 
         return select_all(self, devices)
 
     def parameter_count(self) -> int | None:
-        """Parameters of the model that a trainer's, or a model's, config describes.
+        """Number of parameters of the model in a trainer's or a model's config.
 
-        None if a part of it is of a class that is not modelled: see `unmodelled`, and
-        `hlofast.config.register_module` for more classes. Modelled are the decoders of AXLearn.
+        None if a part has a class that is not modelled: see `unmodelled`. AXLearn's decoders are
+        modelled; `hlofast.config.register_module` adds more classes.
         """
         from hlofast.config._parameters import parameter_count
 
@@ -343,7 +344,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         _collect(self._children, (), found)
         places: list[int] = []
         for _, leaf in found:
-            # What is new belongs behind what it was put behind.
+            # A new leaf belongs after the leaf that precedes it in the tree.
             places.append(leaf.line if leaf.line is not None else places[-1] if places else 0)
         if any(later < earlier for earlier, later in pairwise(places)):
             # The lines of a part are scattered over the file.
@@ -358,7 +359,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         return self._part(self._keys, _edited(self._children, keys, _node(value), self))
 
     def _resolve(self, path: object) -> tuple[Key, ...]:
-        """The keys that `path` means."""
+        """The keys of `path`: a key of this config, or a path to parse."""
         if isinstance(path, str) and path not in self._children:
             try:
                 return _paths.read(path)
@@ -368,7 +369,7 @@ class Config(Modelled, Mapping["Any", "Any"]):
         return (path,)
 
     def _reached(self, keys: tuple[Key, ...]) -> tuple[Children | Leaf, int]:
-        """What stands at `keys`, or at as many of them as there are; how many that is."""
+        """The node at the longest existing prefix of `keys`, and the length of that prefix."""
         at: Children | Leaf = self._children
         for depth, key in enumerate(keys):
             try:
@@ -440,7 +441,7 @@ def _has_attributes(children: Children) -> bool:
 
 
 def _as_held(children: Children, keys: tuple[Key, ...]) -> tuple[Key, ...]:
-    """`keys`, all of them there, as the tree holds them: attributes or texts in brackets."""
+    """Converts existing `keys` to the form the tree holds: attributes or strings in brackets."""
     held: list[Key] = []
     for key in keys:
         if isinstance(key, str):
@@ -452,7 +453,7 @@ def _as_held(children: Children, keys: tuple[Key, ...]) -> tuple[Key, ...]:
 
 
 def _node(value: Value | Config, depth: int = 0) -> Children | Leaf | None:
-    """What a tree holds for a value; None for an empty container."""
+    """The node of a tree for a value; None for an empty container."""
     if depth > _values.MOST_NESTED:
         raise TypeError(f"more than {_values.MOST_NESTED} nested containers")
     if isinstance(value, Config):
@@ -472,12 +473,12 @@ def _key(key: Any) -> Any:
     if isinstance(key, Attribute):
         return str(key)
     if not _values.is_value(key):
-        raise TypeError(f"no config can show the key {key!r}")
+        raise TypeError(f"a config cannot show the key {key!r}")
     return key
 
 
 def _detached(children: Children) -> Children:
-    """A copy that belongs to no lines."""
+    """A copy without line numbers."""
     return {
         key: Leaf(child.value, child.text) if isinstance(child, Leaf) else _detached(child)
         for key, child in children.items()
@@ -487,7 +488,7 @@ def _detached(children: Children) -> Children:
 def _edited(
     children: Children, keys: tuple[Key, ...], node: Children | Leaf | None, config: Config
 ) -> Children:
-    """A copy of `children` with `node` at `keys`; without anything there if it is None."""
+    """A copy of `children` with `node` at `keys`, or with `keys` removed if `node` is None."""
     key, *rest = keys
     if rest:
         inner = children.get(key)
@@ -505,7 +506,7 @@ def _edited(
         is_name = _has_attributes(children) and key.isidentifier()
         key = Attribute(key) if is_name else str(key)
     if children and _has_attributes(children) != isinstance(key, Attribute):
-        raise KeyError(f"{config.path or 'the config'} has names, no keys in brackets: {key!r}")
+        raise KeyError(f"{config.path or 'the config'} has names, not keys in brackets: {key!r}")
     if isinstance(key, Attribute):
         before = {name: child for name, child in children.items() if name < key}
         if list(before) == list(children)[: len(before)]:

@@ -1,4 +1,4 @@
-"""Values as Python's `repr` writes them: read without evaluating anything, written back."""
+"""Values as Python's `repr` writes them, read without evaluating anything and written back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     )
 
 MOST_NESTED = 64
-"""Containers inside each other in one value."""
+"""Deepest nesting of containers in one value."""
 MOST_DIGITS = 4300
-"""Characters of a number; Python itself reads no longer integers by default."""
+"""Most characters of a number; Python's default limit for integers."""
 
 UNCONSTRAINED = "UNCONSTRAINED"
-"""The dimension of a `PartitionSpec` that the compiler decides."""
+"""The dimension of a `PartitionSpec` whose sharding the compiler chooses."""
 
 _NUMBER = re.compile(r"-?(?:(\d+)(\.\d+)?([eE][+-]?\d+)?|inf\b|nan\b)")
 _WORD = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -37,7 +37,7 @@ _CONSTANTS = {"None": None, "True": True, "False": False}
 
 
 class Fault(Exception):  # noqa: N818 - the error that people see is ConfigError
-    """What is wrong with a text, and where: offsets into it."""
+    """A fault in a text, with its start and end offsets."""
 
     def __init__(self, kind: str, message: str, start: int, end: int | None = None) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class Fault(Exception):  # noqa: N818 - the error that people see is ConfigError
 
 
 class Frozen:
-    """Equality and hash by the fields in `__slots__`, which never change."""
+    """An immutable class with equality and hash by the fields in `__slots__`."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ class Frozen:
         return tuple(getattr(self, name) for name in names)
 
     def __setattr__(self, name: str, value: object = None) -> NoReturn:
-        raise AttributeError(f"a value of class {type(self).__name__} does not change")
+        raise AttributeError(f"{type(self).__name__} is immutable")
 
     __delattr__ = __setattr__
 
@@ -79,11 +79,11 @@ class Frozen:
 
 
 class PartitionSpec(Frozen):
-    """How a config asks for an array to be cut: for each dimension the mesh axes that cut it.
+    """The sharding that a config asks for: the mesh axes that shard each dimension of an array.
 
-    `dimensions` has for each dimension None, the name of an axis, a tuple of names (major first),
-    or `"UNCONSTRAINED"`. A tuple of one name is that name, an empty one None. What a compiled
-    program makes of it, once a mesh is known, is a `hlofast.PartitionSpec`.
+    Each entry of `dimensions` is None, the name of an axis, a tuple of names (major first), or
+    `"UNCONSTRAINED"`. A tuple of one name becomes that name, and an empty tuple becomes None. The
+    sharding of a compiled program is a `hlofast.PartitionSpec`.
     """
 
     __slots__ = ("dimensions",)
@@ -124,7 +124,7 @@ def _dimension(given: str | tuple[str, ...] | list[str] | None) -> str | tuple[s
     if isinstance(given, (tuple, list)) and all(isinstance(name, str) for name in given):
         names = tuple(given)
         return names if len(names) > 1 else names[0] if names else None
-    raise TypeError(f"a dimension is None, an axis or a tuple of axes, not {given!r}")
+    raise TypeError(f"a dimension has to be None, an axis or a tuple of axes, not {given!r}")
 
 
 class Enumeration(Frozen):
@@ -147,7 +147,7 @@ class Enumeration(Frozen):
 
 
 class Opaque(Frozen):
-    """The `repr` of an object of some other class, kept as it is written."""
+    """The `repr` of an object of any other class, kept as text."""
 
     __slots__ = ("text",)
 
@@ -161,7 +161,7 @@ class Opaque(Frozen):
 
 
 class Reader:
-    """Reads values from `text`, each from `at` on; a `Fault` says what is wrong with one."""
+    """Reads values from `text`, starting at offset `at`; raises `Fault` for invalid values."""
 
     def __init__(self, text: str, at: int = 0) -> None:
         self.text = text
@@ -169,18 +169,18 @@ class Reader:
         self._nested: list[int] = []
 
     def peek(self) -> str:
-        """The next character, nothing at the end."""
+        """The next character; empty at the end."""
         return self.text[self.at : self.at + 1]
 
     def skip(self, expected: str) -> bool:
-        """Step over `expected` if it comes next."""
+        """Consumes `expected` if it comes next; returns whether it did."""
         if self.text.startswith(expected, self.at):
             self.at += len(expected)
             return True
         return False
 
     def value(self) -> Value:
-        """The value that starts here; `at` is behind it afterwards."""
+        """Reads the value that starts here and moves `at` behind it."""
         start, first = self.at, self.peek()
         if first in ("'", '"'):
             return self._string(start, is_bytes=False)
@@ -202,8 +202,8 @@ class Reader:
         if word:
             return self._named(word)
         if not first or first.isspace():
-            raise Fault("missing-value", "no value", start)
-        raise Fault("invalid-value", f"no value starts with {first!r}", start)
+            raise Fault("missing-value", "missing value", start)
+        raise Fault("invalid-value", f"a value cannot start with {first!r}", start)
 
     def _number(self, found: re.Match[str]) -> int | float:
         self.at = found.end()
@@ -213,7 +213,7 @@ class Reader:
         if len(whole) > 1 and whole.startswith("0"):
             raise Fault("invalid-number", "a number with a leading zero", found.start(), self.at)
         if len(found[0]) > MOST_DIGITS:
-            message = f"a number of {len(found[0]):,} characters; at most {MOST_DIGITS:,} are read"
+            message = f"a number of {len(found[0]):,} characters; the limit is {MOST_DIGITS:,}"
             raise Fault("too-large", message, found.start(), self.at)
         return int(found[0]) if fraction is None and exponent is None else float(found[0])
 
@@ -221,10 +221,10 @@ class Reader:
         quote = self.text[self.at]
         body = _BODY[quote].match(self.text, self.at + 1)
         if body is None or not self.text.startswith(quote, body.end()):
-            raise Fault("unclosed-string", "a string that does not end", start)
+            raise Fault("unclosed-string", "unterminated string", start)
         control = _CONTROL.search(body[0])
         if control:
-            message = f"the character {control[0]!r} in a string, which repr writes as an escape"
+            message = f"the character {control[0]!r} has to be escaped in a string, as repr does"
             raise Fault("control-character", message, body.start() + control.start())
         self.at = body.end() + 1
         if "\\" not in body[0] and not is_bytes:
@@ -237,7 +237,7 @@ class Reader:
                 return _SINGLE[code]
             place = shift + found.start(), shift + found.end()
             if len(code) == 1 or (is_bytes and code[0] != "x"):
-                raise Fault("invalid-escape", f"no escape is written {found[0]}", *place)
+                raise Fault("invalid-escape", f"invalid escape {found[0]}", *place)
             number = int(code[1:], 16)
             if number > 0x10FFFF:
                 raise Fault("invalid-escape", f"{found[0]} is beyond Unicode", *place)
@@ -249,7 +249,7 @@ class Reader:
         try:
             return text.encode("latin-1")
         except UnicodeEncodeError:
-            message = "a byte string with a character that is no byte"
+            message = "a byte string may only contain characters up to \\xff"
             raise Fault("invalid-value", message, start, self.at) from None
 
     def _opened(self, opening: str) -> None:
@@ -259,10 +259,10 @@ class Reader:
         self.at += len(opening)
 
     def _closed(self, closing: str) -> bool:
-        """Whether the container that was opened last ends here."""
+        """Whether the innermost container ends here; consumes its closing bracket."""
         if not self.peek() or self.peek() == "\n":
             start = self._nested[-1]
-            message = f"nothing closes this {self.text[start]!r}"
+            message = f"unclosed {self.text[start]!r}"
             raise Fault("unclosed-bracket", message, start)
         if not self.skip(closing):
             return False
@@ -270,7 +270,7 @@ class Reader:
         return True
 
     def _separated(self, closing: str) -> bool:
-        """Step over what stands between two items; whether the container ends instead."""
+        """Consumes the separator of two items; returns whether the container ends instead."""
         if self._closed(closing):
             return True
         if not self.skip(","):
@@ -290,7 +290,7 @@ class Reader:
     def _tuple(self) -> Value:
         items = self._items("(", ")")
         if len(items) == 1 and self.text[self.at - 2] != ",":
-            message = "a tuple of one item without a comma"
+            message = "a tuple of one item needs a comma"
             raise Fault("missing-comma", message, self.at - 1)
         return tuple(items)
 
@@ -311,7 +311,7 @@ class Reader:
                 if not self.skip(": "):
                     raise Fault("missing-colon", "expected ': ' after a key", self.at)
                 if key in entries:
-                    raise Fault("duplicate-key", "this key stands here twice", start, self.at - 2)
+                    raise Fault("duplicate-key", "duplicate key", start, self.at - 2)
                 entries[key] = self.value()
             else:
                 items.add(key)
@@ -319,7 +319,7 @@ class Reader:
         return entries if is_dict else items
 
     def hashable(self) -> Any:
-        """The value that starts here, which has to be one that can be a key."""
+        """Reads the value that starts here, which has to be hashable."""
         start = self.at
         key = self.value()
         try:
@@ -338,7 +338,7 @@ class Reader:
             try:
                 value = self.value()
             except Fault as fault:
-                # The value of a member may be any object; only then is the rest of no interest.
+                # The value of a member may be any object: fall back to `Opaque`.
                 if fault.kind in ("too-deep", "too-large"):
                     raise
                 value = None
@@ -373,7 +373,12 @@ class Reader:
         at = self.at
         items = self._items("(", ")")
         if len(items) > 1 or (items and not isinstance(items[0], (set, dict, list, tuple))):
-            raise Fault("invalid-value", f"no {kind.__name__} is written like this", start, at)
+            raise Fault(
+                "invalid-value",
+                f"invalid {kind.__name__}; it takes at most one container",
+                start,
+                at,
+            )
         return kind(items[0]) if items else kind()
 
     def _partition_spec(self, start: int) -> PartitionSpec | Opaque:
@@ -385,7 +390,7 @@ class Reader:
             at = self.at
             dimension = self.value()
             if self.peek() == "=":
-                # Axes of partial results and the like: no part of where the array lies.
+                # Keyword arguments, such as axes of partial results, do not place the array.
                 del self._nested[self._nested.index(opening) :]
                 self.at = opening
                 self._balanced()
@@ -393,7 +398,7 @@ class Reader:
             if isinstance(dimension, Opaque) and dimension.text.endswith(UNCONSTRAINED):
                 dimension = UNCONSTRAINED
             try:
-                # Whatever value was read: what is no dimension is refused there.
+                # `_dimension` rejects values of other types.
                 dimensions.append(_dimension(dimension))  # type: ignore[arg-type]
             except TypeError as error:
                 raise Fault("invalid-value", str(error), at, self.at) from None
@@ -401,16 +406,16 @@ class Reader:
         return PartitionSpec(*dimensions)
 
     def _balanced(self) -> None:
-        """Step over a bracket and what it encloses, whatever that is."""
+        """Skips a bracket and everything it encloses."""
         text, opened = self.text, list[tuple[str, int]]()
-        # Elsewhere these are comparisons and arrows.
+        # Inside other brackets, `<` and `>` are comparisons and arrows.
         has_angles = self.peek() == "<"
         while self.at < len(text):
             character = text[self.at]
             if character in _BODY:
                 body = _BODY[character].match(text, self.at + 1)
                 if body is None or not text.startswith(character, body.end()):
-                    raise Fault("unclosed-string", "a string that does not end", self.at)
+                    raise Fault("unclosed-string", "unterminated string", self.at)
                 self.at = body.end()
             elif character in "([{" or (character == "<" and has_angles):
                 if len(opened) >= MOST_NESTED:
@@ -420,19 +425,19 @@ class Reader:
                 if character != ">" or text[self.at - 1] != "-":
                     opened.pop()
             elif character in ")]}":
-                message = f"{character!r} where {opened[-1][0]!r} should close"
+                message = f"found {character!r}, expected {opened[-1][0]!r}"
                 raise Fault("unclosed-bracket", message, self.at)
             self.at += 1
             if not opened:
                 return
         start = opened[-1][1]
-        raise Fault("unclosed-bracket", f"nothing closes this {text[start]!r}", start)
+        raise Fault("unclosed-bracket", f"unclosed {text[start]!r}", start)
 
 
 def write(value: Value) -> str:
-    """`value` as a config shows it; a `TypeError` for what no config can hold."""
+    """The text of `value` in a config; raises `TypeError` for values a config cannot show."""
     if not is_value(value):
-        raise TypeError(f"no config can show a value of class {type(value).__name__}: {value!r}")
+        raise TypeError(f"a config cannot show a value of class {type(value).__name__}: {value!r}")
     return repr(value)
 
 
@@ -454,7 +459,7 @@ def is_value(value: object, depth: int = 0) -> bool:
 
 
 def copied(value: Value) -> Value:
-    """`value`, or a copy of it where it could be changed."""
+    """`value`, or a copy if it is mutable."""
     if isinstance(value, list):
         return [copied(item) for item in value]
     if isinstance(value, dict):
@@ -465,11 +470,11 @@ def copied(value: Value) -> Value:
 
 
 def meaning(value: Value) -> object:
-    """Something hashable that is equal for values that mean the same.
+    """A hashable key that is equal for values that mean the same.
 
-    Integers and floats of one value are the same, lists and tuples are (a config does not tell
-    them apart), sets and dictionaries in any order, partition specs with or without undivided
-    dimensions at the end; a truth value is not a number.
+    Equal are: integers and floats of one value, lists and tuples (a config does not distinguish
+    them), sets and dictionaries in any order, and partition specs with or without trailing
+    unsharded dimensions. Booleans do not equal numbers.
     """
     if isinstance(value, bool):
         return bool, value

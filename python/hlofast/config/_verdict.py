@@ -1,4 +1,4 @@
-"""`Verdict`: whether a step fits its devices, what binds, and how long it takes at best."""
+"""`Verdict`: whether a step fits in device memory, its largest term, and the ideal step time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
 _HALF = 2
-"""Bytes of the largest numbers that devices multiply at the peak for bfloat16."""
+"""Bytes of the widest elements that devices multiply at their bfloat16 peak."""
 _TIGHT = 0.9
-"""Part of a device's memory above which a compiler has to save."""
+"""Share of a device's memory above which the compiler is expected to save memory."""
 
 
 class Verdict:
-    """What to expect of a training step on devices of one kind.
+    """Expected memory and time of a training step on devices of one kind.
 
-    `status` is `does not fit` if the expected peak exceeds the memory, `tight` if without any
-    shortage nine tenths of it would be taken, else `fits`; or `unknown`. Comes from
+    `status` is `does not fit` if the expected peak exceeds the memory, `tight` if the relaxed peak
+    exceeds 90% of it, else `fits`; `unknown` if the peak or the memory is not known. Returned by
     `EffectiveConfig.verdict`.
     """
 
@@ -42,7 +42,7 @@ class Verdict:
     """The kind of device."""
     devices: int | None
     capacity_bytes: int | None
-    """Memory of one JAX device that a program may use."""
+    """Memory of one JAX device that programs may use."""
     hbm_lower_bound: int | None
     """`StepMemory.hbm_lower_bound`."""
     expected_peak_bytes: int | None
@@ -50,29 +50,29 @@ class Verdict:
     relaxed_peak_bytes: int | None
     """`StepMemory.relaxed_peak_bytes`."""
     binding_term: str | None
-    """What takes most of the memory."""
+    """The largest term in device memory."""
     host_bytes: int | None
-    """Memory of the host that one device's offloaded values take."""
+    """Host memory for the offloaded values of one device."""
     sequences_per_device: float | None
-    """At a time: of one part of the batch if gradients are accumulated."""
+    """Sequences on a device at a time: per gradient accumulation step."""
     compute_seconds: float | None
-    """All operations of the busiest device, those that are computed again too, at its peak.
+    """All operations of the busiest device, including recomputation, at its bfloat16 peak.
 
-    The peak is that for bfloat16, so that None stands where larger numbers are multiplied."""
+    None if elements wider than bfloat16 are multiplied."""
     communication_seconds: float | None
-    """All collectives one after the other, at the devices' link bandwidths.
+    """All collectives in sequence, at the devices' link bandwidths.
 
-    None where traffic is not modelled or a bandwidth is not known."""
+    None if traffic is not modelled or a bandwidth is not known."""
     step_seconds: float | None
-    """The longer of the two: a step in which one hides behind the other entirely.
+    """The longer of the two: a step in which computation and communication overlap entirely.
 
-    Where `communication_seconds` is None it is `compute_seconds`, and `statements` say so."""
+    If `communication_seconds` is None, it is `compute_seconds`, and `statements` say so."""
     mfu: float | None
     """Model FLOPs utilisation of that step."""
     statements: tuple[str, ...]
-    """What is worth knowing, in sentences."""
+    """Statements about the figures, in sentences."""
     gaps: tuple[tuple[str, str], ...]
-    """Paths in the config, and why what stands there is not modelled."""
+    """Paths of unmodelled parts of the config, each with the reason."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Verdict:
 
     @property
     def excess_bytes(self) -> int | None:
-        """By how much the expected peak exceeds the memory; 0 if it does not."""
+        """Bytes by which the expected peak exceeds the memory; 0 if it does not."""
         if self.expected_peak_bytes is None or self.capacity_bytes is None:
             return None
         return max(0, self.expected_peak_bytes - self.capacity_bytes)
@@ -128,7 +128,7 @@ class Verdict:
             peak = device.per_jax_device("flops.bf16")
         except UnknownFigureError:
             return
-        # All devices wait for the one with most sequences; some may do the same work.
+        # All devices wait for the one with most sequences; along idle axes, work is repeated.
         busy, parts = implied.rows()
         uneven = -(-busy // parts) * parts / busy
         repeated = implied.shards(implied.idle_axes)
@@ -151,7 +151,7 @@ class Verdict:
 
 
 def _capacity(device: Device) -> int | None:
-    """Memory of one JAX device that programs may use, or all of it where that is not known."""
+    """Memory of one JAX device that programs may use, or all of it if that is not known."""
     for figure in ("hbm_usable_bytes", "hbm_bytes"):
         if figure in device and "jax_devices" in device:
             return int(device.per_jax_device(figure))
@@ -159,7 +159,7 @@ def _capacity(device: Device) -> int | None:
 
 
 def _communication(implied: Implied, traffic: StepTraffic, device: Device) -> float | None:
-    """Seconds of all collectives; None where a figure of the device is missing."""
+    """Seconds of all collectives; None if the device lacks a figure."""
     total = 0.0
     for each in traffic.transfers:
         size = implied.shards(each.axes)
@@ -175,13 +175,13 @@ def _communication(implied: Implied, traffic: StepTraffic, device: Device) -> fl
 def _network(
     implied: Implied, axes: tuple[str, ...], device: Device
 ) -> tuple[int | None, int | None]:
-    """How many of a group share a slice or a host, and along how many dimensions of a torus."""
+    """Devices of a group that share a slice or host, and the torus dimensions the group uses."""
     size, total = implied.shards(axes), implied.shards(implied.mesh)
     topology = str(device.value("topology") or "")
     block = total // implied.slices
     if not topology.startswith("torus"):
         block = int(device.value("chips_per_host") or total) * int(device.value("jax_devices") or 1)
-    # Devices are numbered with the last axis fastest; blocks of them are neighbours.
+    # The last axis varies fastest in device numbers; consecutive numbers share a block.
     near, stride = 1, 1
     for axis, extent in reversed(implied.mesh.items()):
         if axis in axes:
@@ -197,8 +197,8 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
     found = []
     for row in memory.replicated:
         found.append(
-            f"{row['path']} is not divided along {row['axes']}: {row['state_bytes']:,} bytes of "
-            f"state on every device, {row['bytes_saved']:,} less if it were"
+            f"{row['path']} is not sharded along {row['axes']}: {row['state_bytes']:,} bytes of "
+            f"state on every device; sharding it would save {row['bytes_saved']:,}"
         )
     batch = implied.batch
     if implied.has_activations and batch.sequences is not None:
@@ -206,8 +206,8 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
         if count % parts:
             size = sum(term.bytes or 0 for term in memory.terms if term.name == "padding")
             found.append(
-                f"{batch.sequences:,} sequences do not divide by {parts:,} shards: devices pad to "
-                f"{-(-count // parts)} each, {size:,} bytes more"
+                f"{batch.sequences:,} sequences are not divisible by {parts:,} shards: devices pad "
+                f"to {-(-count // parts)} each, which takes {size:,} more bytes"
             )
     inputs = memory.layer_input_bytes
     idle = implied.idle_axes
@@ -218,18 +218,20 @@ def _statements(verdict: Verdict, implied: Implied, memory: StepMemory) -> list[
     ]
     if inputs and whole:
         found.append(
-            f"layer inputs are not divided along {','.join(whole)}: "
-            f"{inputs - inputs // implied.shards(whole):,} bytes less if the sequence were"
+            f"layer inputs are not sharded along {','.join(whole)}: sharding the sequence would "
+            f"save {inputs - inputs // implied.shards(whole):,} bytes"
         )
     if idle and not implied.parts.gaps:
         found.append(
-            f"{','.join(idle)} of the mesh divides neither weights nor tokens: "
-            f"each {implied.shards(idle):,} devices do the same work"
+            f"mesh axes {','.join(idle)} shard neither weights nor tokens: "
+            f"groups of {implied.shards(idle):,} devices repeat the same work"
         )
     if verdict.compute_seconds is not None and verdict.communication_seconds is None:
-        found.append("the time of collectives is not known: the step is that of operations alone")
+        found.append("the time of collectives is not known: the step time covers computation only")
     if verdict.flops.executed is not None and implied.itemsize > _HALF:
-        found.append(f"no time for numbers of {implied.itemsize} bytes: peaks are for bfloat16")
+        found.append(
+            f"no step time for elements of {implied.itemsize} bytes: peaks are for bfloat16"
+        )
     told = dict.fromkeys([*memory.gaps, *verdict.flops.gaps, *verdict.traffic.gaps])
     for path, why in told:
         found.append(f"not modelled: {path}: {why}")
