@@ -12,10 +12,11 @@ BLOCK = re.compile(r"(```console\n\$ (hlofast .*)\n)((?:(?!```).*\n)*)```")
 
 
 def output_of(command: str, folder: Path) -> str:
-    """What a command prints in a folder; exit code 1 says that it found something.
+    """What a command prints in a folder, cut as `| head -N` says; exit code 1 means findings.
 
     What it writes is removed again, so it may write only what is not there.
     """
+    command, _, lines = command.partition(" | head -")
     written = [folder / name for name in re.findall(r" -o (\S+)", command)]
     for path in written:
         assert not path.exists(), f"{path}: somebody's file, which `{command}` would replace"
@@ -25,7 +26,8 @@ def output_of(command: str, folder: Path) -> str:
     assert done.stderr == "", command
     for path in written:
         path.unlink()
-    return done.stdout.rstrip() + "\n"
+    shown = done.stdout.rstrip().splitlines()[: int(lines) if lines else None]
+    return "\n".join(shown).rstrip() + "\n"
 
 
 def check(document: Path, folder: Path, wanted: Callable[[str], bool] = lambda _: True) -> int:

@@ -47,7 +47,7 @@ def test_payload_of_lint_is_that_of_the_axis(name: str, train_step: Path, guide:
     findings = module.lint(MESH).of(AGAIN)
     assert findings
     for finding in findings:
-        (axis,) = [axis for axis in by_axis if f" over {axis} (" in finding.message]
+        (axis,) = [axis for axis in by_axis if f" along {axis} (" in finding.message]
         assert finding.figures["group_payload_bytes"] == by_axis[axis]
 
 

@@ -52,7 +52,9 @@ def test_verbs_over_modules_take_the_whole_context(verb: str) -> None:
 def test_those_that_do_not_have_a_reason() -> None:
     assert sorted(WITHOUT_CONTEXT) == list(EXCUSED)
     assert all(WITHOUT_CONTEXT.values())
-    assert context().keys() - options("scan").keys() == {"--rules", "--hbm", "--step-seconds"}
+    assert context().keys() - options("scan").keys() == {
+        *("--rules", "--hbm", "--step-time", "--step-seconds")
+    }
 
 
 @pytest.mark.parametrize("name", SHARED)
