@@ -1,4 +1,4 @@
-"""The quick benches run; the tables show the recorded results; texts have the size asked for."""
+"""The quick benches run, tables show the recorded results, generated texts have the given size."""
 
 import importlib.util
 import json

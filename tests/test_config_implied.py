@@ -1,4 +1,4 @@
-"""What a config implies: parameters, memory, operations, traffic, and whether it fits."""
+"""Implications of a config: parameters, memory, operations, traffic, and whether it fits."""
 
 from typing import Any
 

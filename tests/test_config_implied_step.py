@@ -1,4 +1,4 @@
-"""What a config implies: operations, traffic, whether it fits, and what the command shows."""
+"""Implications of a config for a step: operations, traffic, whether it fits, and the command."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a config implies is right, or said not to be known: nothing is guessed."""
+"""Implications of a config are right or reported as unknown; nothing is guessed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What README.md shows is what happens. BLESS=1 writes what happens into it."""
+"""README.md shows real output; BLESS=1 updates it."""
 
 import argparse
 import importlib
