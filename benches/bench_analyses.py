@@ -1,4 +1,4 @@
-"""Collectives, time, lint and memory of a module beside the time of parsing it."""
+"""Collectives, time, lint and memory of a module, compared with the time to parse it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from work import device_for, peak, step
 
 
 def one(text: Text, rounds: int) -> dict[str, float]:
-    """Best times in milliseconds, in turns."""
+    """Best times in milliseconds; the contestants alternate."""
     say(f"analyses of {text.name}")
     data = text.read()
     best: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Costs of a module beside XLA's own cost analysis."""
+"""Costs of a module, compared with XLA's own cost analysis."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ def one(
     xla_parse: Callable[[str], Any],
     xla_cost: Callable[[Any], dict[str, float]],
 ) -> dict[str, float]:
-    """Ratios of the best times, ours after XLA's in turns."""
+    """Ratios of the best times; XLA and hlofast alternate."""
     say(f"cost of {text.name}")
     data = text.read()
     string = data.decode()

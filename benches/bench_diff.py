@@ -1,4 +1,4 @@
-"""Comparing a module with itself, renamed and reordered, beside the time of parsing it."""
+"""Diff of a module with itself, renamed and reordered, compared with the time to parse it."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from renamed import renamed
 
 
 def one(text: Text, rounds: int) -> dict[str, float]:
-    """Best times in milliseconds, in turns."""
+    """Best times in milliseconds; the contestants alternate."""
     say(f"diff of {text.name}")
     data = text.read()
     before = hlofast.loads(data)
@@ -23,7 +23,7 @@ def one(text: Text, rounds: int) -> dict[str, float]:
     times = interleave(
         {
             "parse": lambda: hlofast.loads(data),
-            # Modules that nobody has asked before, so that nothing is counted out.
+            # A module keeps what it has computed, so each call gets a fresh one.
             "both": lambda: hlofast.loads(data).diff(after),
         },
         rounds,

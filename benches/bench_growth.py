@@ -1,4 +1,4 @@
-"""Time and memory per byte as texts grow, beside a module of 10,000 instructions."""
+"""Time and memory per byte as texts grow, compared with a module of 10,000 instructions."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def bench_growth(benchmark: Any, record: Record, quick: bool) -> None:
 
 
 def beside(data: bytes, text: Text, rounds: int) -> dict[str, Any]:
-    """Times `text` and the base `data` by turns. The small one gets more turns."""
+    """Times `text` and the base `data` alternately. The smaller one runs more often."""
     say(f"growth: {text.name}")
     grown = text.read()
     turns = max(1, round(min(len(grown) / len(data), 20)))

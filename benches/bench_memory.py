@@ -1,4 +1,4 @@
-"""Memory beyond the text, as `nbytes` says, checked against the allocator."""
+"""Memory in addition to the text, as reported by `nbytes` and checked against the allocator."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ def bench_memory(record: Record) -> None:
 
 
 def bench_allocator(record: Record) -> None:
-    """`nbytes` is what the allocator was asked for."""
+    """`nbytes` equals the bytes requested from the allocator."""
     texts = [text for text in [seed(), *dumps()] if text][:12]
     say("building a program that counts allocations (cargo, release profile)")
     command = ["cargo", "run", "--quiet", "--release", "--package", "hlofast"]

@@ -1,4 +1,4 @@
-"""Parsing beside XLA's parser and xprof's graph database: plain, with all columns, strict."""
+"""Parsing (plain, with all columns, strict) compared with XLA's parser and xprof's database."""
 
 import json
 import statistics
@@ -14,7 +14,7 @@ from work import plain, strict, with_columns
 
 CHECKSUMS = Path(__file__).with_name("checksums.json")
 SEED = seed()
-# In quick mode: small ones of every make.
+# Texts of quick mode: small ones from every compiler.
 QUICK = (
     "cpu_dense_scanned.before", "cpu_dense_scanned.after", "cpu_collectives.before.short",
     "tpu_mixture.before", "tpu_dense_scanned_wide.after", "cpu_optimizers.after.bare",
@@ -22,7 +22,7 @@ QUICK = (
 
 
 def graph_database(text: str) -> Any:
-    """xprof's, with the indexes that its own tools read."""
+    """xprof's graph database, with the indexes that its own tools read."""
     from xprof.cli.internal import hlo_graph_db
 
     database = hlo_graph_db.HloGraphDb.from_text(text)
@@ -31,7 +31,7 @@ def graph_database(text: str) -> Any:
 
 
 ASKED: dict[str, tuple[Callable[[bytes], Any], str, dict[str, float], dict[str, float]]] = {
-    # what: work, title, asked of the seed, asked of the mean and of each dump.
+    # key: work, title, target for the seed, targets for the mean and for each dump.
     "plain": (plain, "parse", {"seed": 60}, {"mean": 45, "each": 25}),
     "columns": (with_columns, "parse, all columns and users", {"seed": 35}, {"mean": 35}),
     "strict": (strict, "strict parse, every attribute decoded", {"seed": 20}, {"mean": 20}),
@@ -54,13 +54,13 @@ def bench_parse(
     request: pytest.FixtureRequest,
 ) -> None:
     if quick and text is not SEED and text.name not in QUICK:
-        # --quick is asked for; the recorded results come from runs without it.
+        # With --quick. Recorded results come from runs without it.
         pytest.skip("not among the quick ones")
     data = text.read()
     decoded = data.decode()
     work = ASKED[what][0]
     megabytes = len(data) / 1e6
-    # XLA reads about 25 MB a second: a second of it for each text, and at least three rounds.
+    # XLA reads about 25 MB/s: enough rounds for a second per text, and at least three.
     rounds = 2 if quick else round(min(max(25 / megabytes, 3), 20))
     benchmark.group = what
     times = against(benchmark, lambda: work(data), {"xla": lambda: xla_parse(decoded)}, rounds)
@@ -86,7 +86,7 @@ def bench_parse(
 
 
 def check(text: Text, module: Any, peer: Any, *, accept: bool) -> None:
-    """The work was done: as many rows as the index and XLA have, and the recorded checksum."""
+    """Checks the work: as many rows as the index and XLA have, and the recorded checksum."""
     if text.instructions is not None:
         assert len(module) == text.instructions
     assert len(module) == sum(len(c.instructions()) for c in peer.computations())
@@ -99,7 +99,7 @@ def check(text: Text, module: Any, peer: Any, *, accept: bool) -> None:
 
 
 def bench_figures(record: Record) -> None:
-    """Not a measurement: what the table shows of the runs above."""
+    """Computes the figures of the table from the runs above; measures nothing."""
     for what, (_, title, of_seed, of_dumps) in ASKED.items():
         rows = [row for row in record.details if row["what"] == what]
         ratios = {row["text"]: row["ratio"] for row in rows if row["text"] != "seed_002"}

@@ -1,4 +1,4 @@
-"""Reading protobufs beside XLA's own reader of them."""
+"""Reading protobufs, compared with XLA's own reader."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from harness import Figure, Record, geometric_mean, interleave
 from texts import Text, dumps, seed
 
 SEED = seed()
-# In quick mode: small ones of both makes.
+# Texts of quick mode: small ones from both compilers.
 QUICK = ("cpu_dense_scanned.before", "cpu_dense_scanned.after", "tpu_mixture.before")
 ASKED = 10
 
@@ -22,15 +22,15 @@ def all_texts() -> list[Text]:
 @pytest.mark.parametrize("text", all_texts(), ids=lambda text: text.name)
 def bench_proto(text: Text, record: Record, quick: bool, xla_parse: Any) -> None:
     if quick and text is not SEED and text.name not in QUICK:
-        # --quick is asked for; the recorded results come from runs without it.
+        # With --quick. Recorded results come from runs without it.
         pytest.skip("not among the quick ones")
     from jaxlib import _hlo
 
-    # What XLA's reader speaks is the module without the HloProto around it.
+    # XLA's reader takes the module without the HloProto around it.
     module = xla_parse(text.read().decode())
     data = module.as_serialized_hlo_module_proto()
     rounds = 2 if quick else round(min(max(25 / (len(data) / 1e6), 3), 20))
-    # Both work in the calling thread: its processor time does not depend on who else computes.
+    # Both work in the calling thread, whose processor time does not depend on other load.
     times = interleave(
         {
             "xla": lambda: _hlo.HloModule.from_serialized_hlo_module_proto(data),
@@ -54,7 +54,7 @@ def bench_proto(text: Text, record: Record, quick: bool, xla_parse: Any) -> None
 
 
 def bench_figures(record: Record) -> None:
-    """Not a measurement: what the table shows of the runs above."""
+    """Computes the figures of the table from the runs above; measures nothing."""
     ratios = {row["text"]: row["ratio"] for row in record.details}
     if ratios:
         title = f"read a protobuf, processor time, geometric mean of {len(ratios)} modules"

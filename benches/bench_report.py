@@ -1,4 +1,4 @@
-"""How long a report takes, how large it is, and how soon its page answers in a browser."""
+"""Time and size of a report, and how fast its page answers in a browser."""
 
 import shutil
 import subprocess
@@ -49,7 +49,7 @@ def bench_report(benchmark: Any, record: Record, quick: bool, tmp_path: Path) ->
 
 
 def _answers(page: Path, record: Record, count: int) -> dict[str, float]:
-    """Seconds from the load of the page to the first answer, and of later ones."""
+    """Seconds from loading the page to the first answer, and seconds of later answers."""
     pytest.importorskip("playwright")
     if shutil.which("chromium") is None:
         return {}

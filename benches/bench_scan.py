@@ -1,4 +1,4 @@
-"""Scanning a dump directory into Parquet, beside XLA's parser on the same files."""
+"""Scanning a dump directory into Parquet, compared with XLA's parser on the same files."""
 
 import gzip
 import json
@@ -31,17 +31,17 @@ if {processors} and hasattr(os, "sched_setaffinity"):
 begin = time.perf_counter()
 options = dict(tables={tables!r}, workers={workers}, max_text_bytes={limit})
 found = hlofast.scan({root!r}, {out!r}, **options)
-# Of this program alone: ru_maxrss begins with what the process took before it.
+# Peak of this program alone: ru_maxrss includes the process that started it.
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 peak = int(status["VmHWM"].split()[0]) * 1024
 print(json.dumps([time.perf_counter() - begin, peak, found.counts]))
 """
 SAMPLE = 10
-"""XLA parses every so many-th file."""
+"""XLA parses every 10th file."""
 
 
 def plant(root: Path, folders: list[Path], texts: list[Text]) -> Tree:
-    """A directory of what two hosts dumped, the second without passes, and of odd files."""
+    """A directory with the dumps of two hosts, the second without passes, and with other files."""
     tree = Tree(root)
     for folder in folders:
         tree.dumped(f"host-0/{folder.name}/", folder)
@@ -56,7 +56,7 @@ def plant(root: Path, folders: list[Path], texts: list[Text]) -> Tree:
 
 @pytest.fixture(scope="module")
 def trees(quick: bool) -> Iterator[list[Tree]]:
-    """Two directories, the first with a quarter of the programs of the second."""
+    """Two directories; the first has a quarter of the programs of the second."""
     root = CACHE / "scan"
     shutil.rmtree(root, ignore_errors=True)
     say("making the directories to scan")
@@ -77,9 +77,9 @@ def quick(request: pytest.FixtureRequest) -> bool:
 
 
 def run(root: Path, out: Path, workers: int, processors: int) -> tuple[float, int, dict[str, int]]:
-    """Seconds, peak memory in bytes and counts of a scan in a process of its own.
+    """Seconds, peak memory in bytes and counts of a scan in its own process.
 
-    It may use so many `processors`, all if 0: beside its workers a thread writes what they find.
+    The scan may use `processors` cores (0: all). A further thread writes what the workers find.
     """
     shutil.rmtree(out, ignore_errors=True)
     code = SCAN.format(
@@ -125,7 +125,7 @@ def bench_scan(
         return seconds
 
     def xla() -> tuple[int, float]:
-        """Bytes that XLA parsed, and in how long; not what it does not read, such as logs."""
+        """Bytes that XLA parsed, and seconds; without files that XLA cannot read, such as logs."""
         parsed, spent = 0, 0.0
         for name in texts:
             text = unpacked((tree.root / name).read_bytes())

@@ -1,4 +1,4 @@
-"""How long the first answer takes, beside a bare Python start."""
+"""Time to the first answer, compared with the start of bare Python."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def bench_startup(benchmark: Any, record: Record, quick: bool, tmp_path: Path) -
     }
 
     def start(command: list[str]) -> None:
-        # Away from the checkout, whose package folder has no compiled module.
+        # Not in the checkout, whose package folder has no compiled module.
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=tmp_path)
 
     others = {name: (lambda command=command: start(command)) for name, command in commands.items()}

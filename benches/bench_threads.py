@@ -1,4 +1,4 @@
-"""Two threads on one large text, beside two independent parses at once."""
+"""Two threads on one large text, compared with two independent parses at once."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

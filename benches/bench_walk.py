@@ -32,7 +32,7 @@ def lists(module: Any) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def columns(module: Any) -> tuple[list[str], list[int], list[int], list[int]]:
-    """The same facts as lists of names and of numbers that stand for names."""
+    """The same facts as lists of names and of ids."""
     shown = module.columns
     return (
         module.names(),
@@ -84,7 +84,7 @@ def bench_walk(
 
 
 def bench_column(benchmark: Any, record: Record, quick: bool) -> None:
-    """An array over a column's memory: made afresh, and asked for once more."""
+    """An array over a column's memory: the first access and a repeated one."""
     text = seed() or dumps()[0]
     module = hlofast.loads(text.read())
     column = module.columns.buffer("shape")

@@ -30,13 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # pytest looks for its configuration above all words that could be paths, a FOLDER among them.
+    # pytest looks for its configuration above every argument that could be a path: `--dumps PATH`
+    # would hide benches/pytest.ini.
     if config.getoption("--dumps") and config.inipath != BENCHES / "pytest.ini":
         raise pytest.UsageError("write --dumps=PATH, with '='")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each bench of the quick set that takes a text runs on each of them."""
+    """Runs each bench of the quick set that takes a text on every text."""
     if "text" in metafunc.fixturenames and metafunc.module.__name__ == "quick":
         paths = metafunc.config.getoption("--dumps")
         try:
@@ -69,7 +70,7 @@ def record(request: pytest.FixtureRequest) -> Record:
 
 @pytest.fixture(scope="session")
 def xla_parse() -> Callable[[str], Any]:
-    """XLA's parser; what compares with it is skipped where jaxlib is not installed."""
+    """XLA's parser; without jaxlib, benches that need it are skipped."""
     pytest.importorskip("jaxlib", reason="jaxlib is not installed: nothing to compare with")
     return work.xla_parser()
 
@@ -90,8 +91,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A bench file of which a part failed leaves its earlier result as it is."""
-    # Nor does a selection of its parts stand for the whole.
+    """Writes the results of bench files that ran completely: not with a failure or with `-k`."""
     if session.config.option.collectonly or session.config.option.keyword:
         return
     for name, record in sorted(records.items()):
@@ -106,7 +106,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for figure in record.figures:
             sign = "<=" if figure.at_most is not None else ">="
             limit = figure.at_most if figure.at_most is not None else figure.at_least
-            asked = "" if limit is None else f"(asked {sign} {limit:g})"
+            asked = "" if limit is None else f"(target {sign} {limit:g})"
             mark = " " if figure.met else "!"
             number = f"{figure.measured:9.3g} {figure.unit:3}"
-            terminalreporter.write_line(f"{mark} {number} {asked:16} {figure.what}  {figure.note}")
+            terminalreporter.write_line(f"{mark} {number} {asked:17} {figure.what}  {figure.note}")

@@ -1,4 +1,4 @@
-"""Texts whose size is a parameter, for the benches of growth and of two threads.
+"""Generated texts of any size, for the benches of growth and of two threads.
 
 python benches/generate.py NAME SIZE > FILE
 """
@@ -37,8 +37,8 @@ def _bare(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _operand(numbers: Numbers, names: list[str], count: int) -> str:
-    """Mostly something recent; now and then what the backward pass reads: the forward pass's
-    results in reverse order, of `count` in all."""
+    """Mostly a recent instruction; sometimes, as in a backward pass, a result of the first half in
+    reverse order. `count` is the number of instructions."""
     recent = names[-1 - numbers.below(min(len(names), 16))]
     if numbers.below(8):
         return recent
@@ -132,7 +132,7 @@ def untyped_tuple(elements: int) -> Iterator[str]:
 
 
 def typed_tuple(elements: int) -> Iterator[str]:
-    """The same as old dumps print it: the tuple's whole type in each get-tuple-element."""
+    """The same in the form of old dumps: each get-tuple-element repeats the type of the tuple."""
     whole = f"({', '.join(['f32[8]{0}'] * elements)})"
     yield "HloModule typed_tuple\n\n"
     yield f"ENTRY %main.0 (state.0: ({', '.join(['f32[8]'] * elements)})) -> f32[8] {{\n"

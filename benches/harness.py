@@ -1,4 +1,4 @@
-"""Interleaved timing, the facts a result is recorded with, and the record itself."""
+"""Interleaved timing, the facts recorded with a result, and the record itself."""
 
 import gc
 import json
@@ -38,7 +38,7 @@ def say(what: str) -> None:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number beside the asked one."""
+    """A measured number and its target."""
 
     what: str
     measured: float
@@ -55,7 +55,7 @@ class Figure:
 
 @dataclass
 class Record:
-    """What one bench file found: figures for the table, details behind them."""
+    """The results of one bench file: figures for the table, and their details."""
 
     name: str
     figures: list[Figure] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Record:
 
 
 def _rounded(value: Any) -> Any:
-    """Four significant digits are more than the machine's noise leaves."""
+    """Rounds to four significant digits, which is finer than the machine's noise."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):
@@ -131,7 +131,7 @@ def versions() -> dict[str, str]:
 
 
 def seconds(work: Work, clock: Clock = time.perf_counter) -> float:
-    """How long `work` takes; its result is dropped after the clock has stopped."""
+    """Seconds that `work` takes; its result is dropped after the clock has stopped."""
     start = clock()
     result = work()
     end = clock()
@@ -164,9 +164,9 @@ def interleave(
     turns: dict[str, int] | None = None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Times]:
-    """Lets all take turns, so that a noisy spell of the machine hits them alike.
+    """Runs all contestants alternately, so that noise of the machine affects them alike.
 
-    `turns` says how often one of them runs in each round: short work needs more chances to run
+    `turns` says how often a contestant runs per round: short work needs more chances to run
     undisturbed than long work.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -187,7 +187,7 @@ def interleave(
 def against(
     benchmark: Any, ours: Work, peers: dict[str, Work], rounds: int, *, turns: int = 5
 ) -> dict[str, Times]:
-    """Times `ours` with pytest-benchmark and lets the peers take turns with it.
+    """Times `ours` with pytest-benchmark, alternating with the peers.
 
     The peers run when pytest-benchmark sets up a round: `turns` rounds of ours after each of
     theirs. The result has the name "ours" for ours.
@@ -200,7 +200,7 @@ def against(
         if count % turns == 0:
             for name, peer in peers.items():
                 theirs[name].append(seconds(peer))
-            # The first run after a peer would pay for the caches that the peer emptied.
+            # A warm-up: the first run after a peer finds cold caches.
             seconds(ours)
         count += 1
 

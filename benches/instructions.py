@@ -1,4 +1,4 @@
-"""A gate without a clock: machine instructions that reading two fixtures takes.
+"""A gate without a clock: the machine instructions for reading two fixtures.
 
     python benches/instructions.py [--accept]
 
@@ -26,7 +26,7 @@ TOLERANCE = 0.03
 
 
 def build() -> Path:
-    """The example that reads one text in one mode."""
+    """Builds the example that reads one text in one mode."""
     command = ["cargo", "build", "--release", "--package", "hlofast", "--example", "read"]
     output = subprocess.check_output([*command, "--message-format", "json"], cwd=CHECKOUT)
     found = [json.loads(line).get("executable") for line in output.splitlines()]
@@ -34,7 +34,7 @@ def build() -> Path:
 
 
 def count(program: Path, mode: str, times: int, text: Path) -> int:
-    """Instructions of a whole run that reads `text` so many times."""
+    """Machine instructions of a run that reads `text` `times` times."""
     with tempfile.NamedTemporaryFile() as out:
         run = subprocess.run(
             ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}",
@@ -48,7 +48,7 @@ def count(program: Path, mode: str, times: int, text: Path) -> int:
 
 
 def counts() -> dict[str, float]:
-    """Per fixture and mode: instructions per byte of text, start-up left out."""
+    """Machine instructions per byte of text, without start-up, by fixture and mode."""
     program, found = build(), {}
     with tempfile.TemporaryDirectory() as folder:
         for fixture in FIXTURES:

@@ -21,7 +21,7 @@ from texts import Text
 
 FOLDER = CHECKOUT / "tests" / "fixtures" / "dump_folders"
 ROUNDS = 20
-"""For work that needs a new module each time, which pytest-benchmark cannot calibrate."""
+"""Rounds of work that needs a new module per call, which pytest-benchmark cannot calibrate."""
 READ_BY_XLA = (
     "import sys, work; text = open(sys.argv[1]).read(); "
     "work.xla_cost_analysis()(work.xla_parser()(text))"
@@ -29,7 +29,7 @@ READ_BY_XLA = (
 
 
 def rate(benchmark: Any, size: int) -> None:
-    """Records how much text one call read, and MB/s by the fastest call."""
+    """Records the bytes of text per call, and MB/s of the fastest call."""
     benchmark.extra_info["bytes"] = size
     if benchmark.stats is not None:  # None with --benchmark-disable.
         benchmark.extra_info["MB/s"] = round(size / 1e6 / benchmark.stats.stats.min, 2)
@@ -38,7 +38,7 @@ def rate(benchmark: Any, size: int) -> None:
 def over(
     benchmark: Any, text: Text, ask: Callable[[Any], object], make: Callable[..., Any]
 ) -> None:
-    """Times `ask` on modules that `make` builds outside the timed part: results are kept."""
+    """Times `ask` on fresh modules from `make`, not timed themselves: modules cache results."""
     data = text.read()
 
     def fresh() -> tuple[tuple[Any], dict[str, Any]]:
@@ -50,8 +50,8 @@ def over(
 
 @cache
 def parsed_by_xla(text: Text, directory: Path) -> Any:
-    """XLA's module. XLA may abort the process on text that it cannot read, so own dumps are first
-    given to a process of their own.
+    """XLA's module. XLA may abort the process on text that it cannot read, so a separate process
+    reads the user's dumps first.
     """
     data = text.read()
     if text.own:
@@ -142,6 +142,6 @@ def bench_start(what: str, benchmark: Any, tmp_path: Path) -> None:
         "hlofast_summary": [sys.executable, "-m", "hlofast", "summary", str(step)],
     }[what]
     benchmark.group = "start of a process"
-    # Away from the checkout, whose package folder has no compiled module.
+    # Not in the checkout, whose package folder has no compiled module.
     run = {"check": True, "stdout": subprocess.DEVNULL, "cwd": tmp_path}
     benchmark.pedantic(subprocess.run, args=(command,), kwargs=run, rounds=ROUNDS)

@@ -1,7 +1,7 @@
-"""The rows of the tables of results: which recorded figure each shows, in which words, beside what.
+"""The rows of the result tables: the recorded figure of each, its label and its peer.
 
-`table.py` writes them. A figure is found by how its name begins, each once and in order; times and
-sizes come from the details that lie behind it.
+`table.py` writes them. A row takes the first unused figure whose name begins with the row's; times
+and sizes come from the details of the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KILO, MEGA = 1e3, 1e6
 
 @dataclass(frozen=True)
 class Row:
-    """One figure; an empty `what` keeps the recorded words. README.md shows rows with `front`."""
+    """One figure; without `what` it keeps its recorded name. README.md shows rows with `front`."""
 
     figure: str
     what: str
@@ -68,7 +68,7 @@ def _at(row: dict[str, Any], path: str) -> Any:
 
 
 def _mean(path: str, match: dict[str, Any], *, all_but_gpu: bool) -> Callable[[Details], float]:
-    """Geometric mean over the rows that match and have the value: that of ratios is their ratio."""
+    """Geometric mean over the matching rows that have the value, so that ratios of means hold."""
 
     def mean(details: Details) -> float:
         rows = [row for row in details if all(row.get(k) == v for k, v in match.items())]
@@ -103,7 +103,7 @@ def slowest(path: str, **match: Any) -> Cell:
 
 
 def speed(bytes_path: str, seconds_path: str = "") -> Cell:
-    """Bytes per second of the row that has them, or bytes in so many seconds."""
+    """MB/s of the first row with bytes: a recorded rate, or bytes divided by its seconds."""
 
     def cell(details: Details) -> str:
         row = next(row for row in details if _at(row, bytes_path) is not None)

@@ -2,10 +2,10 @@
 
     python benches/run.py [--quick] [--accept] [NAME...]
 
-Needs `pip install '.[bench-full]'` and makes its dumps first, once, in about 10 minutes. NAME is
-one of the bench_NAME.py; none means all, which takes about 15 minutes. `--quick` takes fewer
-rounds and texts, and its results go to benches/.cache. `--accept` records the checksums it finds
-instead of comparing. The quick set is another one: `pytest benches`.
+Needs `pip install '.[bench-full]'`. The first run makes the dumps, in about 10 minutes. NAME
+selects bench_NAME.py; without it all benches run, in about 15 minutes. `--quick` runs fewer rounds
+and texts and writes its results to benches/.cache. `--accept` records checksums instead of
+comparing them. For the quick set, run `pytest benches`.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> int:
     # The installed package is measured, not the checkout.
     os.chdir(BENCHES)
     sys.path.insert(0, str(BENCHES))
-    # Verbose and uncaptured: what is made, which bench runs, and its seconds.
+    # Verbose and uncaptured, to show what is compiled, which bench runs, and its seconds.
     status = pytest.main([
         "-v", "-s", "-o", "console_output_style=classic",
         *(str(BENCHES / f"bench_{name}.py") for name in arguments.names or NAMES),

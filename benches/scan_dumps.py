@@ -3,8 +3,8 @@
 
     python benches/scan_dumps.py [--only WORD]
 
-Writes one folder per program into benches/.cache/scan_dumps; those that are there stay as they
-are. Needs the environment of tests/fixtures/make_dumps.py. On an idle machine it takes minutes.
+Writes one folder per program into benches/.cache/scan_dumps and keeps existing folders. Needs the
+environment of tests/fixtures/make_dumps.py. Takes minutes on an idle machine.
 """
 
 import argparse
@@ -41,7 +41,7 @@ PROGRAMS = [
 
 
 def folder_of(program: str, backend: str) -> Path:
-    """Where the dumps of a program lie."""
+    """The folder with the dumps of a program."""
     return OUT / f"{'cpu' if backend.startswith('cpu') else 'tpu'}_{program}"
 
 
@@ -51,7 +51,7 @@ def missing() -> list[tuple[str, str]]:
 
 
 def folders() -> list[Path]:
-    """The folders of all programs; made first if some are not there."""
+    """The folders of all programs; dumps the missing programs first."""
     if missing():
         say(f"dumping {len(missing())} programs with JAX, once, minutes: {OUT}")
         subprocess.run([sys.executable, __file__], check=True)
@@ -60,7 +60,7 @@ def folders() -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="programs whose folder's name has this word")
+    parser.add_argument("--only", default="", help="only programs whose folder name contains WORD")
     word = parser.parse_args().only
     sys.path.insert(0, str(BENCHES.parent / "tests" / "fixtures"))
     from make_dumps import Programs

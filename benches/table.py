@@ -1,8 +1,8 @@
-"""The tables of results in benches/README.md and README.md, from `benches/results`.
+"""The result tables in benches/README.md and README.md, from `benches/results`.
 
     python benches/table.py [--check]
 
-`--check` changes nothing and fails if a table is not what the results say.
+`--check` changes nothing and fails if a table is out of date.
 """
 
 import argparse
@@ -52,8 +52,8 @@ def words(row: Row, figure: Figure) -> str:
 
 
 def matched(section: Section, result: Result) -> list[tuple[Row, Figure]]:
-    """Each recorded figure with its row, or one of its own words if `rows.py` has none for it: a
-    machine without the dump called GPU step records other figures.
+    """Each recorded figure with its row. A figure that `rows.py` lacks gets a row with its recorded
+    name: a machine without the dump called GPU step records other figures.
     """
     left, found = list(section.rows), []
     for figure in result["figures"]:
@@ -65,7 +65,7 @@ def matched(section: Section, result: Result) -> list[tuple[Row, Figure]]:
 
 
 def cells(row: Row, figure: Figure, details: list[dict[str, Any]]) -> tuple[str, str, str]:
-    """What hlofast and the peer took, and the ratio. A figure with a unit has no ratio."""
+    """The cells of hlofast, of the peer and of the ratio. A figure with a unit has no ratio."""
     ours = row.ours(details) if row.ours else ""
     peer = row.peer(details) if row.peer else ""
     if figure["unit"].startswith("×"):
@@ -76,7 +76,7 @@ def cells(row: Row, figure: Figure, details: list[dict[str, Any]]) -> tuple[str,
 def section_table(section: Section, result: Result) -> str:
     lines = [
         f"### {section.title}\n\n{section.intro}\n",
-        f"| what | hlofast | {section.peer} | ratio | asked | met |",
+        f"| what | hlofast | {section.peer} | ratio | target | met |",
         "|---|---|---|---|---|---|",
     ]
     for row, figure in matched(section, result):
@@ -86,20 +86,20 @@ def section_table(section: Section, result: Result) -> str:
 
 
 def open_figures(results: list[Result]) -> tuple[int, list[str]]:
-    """How many figures have a target, and the rows that miss theirs."""
+    """The number of figures with a target, and a line for each that misses it."""
     by_name = {result["name"]: result for result in results}
     count, missed = 0, []
     for section in SECTIONS:
         for row, figure in matched(section, by_name.get(section.result, {"figures": []})):
             count += bool(asked(figure))
             if not figure["met"]:
-                short = f"{measured(figure)}, asked {asked(figure)}"
+                short = f"{measured(figure)}, target {asked(figure)}"
                 missed.append(f"* {section.title}: {words(row, figure)}: {short}")
     return count, missed
 
 
 def runs(results: list[Result]) -> str:
-    """When, of what and on what was measured."""
+    """Date, commit, machine and versions of the runs."""
     named: dict[str, list[str]] = {}
     for result in results:
         machine, versions = result["machine"], result["versions"]
@@ -115,12 +115,12 @@ def runs(results: list[Result]) -> str:
 
 
 def table(results: list[Result]) -> str:
-    """Everything that was measured: what is open first, then a table for each result."""
+    """All results: the missed targets first, then one table per result."""
     if not results:
         return "Not measured yet.\n"
     by_name = {result["name"]: result for result in results}
     count, missed = open_figures(results)
-    parts = [f"{len(missed)} of {count} targets are not met and are open:\n\n" + "\n".join(missed)]
+    parts = [f"{len(missed)} of {count} targets are missed:\n\n" + "\n".join(missed)]
     if not missed:
         parts = [f"All {count} targets are met."]
     parts += [
@@ -156,7 +156,7 @@ def between(page: str, text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """What both pages have to say."""
+    """Both pages with their current tables."""
     results = load()
     texts = {PAGE: table(results), FRONT: front_table(results)}
     return {path: between(path.read_text(), text) for path, text in texts.items()}
@@ -176,7 +176,7 @@ def main() -> int:
     stale = [path for path, text in pages().items() if path.read_text() != text]
     for path in stale:
         name = path.relative_to(BENCHES.parent)
-        print(f"{name} is not what benches/results says: run benches/table.py")
+        print(f"{name} does not match benches/results: run python benches/table.py")
     return 1 if stale else 0
 
 

@@ -1,4 +1,4 @@
-"""The texts that the benches read: committed dumps, one's own, a seed, generated ones."""
+"""The texts that the benches read: committed dumps, your own dumps, a seed, generated texts."""
 
 import json
 import os
@@ -24,12 +24,12 @@ COMMITTED = {
 }
 """The texts of the quick set: from 0.1 to 2.7 MB, TPU and CPU, before and after XLA's passes."""
 MOST = 6
-"""Of the modules in a folder, so that the quick set stays quick."""
+"""The largest modules of a folder that are timed, so that the quick set stays quick."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A file to parse, with the number of instructions that XLA finds, where an index says it."""
+    """A file to parse, with XLA's instruction count where an index has it."""
 
     name: str
     path: Path
@@ -76,7 +76,7 @@ def chosen(paths: list[Path]) -> list[Text]:
 
 
 def seed() -> Text | None:
-    """Seed document 002, where the seeds are at hand."""
+    """Seed document 002, if the seeds are available."""
     folder = Path(os.environ.get("HLOFAST_SEEDS", CHECKOUT.parent / "shared" / "seeds"))
     found = sorted(folder.glob("002_*"))
     return Text("seed_002", found[0], 9679) if found else None
@@ -84,7 +84,7 @@ def seed() -> Text | None:
 
 @cache
 def dumps() -> tuple[Text, ...]:
-    """The dumps of the index; made first (it takes minutes) if they are not there."""
+    """The dumps of the index; makes missing ones first, which takes minutes."""
     if not (DUMPS / "index.json").exists():
         say(f"compiling programs with JAX for 42 dumps, once, about 4 minutes: {DUMPS}")
         script = FIXTURES / "make_dumps.py"
@@ -97,7 +97,7 @@ def dumps() -> tuple[Text, ...]:
 
 
 def generated(kind: str, size: int) -> Text:
-    """A text of `generate.py`, written once for its source."""
+    """A text of `generate.py`, written again only when that file changes."""
     folder = CACHE / "generated"
     path = folder / f"{kind}_{size}.txt"
     source = Path(generate.__file__).stat().st_mtime

@@ -1,15 +1,15 @@
-"""How near the time model is to the TPU compiler's own estimates.
+"""Accuracy of the time model against the TPU compiler's own estimates.
 
     python benches/time_accuracy.py [--json FILE] [FOLDER ...]
 
-Without a folder, on the TPU programs in tests/fixtures/dumps. A folder holds HLO text and either
-an `index.json` as written by tests/fixtures/make_dumps.py, or beside each `NAME.txt` a `NAME.json`
-with the key `chips`, `topology` or `backend`, such as `v5e:2x4`.
+The default is the TPU programs in tests/fixtures/dumps. A folder holds HLO text and either an
+`index.json` as written by tests/fixtures/make_dumps.py, or for each `NAME.txt` a `NAME.json` with
+the key `chips`, `topology` or `backend`, such as `v5e:2x4`.
 
 Rows are fusions and convolutions that have `estimated_cycles`. Per chip generation and bound
 (compute, memory) one factor is fitted on every second program (the median of compiler over model)
-and the error is taken on the others, for rows above 1 % of the step. Programs are taken in the
-order of their names.
+and the error is measured on the others, for rows above 1 % of the step. Programs are sorted by
+name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def programs(folder: Path) -> list[tuple[str, str, Path]]:
 
 
 def rows_of(name: str, chip: str, path: Path) -> list[dict[str, Any]]:
-    """Every row with an estimate, as model and compiler see it."""
+    """Every row with an estimate: seconds of the model and of the compiler."""
     module = hlofast.load(path)
     time = module.time(chip)
     compiler = time._data.column("compiler_seconds").tolist()
@@ -88,7 +88,7 @@ def rows_of(name: str, chip: str, path: Path) -> list[dict[str, Any]]:
 
 
 def ranks(values: list[float]) -> list[float]:
-    """Positions in ascending order; equal values share the mean of theirs."""
+    """Ranks in ascending order; equal values share their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     result = [0.0] * len(values)
     at = 0
@@ -153,11 +153,11 @@ def measure(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reason(row: dict[str, Any]) -> str:
-    """What the model leaves out that the row has, as far as its shape and kind tell."""
+    """The likely reason for the error, from the shape and kind of the row."""
     if row["kind"] == "kOutput" and row["model"] < row["compiler"]:
-        return "product over a window or with elementwise work in front, which is underrated"
+        return "matmul over a window or after elementwise work, which the model underestimates"
     if row["kind"] == "kOutput":
-        return "product whose result the compiler hands on in VMEM without waiting"
+        return "matmul whose result the compiler passes on in VMEM without waiting"
     if row["model"] < row["compiler"]:
         return "waits for a layout that vector registers cannot hold, or reduces across lanes"
     return "bytes that the compiler does not move"

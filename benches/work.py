@@ -1,4 +1,4 @@
-"""The work that is timed: what hlofast does with a module, and what XLA does with it."""
+"""The timed work: what hlofast does with a module, and what XLA does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ def plain(data: bytes) -> Any:
 
 
 def with_columns(data: bytes) -> Any:
-    """Every column, the users among them."""
+    """Parses and derives every column, including users."""
     module = hlofast.loads(data, threads=1)
     for name in module.columns:
         module.columns[name]
@@ -24,13 +24,13 @@ def with_columns(data: bytes) -> Any:
 
 
 def strict(data: bytes) -> Any:
-    """Every value of every attribute is decoded and checked."""
+    """Parses, decoding and checking every attribute."""
     return hlofast.loads(data, threads=1, strict=True)
 
 
 def decoded(data: bytes) -> Any:
-    """A module whose attributes (op_name, source file and line among them) and users are at hand,
-    as those of XLA's modules are, and whose costs are not: once known, they are kept.
+    """A module with users and attributes (op_name, source file and line) decoded, as in XLA's
+    modules, but without costs, which a module keeps once they are computed.
     """
     module = hlofast.loads(data)
     module.cost(xla=True)
@@ -56,12 +56,12 @@ def device_for(data: bytes) -> str:
 
 
 def step(module: Any, device: str) -> Any:
-    """What `collectives`, `time` and `lint` find, from a module that nobody has asked before."""
+    """Results of `collectives`, `time` and `lint`; `module` has to be fresh."""
     return module.collectives(), module.time(device=device), module.lint()
 
 
 def peak(module: Any) -> Any:
-    """Live ranges, the bytes alive at every step, and the peak."""
+    """Live ranges, live bytes at every step, and the peak."""
     memory = module.memory()
     return memory.live_peak, memory.timeline
 

@@ -1,4 +1,4 @@
-"""A real browser for tests of pages, one for the whole session; skipped where there is none."""
+"""A real browser for tests of pages, one per session; without one the tests are skipped."""
 
 import shutil
 from collections.abc import Iterator

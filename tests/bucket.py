@@ -1,4 +1,4 @@
-"""A real S3 server on loopback, and a proxy before it that spoils chosen answers."""
+"""A real S3 server on loopback, and a proxy in front of it that corrupts chosen responses."""
 
 import http.client
 import json

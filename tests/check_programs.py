@@ -1,4 +1,4 @@
-"""Declarations of the decoders among the sharded fixtures: what their source says they are."""
+"""Declarations of the decoders among the sharded fixtures, taken from their source."""
 
 from typing import Any
 

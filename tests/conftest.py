@@ -1,4 +1,4 @@
-"""What all Python tests share: the seed documents, the rule for skips, the place of the package."""
+"""Shared by all Python tests: the seed documents, the rule for skips, the path of the package."""
 
 import os
 from collections.abc import Iterator

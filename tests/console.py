@@ -1,4 +1,4 @@
-"""Console blocks of documents: what they show is what their commands print."""
+"""Checks that console blocks of documents show what their commands print."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Dump directories made of real dumps, and what a scan has to say of every file in them."""
+"""Dump directories made of real dumps, and the rows that a scan must give for every file."""
 
 import gzip
 import io

@@ -1,9 +1,9 @@
-"""What is generated: JSON Schemas and the reference of tables from the fields of results, and the
-the table of findings in docs/commands.md from the lint rules.
+"""Generated files: JSON Schemas and the reference of tables, from the fields of results, and the
+table of findings in docs/commands.md, from the lint rules.
 
 `python tests/generated.py` writes `python/hlofast/schemas/`, `docs/reference/tables.md` and that
-table; `test_generated.py` fails if what is committed differs. A verb whose results are new needs
-one line in `SAMPLES`.
+table; `test_generated.py` fails if the committed files differ. A verb with a new kind of result
+needs one line in `SAMPLES`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Small programs, each of which does one thing that a rule of `Module.lint` is about, or nearly."""
+"""Small programs, each of which triggers, or nearly triggers, one rule of `Module.lint`."""
 
 from __future__ import annotations
 

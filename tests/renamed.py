@@ -1,4 +1,4 @@
-"""The same program under other names and in another order: what `Module.diff` has to see through."""
+"""The same program with other names and in another order, which `Module.diff` must ignore."""
 
 from __future__ import annotations
 

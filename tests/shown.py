@@ -1,4 +1,4 @@
-"""What tests ask of results and of the JSON documents that verbs print."""
+"""Helpers that read results and the JSON documents that verbs print."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
-"""Documentation of the compiled module in its stubs, where editors look for it.
+"""Docstrings of the compiled module in its stubs, where editors look for them.
 
-`python tests/stubs.py` writes it, from what the compiled module says of itself (the doc comments of
-the Rust code); `test_stubs.py` sees that it has been written.
+`python tests/stubs.py` copies them from the compiled module (doc comments of the Rust code);
+`test_stubs.py` fails if the stubs differ.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md points to is there."""
+"""ARCHITECTURE.md names existing files; imports go in one direction."""
 
 import ast
 import re
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.once
 
 TOPS = (".ci", ".github", "benches", "python", "rust", "tests")
 SOURCES = ("rust/hlofast/src", "python/hlofast")
-"""Where paths that begin with a folder of either may begin."""
+"""Folders that paths in ARCHITECTURE.md may be relative to."""
 IS_PLACE = re.compile(r"/|\.(rs|pyi?|toml|js|md|json)$").search
 
 
 def tracked_files() -> list[str]:
-    """Those that git has or would take; without git all below the places that have rooms."""
+    """Tracked and new files; without git, all files below `TOPS`."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
@@ -40,7 +40,7 @@ def test_every_place_is_there() -> None:
         named = [name.rstrip("/") for name in quoted if IS_PLACE(name)]
         pointed_to += len(named)
         whole = [name for name in named if name in places]
-        # A name stands for a file in or below the folders that its row names, or beside its files.
+        # A short name is in or below a folder named in the same row, or beside a file named there.
         rooms = {name.rpartition("/")[0] if name in files else name for name in whole} - {""}
         below = [place for place in places if any(place.startswith(f"{room}/") for room in rooms)]
         missing += [
@@ -80,7 +80,7 @@ def test_nothing_but_the_command_line_imports_it() -> None:
 
 
 def imports_at_load(body: list[ast.stmt]) -> Iterator[str]:
-    """Names that code imports when it is loaded itself, not in functions or for types alone."""
+    """Names that a module imports when it is loaded: not in functions, not for types alone."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -106,7 +106,7 @@ def test_modules_import_each_other_in_one_direction() -> None:
         names = set(imports_at_load(ast.parse(path.read_text()).body))
         modules = {name if name in known else name.rpartition(".")[0] for name in names}
         later[module] = modules & known - {module}
-    # What imports nothing that is left goes; a circle stays.
+    # Removes modules that import none of the rest, until only cycles are left.
     while free := {module for module, others in later.items() if not others & later.keys()}:
         later = {module: others for module, others in later.items() if module not in free}
     assert later == {}

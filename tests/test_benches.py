@@ -1,4 +1,4 @@
-"""The quick benches run; the tables show the recorded results; texts have the size asked for."""
+"""The quick benches run, tables show the recorded results, generated texts have the given size."""
 
 import importlib.util
 import json
@@ -122,7 +122,7 @@ def test_table_names_what_is_open():
     text = table.table([run | {"figures": shown}])
     assert "| w |  |  | 1.50× | ≥ 2× | **open** |" in text
     assert "| w |  |  | 25.0× | ≥ 2× | yes |" in text
-    assert text.startswith("1 of 2 targets are not met and are open:\n\n* Start of a process: w:")
+    assert text.startswith("1 of 2 targets are missed:\n\n* Start of a process: w:")
     assert "1 of 2 targets are open" in table.front_table([run | {"figures": shown}])
     with pytest.raises(ValueError, match="lacks"):
         table.between("no markers", "text")

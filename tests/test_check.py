@@ -1,4 +1,4 @@
-"""`hlofast.check`: what was declared beside what was compiled, on programs of known source."""
+"""`hlofast.check`: declared against compiled, on programs with known source."""
 
 import pickle
 from contextlib import suppress

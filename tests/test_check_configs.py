@@ -1,4 +1,4 @@
-"""`hlofast.check` of AXLearn configs: against programs that stand in for them on their meshes."""
+"""`hlofast.check` of AXLearn configs against stand-in programs on their meshes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The program `hlofast`: what it prints, what it loads, how it ends."""
+"""The program `hlofast`: output, imports and exit codes."""
 
 import contextlib
 import gzip

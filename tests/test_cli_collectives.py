@@ -1,4 +1,4 @@
-"""`hlofast collectives`: what devices send each other, for people and as JSON."""
+"""`hlofast collectives`: collectives as text and as JSON."""
 
 import gzip
 import re

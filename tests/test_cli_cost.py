@@ -1,4 +1,4 @@
-"""`hlofast cost`: what it prints, its JSON, its notes, how it ends."""
+"""`hlofast cost`: text, JSON, notes and exit codes."""
 
 import importlib.resources
 import json

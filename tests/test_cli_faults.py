@@ -1,5 +1,4 @@
-"""What the program does when something goes wrong around it: faults of its own, of streams, files
-and arguments."""
+"""Internal errors, closed streams, bad files and bad arguments of the program `hlofast`."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Files that people write, with values of any type under every known key: only `ValueError`."""
+"""Files written by users, with values of any type under every known key, raise only `ValueError`."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""`hlofast matmuls`: every matrix product, for people and as JSON."""
+"""`hlofast matmuls`: every matmul, as text and as JSON."""
 
 import pickle
 from pathlib import Path

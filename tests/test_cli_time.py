@@ -1,4 +1,4 @@
-"""`hlofast time`: words, JSON, what it refuses."""
+"""`hlofast time`: text, JSON and refused arguments."""
 
 from pathlib import Path
 

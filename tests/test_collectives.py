@@ -1,4 +1,4 @@
-"""`Module.collectives`: what is one collective, what it moves, over which axes, how often."""
+"""`Module.collectives`: kinds, payloads, tensor kinds, mesh axes and call counts."""
 
 import pickle
 from typing import Any

@@ -1,4 +1,4 @@
-"""Shell completion: scripts that shells accept, and what bash completes with its own."""
+"""Shell completion: shells accept the scripts, and bash completes verbs and options."""
 
 import shutil
 import subprocess

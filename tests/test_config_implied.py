@@ -1,4 +1,4 @@
-"""Figures that a config implies: parameters, memory, operations, traffic, and the verdict."""
+"""Implications of a config: parameters, memory, operations, traffic, and whether it fits."""
 
 from typing import Any
 

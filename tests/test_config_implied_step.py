@@ -1,4 +1,4 @@
-"""Figures that a config implies: operations, traffic, the verdict, and the command's output."""
+"""Implications of a config for a step: operations, traffic, whether it fits, and the command."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The text of configs: where faults are, what is recognised, round trips of anything."""
+"""The text of configs: places of faults, recognised forms, round trips."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Figures that a config implies are right or unknown, never guessed."""
+"""Implications of a config are right or reported as unknown; nothing is guessed."""
 
 from pathlib import Path
 from typing import Any

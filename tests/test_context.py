@@ -1,4 +1,4 @@
-"""What is known of a run, told once: meshes, devices, budgets, and where each is found."""
+"""`Context`: meshes, devices and budgets, given once, and where each was found."""
 
 import pickle
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""`Module.cost()` and `Module.matmuls()`: totals, columns, groups, rules, what users state."""
+"""`Module.cost()` and `Module.matmuls()`: totals, columns, groups, rules, costs given by users."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Costs as executed, beyond the traps of the reference: what runs once, partly or not at all."""
+"""Executed costs beyond the reference's traps: code that runs once, partly or never."""
 
 import hlofast
 

@@ -1,4 +1,4 @@
-"""The cost with TPU sizes against what TPU compilers say of their own programs."""
+"""Costs with TPU sizes against the TPU compilers' own figures."""
 
 from __future__ import annotations
 

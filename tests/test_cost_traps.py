@@ -1,8 +1,8 @@
-"""What naive counting and XLA's own analysis get wrong, and the number that is right.
+"""The right figure where naive counting and XLA's own analysis are wrong.
 
 One test per trap, in the reference's order and by its number. Traps 28, 29, 30 and 32 are not
-here: 28 to 30 are about buffers and peak memory, which no cost counts, and 32 (whose program a
-partitioned or unpartitioned module is) is what `hlofast cost` says in a note, tested with it.
+here: 28 to 30 are about buffers and peak memory, which costs do not count, and 32 (whether a module
+is one device's program or the whole) is a note of `hlofast cost`, tested there.
 """
 
 import pytest

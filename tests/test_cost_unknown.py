@@ -1,4 +1,4 @@
-"""What costs leave open is said: loops of unknown length, products of unknown size, long names."""
+"""Costs report what they do not know: unknown trip counts, matmuls of unknown size, long names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: figures with sources, unknown ones said, users' files."""
+"""Devices: figures with sources, unknown figures, users' files."""
 
 import pickle
 import tomllib

@@ -1,4 +1,4 @@
-"""`Module.diff`: nothing where only names and order differ, and what changed, by name."""
+"""`Module.diff`: empty where only names and order differ; planted changes are found by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hlofast.scan` on executors: the rows are those of the local scan, whatever becomes of workers."""
+"""`hlofast.scan` on executors gives the rows of the local scan even if workers fail."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Tables know what they are: fields of every public table, unknown values, and sums."""
+"""Fields of every public table, unknown values, and sums."""
 
 import numpy
 import pytest

@@ -1,4 +1,4 @@
-"""Figures that several verbs have of one thing are equal, or say what each counts."""
+"""A figure shown by several verbs is equal in all, or each says what it counts."""
 
 from __future__ import annotations
 

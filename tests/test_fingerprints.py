@@ -1,4 +1,4 @@
-"""`hlofast.fingerprints`, and `hlofast diff` of dump directories: what hosts and runs compiled."""
+"""`hlofast.fingerprints`, and `hlofast diff` of dump directories from several hosts and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide: what it shows is what happens. BLESS=1 writes what happens into its pages."""
+"""The guide shows real output; BLESS=1 updates its pages."""
 
 import importlib.resources
 import os

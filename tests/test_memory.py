@@ -1,4 +1,4 @@
-"""`Module.memory` and `hlofast memory`: peaks, what is alive there, XLA's files, bad input."""
+"""`Module.memory` and `hlofast memory`: peaks, live values, XLA's files, bad input."""
 
 import gzip
 import json

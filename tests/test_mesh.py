@@ -1,4 +1,4 @@
-"""Meshes as users make and see them: construction, derivation, axes of collectives, specs."""
+"""Meshes: construction, derivation, axes of collectives, specs."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""What may have been meant by a name that is not there."""
+"""Suggestions for unknown names."""
 
 import warnings
 from pathlib import Path

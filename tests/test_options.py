@@ -1,4 +1,4 @@
-"""Options mean the same in every verb, and every verb over modules takes what is known of a run."""
+"""Options mean the same in every verb, and every verb over modules takes the context options."""
 
 import argparse
 import importlib

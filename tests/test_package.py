@@ -1,4 +1,4 @@
-"""The installed package: what importing it costs, what it says about itself."""
+"""The installed package: import cost, version and metadata."""
 
 import importlib.metadata
 import importlib.resources

@@ -1,4 +1,4 @@
-"""Modules written as protobufs: read again they are the same, and XLA loads them."""
+"""Modules written as protobufs: they read back unchanged, and XLA loads them."""
 
 import gzip
 import json

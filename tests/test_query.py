@@ -1,4 +1,4 @@
-"""SQL over the tables of a scan: what is there, what is not, and what a query may not do."""
+"""SQL over the tables of a scan: tables, missing tables, and forbidden statements."""
 
 import contextlib
 import shutil

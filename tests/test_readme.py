@@ -1,4 +1,4 @@
-"""What README.md and docs/ show is what happens. BLESS=1 writes what happens into them."""
+"""README.md and docs/ show real output; BLESS=1 updates them."""
 
 import argparse
 import importlib

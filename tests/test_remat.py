@@ -1,4 +1,4 @@
-"""`Module.remat`: what is recomputed, what is kept, what becomes of gathers, what follows."""
+"""`Module.remat`: recomputation, residuals, all-gathers, and the statements about them."""
 
 import gzip
 import pickle

@@ -1,4 +1,4 @@
-"""What to compute again: `Remat.candidates`, `Remat.apply`, `hlofast remat --hbm … --apply`."""
+"""Plans for recomputation: `Remat.candidates`, `Remat.apply`, `hlofast remat --hbm … --apply`."""
 
 import gzip
 import pickle

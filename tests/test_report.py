@@ -1,4 +1,4 @@
-"""`Module.report` and `hlofast report` as they are made; in a browser they are tested elsewhere."""
+"""`Module.report` and `hlofast report` without a browser; `test_report_page.py` uses one."""
 
 import base64
 import json

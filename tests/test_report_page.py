@@ -1,4 +1,4 @@
-"""Reports in a real browser: what they show, what they do when asked, what they never do."""
+"""Reports in a real browser: content, interaction, and what the page must never do."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tests/run`: which tests it starts. Stand-ins for cargo and Python write down how they are called."""
+"""`tests/run` starts the selected tests; stand-ins for cargo and Python record the calls."""
 
 import os
 import subprocess

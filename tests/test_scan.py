@@ -1,4 +1,4 @@
-"""`hlofast.scan`: every file of a dump directory, what it is, and what became of it."""
+"""`hlofast.scan`: every file of a dump directory with its kind and outcome."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""The programs of a scan: their figures, those in logs, their memory files, what hosts differ in."""
+"""The programs of a scan: figures, programs in logs, memory files, differing hosts."""
 
 import gzip
 import shutil

@@ -1,4 +1,4 @@
-"""The seed documents, and the facts about them that any reading has to arrive at."""
+"""The seed documents and facts about them that any reader must find."""
 
 import json
 import math

@@ -1,6 +1,6 @@
-"""The reader of groups behind the truth of the sharded fixtures, and that truth against its texts.
+"""The reader of device groups in `sharded_truth`, and the recorded truth against its texts.
 
-Encoded messages here are written out byte by byte; neither XLA nor hlofast takes part.
+Encoded messages here are written byte by byte, without XLA or hlofast.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""The stubs say what the compiled module says, so that editors show it."""
+"""The stubs have the docstrings of the compiled module."""
 
 from pathlib import Path
 

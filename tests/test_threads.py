@@ -1,4 +1,4 @@
-"""Many threads read one module at once and see the same."""
+"""Many threads that read one module at once get the same results."""
 
 import threading
 from pathlib import Path

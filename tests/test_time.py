@@ -1,4 +1,4 @@
-"""Time of modules: rows, schedules, collectives, loops and branches, what is not known."""
+"""Time of modules: rows, schedules, collectives, loops and branches, unknown figures."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The time of the seed documents: what their compilers expect, Alpa's costs, nothing unknown."""
+"""Time of the seed documents: their compilers' estimates, Alpa's costs, no unknown figures."""
 
 import subprocess
 import sys

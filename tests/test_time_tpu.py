@@ -1,4 +1,4 @@
-"""The time model on real TPU programs against what their compiler expects."""
+"""The time model on real TPU programs against their compiler's estimates."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`hlofast top`: the view driven by the library's own pilot, and what it prints elsewhere."""
+"""`hlofast top`: the view, driven by textual's pilot, and its plain output."""
 
 import asyncio
 import pty

@@ -1,4 +1,4 @@
-"""Numbers with units, as options and as arguments in Python, are read by one reader."""
+"""Numbers with units mean the same as options and as Python arguments."""
 
 from pathlib import Path
 

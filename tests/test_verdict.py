@@ -1,4 +1,4 @@
-"""`hlofast FILE`: what a file is, the figures that come first, and the commands that show more."""
+"""`hlofast FILE`: the kind of a file, its verdict, and the commands that show more."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Views of one module and of another: comparing, hashing, pickling, arguments out of range."""
+"""Views of modules: comparing, hashing, pickling, arguments out of range."""
 
 import copy
 import gzip

@@ -1,4 +1,4 @@
-"""Readers and checkers of trace files, after the formats' own documents."""
+"""Readers and checkers of trace files, written from the formats' specifications."""
 
 import gzip
 import json

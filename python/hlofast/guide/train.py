@@ -24,7 +24,7 @@ BATCH, SEQUENCE = 32, 1024
 
 
 def layer(values, weights):
-    """One layer: attention, then two matrix products with a GELU between them."""
+    """One layer: attention, then two matmuls with a GELU between them."""
     weights = jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), weights)
     values = constrained(values)
     query, key, content = jnp.einsum("bsw,wthd->tbshd", normalised(values), weights["qkv"])

@@ -35,7 +35,7 @@ pub const NOT_IN_TEXT: &[(&str, &str)] = &[
     ("HloModuleProto.cross_program_prefetches", "compiler state"),
     ("HloModuleProto.is_dynamic", "compiler state"),
     ("HloModuleProto.spmd_output_sharding", "the sharding of results before partitioning"),
-    ("HloModuleProto.spmd_parameters_shardings", "the same of parameters"),
+    ("HloModuleProto.spmd_parameters_shardings", "the shardings of parameters before partitioning"),
     (
         "HloModuleProto.device_assignment",
         "its devices; its counts become replica_count and num_partitions",
