@@ -220,7 +220,7 @@ def test_an_empty_folder_says_how_to_dump(tmp_path: Path, run: Any) -> None:
         (("summry",), "did you mean summary"),
         (("help", "colectives"), "did you mean collectives"),
         (("nowhere.txt",), "nowhere.txt: No such file or directory"),
-        (("summary", "--devce", "x", "FILE"), "no option --devce; did you mean --device"),
+        (("summary", "--devce", "x", "FILE"), "unknown option --devce; did you mean --device"),
         (("cost", "--by", "phas", "FILE"), "did you mean phase?"),
         (("lint", "--only", "reduced-twise", "FILE"), "did you mean reduced-twice"),
     ],
