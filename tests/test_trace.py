@@ -517,7 +517,7 @@ class TestCommand:
         arguments = ("trace", "--device", "h100", page, "-o", tmp_path / "x.json")
         done = hlofast_command(*arguments)
         assert done.returncode == 2
-        assert "--module says which: overlapped, loop" in done.stderr
+        assert "choose one with --module: overlapped, loop" in done.stderr
         assert hlofast_command(*arguments, "--module", "loop").returncode == 0
 
     def test_what_cannot_be_read_is_in_the_document(self, tmp_path: Path) -> None:
