@@ -159,7 +159,7 @@ class TestProgram:
         assert (done.returncode, done.stdout) == (2, "")
         assert (
             done.stderr
-            == f"hlofast: no schema 'kost'; one of {', '.join(names)}; did you mean cost?\n"
+            == f"hlofast: no schema 'kost'; choose one of {', '.join(names)}; did you mean cost?\n"
         )
 
     @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ class TestCommand:
 def test_names_of_other_formats_are_refused(train_step: Path, tmp_path: Path, name: str) -> None:
     done = hlofast_command("report", train_step, "-o", tmp_path / name)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pages are HTML; give -o a name that ends in .html" in done.stderr
+    assert "the page is HTML; give -o a name ending in .html" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

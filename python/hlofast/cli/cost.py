@@ -53,7 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="scope components to keep, with --by scope (default 3)",
     )
     parser.add_argument(
-        "--backend", choices=BACKENDS, help="backend whose shape sizes count (default: the module's)"
+        "--backend",
+        choices=BACKENDS,
+        help="backend whose shape sizes count (default: the module's)",
     )
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--xla", action="store_true", help="count like XLA: loop bodies once")

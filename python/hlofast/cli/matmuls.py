@@ -30,7 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     results.add_usual(parser)
-    parser.add_argument("--by", choices=list(KEYS), help="totals by this key (default: each matmul)")
+    parser.add_argument(
+        "--by", choices=list(KEYS), help="totals by this key (default: each matmul)"
+    )
     parser.add_argument(
         "--depth",
         type=_text.natural,
