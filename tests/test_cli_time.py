@@ -108,7 +108,7 @@ def test_a_device_is_asked_for(overlapped: Path) -> None:
     done = hlofast_command("time", overlapped)
     assert done.returncode == 2
     assert "give --device NAME, one of tpu-v4, tpu-v5e" in done.stderr
-    assert done.stderr.startswith(f"hlofast: {overlapped}: no device is given")
+    assert done.stderr.startswith(f"hlofast: {overlapped}: no device given")
 
 
 @pytest.mark.parametrize(

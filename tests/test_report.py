@@ -47,8 +47,8 @@ def test_what_is_not_known_is_said_with_how_to_give_it(train_step: Path) -> None
     assert made.verdict["step"] is None
     assert made.verdict["mfu"] is None
     assert made.verdict["flops"] == 8
-    assert "no device is given: --device NAME" in made.html
-    assert "no mesh is known: --mesh data=2,model=4" in made.html
+    assert "no device given, use --device NAME" in made.html
+    assert "no mesh known, use --mesh data=2,model=4" in made.html
     assert 'id="figure-step">unknown<' in made.html
 
 

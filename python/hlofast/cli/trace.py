@@ -20,7 +20,7 @@ The trace is the schedule that `hlofast time` simulates; nothing is measured. Tr
 moving data, waiting for collectives, links by mesh axis, copies, and the enclosing loops and calls;
 a counter shows live bytes. The file name selects the format: .json is Chrome's Trace Event Format,
 .pftrace is Perfetto's protobuf, and an additional .gz compresses. Both formats hold the same
-events. The first iterations of a loop are shown one by one, as many as fit; the remaining ones form one
+events. The first iterations of a loop are shown one by one, as many as fit; the others form one
 slice per track, so that each track adds up to the figures of `hlofast time`.
 """
 
