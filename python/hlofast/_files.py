@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-    """A file beside `path`, which takes its place when the block ends.
+    """Opens a temporary file beside `path` that replaces it when the block ends.
 
-    Whoever reads `path` sees the old or the new content. If the block raises, nothing is left. An
-    `OSError` of writing it names `path`.
+    Readers of `path` see either the old or the new content. If the block raises, the temporary file
+    is removed. An `OSError` while writing names `path`.
     """
     folder, name = os.path.split(path)
-    # Not of `tempfile`, whose files only their owner may read.
+    # `tempfile` would create a file that only its owner may read.
     temporary = os.path.join(folder, f".{name[:64]}-{os.urandom(8).hex()}")
     try:
         with _writing(path, temporary) as file:
             yield file
     except OSError as error:
-        # Of renaming it has two names, which cannot be taken out again.
+        # An error of renaming has two names that cannot be removed, so a new one is raised.
         if error.errno is None or error.filename not in (None, temporary):
             raise
         raise OSError(error.errno, error.strerror, path) from error
@@ -34,7 +34,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
 @contextmanager
 def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as device:  # A pipe or /dev/null, which nothing may replace.
+        with open(path, "wb") as device:  # A pipe or /dev/null, which must not be replaced.
             yield device
         return
     with open(temporary, "xb") as file:
@@ -48,7 +48,7 @@ def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
 
 
 def is_folder(path: str) -> bool:
-    """Whether an argument is a folder that there is."""
+    """Whether `path` is an existing folder."""
     if "://" in path:
         from hlofast import _remote
 
