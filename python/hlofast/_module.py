@@ -451,7 +451,7 @@ def find_modules(
 ) -> list[FoundModule]:
     """Reads every module in `text`, which may be a web page, a log or a framed dump.
 
-    The arguments are those of `loads`. A module that cannot be read is returned as its error. A
+    The arguments are those of `loads`. A module that cannot be read is listed with its error. A
     context that does not fit a module raises an error when that module is analysed.
     """
     return _core._find_modules(
