@@ -53,4 +53,4 @@ def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
     names = list(known)
     listed = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
     hint = meant(str(name), names) or ";"
-    return UnknownNameError(f"no {what} {name!r}{hint} there are: {listed or 'none'}")
+    return UnknownNameError(f"no {what} {name!r}{hint} known: {listed or 'none'}")

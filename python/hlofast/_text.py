@@ -95,7 +95,7 @@ def quantity(count: int, unit: str = "") -> str:
 
 
 def share(part: float, whole: float) -> Figure:
-    """Returns `part` of `whole` in per cent; never rounds to 0 or 100 % what is not."""
+    """Returns `part` of `whole` in per cent; other shares are not rounded to 0 or 100 %."""
     if not whole:
         return Figure("-")
     percent = 100 * part / whole

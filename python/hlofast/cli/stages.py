@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast stages mesh_1.hlo.txt
-  hlofast stages --hbm 16GiB mesh_1.hlo.txt                 how many later stages fit
+  hlofast stages --hbm 16GiB mesh_1.hlo.txt                 how many stages may follow this one
   hlofast stages --device a100 --device-count 4 mesh_1.hlo.txt
   hlofast stages --json mesh_1.hlo.txt | jq '.results[].tables.stash[] | [.kind, .bytes, .name]'
 
