@@ -159,7 +159,7 @@ class TestProgram:
         assert (done.returncode, done.stdout) == (2, "")
         assert (
             done.stderr
-            == f"hlofast: no schema 'kost'; one of {', '.join(names)}; did you mean cost?\n"
+            == f"hlofast: no schema 'kost'; choose one of {', '.join(names)}; did you mean cost?\n"
         )
 
     @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ class TestFiles:
         assert module["name"] == "second"
         done = hlofast_command("summary", page, "--module", "third")
         assert done.returncode == 2
-        assert done.stderr == f"hlofast: {page}: no module 'third'; it holds first, second\n"
+        assert done.stderr == f"hlofast: {page}: no module 'third'; the file holds first, second\n"
 
 
 class TestSummary:
@@ -541,5 +541,5 @@ class TestOutput:
 def test_a_folder_where_a_file_is_wanted_leads_to_scan(tmp_path: Path) -> None:
     done = hlofast_command("cost", tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
-    reason = "a folder; `hlofast scan` reads the dumps in folders"
+    reason = "is a folder; read folders with `hlofast scan`"
     assert done.stderr == f"hlofast: {tmp_path}: {reason}\n"

@@ -199,7 +199,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 class TestSizesWithoutUnits:
     @pytest.mark.parametrize("verb", ["remat", "stages"])
     def test_small_ones_are_said_to_be_bytes(self, verb: str, train_step: Path) -> None:
-        said = "hlofast: note: --hbm 16 is in bytes; with a unit it is 16GiB or 16MiB\n"
+        said = "hlofast: note: --hbm 16 is read as bytes; did you mean 16GiB or 16MiB?\n"
         assert hlofast_command(verb, "--hbm", "16", train_step).stderr == said
         for size in ("16GiB", "17179869184", "0"):
             assert hlofast_command(verb, "--hbm", size, train_step).stderr == ""

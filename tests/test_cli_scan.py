@@ -119,9 +119,9 @@ def test_what_failed_before_is_said_again(tmp_path: Path) -> None:
     [
         (
             ("-o", "out", "--format=csv"),
-            "what is done is kept in out; the same command goes on from there",
+            "finished parts are kept in out; run the same command to continue",
         ),
-        ((), "nothing is kept without -o OUT"),
+        ((), "nothing was kept; with -o OUT a scan can be continued"),
     ],
 )
 def test_an_interrupt_says_how_to_go_on(

@@ -107,8 +107,8 @@ def test_roofline_is_the_same_verb(overlapped: Path, toys: Path) -> None:
 def test_a_device_is_asked_for(overlapped: Path) -> None:
     done = hlofast_command("time", overlapped)
     assert done.returncode == 2
-    assert "which --device? known are: tpu-v4, tpu-v5e" in done.stderr
-    assert done.stderr.startswith(f"hlofast: {overlapped}: no device is given")
+    assert "give --device NAME, one of tpu-v4, tpu-v5e" in done.stderr
+    assert done.stderr.startswith(f"hlofast: {overlapped}: no device given")
 
 
 @pytest.mark.parametrize(

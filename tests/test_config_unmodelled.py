@@ -224,4 +224,4 @@ def test_numbers_of_devices_that_are_none(devices: str) -> None:
     for command in (("config", "--device-count"), ("stages", "--device-count")):
         done = hlofast_command(command[0], "any.txt", f"{command[1]}={devices}")
         assert done.returncode == 2
-        assert f"{devices!r} is no number of devices" in done.stderr
+        assert f"not a device count: {devices!r}" in done.stderr

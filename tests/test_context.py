@@ -183,7 +183,7 @@ class TestAnalyses:
         assert module.report(plots=False).verdict["step"] is not None
 
     def test_without_a_device_it_is_said(self) -> None:
-        with pytest.raises(ContextError, match="no device is given"):
+        with pytest.raises(ContextError, match="no device given"):
             hlofast.loads(TEXT).time()
         with pytest.raises(ContextError, match="step"):
             hlofast.loads(TEXT).cost().mfu()

@@ -471,9 +471,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (("--around", "nothing"), "no instruction is called 'nothing'"),
-            (("--computation", "nothing"), "no computation is called 'nothing'"),
-            (("--json", "-o", "x.dot"), "does not go with -o"),
+            (("--around", "nothing"), "no instruction 'nothing'"),
+            (("--computation", "nothing"), "no computation 'nothing'"),
+            (("--json", "-o", "x.dot"), "leave out -o"),
             (("--depth", "-1"), "--depth"),
         ],
     )
@@ -493,7 +493,7 @@ class TestCommand:
         )
         done = hlofast_command("graph", "--around", "x", path)
         assert done.returncode == 2
-        assert "2 instructions are called 'x'; --computation says which: c, e" in done.stderr
+        assert "2 instructions are called 'x'; choose one with --computation: c, e" in done.stderr
         assert (
             hlofast_command("graph", "--around", "%x", "--computation", "c", path).returncode == 0
         )

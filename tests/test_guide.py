@@ -195,7 +195,7 @@ class TestCommand:
     def test_unknown_page_is_exit_code_2(self) -> None:
         done = hlofast_command("guide", "mpu")
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"hlofast: no page 'mpu'; one of {', '.join(guide.PAGES)}\n"
+        assert done.stderr == f"hlofast: no page 'mpu'; choose one of {', '.join(guide.PAGES)}\n"
 
     @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="no pipes to close")
     def test_closed_pipe_ends_quietly(self) -> None:

@@ -16,7 +16,7 @@ from test_cli import hlofast_command
     ("ask", "said"),
     [
         (lambda m: m.cost().by("scop"), "no key 'scop'; did you mean scope"),
-        (lambda m: m.cost().by("layer"), "there are: phase, scope, source"),
+        (lambda m: m.cost().by("layer"), "known: phase, scope, source"),
         (lambda m: m.time("tpu-v5e").by("phas"), "did you mean phase"),
         (lambda m: m.collectives().by("axis"), "did you mean axes"),
         (lambda m: m.matmuls()["flop"], "did you mean flops"),

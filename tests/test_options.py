@@ -143,7 +143,7 @@ class TestTheyAreUsed:
         assert levels() != levels("--hosts", "8")
         done = hlofast_command("scan", step, "--hosts", "8")
         assert done.returncode == 2
-        assert "--hosts and --slices go with --mesh" in done.stderr
+        assert "--hosts and --slices need --mesh" in done.stderr
 
     @pytest.mark.parametrize("verb", ["check", "fmt", "graph", "report", "show", "summary", "top"])
     def test_a_mesh_of_another_module_is_refused(self, step: Path, verb: str) -> None:
@@ -161,4 +161,4 @@ def test_numbers_of_devices_have_one_name(tmp_path: Path) -> None:
             *("device_count", "N", inputs.count, None, None),
         )
     done = hlofast_command("report", tmp_path, "-o", tmp_path / "a.html", "--device-count", "4")
-    assert (done.returncode, done.stderr) == (2, "hlofast: --device-count goes with --config\n")
+    assert (done.returncode, done.stderr) == (2, "hlofast: --device-count needs --config\n")

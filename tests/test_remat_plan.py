@@ -309,7 +309,7 @@ def test_command_without_anything_to_apply(tmp_path: Path) -> None:
     path = FIXTURES / "sharded" / "norm_v0.txt.gz"
     done = hlofast_command("remat", path, "--apply", "-o", out)
     assert done.returncode == 1
-    assert "nothing is written" in done.stderr
+    assert "nothing was written" in done.stderr
     assert not out.exists()
 
 

@@ -47,8 +47,8 @@ def test_what_is_not_known_is_said_with_how_to_give_it(train_step: Path) -> None
     assert made.verdict["step"] is None
     assert made.verdict["mfu"] is None
     assert made.verdict["flops"] == 8
-    assert "no device is given: --device NAME" in made.html
-    assert "no mesh is known: --mesh data=2,model=4" in made.html
+    assert "no device given, use --device NAME" in made.html
+    assert "no mesh known, use --mesh data=2,model=4" in made.html
     assert 'id="figure-step">unknown<' in made.html
 
 
@@ -257,7 +257,7 @@ class TestCommand:
 def test_names_of_other_formats_are_refused(train_step: Path, tmp_path: Path, name: str) -> None:
     done = hlofast_command("report", train_step, "-o", tmp_path / name)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pages are HTML; give -o a name that ends in .html" in done.stderr
+    assert "the page is HTML; give -o a name ending in .html" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -313,5 +313,5 @@ class TestPlainText:
 
     def test_it_says_how_to_give_a_device_to_itself(self, dump: Path) -> None:
         text = hlofast_command("top", dump).stdout
-        assert "no device is given: --device NAME" in text
+        assert "no device given, use --device NAME" in text
         assert "hlofast report" not in text

@@ -494,12 +494,12 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ((), "which --device? known are: tpu-v4, tpu-v5e"),
+            ((), "give --device NAME, one of tpu-v4, tpu-v5e"),
             (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known devices: tpu-v4"),
             (("--device", "h100", "-o", "x.txt"), "ends in .json or .pftrace"),
             (("--device", "h100", "--min-duration", "soon"), "not a time such as 300ms"),
             (("--device", "h100", "--min-duration", "nans"), "not a time such as 300ms"),
-            (("--device", "h100", "--iterations", "0"), "no number of iterations"),
+            (("--device", "h100", "--iterations", "0"), "not a number of iterations"),
         ],
     )
     def test_what_makes_no_sense_is_exit_code_2(
@@ -517,7 +517,7 @@ class TestCommand:
         arguments = ("trace", "--device", "h100", page, "-o", tmp_path / "x.json")
         done = hlofast_command(*arguments)
         assert done.returncode == 2
-        assert "--module says which: overlapped, loop" in done.stderr
+        assert "choose one with --module: overlapped, loop" in done.stderr
         assert hlofast_command(*arguments, "--module", "loop").returncode == 0
 
     def test_what_cannot_be_read_is_in_the_document(self, tmp_path: Path) -> None:

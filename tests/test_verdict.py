@@ -79,7 +79,7 @@ def test_the_page_has_the_same_figures(train_step: Path) -> None:
 def test_unknown_figures_say_what_gives_them(train_step: Path, run: Any) -> None:
     _, out, _ = run(train_step)
     assert "step time              unknown" in out
-    assert "unknown: step time, MFU, exposed communication; no device is given: --device" in out
+    assert "unknown: step time, MFU, exposed communication; no device given, use --device" in out
     (found,) = document(run, train_step)["results"]
     assert found["facts"]["mfu"] == {"value": None, "unit": None, "provenance": "unknown"}
 
@@ -220,7 +220,7 @@ def test_an_empty_folder_says_how_to_dump(tmp_path: Path, run: Any) -> None:
         (("summry",), "did you mean summary"),
         (("help", "colectives"), "did you mean collectives"),
         (("nowhere.txt",), "nowhere.txt: No such file or directory"),
-        (("summary", "--devce", "x", "FILE"), "no option --devce; did you mean --device"),
+        (("summary", "--devce", "x", "FILE"), "unknown option --devce; did you mean --device"),
         (("cost", "--by", "phas", "FILE"), "did you mean phase?"),
         (("lint", "--only", "reduced-twise", "FILE"), "did you mean reduced-twice"),
     ],

@@ -1,7 +1,7 @@
 """Static, offline performance and memory debugger for XLA training steps.
 
 `load(path)` and `loads(text)` read one module, `find_modules(text)` all modules of a page or log,
-`from_jax(compiled)` what JAX lowered or compiled, `scan(folder)` everything in dump directories.
+`from_jax(compiled)` a program that JAX lowered or compiled, `scan(folder)` whole dump directories.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ __all__ = [
     "register_custom_call", "report", "scan", "unregister_custom_call",
 ]  # fmt: skip
 
-# Loaded when they are asked for: what reads one small dump starts at once.
+# Imported on first use, so that reading one small dump starts quickly.
 _MODULES = frozenset(("config", "devices", "ray"))
 _NAMES_BY_MODULE = {
     "_check": "Check Comparison Declaration DeclaredParameter DeclaredValue Expectations "

@@ -1,4 +1,4 @@
-"""`Context`: what is known of a run besides the module's text, and where that comes from."""
+"""`Context`: facts about a run beyond the module's text, and their sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
     class NamedMesh(Protocol):
-        """What is shaped like `jax.sharding.Mesh`."""
+        """Anything with the attributes of `jax.sharding.Mesh`."""
 
         @property
         def axis_names(self) -> tuple[Any, ...]: ...
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 
 
 GIVEN = "given"
-"""The source of what the caller said."""
+"""The source of values that the caller passed."""
 _NAMES = ("mesh", "device", "hosts", "slices", "rules", "hbm", "step_seconds")
 _MOST_HEADER = 1 << 20
-"""Bytes of a module's first line, which has Shardy's meshes; those of 500 axes take 20 kB."""
+"""Bytes read of a module's first line, which has Shardy's meshes; 500 axes take 20 kB."""
 _BODY = "ENTRY e { ROOT p = f32[] parameter(0) }"
-"""What makes a header a module, one that costs nothing."""
+"""A minimal body that turns a header into a module."""
 
 
 class Context:
-    """What is known of a run besides the text of the module. Nothing of it is needed.
+    """Facts about a run beyond the text of the module, all of them optional.
 
-    `load`, `loads`, `find_modules`, `from_jax` and `Module.with_context` take its arguments.
-    `mesh` is a `hlofast.Mesh`, text like `data=2,model=4`, a mapping of names to sizes or a
-    `jax.sharding.Mesh`; it lies on so many `hosts` and `slices`. `device` is a name or a
-    `hlofast.devices.Device`. `rules` are pairs of pattern and phase or a TOML file of them, `hbm`
-    is the memory budget of a device (bytes, or `"16GiB"`), `step_seconds` how long a step took
-    (seconds, or `"300ms"`). A `ValueError` for what makes no sense.
+    `load`, `loads`, `find_modules`, `from_jax` and `Module.with_context` take the same arguments.
+    `mesh` is a `hlofast.Mesh`, text such as `data=2,model=4`, a mapping of names to sizes or a
+    `jax.sharding.Mesh`; `hosts` and `slices` say how many of each it spans. `device` is a name or a
+    `hlofast.devices.Device`. `rules` are pairs of pattern and phase, or a TOML file of them. `hbm`
+    is the memory budget of a device (bytes, or `"16GiB"`), `step_seconds` the measured step time
+    (seconds, or `"300ms"`). Raises `ValueError` for invalid values.
 
-    `Module.context` also has what nobody gave: the mesh that the text speaks of, with the names of
-    the module before optimisation where the text has none, and the device that the dump folder
-    names. `sources` says for each where it comes from.
+    `Module.context` also has values found in the dump: the mesh of the text, with axis names from
+    the module before optimisation if the text has none, and the device that the dump folder names.
+    `sources` names the source of each value.
     """
 
     __slots__ = ("_sources", "_unknown_chip", *_NAMES)
@@ -69,15 +69,15 @@ class Context:
     device: Device | None
     """The chip."""
     hosts: int | None
-    """Hosts that the mesh lies on."""
+    """Number of hosts that the mesh spans."""
     slices: int | None
-    """Slices that the mesh lies on."""
+    """Number of slices that the mesh spans."""
     rules: tuple[tuple[str, str], ...] | None
     """Pairs of pattern and phase that are tried before the conventions of frameworks."""
     hbm: int | None
-    """Bytes of memory that a device may use."""
+    """Memory budget of a device in bytes."""
     step_seconds: float | None
-    """How long a step took."""
+    """Measured step time in seconds."""
     _sources: dict[str, str]
     _unknown_chip: str | None
 
@@ -121,25 +121,25 @@ class Context:
     def _of(
         cls, values: Mapping[str, Any], sources: Mapping[str, str], unknown_chip: str | None = None
     ) -> Context:
-        """A context of values that have been read."""
+        """Returns a context of values that are already checked."""
         made = object.__new__(cls)
         made._fill(values, sources, unknown_chip)
         return made
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where each value that is known comes from, by its name.
+        """The source of each known value, by name.
 
-        `given`; of a mesh also `Mesh.source`, of one whose names another file has with that file's
-        name, or the `shardings` of what JAX compiled; of a device the name of the file beside the
-        dump that says it.
+        `given` for values that the caller passed. For a mesh also `Mesh.source`, followed by the
+        file name if another file names the axes, or the `shardings` of what JAX compiled. For a
+        device also the name of the file beside the dump that names it.
         """
         return dict(self._sources)
 
     def replace(self, **changes: Any) -> Context:
-        """The same context with these arguments of `Context` instead; None takes one away.
+        """Returns the context with some arguments of `Context` replaced; None removes a value.
 
-        Another mesh lies on the hosts and slices that are given with it. A `TypeError` for other
+        A new mesh takes its hosts and slices from `changes` too. Raises `TypeError` for unknown
         names.
         """
         changed = Context(**changes)
@@ -161,7 +161,7 @@ class Context:
         return {name: getattr(self, name) for name in _NAMES}
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a context is frozen; Context.replace({name}=...) makes another")
+        raise AttributeError(f"a context is frozen; use Context.replace({name}=...)")
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError("a context is frozen")
@@ -187,17 +187,17 @@ class Context:
 
 
 def read_mesh(mesh: MeshLike) -> Mesh:
-    """A mesh, whatever it is given as. A `TypeError` or a `ValueError` for what is none."""
+    """Returns the mesh in any accepted form; raises `TypeError` or `ValueError` for others."""
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, str):
         return Mesh.parse(mesh)
     names, shape = getattr(mesh, "axis_names", None), getattr(mesh, "shape", None)
     if names is not None and hasattr(shape, "items"):
-        # HLO numbers the devices of a JAX mesh in its row-major order.
-        # A JAX mesh, known by its attributes alone, since JAX is never imported.
+        # A JAX mesh, recognised by its attributes, as JAX is never imported.
+        # HLO numbers the devices of a JAX mesh in row-major order.
         return Mesh([(str(name), int(size)) for name, size in shape.items()])  # type: ignore[union-attr]
-    # What is no mapping is refused by `Mesh` itself.
+    # `Mesh` refuses anything that is not a mapping.
     return Mesh(mesh)  # type: ignore[arg-type]
 
 
@@ -209,20 +209,20 @@ def _read_rules(rules: Rules) -> tuple[tuple[str, str], ...]:
     from hlofast._cost import read_rules
 
     read = read_rules(rules)
-    # The core checks patterns and phases when it counts.
+    # The core checks patterns and phases when it counts the cost of a module.
     _core._cost(_core._loads(f"HloModule m\n{_BODY}"), rules=read)
     return tuple(read)
 
 
 def told_in(module: Module) -> Context | None:
-    """What was told, without a look at anything else."""
+    """Returns the context that the caller passed, without values found in the dump."""
     return module._told
 
 
 def resolved(module: Module) -> Context:
-    """What was told of a module, and what can be found of the rest; `Module.context` keeps it.
+    """Returns the passed context, completed by values found in the dump, for `Module.context`.
 
-    A `ContextError` if what was told is not of this module.
+    Raises `ContextError` if the passed context does not fit the module.
     """
     told = told_in(module) or Context()
     values, sources = told._values(), told.sources
@@ -254,7 +254,7 @@ def resolved(module: Module) -> Context:
 
 
 class _Beside:
-    """What lies beside a dump on the disk, looked at when it is asked for."""
+    """Files beside a dump on disk, read on demand."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path
@@ -268,12 +268,12 @@ class _Beside:
 
     @property
     def chip(self) -> tuple[str, str] | None:
-        """The chip, and the name of the file that says so."""
+        """The chip, and the name of the file that names it."""
         chip, _ = self._neighbours()
         return None if chip is None else (chip[0], _name(chip[1]))
 
     def named_mesh(self) -> tuple[Mesh, str] | None:
-        """The mesh in the header of the same module before optimisation, and its source."""
+        """Returns the mesh in the header of the module before optimisation, and its source."""
         _, path = self._neighbours()
         if path is None:
             return None
@@ -291,7 +291,7 @@ def _name(path: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """The first line of a module's text, which may be compressed or a protobuf's."""
+    """Returns the first line of a module's text; the file may be compressed or a protobuf."""
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded, for a quick start.
         start = file.read(_MOST_HEADER)
     if not start.startswith(b"HloModule"):
@@ -300,10 +300,10 @@ def _first_line(path: str) -> str:
 
 
 def devices_of(module: Module) -> int:
-    """How many devices a module is written for, each of its partitions and replicas one."""
+    """Returns the number of devices of a module: partitions times replicas."""
     compiled = module.num_partitions * module.replica_count
     if "num_partitions" not in module.header:
-        # Older programs say it by the groups of their collectives alone.
+        # Older programs show it only in the groups of their collectives.
         groups = module.mesh()
         if groups is not None:
             return max(compiled, groups.device_count)
@@ -311,12 +311,12 @@ def devices_of(module: Module) -> int:
 
 
 def misfit(module: Module, mesh: Mesh) -> str | None:
-    """That a mesh has other devices than the module, in words; None if it has as many.
+    """Returns an error message if mesh and module differ in their number of devices, else None.
 
-    A module that is not partitioned yet may be meant for any mesh.
+    A module that is not partitioned yet fits any mesh.
     """
     compiled, given = devices_of(module), mesh.device_count
-    # A program for several slices is that of one, and says nothing of the others.
+    # A program for several slices is the program of one slice and does not mention the others.
     if compiled == 1 or given in (compiled, compiled * (mesh.slices or 1)):
         return None
     text = f"mesh {mesh} has {given:,} devices, the module is for {compiled:,}"
@@ -327,15 +327,15 @@ def misfit(module: Module, mesh: Mesh) -> str | None:
 
 
 def refuse_misfit(module: Module, mesh: Mesh) -> None:
-    """A `ContextError` if a mesh has other devices than the module."""
+    """Raises `ContextError` if mesh and module differ in their number of devices."""
     if (text := misfit(module, mesh)) is not None:
         raise ContextError(text)
 
 
 def backend_misfit(module: Module, device: Device) -> str | None:
-    """That a device is of another backend than the module, in words; None if that is not known.
+    """Returns an error message if device and module have different backends, else None.
 
-    A program for CPUs stands for that of any device: it is what one compiles without the others.
+    A program compiled for CPUs fits any device: people compile it where they have no other.
     """
     compiled = module.summary().backend
     if compiled in (None, "cpu") or device.backend in ("other", compiled):
@@ -344,13 +344,13 @@ def backend_misfit(module: Module, device: Device) -> str | None:
 
 
 def refuse_backend(module: Module, device: Device) -> None:
-    """A `ContextError` if a device is of another backend than the module."""
+    """Raises `ContextError` if device and module have different backends."""
     if (text := backend_misfit(module, device)) is not None:
         raise ContextError(text)
 
 
 def mesh_for(module: Module, mesh: MeshLike | None) -> Mesh | None:
-    """The mesh to see `module` on: the given one or the context's; None for the text's own."""
+    """Returns the mesh for analyses: the given one, else the context's; None for the text's own."""
     if mesh is not None:
         read = read_mesh(mesh)
         refuse_misfit(module, read)
@@ -360,7 +360,7 @@ def mesh_for(module: Module, mesh: MeshLike | None) -> Mesh | None:
 
 
 def device_for(module: Module, device: str | Device | None) -> Device | None:
-    """The device to see `module` on: the given one or the context's."""
+    """Returns the device for analyses: the given one, else the context's."""
     if device is None:
         return module.context.device
     from hlofast import devices
@@ -371,17 +371,21 @@ def device_for(module: Module, device: str | Device | None) -> Device | None:
 
 
 def required_device(module: Module, device: str | Device | None) -> Device:
-    """The device to see `module` on; a `ContextError` if nothing says which."""
+    """Returns the device for analyses; raises `ContextError` if it is unknown."""
     found = device_for(module, device)
     if found is not None:
         return found
     chip = module.context._unknown_chip
-    reason = "nothing beside the dump names one" if chip is None else f"{chip!r} is not known"
-    raise ContextError(f"no device is given, and {reason}")
+    reason = (
+        "the dump folder does not name one"
+        if chip is None
+        else f"{chip!r}, which the dump folder names, is unknown"
+    )
+    raise ContextError(f"no device given, and {reason}")
 
 
 def rules_for(module: Module, rules: Rules | None) -> Rules | None:
-    """The rules given, or those of the context."""
+    """Returns the given rules, else the context's."""
     if rules is not None:
         return rules
     told = told_in(module)
@@ -389,7 +393,7 @@ def rules_for(module: Module, rules: Rules | None) -> Rules | None:
 
 
 def hbm_for(module: Module, hbm: int | str | None) -> int | str | None:
-    """The memory budget given, or that of the context."""
+    """Returns the given memory budget, else the context's."""
     if hbm is not None:
         return hbm
     told = told_in(module)
@@ -397,5 +401,5 @@ def hbm_for(module: Module, hbm: int | str | None) -> int | str | None:
 
 
 def context_of(told: Told) -> Context | None:
-    """The context in keyword arguments; None if they say nothing."""
+    """Returns the context in keyword arguments; None if all of them are None."""
     return Context(**told) if any(value is not None for value in told.values()) else None

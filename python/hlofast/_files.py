@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-    """Opens a temporary file beside `path`, which replaces `path` when the block ends.
+    """Opens a temporary file beside `path` that replaces it when the block ends.
 
     Readers of `path` see either the old or the new content. If the block raises, the temporary file
     is removed. An `OSError` while writing names `path`.
     """
     folder, name = os.path.split(path)
-    # Not from `tempfile`, whose files only their owner may read.
+    # `tempfile` would create a file that only its owner may read.
     temporary = os.path.join(folder, f".{name[:64]}-{os.urandom(8).hex()}")
     try:
         with _writing(path, temporary) as file:
             yield file
     except OSError as error:
-        # An error of renaming holds two names, which cannot be removed: raise a new error.
+        # An error of renaming has two names that cannot be removed, so a new one is raised.
         if error.errno is None or error.filename not in (None, temporary):
             raise
         raise OSError(error.errno, error.strerror, path) from error
@@ -48,7 +48,7 @@ def _writing(path: str, temporary: str) -> Iterator[BinaryIO]:
 
 
 def is_folder(path: str) -> bool:
-    """Whether a path is an existing folder, on disk or remote."""
+    """Whether `path` is an existing folder."""
     if "://" in path:
         from hlofast import _remote
 

@@ -1,4 +1,4 @@
-"""Results and tables as HTML, for notebooks: compact, with units, in light and dark."""
+"""Compact HTML of results and tables for notebooks, with units, in light and dark themes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(
     title: str = "",
     module: Module | None = None,
 ) -> str:
-    """The first rows of a table."""
+    """Returns the first rows of a table."""
     fields = [shown.field(name) for name in (shown.columns if columns is None else columns)]
     classes = [' class="n"' if field.is_amount and field.kind != "flag" else "" for field in fields]
     head = "".join(
@@ -53,7 +53,7 @@ def table(
 
 
 def paragraphs(section: Section) -> str:
-    """The first rows of a section that reads better as text."""
+    """Returns the first rows of a section that consists of paragraphs."""
     every = section.paragraphs or ()
     shown = every if section.is_whole else every[:_SHOWN]
     if not shown:
@@ -70,7 +70,7 @@ def paragraphs(section: Section) -> str:
 
 
 def result(shown: Result, sections: Iterable[Section]) -> str:
-    """Facts, the first rows or paragraphs of each section, notes."""
+    """Returns facts, the first rows or paragraphs of each section, and notes."""
     facts = "".join(
         f'<tr title="{escape(fact.field.doc)}"><td>{escape(fact.field.label)}</td>'
         f"<td>{escape(_text.figure(fact.field, fact.value))}</td></tr>"

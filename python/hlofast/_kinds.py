@@ -1,4 +1,4 @@
-"""What a file or folder is that holds no module of its own, or several: `Contents`."""
+"""`Contents`: folders, files with several modules, trainer configs and foreign files."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from hlofast.config import Config
 
 _ABOUT = (
-    Field("text", "kind", "What the file or folder is."),
-    Field("count", "programs", "The programs in it."),
+    Field("text", "kind", "The kind of file or folder."),
+    Field("count", "programs", "Number of programs."),
 )
 _CONFIG = (
-    Field("text", "axes", "The names of the mesh axes of a config, joined by `, `."),
-    Field("count", "parameters", "Parameters of the model of a config."),
-    Field("count", "mesh_rules", "Mesh rules of a config.", label="mesh rules"),
+    Field("text", "axes", "Names of the config's mesh axes, joined by `, `."),
+    Field("count", "parameters", "Parameters of the config's model."),
+    Field("count", "mesh_rules", "Mesh rules of the config.", label="mesh rules"),
 )
 _PROGRAMS = (
-    Field("name", "program", "The name of the module."),
-    Field("word", "host", "The host that compiled it, where folders tell.", nullable=True),
-    Field("word", "stage", "How far the compilation was.", nullable=True),
-    Field("count", "instructions", "Its instructions, where they are counted.", nullable=True),
-    Field("bytes", "bytes", "Size of its file.", nullable=True),
-    Field("text", "command", "The command line that gives its verdict."),
+    Field("name", "program", "Name of the module."),
+    Field("word", "host", "The host that compiled it, if folders tell.", nullable=True),
+    Field("word", "stage", "Compilation stage of the dump.", nullable=True),
+    Field("count", "instructions", "Number of instructions, if counted.", nullable=True),
+    Field("bytes", "bytes", "File size.", nullable=True),
+    Field("text", "command", "The command that prints its verdict."),
 )
 HOW_TO_DUMP = "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text'"
 SAMPLE = 1 << 20
-"""Bytes at the beginning of a file that say what it is."""
+"""Bytes read from the start of a file to identify it."""
 _LINE = 240
-"""Characters of an error message that are repeated."""
+"""Characters of an error message that are quoted."""
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory in memory space", "Out of memory")
-"""How XLA's runtime and its TPU compiler begin to say so."""
+"""Marks of out-of-memory errors of XLA's runtime and its TPU compiler."""
 
 
 class Contents(Result):
-    """What a folder, a file of several modules or a config holds, and what to ask of it."""
+    """Contents of a folder, a file with several modules or a config, and commands to go on."""
 
     VERB = "verdict"
     FACTS = (*_ABOUT, *_CONFIG)
@@ -63,7 +63,7 @@ class Contents(Result):
         self._path = path
         self._kind = kind
         self.programs = of_rows(_PROGRAMS, programs)
-        """One row per program: name, host, stage, size, the command that gives its verdict."""
+        """One row per program: name, host, stage, size, and the command that prints its verdict."""
         self._figures = tuple(figures)
         self._commands = tuple(commands)
         self._notes = tuple(notes)
@@ -75,7 +75,7 @@ class Contents(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What it is, how much is in it."""
+        """Its kind and the amount of its contents."""
         fields = {field.name: field for field in self.FACTS}
         counted = [("programs", len(self.programs))] if len(self.programs) else []
         values = [("kind", self._kind), *counted, *self._figures]
@@ -83,14 +83,14 @@ class Contents(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Which program was taken."""
+        """The program that the verdict is about."""
         return self._notes
 
     def sections(self) -> tuple[Section, ...]:
-        """The programs, the largest first; commands."""
+        """The programs, largest first, and further commands."""
         shown = ("program", "host", "stage", "instructions", "bytes")
         lines = [(what, _text.Whole(command)) for what, command in self._commands]
-        words = [("What shows more", lines)] if lines else ()
+        words = [("Further commands", lines)] if lines else ()
         return (
             Section("programs", "Programs", self.programs, shown),
             Section("commands", "", of_rows(COMMANDS, self._commands), paragraphs=words),
@@ -98,7 +98,7 @@ class Contents(Result):
 
 
 def folder(path: str, programs: Sequence[Program], options: Sequence[str] = ()) -> Contents:
-    """What is in a dump directory; the programs in the order of their size."""
+    """Returns the contents of a dump directory; `programs` are in the order of their size."""
     rows = []
     for program in programs:
         file = program.files[0]
@@ -106,7 +106,7 @@ def folder(path: str, programs: Sequence[Program], options: Sequence[str] = ()) 
         size = None if "://" in file.path else _size(file.path)
         rows.append((program.name, program.host or None, file.stage, None, size, command))
     largest = programs[0].files[0].path
-    note = Note("largest", f"the verdict is that of the largest program: {largest}")
+    note = Note("largest", f"the verdict is for the largest program: {largest}")
     return Contents(
         path,
         "XLA dump directory",
@@ -114,16 +114,16 @@ def folder(path: str, programs: Sequence[Program], options: Sequence[str] = ()) 
         notes=[note] if len(programs) > 1 else (),
         commands=[
             ("every program", shell("hlofast", "scan", path)),
-            ("all of them in a page", shell("hlofast", "report", path, "-o", "dumps.html")),
+            ("all programs as a page", shell("hlofast", "report", path, "-o", "dumps.html")),
             ("SQL over all tables", shell("hlofast", "query", path, "DESCRIBE modules")),
         ],
     )
 
 
 def by_size(programs: Sequence[Program]) -> list[Program]:
-    """Programs by the size of the file that stands for each, the largest first.
+    """Returns programs by the size of their main file, largest first.
 
-    Files of another place count as they come: asking for their sizes takes a request each.
+    Remote files keep their order: each size would take a request.
     """
     return sorted(programs, key=lambda one: -(_size(one.files[0].path) or 0))
 
@@ -136,20 +136,20 @@ def _size(path: str) -> int | None:
 
 
 def several(path: str, modules: Sequence[Module], options: Sequence[str] = ()) -> Contents:
-    """What is in a file of several modules, the largest first."""
+    """Returns the contents of a file with several modules; `modules` start with the largest."""
     rows = []
     for module in modules:
         command = shell("hlofast", "verdict", path, "--module", module.name, *options)
         rows.append((module.name, None, None, len(module), None, command))
     note = Note(
         "largest",
-        f"the verdict is that of the largest module, {modules[0].name}; --module names another",
+        f"the verdict is for the largest module, {modules[0].name}; choose another with --module",
     )
     return Contents(path, "text with several modules", programs=rows, notes=[note])
 
 
 def trainer(path: str, config: Config) -> Contents:
-    """What a trainer config is, in brief."""
+    """Returns a short description of a trainer config."""
     from hlofast.config._results import Described
 
     figures = {fact.name: fact.value for fact in Described(config).facts}
@@ -159,10 +159,10 @@ def trainer(path: str, config: Config) -> Contents:
         "trainer config",
         figures=counted,
         commands=[
-            ("its mesh rules, what fits where", shell("hlofast", "config", path)),
+            ("all mesh rules and their meshes", shell("hlofast", "config", path)),
             ("on one instance", shell("hlofast", "config", path, "--instance", "NAME")),
             (
-                "beside what was compiled",
+                "compared with a program",
                 shell("hlofast", "check", path, "--instance", "NAME", "DUMP"),
             ),
         ],
@@ -170,9 +170,9 @@ def trainer(path: str, config: Config) -> Contents:
 
 
 def foreign(path: str, start: bytes) -> str | None:
-    """What a file is that holds no module, and what to give instead; None if nobody knows.
+    """Returns the kind of a file without modules and what to give instead; None if unknown.
 
-    `start` is how it begins, decompressed.
+    `start` is the decompressed start of the file.
     """
     name = path.lower()
     text = start.decode("utf-8", "replace")
@@ -187,14 +187,14 @@ def foreign(path: str, start: bytes) -> str | None:
             said = said if len(said) <= _LINE else f"{said[:_LINE]}…"
             return (
                 f'an error message: "{said}"; hlofast does not read these yet; dump the program '
-                f"with {HOW_TO_DUMP}: what holds memory, hlofast memory DUMP --by scope; what to "
-                "recompute instead, hlofast remat --plan --hbm SIZE DUMP"
+                f"with {HOW_TO_DUMP}, then list memory with hlofast memory DUMP --by scope and "
+                "plan rematerialisation with hlofast remat --plan --hbm SIZE DUMP"
             )
     return None
 
 
 def beginning(content: bytes) -> bytes:
-    """How a file begins, decompressed if that is gzip; empty where it cannot be."""
+    """Returns the start of a file, decompressed if it is gzip; empty if that fails."""
     if not content.startswith(b"\x1f\x8b"):
         return content[:SAMPLE]
     import zlib

@@ -1,8 +1,8 @@
-"""Which columns of a table a terminal shows, and how wide: what matters stays whole.
+"""Chooses the columns of a table that fit a terminal, and their widths.
 
-Kept in every row: the first column, the main figure and the source line. When a table is too wide,
-headings are broken, sources lose their folders, long texts lose their middle, then other columns go
-from the right; only when nothing else is left do names lose their middle.
+The first column, the main figure and the source line are always shown. When a table is too wide,
+headings are wrapped, sources lose their folders and long texts their middle; then other columns are
+dropped from the right, and only as a last resort names lose their middle.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 GAP = "  "
 NAME, FIGURE, SOURCE, TEXT, OTHER = "name", "figure", "source", "text", "other"
-"""What a column is for: the first three are kept, texts may lose their middle."""
+"""Roles of columns: the first three are kept, texts may lose their middle."""
 _KEPT = (NAME, FIGURE, SOURCE)
 _LEAST_TEXT = 24
-"""Characters of a text before other columns go: two parts of a scope."""
+"""Smallest width of a text before other columns are dropped: two parts of a scope."""
 _LEAST = 12
-"""Characters that are left of a name or a source in the end: `convol….1234`."""
+"""Smallest width of a name or a source: `convol….1234`."""
 _LONG = ("scope", "path", "text", "shape", "axes", "name", "instruction")
-"""Kinds of columns whose middle may go."""
+"""Kinds of columns whose texts may lose their middle."""
 _FIGURES = ("seconds", "bytes", "flops")
 
 
 def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
-    """What each column is for. The main figure is `figure`, or the first time, size or FLOPs."""
+    """Returns the role of each column; the main figure is `figure`, else the first quantity."""
     found = [TEXT if field.kind in _LONG else OTHER for field in fields]
     if not fields:
         return found
@@ -48,7 +48,7 @@ def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
 
 
 class Layout:
-    """The columns that are shown, in order, their widths and the lines of their headings."""
+    """The columns to show, in order, their widths and the lines of their headings."""
 
     __slots__ = ("columns", "headings", "left_out", "widths")
 
@@ -63,9 +63,9 @@ class Layout:
         cells = [max((len(row[at]) for row in rows), default=0) for at in every]
         widths = {at: max(len(headings[at]), cells[at]) for at in every}
         self.headings = [[heading] for heading in headings]
-        """The lines of the heading of each column."""
+        """The heading lines of each column."""
         self.left_out: list[str] = []
-        """The headings of columns for which there is no room."""
+        """The headings of the dropped columns."""
         if room is not None and _total(widths) > room:
             for at in every:
                 words = max(map(len, headings[at].split() or [""]))
@@ -74,9 +74,9 @@ class Layout:
                 self._narrow(widths, headings, rows, roles, room)
             self.headings = [_broken(text, widths.get(at, 1)) for at, text in enumerate(headings)]
         self.columns = list(widths)
-        """The numbers of the columns."""
+        """The indices of the columns to show."""
         self.widths = widths
-        """How wide each is."""
+        """The width of each column."""
 
     def _narrow(
         self,
@@ -129,14 +129,14 @@ def _broken(heading: str, width: int) -> list[str]:
 
 
 def file_of(place: str) -> str:
-    """The file name and line of a source place, without the folder."""
+    """Returns the file name and line of a source place, without the folder."""
     return place.replace("\\", "/").rpartition("/")[2]
 
 
 def fitted(text: str, role: str, width: int) -> str:
-    """A cell as wide as its column: sources without folder, names and texts without their middle.
+    """Shortens a cell to the width of its column: sources lose the folder, texts their middle.
 
-    Of a name the number at the end stays, of a source the ending and the line.
+    Names keep the number at the end, sources the file ending and line.
     """
     if len(text) <= width:
         return text

@@ -1,7 +1,7 @@
-"""`Module` and how one is read: compiled text and columns, and the analyses over them.
+"""`Module`, the functions that read one, and its analyses.
 
-Every analysis is a function in the file of its name, which is imported when it is first called: a
-program that reads one small dump loads nothing else.
+Every analysis is a function in the file of its name, imported on its first call: a program that
+reads one small dump loads nothing else.
 """
 
 from __future__ import annotations
@@ -43,45 +43,47 @@ if TYPE_CHECKING:
 
 
 class Module(_core.Module):
-    """A parsed HLO module: frozen, a sequence of instructions.
+    """A parsed HLO module: an immutable sequence of instructions.
 
-    `hlofast.load`, `loads`, `find_modules` and `from_jax` make modules.
+    Created by `hlofast.load`, `loads`, `find_modules` and `from_jax`.
     """
 
     __slots__ = ()
 
     @property
     def context(self) -> Context:
-        """What is known of the run: what was told, and what the dump and its folder say.
+        """Facts about the run: those passed by the caller, and those found in the dump folder.
 
-        Analyses take from it what they are not given. See `hlofast.Context`; a `ValueError` if what
-        was told is not of this module, like a mesh of another number of devices.
+        Analyses use it for arguments that they are not given. See `hlofast.Context`. Raises
+        `ValueError` if the passed values do not fit the module, such as a mesh with another number
+        of devices.
         """
         from hlofast._context import resolved
 
         return self._context(lambda: resolved(self))
 
     def with_context(self, context: Context | None = None, /, **changes: Unpack[Told]) -> Module:
-        """The same module in another context, or with these changes of what it was told.
+        """Returns the same module in another context, or with some values of its context changed.
 
-        Both share the text and whatever was computed that does not depend on the difference.
-        `changes` are arguments of `hlofast.Context`. A `ValueError` for what is not of this module.
+        Both modules share the text and all results that do not depend on the difference. `changes`
+        are arguments of `hlofast.Context`. Raises `ValueError` for values that do not fit the
+        module.
         """
         from hlofast._context import Context, told_in
 
         base = context or told_in(self) or Context()
         changed = Module(self, base.replace(**changes) if changes else base)
-        changed.context  # noqa: B018 - what is not of this module is refused here.
+        changed.context  # noqa: B018 - raises if the context does not fit the module.
         return changed
 
     def table(self) -> Table:
-        """The instruction table: one row per instruction, implied ones included."""
+        """Returns the instruction table: one row per instruction, including implied ones."""
         from hlofast.table import Table
 
         return Table(_core._instruction_columns(self))
 
     def summary(self) -> Summary:
-        """What the module is: status, backend, signature with bytes, donation, counts.
+        """Summarises the module: status, backend, signature with bytes, donation, counts.
 
         See `hlofast.Summary`.
         """
@@ -92,20 +94,21 @@ class Module(_core.Module):
     def verdict(
         self, device: str | Device | None = None, *, mesh: MeshLike | None = None
     ) -> Verdict:
-        """What comes first: step time, MFU, peak memory, exposed communication, what to change.
+        """Returns the verdict: step time, MFU, peak memory, exposed communication, what to change.
 
-        `device` and `mesh` are those of the context unless they are given; figures that need one
-        are unknown without it, and notes say what gives them. See `hlofast.Verdict`.
+        `device` and `mesh` default to those of the context. Figures that need one are unknown
+        without it, and notes say what to pass. See `hlofast.Verdict`.
         """
         from hlofast._verdict import verdict
 
         return verdict(self, device, mesh)
 
     def show(self, name: str) -> Shown:
-        """An instruction or a computation in context: what it is, what it reads, who reads it.
+        """Returns an instruction or a computation in context: definition, operands and users.
 
-        Of several instructions of one name `COMPUTATION/NAME` is one; a `ValueError` says which
-        there are, a `KeyError` that there is none. See `hlofast.Shown`.
+        `COMPUTATION/NAME` selects one of several instructions of the same name. Raises `ValueError`
+        with the candidates for an ambiguous name, `KeyError` for an unknown one. See
+        `hlofast.Shown`.
         """
         from hlofast._show import show
 
@@ -121,16 +124,15 @@ class Module(_core.Module):
         rules: Rules | None = None,
         peak_flops: float | str | None = None,
     ) -> Cost:
-        """What the module costs: FLOPs, transcendentals and bytes, of every instruction and in all.
+        """Counts FLOPs, transcendentals and bytes of every instruction and of the module.
 
-        As executed, or with `xla` as XLA's `HloCostAnalysis` counts; `backend` (cpu, gpu, tpu) says
-        whose sizes of shapes are meant, the module's own by default; `float32` adds up in XLA's
-        order in 32-bit floats. `custom_calls` maps targets to functions that say what calls cost
-        (see `hlofast.register_custom_call`), `rules` are pairs of pattern and phase, or a TOML file
-        of them. `peak_flops` is what a device could do, in FLOP per second or as
-        `"197T"`; without it that of the
-        context's device for 16-bit floats is meant. If the context knows how long a step took, the
-        facts say how much of the peak it uses.
+        Counts are as executed, or with `xla` those of XLA's `HloCostAnalysis`. `backend` (cpu, gpu,
+        tpu) selects the backend whose shape sizes count, by default the module's own. `float32`
+        adds in XLA's order in 32-bit floats. `custom_calls` maps targets to functions that return
+        the cost of a call (see `hlofast.register_custom_call`). `rules` are pairs of pattern and
+        phase, or a TOML file of them. `peak_flops` is the peak of a device, in FLOP/s or as
+        `"197T"`; by default the 16-bit peak of the context's device. If the context has a measured
+        step time, the facts include MFU and HFU.
         """
         from hlofast._context import rules_for
         from hlofast._cost import cost
@@ -139,22 +141,22 @@ class Module(_core.Module):
         return cost(self, xla, backend, float32, custom_calls, rules, peak_flops)
 
     def matmuls(self, *, rules: Rules | None = None) -> Matmuls:
-        """The matrix products and convolutions, one row per instruction and phase.
+        """Returns the matmuls and convolutions, one row per instruction and phase.
 
-        These are dots, TPU convolutions that are dots, GEMM calls of libraries and real
-        convolutions. `flops` is that of all executions, `flops_once` of one; `rules` as for `cost`.
-        Where `is_lower_bound` holds, a loop of unknown trip count counts once. Products of unknown
-        size are not here, but in `Matmuls.unknown`.
+        These are dots, TPU convolutions that are dots, library GEMM calls and true convolutions.
+        `flops` counts all calls, `flops_once` one call; `rules` as for `cost`. Where
+        `is_lower_bound` is set, a loop of unknown trip count counts once. Matmuls of unknown size
+        are listed in `Matmuls.unknown` instead.
         """
         return self.cost(rules=rules).matmuls()
 
     def collectives(
         self, mesh: MeshLike | None = None, *, rules: Rules | None = None
     ) -> Collectives:
-        """The collectives: what is sent between devices, along which axes of `mesh`, how often.
+        """Returns the collectives: payload, mesh axes and call counts.
 
-        `mesh` may be text like `data=2,model=4`, a mapping or a JAX mesh; without it that of the
-        context is used. `rules` as for `cost`. See `hlofast.Collectives`.
+        `mesh` may be text such as `data=2,model=4`, a mapping or a JAX mesh; by default the
+        context's. `rules` as for `cost`. See `hlofast.Collectives`.
         """
         from hlofast._collectives import collectives
         from hlofast._context import mesh_for, rules_for
@@ -164,9 +166,9 @@ class Module(_core.Module):
     def lint(
         self, mesh: MeshLike | None = None, *, rules: Rules | None = None, **options: float
     ) -> Findings:
-        """What a change to the model, its sharding or its checkpoint policy would save.
+        """Returns findings: changes to the model, its sharding or checkpoint policy, and savings.
 
-        Each finding has the instructions that prove it; those with most at stake come first. `mesh`
+        Each finding has the instructions that are its evidence; the most costly come first. `mesh`
         and `rules` as for `collectives`; `options` are thresholds, see `hlofast.Findings`.
         """
         from hlofast._context import mesh_for, rules_for
@@ -183,12 +185,12 @@ class Module(_core.Module):
         rules: Rules | None = None,
         rule: str | None = None,
     ) -> Remat:
-        """What is computed again for the backward pass, and what is kept for it instead.
+        """Returns recomputation, residuals and all-gathers of a step, and a rematerialisation plan.
 
-        Also what becomes of gathered arrays, and what to compute again so that `hbm` bytes (or
-        `"16GiB"`) are enough at the peak, in which time on `device`. The axes are those of `mesh`,
-        otherwise of the context's; `rules` as for `cost`; `rule`, by which peaks
-        are counted, is one of `memory`'s. See `hlofast.Remat`.
+        The plan chooses values to rematerialise so that the peak fits `hbm` bytes (or `"16GiB"`),
+        with the time that they take on `device`. Axes are those of `mesh`, by default the
+        context's. `rules` as for `cost`; `rule`, which counts peaks, as for `memory`. See
+        `hlofast.Remat`.
         """
         from hlofast import _context as known
         from hlofast._remat import remat
@@ -205,12 +207,12 @@ class Module(_core.Module):
         devices: int = 1,
         most_moved: float | None = None,
     ) -> Stages:
-        """What Alpa's pipeline markers cut the module into.
+        """Returns the pipeline stages that Alpa's markers delimit.
 
-        Sections, what goes from forward to backward, from stage to stage and from mesh to mesh,
-        micro-batches, and how many more of them fit into `hbm` bytes (or `"16GiB"`), or those of
-        `device`, on each of `devices` devices that share the stage. A cheaper boundary may move at
-        most the share `most_moved` of the forward section's FLOPs to the stage before. See
+        Sections, residuals from forward to backward, traffic between stages and between meshes,
+        micro-batches, and how many more of them fit `hbm` bytes (or `"16GiB"`), or the memory of
+        `device`, on each of the `devices` devices that share the stage. A cheaper boundary may move
+        at most the share `most_moved` of the forward section's FLOPs to the previous stage. See
         `hlofast.Stages`.
         """
         from hlofast._context import device_for, hbm_for
@@ -227,15 +229,14 @@ class Module(_core.Module):
         estimates: str = "model",
         collectives: str | Measurements | None = None,
     ) -> Time:
-        """How long the module takes on `device`: a name (`"tpu-v5p"`) or a `Device`.
+        """Models the step time on `device`, a name (`"tpu-v5p"`) or a `Device`.
 
-        Without `device` that of the context is meant; a `ValueError` says that there is none.
-        `mesh` names the axes and says where hosts and slices end: a `hlofast.Mesh`, text like
-        `data=2,model=4`, a mapping or a JAX mesh, by default that of the context; without hosts and
-        slices all devices are one level. `estimates` is `model`, `roofline` or `compiler`;
-        `collectives` is `topology`, `speed-of-light`, `alpa` or measurements (see
-        `hlofast.devices.read_measurements`). A `hlofast.devices.UnknownDeviceError` for a name that
-        is not known.
+        `device` defaults to the context's; raises `ValueError` without one. `mesh` names the axes
+        and the boundaries of hosts and slices: a `hlofast.Mesh`, text such as `data=2,model=4`, a
+        mapping or a JAX mesh, by default the context's. Without hosts and slices all devices form
+        one level. `estimates` is `model`, `roofline` or `compiler`; `collectives` is `topology`,
+        `speed-of-light`, `alpa` or measurements (see `hlofast.devices.read_measurements`). Raises
+        `hlofast.devices.UnknownDeviceError` for an unknown name.
         """
         from hlofast._context import mesh_for, required_device
         from hlofast._time import time
@@ -254,14 +255,14 @@ class Module(_core.Module):
         iterations: int | None = None,
         min_duration: float | str = 0.0,
     ) -> Trace:
-        """The simulated schedule on `device` as a trace for timeline viewers.
+        """Returns the simulated schedule on `device` as a trace for timeline viewers.
 
-        It is written to `path` if that is given: its name ends in `.json` (Chrome's Trace Event
-        Format) or `.pftrace` (Perfetto's protobuf), and in `.gz` if it is compressed.
+        With `path` the trace is also written to a file, whose name ends in `.json` (Chrome's Trace
+        Event Format) or `.pftrace` (Perfetto's protobuf), followed by `.gz` for compression.
 
-        `device`, `mesh`, `estimates` and `collectives` are those of `time`. `iterations` says how
-        many iterations of a loop are shown one by one, by default as many as fit well; slices
-        shorter than `min_duration` seconds are left out. A `ValueError` for other names, and for a
+        `device`, `mesh`, `estimates` and `collectives` as for `time`. `iterations` is the number of
+        loop iterations that are shown one by one, by default as many as fit. Slices shorter than
+        `min_duration` seconds are left out. Raises `ValueError` for other file names, and for a
         step longer than a trace can hold.
         """
         from hlofast._context import mesh_for, required_device
@@ -278,12 +279,12 @@ class Module(_core.Module):
         depth: int = 2,
         inside: str = "fusions",
     ) -> Graph:
-        """Instructions and what they use, to be laid out elsewhere.
+        """Returns a graph of instructions for layout tools.
 
-        Those of `computation` (a name; by default the entry), or what is at most `depth` operands
-        or users away from `around` (an instruction, its row or its name). `inside` says which
-        called computations are shown inside their callers: of `fusions`, `all` or `none`. A
-        `KeyError` for unknown names.
+        It has the instructions of `computation` (a name; by default the entry), or those at most
+        `depth` operands or users away from `around` (an instruction, its row or its name). `inside`
+        selects the called computations that are shown inside their callers: those of `fusions`,
+        `all` or `none`. Raises `KeyError` for unknown names.
         """
         from hlofast._graph import graph
 
@@ -299,16 +300,16 @@ class Module(_core.Module):
         schedule: str | None = None,
         device: str | Device | None = None,
     ) -> Memory:
-        """What is alive when: the peak, the values alive there, the bytes alive at every step.
+        """Returns live ranges: the peak, the values live there, the live bytes at every step.
 
-        `rule` says which values share memory: `in_place` also results and the operands they may
-        replace, `values` as XLA's live-range file, `xla` as the account of compiled TPU programs.
-        `sizes` are those of the `device` (tiles, padding) or `logical`; `constants` stay to their
-        `last_use` or the whole `program`; `space` is a memory space by number or name (hbm, vmem,
-        host), or `all`; `schedule` is the text's order, a `post_order`, or a `list` schedule that
-        frees memory early; by default the text's. `device` is the TPU for XLA's account:
-        a name, or a `hlofast.devices.Device`. A `hlofast.devices.UnknownDeviceError` for a name
-        that no device has.
+        `rule` selects which values share memory: `in_place` lets results also reuse the buffers of
+        operands, `values` follows XLA's live-range file, `xla` the account of compiled TPU
+        programs. `sizes` are `device` sizes (tiling, padding) or `logical`. `constants` stay live
+        until their `last_use` or for the whole `program`. `space` is a memory space by number or
+        name (hbm, vmem, host), or `all`. `schedule` is the `text` order (default), a `post_order`,
+        or a `list` schedule that frees memory early. `device` is the TPU for XLA's account, a name
+        or a `hlofast.devices.Device`. Raises `hlofast.devices.UnknownDeviceError` for an unknown
+        name.
         """
         from hlofast._context import device_for
         from hlofast._memory import memory
@@ -326,11 +327,12 @@ class Module(_core.Module):
         mesh: MeshLike | None = None,
         rules: Rules | None = None,
     ) -> Diff:
-        """What differs in `other`, whatever instructions are called there and however ordered.
+        """Compares the module with `other`, regardless of instruction names and order.
 
-        What came, went and changed, and what that does to cost, memory and collectives. Without
-        `layouts` or `backend_config` those do not count; with `schedule` the order does, where both
-        modules are scheduled. `mesh` and `rules` as for `collectives`. See `hlofast.Diff`.
+        The result has added, removed and changed instructions, and the effect on cost, memory and
+        collectives. `layouts=False` and `backend_config=False` ignore those; `schedule=True`
+        compares the order too, if both modules are scheduled. `mesh` and `rules` as for
+        `collectives`. See `hlofast.Diff`.
         """
         from hlofast._diff import diff
 
@@ -346,13 +348,11 @@ class Module(_core.Module):
         config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
         plots: bool = True,
     ) -> Report:
-        """A page about the module for a browser, and its HTML in a notebook: a `hlofast.Report`.
+        """Returns an HTML page about the module, which notebooks show: a `hlofast.Report`.
 
-        `path` is a file to write it to. `device` (a name or a `hlofast.devices.Device`) and `mesh`
-        as for `time`; without a device the page says that times are unknown. `config`: a
-        `hlofast.Declaration`, a selected config or the path of a TOML declaration, as for
-        `hlofast.check`. `plots=False` leaves the charts out; they need bokeh, and the page says
-        so where it is missing.
+        `path` is a file to write it to. `device` and `mesh` as for `time`; without a device times
+        are unknown. `config` is a `hlofast.Declaration`, a selected config or the path of a TOML
+        declaration, as for `hlofast.check`. `plots=False` leaves out the charts, which need bokeh.
         """
         from hlofast._report import of_module
 
@@ -360,9 +360,9 @@ class Module(_core.Module):
 
     @property
     def plot(self) -> Plot:
-        """Charts of the module as bokeh figures.
+        """Charts of the module: `memory()`, `roofline()`, `collectives()` and `scopes()`.
 
-        These are `memory()`, `roofline()`, `collectives()` and `scopes()`. See `hlofast.Plot`.
+        Each returns a bokeh figure. See `hlofast.Plot`.
         """
         from hlofast._report.charts import Plot
 
@@ -384,21 +384,22 @@ def load(
     storage_options: Mapping[str, Any] | None = None,
     **context: Unpack[Told],
 ) -> Module:
-    """The module in the file `path`; compressed files and protobufs are recognised.
+    """Reads the module in the file `path`; compressed files and protobufs are recognised.
 
-    Of a protobuf what the text that XLA prints for it has is read; the fields that text does not
-    have are listed in `protobuf_fields_not_in_text`, as pairs of a field and what it is.
+    A protobuf is read like the text that XLA prints for it; `protobuf_fields_not_in_text` lists the
+    fields that this text lacks, as pairs of field and description.
 
-    `module` chooses one of several by name or number. `strict=True` accepts what jaxlib 0.10.2
-    accepts and decodes every value, `strict="newest"` follows newer XLA; both judge the whole
-    text, without looking for a module in it. `on_error="collect"` goes on after a fault: see
-    `Module.errors`. `max_bytes` bounds what decompression may give. `threads` is how many threads
-    large texts may take, by default one per processor but at most 8; results never depend on it.
-    A path with `://` in it is opened by fsspec (the extra `remote`), with `storage_options`.
+    `module` chooses one of several modules by name or number. `strict=True` accepts what jaxlib
+    0.10.2 accepts and decodes every value, `strict="newest"` follows newer XLA; both parse the
+    whole text as one module instead of searching it for modules. `on_error="collect"` continues
+    after a fault: see `Module.errors`. `max_bytes` limits the size of decompressed text. `threads`
+    is the number of threads for large texts, by default one per processor up to 8; it does not
+    change results. A path with `://` is opened by fsspec (the extra `remote`) with
+    `storage_options`.
 
-    `context` is what is known of the run, the arguments of `hlofast.Context`: `mesh`, `device`,
-    `hosts`, `slices`, `rules`, `hbm`, `step_seconds`. A `ValueError` for a mesh or a device that is
-    not the module's.
+    `context` describes the run with the arguments of `hlofast.Context`: `mesh`, `device`, `hosts`,
+    `slices`, `rules`, `hbm`, `step_seconds`. Raises `ValueError` for a mesh or device that does not
+    fit the module.
     """
     name = os.fspath(path)
     options: dict[str, Any] = {"module": module, "strict": strict, "on_error": on_error}
@@ -421,9 +422,9 @@ def loads(
     threads: int | None = None,
     **context: Unpack[Told],
 ) -> Module:
-    """The module in `text`; the other arguments are those of `load`.
+    """Reads the module in `text`; the other arguments are those of `load`.
 
-    `path` is what messages call it; `Module.context` looks beside such a file where there is one.
+    `path` names the text in messages; if it is a file, `Module.context` searches its folder.
     """
     made = _core._loads(
         text,
@@ -448,10 +449,10 @@ def find_modules(
     threads: int | None = None,
     **context: Unpack[Told],
 ) -> list[FoundModule]:
-    """Every module in `text`, which may be a page, a log or a framed dump.
+    """Reads every module in `text`, which may be a web page, a log or a framed dump.
 
-    The arguments are those of `loads`; the fault of a module that cannot be read stands in its
-    place. A context that is not of one of the modules is refused when that is analysed.
+    The arguments are those of `loads`. A module that cannot be read is listed with its error. A
+    context that does not fit a module raises an error when that module is analysed.
     """
     return _core._find_modules(
         text,
@@ -473,7 +474,7 @@ def _told(context: Told) -> Context | None:
 
 
 def _checked(module: Module) -> Module:
-    """The module, if what was told is of it."""
+    """Returns the module; raises `ContextError` if its context does not fit."""
     if module._told is not None:
         module.context  # noqa: B018 - raises
     return module

@@ -1,4 +1,4 @@
-"""Names that were meant: the nearest of those there are."""
+"""Suggestions for unknown names: the nearest known names."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MOST = 20_000
-"""Names that are compared; comparing one takes microseconds, and modules have millions."""
+"""Most names to compare: one takes microseconds, and modules have millions."""
 _LISTED = 40
-"""Names that an error lists."""
+"""Most names that an error lists."""
 _LONGEST = 200
-"""Characters of a name that are compared, which takes the square of them."""
+"""Longest name that is compared, as the time is quadratic in its length."""
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The names that are most like `name`, at most so many, the nearest first.
+    """Returns at most `count` names most similar to `name`, nearest first.
 
-    Names that begin like it come in front, since `fusion` stands for every `fusion.1`; of many
-    names those with the same beginning are compared.
+    Names that start with `name` come first, since `fusion` may mean any `fusion.1`. Among very many
+    names only those that start with the first half of `name` are compared.
     """
     from difflib import get_close_matches
 
@@ -43,14 +43,14 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest of the names there are, empty if none is near."""
+    """Returns `; did you mean …?` with the nearest known names; empty if none is near."""
     close = nearest(name, known)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """The error for a name that is not there: the nearest names, then those there are."""
+    """Returns the error for an unknown name: the nearest names, then the known ones."""
     names = list(known)
     listed = ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
     hint = meant(str(name), names) or ";"
-    return UnknownNameError(f"no {what} {name!r}{hint} there are: {listed or 'none'}")
+    return UnknownNameError(f"no {what} {name!r}{hint} known: {listed or 'none'}")

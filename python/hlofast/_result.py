@@ -1,7 +1,7 @@
-"""`Result`: what every analysis gives, and how it becomes text, JSON and HTML.
+"""`Result`: the output of every analysis, and its text, JSON and HTML.
 
-A result says everything once: facts (single figures), tables, and notes (what to keep in mind).
-Command line, pages, notebooks and JSON render these and add nothing.
+A result consists of facts (single figures), tables, and notes (caveats). Command line, pages,
+notebooks and JSON render these and add nothing.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from hlofast.table import Table
 
 PROVENANCES = ("exact", "configuration", "modelled", "assumed", "bound", "unknown")
-"""How a fact is known.
+"""Provenances of facts.
 
-Read off the program; from a configuration inside it; by a model; taken for granted; at least (or at
-most) this much; not at all.
+Exact: read from the program. Configuration: from a configuration inside the program or given by the
+user. Modelled: computed by a model. Assumed: taken as given. Bound: a lower or upper bound.
 """
 
 
 class Fact:
-    """One figure: what it is, its value, and how it is known."""
+    """One figure: its field, value and provenance."""
 
     __slots__ = ("field", "provenance", "value")
 
     def __init__(self, field: Field, value: Any, provenance: str = "exact") -> None:
         if isinstance(value, float) and value != value:
-            value = None  # NaN is no figure.
+            value = None  # NaN means unknown.
         self.field = field
-        """What it is: name, kind, unit, label, documentation."""
+        """The description: name, kind, unit, label, documentation."""
         self.value = value
-        """A number, a text or a flag; None if it is unknown."""
+        """A number, a text or a flag; None if unknown."""
         self.provenance = provenance if value is not None else "unknown"
         """One of `hlofast._result.PROVENANCES`."""
 
@@ -51,7 +51,7 @@ class Fact:
         return self.field.unit
 
     def to_dict(self) -> dict[str, Any]:
-        """Value (None for infinity, which JSON has not), unit and provenance."""
+        """Returns value (None for infinity, which JSON lacks), unit and provenance."""
         value = _text.finite(self.value)
         return {"value": value, "unit": self.unit or None, "provenance": self.provenance}
 
@@ -61,20 +61,20 @@ class Fact:
 
 
 class Note:
-    """Something to keep in mind about a result."""
+    """A caveat about a result."""
 
     __slots__ = ("code", "figures", "text")
 
     def __init__(self, code: str, text: str, **figures: int | float | None) -> None:
         self.code = code
-        """What kind of note it is, a stable word."""
+        """The kind of note, a stable word."""
         self.text = text
-        """The note in a sentence."""
+        """The note as a sentence."""
         self.figures: dict[str, int | float | None] = figures
         """The numbers in it, by name."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Returns the attributes by name."""
         return {"code": self.code, "text": self.text, "figures": _text.finite(self.figures)}
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Note:
 
 
 class Section:
-    """A table of a result as people see it."""
+    """A table of a result, and how text output shows it."""
 
     __slots__ = ("columns", "figure", "is_whole", "name", "paragraphs", "table", "title")
 
@@ -101,62 +101,62 @@ class Section:
         figure: str | None = None,
     ) -> None:
         self.name = name
-        """The name of the table, which JSON and `Result.tables` use."""
+        """The name of the table in JSON and `Result.tables`."""
         self.title = title
         """The heading."""
         self.table = table
         """All rows and columns."""
         self.columns = table.columns if columns is None else tuple(columns)
-        """The columns that people are shown, in order; JSON has all. Without columns the table is
-        for JSON alone."""
+        """The columns that text output shows, in order; JSON has all. A table without columns is
+        for JSON only."""
         self.paragraphs = paragraphs
-        """Where rows read better as text: of each row a heading, and labels with texts."""
+        """The rows as text instead of a table: for each row a heading, and labels with texts."""
         self.is_whole = is_whole
-        """Whether people are shown all rows, however few they ask for: the parts of a figure."""
+        """Whether text output shows all rows whatever `--top` says, as for the parts of a sum."""
         self.figure = figure
-        """The column that is kept in narrow terminals beside the first one and the source; by
-        default the first time, size or number of FLOPs."""
+        """The column that narrow terminals keep beside the first one and the source; by default the
+        first time, size or number of FLOPs."""
 
 
 class Result:
-    """What an analysis found: facts, tables and notes."""
+    """The output of an analysis: facts, tables and notes."""
 
     __slots__ = ()
 
     VERB: ClassVar[str] = ""
-    """The verb of the command line that prints it, and the name of its schema."""
+    """The verb that prints the result, and the name of its schema."""
     VERSION: ClassVar[int] = 2
     """The version of the schema."""
     FACTS: ClassVar[tuple[Field, ...]] = ()
-    """What facts there can be."""
+    """The fields of all possible facts."""
 
     @property
     def title(self) -> str:
-        """What it is about: the name of the module."""
-        # Results of modules have one; the others say their title themselves.
+        """The subject of the result: the name of the module."""
+        # Results without a module override this property.
         return str(self.module.name)  # type: ignore[attr-defined]
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The single figures, in the order in which people should see them."""
+        """The single figures, in display order."""
         return ()
 
     def _facts(self, values: Iterable[tuple[str, Any, str]]) -> tuple[Fact, ...]:
-        """Facts of `FACTS` by name, with value and provenance."""
+        """Returns facts from names in `FACTS`, values and provenances."""
         known = {field.name: field for field in self.FACTS}
         return tuple(Fact(known[name], value, how) for name, value, how in values)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the figures."""
+        """Caveats about the figures."""
         return ()
 
     def sections(self) -> tuple[Section, ...]:
-        """The tables as people see them; subclasses take options that choose tables and keys."""
+        """Returns the tables to show; subclasses take options that choose tables and keys."""
         return ()
 
     def every_section(self) -> tuple[Section, ...]:
-        """The sections under every option, which the schema describes."""
+        """Returns the sections of all options together; the schema describes these."""
         return self.sections()
 
     @property
@@ -166,13 +166,13 @@ class Result:
 
     @property
     def _module(self) -> Module | None:
-        """The module whose rows columns of instructions number."""
+        """The module whose rows the columns of kind `instruction` refer to."""
         return getattr(self, "module", None)
 
     def to_dict(self, sections: Iterable[Section] | None = None) -> dict[str, Any]:
-        """Facts, tables and notes as JSON has them; instructions are their names.
+        """Returns facts, tables and notes for JSON; instructions are given by name.
 
-        `sections` chooses the tables; without it those of `sections()`.
+        `sections` chooses the tables, by default those of `sections()`.
         """
         chosen = self.sections() if sections is None else sections
         return {
@@ -183,7 +183,7 @@ class Result:
         }
 
     def to_json(self, *, indent: int | None = 1) -> str:
-        """The document that the command prints with `--json`."""
+        """Returns the document that the command prints with `--json`."""
         import json
 
         return json.dumps(document(self, [self.to_dict()], []), indent=indent, allow_nan=False)
@@ -206,7 +206,7 @@ class Result:
 def document(
     of: Result | type[Result], results: list[dict[str, Any]], errors: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The JSON document of some results of one kind."""
+    """Returns the JSON document of results of one kind."""
     return {
         "schema": f"hlofast.{of.VERB}",
         "version": of.VERSION,
@@ -216,7 +216,7 @@ def document(
 
 
 def rows_of(table: Table, module: Module | None) -> list[dict[str, Any]]:
-    """The rows of a table; instructions are their names, what is not finite is None."""
+    """Returns the rows of a table; instructions are given by name, infinity and NaN are None."""
     from math import isfinite
 
     columns: list[list[Any]] = []
@@ -246,7 +246,7 @@ _TYPES = {
 
 
 def value_schema(field: Field) -> dict[str, Any]:
-    """The JSON Schema of a value of `field`."""
+    """Returns the JSON Schema of a value of `field`."""
     kind = _TYPES.get(field.kind, "string")
     null = field.nullable or kind == "number"
     return {"type": [kind, "null"] if null else kind, "description": field.doc}
@@ -265,9 +265,9 @@ def _object(properties: dict[str, Any], required: Iterable[str] | None = None) -
 
 
 def schema(sample: Result, *others: Result) -> dict[str, Any]:
-    """The JSON Schema of what `VERB --json` prints, from the fields of facts and tables.
+    """Returns the JSON Schema of `VERB --json`, from the fields of facts and tables.
 
-    `others` are results of other kinds that the verb shows too.
+    `others` are results of other kinds that the verb also shows.
     """
     texts = {"type": "string"}
     facts = {}
@@ -284,7 +284,7 @@ def schema(sample: Result, *others: Result) -> dict[str, Any]:
     tables = {}
     for section in (own for shown in (sample, *others) for own in shown.every_section()):
         fields = section.table.fields
-        # A table without columns stands for one whose columns are only known when it is made.
+        # A table without columns here has columns that depend on the input.
         row = _object({own.name: value_schema(own) for own in fields}) if fields else _ANY_ROW
         tables[section.name] = {"type": "array", "description": section.title, "items": row}
     note = _object(
@@ -296,12 +296,12 @@ def schema(sample: Result, *others: Result) -> dict[str, Any]:
     )
     place = {
         "path": {"type": ["string", "null"], "description": "The file."},
-        "line": {"type": ["integer", "null"], "description": "Where in the file it begins."},
-        "label": {"type": ["string", "null"], "description": "What a log calls it."},
+        "line": {"type": ["integer", "null"], "description": "The line where the module starts."},
+        "label": {"type": ["string", "null"], "description": "The file name given in a log."},
     }
     result = _object(
         {
-            "name": {"type": "string", "description": "What the result is about."},
+            "name": {"type": "string", "description": "The subject of the result."},
             **place,
             "facts": _object(facts, ()),
             "tables": _object(tables, ()),

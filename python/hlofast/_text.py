@@ -1,4 +1,4 @@
-"""Results as text for people: figures with units, tables, colour."""
+"""Text output of results: figures with units, tables, colour."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 GIBIBYTE = 1 << 30
 SHOWN_NAMES = 10
 _HANGING = 28
-"""Characters of a label below which the lines of its text begin; longer ones take them all."""
+"""Longest label, in characters, to which the further lines of its text are aligned."""
 _INDENT = 6
 LABEL = 72
-"""Characters of a scope or a source place in a table for people."""
+"""Characters of a scope or a source place in a text table."""
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal that may be coloured (NO_COLOR is respected)."""
+    """Whether `stream` is a terminal that may be coloured (respects NO_COLOR)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def natural(text: str) -> int:
-    """The number in an argument; negative ones are refused."""
+    """Reads a whole number; raises `ValueError` if it is negative."""
     number = int(text)
     if number < 0:
         raise ValueError(text)
@@ -41,7 +41,7 @@ def natural(text: str) -> int:
 
 
 def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
-    """Declare `--top N`: how many rows tables for people have."""
+    """Declares `--top N`: the number of rows in text tables."""
     parser.add_argument(
         "--top",
         type=natural,
@@ -52,7 +52,7 @@ def add_top(parser: argparse.ArgumentParser, default: int = 10) -> None:
 
 
 def size(count: int | None) -> str:
-    """A number of bytes, exact, and in GiB where that says something."""
+    """Returns a number of bytes, followed by GiB unless that rounds to 0."""
     if count is None:
         return "unknown"
     gibibytes = count / GIBIBYTE
@@ -63,7 +63,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def binary(largest: float) -> tuple[float, str]:
-    """The power of 1024 to count bytes in, and its name: `(2**30, "GiB")`."""
+    """Returns the power of 1024 for byte counts up to `largest`, and its name: `(2**30, "GiB")`."""
     power = 0
     while largest >= 1024.0 ** (power + 1) and power + 1 < len(_BINARY):
         power += 1
@@ -71,19 +71,19 @@ def binary(largest: float) -> tuple[float, str]:
 
 
 class Whole(str):
-    """A text that is not broken into lines: a command to copy."""
+    """A text that is not broken into lines, such as a command to copy."""
 
     __slots__ = ()
 
 
 class Figure(str):
-    """A text that stands to the right in tables, as numbers do."""
+    """A text that tables align to the right, like numbers."""
 
     __slots__ = ()
 
 
 def quantity(count: int, unit: str = "") -> str:
-    """A number in short and, where that says less, exact: `631.36 GFLOP (631,360,192,512)`."""
+    """Returns a short and, if rounded, an exact number: `631.36 GFLOP (631,360,192,512)`."""
     value, prefix = float(count), ""
     for larger in ("k", "M", "G", "T", "P", "E", "Z", "Y"):
         if abs(value) < 999.995:
@@ -95,11 +95,11 @@ def quantity(count: int, unit: str = "") -> str:
 
 
 def share(part: float, whole: float) -> Figure:
-    """`part` of `whole` in per cent; what is neither nothing nor all never looks so."""
+    """Returns `part` of `whole` in per cent; other shares are not rounded to 0 or 100 %."""
     if not whole:
         return Figure("-")
     percent = 100 * part / whole
-    if not isfinite(percent):  # Of figures beyond a double.
+    if not isfinite(percent):  # Figures beyond the range of a double.
         return Figure("-")
     if 0 < percent < 0.05:
         return Figure("<0.1 %")
@@ -109,24 +109,24 @@ def share(part: float, whole: float) -> Figure:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 alias`, `2 aliases`."""
+    """Returns a count with its noun: `1 alias`, `2 aliases`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def names(shown: Sequence[str], count: int | None = None, *, most: int = SHOWN_NAMES) -> str:
-    """The first names, and how many more there are; `count` is of all if `shown` are fewer."""
+    """Returns the first names and the number of others; `count` is the total, if `shown` is cut."""
     count = len(shown) if count is None else count
     text = ", ".join(shown[:most])
     return text if count <= most else f"{text} and {count - most:,} more"
 
 
 def first_of(shown: int, total: int) -> str:
-    """What a heading says of rows that are left out; nothing if none are."""
+    """Returns the suffix of a heading whose rows are cut; empty if all are shown."""
     return "" if shown == total else f" (first {shown:,} of {total:,})"
 
 
 def label(text: str, room: int = LABEL) -> str:
-    """`text` short enough for a table; the middle of long names and paths goes first."""
+    """Returns `text` short enough for a table, by eliding the middle."""
     if len(text) <= room:
         return text
     head = room // 3
@@ -134,16 +134,16 @@ def label(text: str, room: int = LABEL) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` without control characters, which could steer a terminal."""
+    """Returns `text` with control characters escaped, which could control the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def complain(message: str) -> None:
-    """Say on standard error what went wrong. Lines stay lines, other control characters do not.
+    """Prints an error to standard error; control characters other than newlines are escaped.
 
-    Where standard error cannot be written, the exit code has to do.
+    If standard error cannot be written, only the exit code tells of the error.
     """
     sys.stdout.flush()
     text = "\n".join(map(printable, message.split("\n")))
@@ -155,12 +155,12 @@ def complain(message: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Connect a stream that cannot be written to the null device, so that it can be at exit."""
+    """Connects an unwritable stream to the null device, so that flushing it at exit succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def finite(value: Any) -> Any:
-    """`value` with None for the numbers that JSON has not, in what it consists of too."""
+    """Returns `value` with infinity and NaN, which JSON lacks, replaced by None at all levels."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
@@ -169,7 +169,7 @@ def finite(value: Any) -> Any:
 
 
 def seconds(value: float) -> str:
-    """A time: in s, ms, us or ns, whichever reads best."""
+    """Returns a time in s, ms, us or ns."""
     if value != value:
         return "unknown"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
@@ -179,7 +179,7 @@ def seconds(value: float) -> str:
 
 
 def figure(field: Field, value: Any) -> str:
-    """The value of a fact, with its unit."""
+    """Returns the value of a fact with its unit."""
     if value is None:
         return "unknown"
     if field.kind == "bytes":
@@ -196,13 +196,13 @@ def figure(field: Field, value: Any) -> str:
 
 
 def known_as(fact: Fact) -> str:
-    """The value of a fact, and whether it is a bound."""
+    """Returns the value of a fact with its unit, marked if it is a bound."""
     text = figure(fact.field, fact.value)
     return f"at least {text}" if fact.provenance == "bound" else text
 
 
 def _table_cell(field: Field, value: Any, module: Module | None) -> object:
-    """A value in a table; numbers stand to the right."""
+    """Returns a value as a table shows it; a `Figure` is aligned to the right."""
     if value is None:
         return Figure("-") if field.is_amount or field.kind in ("index", "instruction") else "-"
     if field.kind == "instruction" and module is not None:
@@ -215,7 +215,7 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
         return Figure(f"{100 * value:+.1f} %") if field.signed else share(value, 1)
     if field.kind in ("scope", "path", "name", "shape"):
         return label(value)
-    if field.kind == "text":  # Sentences fit; long values of attributes do not.
+    if field.kind == "text":  # Long enough for sentences; cuts long attribute values.
         return label(value, 2 * LABEL)
     if field.signed and isinstance(value, int):
         return Figure(f"{value:+,}")
@@ -223,12 +223,12 @@ def _table_cell(field: Field, value: Any, module: Module | None) -> object:
 
 
 def cell(field: Field, value: Any, module: Module | None = None) -> str:
-    """A value in a table as text."""
+    """Returns a table value as text."""
     return _cell(_table_cell(field, value, module))
 
 
 def says_something(table: Table, name: str) -> bool:
-    """Whether people need a column: not if all of it is unknown, or a flag that is never set."""
+    """Whether a text table shows a column: not if all of it is unknown or an unset flag."""
     field = table.field(name)
     if not field.nullable and field.kind != "flag" and name != "unknown":
         return True
@@ -239,7 +239,7 @@ def says_something(table: Table, name: str) -> bool:
 
 
 def heading_of(field: Field) -> str:
-    """The heading of a column: its label, and its unit unless that says it already."""
+    """Returns the heading of a column: its label, and its unit unless the label contains it."""
     unit, text = field.unit, field.label
     if unit == "FLOP":
         return text.replace("flops", "FLOP") if "flop" in text.lower() else f"{text} FLOP"
@@ -249,7 +249,7 @@ def heading_of(field: Field) -> str:
 
 
 class Printer:
-    """Writes headings, facts and tables to a stream, as wide as the stream can show."""
+    """Writes headings, facts and tables to a stream, at the width of its terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = sys.stdout if stream is None else stream
@@ -257,7 +257,7 @@ class Printer:
         self.width = self._width()
 
     def _width(self) -> int | None:
-        """Columns of the terminal; None where lines may be as long as they like."""
+        """Returns the width of the terminal; None if lines may have any length."""
         if not self.stream.isatty():
             return None
         told = os.environ.get("COLUMNS", "")
@@ -269,17 +269,17 @@ class Printer:
             return None
 
     def styled(self, text: str, code: str) -> str:
-        """`text` in the given style where colour is wanted."""
+        """Returns `text` in an ANSI style if colour is wanted."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
     def line(self, text: str = "") -> None:
-        """One line, cut at the terminal's edge."""
+        """Writes one line, cut at the terminal's edge."""
         self.stream.write(self.cut(printable(text)) + "\n")
 
     def paragraph(self, label: str, text: str, *, style: str = "") -> None:
-        """A text behind a label, broken at the terminal's edge; further lines are indented.
+        """Writes a text after a label, wrapped at the terminal's edge; further lines are indented.
 
-        A word longer than a line and a `Whole` text stay whole, for copying.
+        A word longer than a line and a `Whole` text are not broken, so that they can be copied.
         """
         label = printable(label)
         indent = len(label) if len(label) <= _HANGING else _INDENT
@@ -297,13 +297,13 @@ class Printer:
             start = " " * indent
 
     def cut(self, text: str) -> str:
-        """`text` no wider than the terminal."""
+        """Returns `text` cut to the width of the terminal."""
         if self.width is None or len(text) <= self.width:
             return text
         return text[: self.width - 1] + "…"
 
     def heading(self, text: str) -> None:
-        """A line that opens a section, or several where it is longer than the terminal."""
+        """Writes the heading of a section, wrapped at the terminal's edge."""
         lines = [""]
         for word in printable(text).split(" "):
             if lines[-1] and self.width is not None and len(lines[-1]) + len(word) >= self.width:
@@ -314,14 +314,14 @@ class Printer:
             self.stream.write(self.styled(line, "1") + "\n")
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
-        """Name and value pairs, values aligned."""
+        """Writes pairs of name and value, with the values aligned."""
         rows = [(name, value) for name, value in facts if value]
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
             self.paragraph(f"{name:<{width}}{GAP}", value, style="2")
 
     def notes(self, notes: Sequence[Note]) -> None:
-        """What to keep in mind, below everything else."""
+        """Writes the notes at the end of a result."""
         if notes:
             self.line()
             for note in notes:
@@ -331,7 +331,7 @@ class Printer:
     def result(
         self, result: Result, sections: Iterable[Section], *, path: str = "", limit: int | None = 10
     ) -> None:
-        """A result: facts, the first `limit` rows of each section (None: all), notes."""
+        """Writes a result: facts, the first `limit` rows of each section (None: all), notes."""
         self.heading(result.title)
         facts = [("file", path)]
         for fact in result.facts:
@@ -342,7 +342,7 @@ class Printer:
         self.notes(result.notes)
 
     def section(self, section: Section, module: Module | None, limit: int | None) -> None:
-        """A table of a result, or its rows as text."""
+        """Writes a table of a result, or its rows as paragraphs."""
         table = section.table
         limit = None if section.is_whole else limit
         if section.paragraphs is not None:
@@ -374,7 +374,7 @@ class Printer:
         total: int,
         purposes: Sequence[str] = (),
     ) -> None:
-        """A table with a title; numbers to the right. `total` counts the rows not shown too."""
+        """Writes a table with a title; `total` also counts the rows that are not shown."""
         if not rows:
             return
         if title:
@@ -388,9 +388,9 @@ class Printer:
         rows: Sequence[Sequence[object]],
         purposes: Sequence[str] = (),
     ) -> None:
-        """A title, and rows below the names of their columns; numbers to the right.
+        """Writes a title, column headings and rows; numbers are aligned to the right.
 
-        `purposes` says what each column is for (`hlofast._layout.roles`), for narrow terminals.
+        `purposes` is the role of each column (`hlofast._layout.roles`) in narrow terminals.
         """
         if title:
             self.heading(title)
@@ -410,7 +410,7 @@ class Printer:
 
         height = max(len(shown.headings[at]) for at in shown.columns)
         for line in range(height):
-            # Headings stand on the last lines, above their cells.
+            # Headings are aligned to the bottom, directly above their cells.
             texts = [["", *own][max(len(own) - height + line + 1, 0)] for own in shown.headings]
             self.stream.write(self.styled(joined(texts), "2") + "\n")
         for row in cells:

@@ -1,4 +1,4 @@
-"""Numbers with units as people write them: bytes, seconds, FLOP per second."""
+"""Parses numbers with units: bytes, seconds, FLOP/s."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RATES = {
     for unit in ("", "flop/s", "flops/s", "flops", "flop")
 }
 _MOST_CHARACTERS = 64
-"""Of a number with its unit; longer texts are no figure, and reading their digits takes time."""
+"""Longest number with unit; longer texts are refused, as parsing their digits takes time."""
 
 BYTES_HELP = "a number of bytes such as 16GiB, 16GB or 95G (G is GiB, as XLA writes it)"
 SECONDS_HELP = "a time such as 300ms, 1.2s or 0.3"
@@ -29,10 +29,10 @@ RATE_HELP = "a rate such as 197T, 197TFLOP/s or 1.97e14"
 
 
 def read_bytes(text: int | str) -> int:
-    """A number of bytes, as such or as text: `16GiB`, `900 MB`, `95G`, `17179869184`.
+    """Reads a number of bytes, given as a number or as text: `16GiB`, `900 MB`, `95G`.
 
-    A single letter is binary, as XLA prints it: `95G` is `95GiB`. A `ValueError` for other texts
-    and for what is below 0 or beyond 64 bits.
+    A single letter is binary, as XLA prints it: `95G` is `95GiB`. Raises `ValueError` for other
+    texts, negative numbers and numbers beyond 64 bits.
     """
     count = int(_quantity(text, _BYTES, BYTES_HELP))
     if not 0 <= count < 2**63:
@@ -41,9 +41,10 @@ def read_bytes(text: int | str) -> int:
 
 
 def read_seconds(text: float | str, *, least: float | None = None) -> float:
-    """A number of seconds, as such or as text: `300ms`, `1.5 s`, `2min`.
+    """Reads a number of seconds, given as a number or as text: `300ms`, `1.5 s`, `2min`.
 
-    A `ValueError` for other texts and for what is not above 0, or below `least` if that is given.
+    Raises `ValueError` for other texts and for times that are not above 0, or that are below
+    `least` if it is given.
     """
     seconds = float(_quantity(text, _SECONDS, SECONDS_HELP))
     is_enough = seconds > 0 if least is None else seconds >= least
@@ -53,9 +54,9 @@ def read_seconds(text: float | str, *, least: float | None = None) -> float:
 
 
 def read_rate(text: float | str) -> float:
-    """FLOP per second, as such or as text: `197T`, `197 TFLOP/s`, `1.97e14`.
+    """Reads a rate in FLOP/s, given as a number or as text: `197T`, `197 TFLOP/s`, `1.97e14`.
 
-    A `ValueError` for other texts and for what is not above 0.
+    Raises `ValueError` for other texts and for rates that are not above 0.
     """
     rate = float(_quantity(text, _RATES, RATE_HELP))
     if not 0 < rate < float("inf"):
@@ -74,10 +75,10 @@ def _quantity(text: float | str, units: Mapping[str, float], what: str) -> float
     try:
         factor = units[unit] if unit or "" in units else 1
         try:
-            return int(number) * factor  # Exact, as numbers of bytes are.
+            return int(number) * factor  # Exact for whole numbers of bytes.
         except ValueError:
             size = float(number) * factor
-            int(size)  # Neither infinite nor NaN.
+            int(size)  # Raises for infinity and NaN.
             return size
     except (KeyError, ValueError, OverflowError):
         raise ValueError(f"{text!r} is not {what}") from None

@@ -1,4 +1,4 @@
-"""`Verdict`: what a module is, the figures that come first, what to change, where to look next.
+"""`Verdict`: the key figures of a module, what to change and where to look next.
 
 The head of the report page shows the same figures and findings.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from hlofast._time import Time
     from hlofast.devices import Device
 
-UNKNOWN_DEVICE = "no device is given: --device NAME, or device=NAME in Python"
-UNKNOWN_MESH = "no mesh is known: --mesh data=2,model=4, or mesh=… in Python"
+UNKNOWN_DEVICE = "no device given, use --device NAME (device=NAME in Python)"
+UNKNOWN_MESH = "no mesh known, use --mesh data=2,model=4 (mesh=… in Python)"
 SHOWN = 3
-"""Findings that people are shown first."""
+"""Default number of findings shown as text."""
 
 FIGURES = {
     field.name: field
@@ -36,22 +36,20 @@ FIGURES = {
         Field(
             "seconds",
             "step",
-            "What a step takes on the device, or the longest program.",
+            "Modelled time of a step on the device; for a directory, of its longest program.",
             label="step time",
         ),
-        Field(
-            "ratio", "mfu", "Model FLOPs utilisation: the part of the device's peak.", label="MFU"
-        ),
+        Field("ratio", "mfu", "Model FLOPs utilisation: share of the device's peak.", label="MFU"),
         Field(
             "bytes",
             "peak",
-            "The most bytes alive at once.",
+            "The most bytes live at once.",
             label="peak memory",
         ),
         Field(
             "seconds",
             "exposed",
-            "What a step waits for collectives.",
+            "Time that a step waits for collectives.",
             label="exposed communication",
         ),
         Field(
@@ -61,48 +59,53 @@ FIGURES = {
             label="FLOPs",
         ),
         Field("bytes", "bytes", "Bytes of HBM that a step reads and writes.", label="HBM traffic"),
-        Field("count", "programs", "Programs that a directory holds."),
-        Field("bytes", "live_peak", "The largest peak of all programs."),
+        Field("count", "programs", "Programs in a directory."),
+        Field("bytes", "live_peak", "The largest live peak of all programs."),
         Field("bytes", "wire_bytes", "The most bytes that each device sends in one program."),
-        Field("count", "differing", "Programs that hosts compiled differently."),
+        Field("count", "differing", "Programs that differ between hosts."),
     )
 }
-"""What figures can stand first."""
+"""The figures that can come first."""
 
 _ABOUT = (
-    Field("word", "status", "How far the compiler has come."),
-    Field("word", "backend", "What the module is compiled for."),
-    Field("count", "instructions", "Instructions of the text, each once."),
-    Field("name", "device", "The chip that the module is timed for."),
-    Field("text", "mesh", "The mesh whose axes are named, and where it comes from."),
+    Field("word", "status", "The compilation stage."),
+    Field("word", "backend", "The backend that the module is compiled for."),
+    Field("count", "instructions", "Instructions in the text, each counted once."),
+    Field("name", "device", "The device that the module is timed on."),
+    Field("text", "mesh", "The mesh whose axes are named, and its source."),
 )
 _DETAILS = (
-    Field("text", "bound", "What takes most of the step.", label="bound by"),
-    Field("ratio", "hfu", "MFU with what is recomputed.", label="HFU"),
-    Field("seconds", "measured_step", "How long a step took.", label="measured step"),
+    Field("text", "bound", "The resource that takes most of the step.", label="bound by"),
+    Field("ratio", "hfu", "Hardware FLOPs utilisation: MFU with recomputation.", label="HFU"),
+    Field("seconds", "measured_step", "The measured step time.", label="measured step"),
     Field("ratio", "measured_mfu", "MFU of the measured step.", label="measured MFU"),
     Field("bytes", "hbm", "Memory that a program may use on a device.", label="HBM"),
-    Field("ratio", "hbm_share", "The peak over that memory.", label="peak of HBM"),
-    Field("ratio", "exposed_share", "Its part of the step.", label="exposed of the step"),
-    Field("text", "exposed_axes", "By mesh axes.", label="exposed by axis"),
+    Field("ratio", "hbm_share", "The peak divided by that memory.", label="peak / HBM"),
+    Field(
+        "ratio",
+        "exposed_share",
+        "Exposed communication divided by the step time.",
+        label="exposed share",
+    ),
+    Field("text", "exposed_axes", "Exposed communication by mesh axis.", label="exposed by axis"),
 )
 _FINDINGS = (
-    Field("word", "code", "What kind of finding it is."),
-    Field("text", "stake", "What is at stake in a step.", nullable=True),
+    Field("word", "code", "The kind of finding."),
+    Field("text", "stake", "Cost of the finding in a step.", nullable=True),
     Field("text", "found", "What was found."),
     Field("text", "remedy", "What to change.", nullable=True),
-    Field("path", "place", "File and line of the program.", nullable=True),
-    Field("text", "command", "The command line that shows more."),
+    Field("path", "place", "Source file and line.", nullable=True),
+    Field("text", "command", "The command that shows more."),
 )
 COMMANDS = (
-    Field("text", "question", "What it answers."),
-    Field("text", "command", "The command line."),
+    Field("text", "question", "What the command shows."),
+    Field("text", "command", "The command."),
 )
 _FURTHER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("where the time goes", "time", ("--by", "source")),
-    ("what holds memory at the peak", "memory", ("--by", "scope")),
-    ("what devices send each other", "collectives", ()),
-    ("all of it in a page", "report", ("-o", "report.html")),
+    ("time by source line", "time", ("--by", "source")),
+    ("memory at the peak by scope", "memory", ("--by", "scope")),
+    ("collectives by mesh axis", "collectives", ()),
+    ("everything as an HTML page", "report", ("-o", "report.html")),
 )
 
 
@@ -123,25 +126,25 @@ class Figure:
         self.key = key
         self.label = label
         self.value = value
-        """As the API has it; None where it is not known."""
+        """The number in its unit; None if unknown."""
         self.text = f"at least {text}" if how == "bound" else text
         self.note = note
         self.how = how
-        """How it is known, one of `hlofast._result.PROVENANCES`."""
+        """The provenance, one of `hlofast._result.PROVENANCES`."""
 
     @property
     def fact(self) -> Fact:
-        """The figure as results have it."""
+        """The figure as a fact with its own field."""
         return self.fact_of(FIGURES[self.key].replace(label=self.label))
 
     def fact_of(self, field: Field) -> Fact:
-        """The figure as a fact with this field."""
+        """Returns the figure as a fact with this field."""
         value = int(self.value) if field.kind in _WHOLE and self.value is not None else self.value
         return Fact(field, value, "exact" if field.kind == "count" else self.how)
 
     @property
     def said(self) -> Note:
-        """What it rests on, or how to give what is missing."""
+        """The basis of the figure, or the option that it needs."""
         return Note(self.key, f"{self.label}: {self.note}")
 
 
@@ -149,7 +152,7 @@ _WHOLE = ("bytes", "flops", "count")
 
 
 class Statement:
-    """Something to know or to change."""
+    """Advice: something to know or to change."""
 
     __slots__ = ("code", "lines", "place", "proof", "remedy", "stake", "text", "verb")
 
@@ -168,21 +171,21 @@ class Statement:
         self.code = code
         self.text = text
         self.lines = tuple(lines)
-        """Labels with texts, where a result says several things of it."""
+        """Labels with texts, if the advice has several parts."""
         self.stake = stake
         self.remedy = remedy
         self.place = place
         self.proof = tuple(proof)
-        """Rows and names of instructions that show it."""
+        """Rows and names of the instructions that are the evidence."""
         self.verb = verb
-        """The verb of the command line that lists it too."""
+        """The verb that lists it too."""
 
 
 class Verdict(Result):
-    """What a module is, its step time, MFU, peak memory and exposed communication, what to change.
+    """Step time, MFU, peak memory and exposed communication of a module, and what to change.
 
-    Made by `Module.verdict`. `path` and `options` are what the command lines in it name: the file,
-    and the arguments that say what is known of the run.
+    Made by `Module.verdict`. `path` and `options` are the file and the context options in the
+    commands that it suggests.
     """
 
     VERB = "verdict"
@@ -206,13 +209,13 @@ class Verdict(Result):
         self.cost = module.cost()
         self.collectives = module.collectives()
         self.time: Time | None = None
-        """None where nobody says on which device the module runs."""
+        """None if the device is unknown."""
         if module.context.device is not None:
             self.time = module.time()
         self.findings = module.lint()
         self.remat = module.remat()
         self.memory: Memory | None = None
-        """None where memory cannot be analysed; `no_memory` says why."""
+        """None if memory cannot be analysed; `no_memory` says why."""
         self.no_memory = ""
         try:
             self.memory = quiet(module, device=device_for(module, None))
@@ -225,7 +228,7 @@ class Verdict(Result):
 
     @property
     def hbm(self) -> float | None:
-        """Bytes of memory that a program may use on the device; None if they are not known."""
+        """Bytes of memory that a program may use on the device; None if unknown."""
         told = hbm_for(self.module, None)
         if told is not None:
             return read_bytes(told)
@@ -241,19 +244,19 @@ class Verdict(Result):
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh that axes are named of; None if none is known."""
+        """The mesh whose axes are named; None if unknown."""
         return self.collectives.mesh
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """What to change: what lint finds, then what the analysis of recomputation adds."""
+        """What to change: the findings of `lint`, then further advice from `remat`."""
         known = self.findings.counts()
         advice = [one for one in remat_statements(self) if one.remedy and one.code not in known]
         return (*_findings(self), *advice)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the module is, and the figures with what they rest on."""
+        """Facts about the module, then the figures with their details."""
         time, mesh = self.time, self.mesh
         source = self.collectives.mesh_source or "given"
         values = {
@@ -304,7 +307,7 @@ class Verdict(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Why figures are unknown, and what gives them."""
+        """Unknown figures, and the option that each needs."""
         reasons: dict[str, list[str]] = {}
         for figure in self.figures:
             if figure.value is None:
@@ -312,14 +315,14 @@ class Verdict(Result):
         if self.mesh is None and len(self.collectives):
             reasons.setdefault(UNKNOWN_MESH, []).append("mesh axes")
         if self.hbm is None and self.time is not None:
-            reasons.setdefault("the device has no figure: --hbm 16GiB", []).append("HBM")
+            reasons.setdefault("the device does not list it: give --hbm 16GiB", []).append("HBM")
         return tuple(
             Note("unknown", f"unknown: {', '.join(labels)}; {reason}")
             for reason, labels in reasons.items()
         )
 
     def sections(self, top: int | None = SHOWN) -> tuple[Section, ...]:
-        """The first findings, each with the command that shows more; other commands."""
+        """The first findings, each with a command that shows more, then further commands."""
         rows = [
             (
                 one.code,
@@ -354,14 +357,14 @@ class Verdict(Result):
             ),
             Section(
                 "commands",
-                "What shows more",
+                "Further commands",
                 of_rows(COMMANDS, further),
-                paragraphs=[("What shows more", whole)],
+                paragraphs=[("Further commands", whole)],
             ),
         )
 
     def command(self, verb: str, *rest: str) -> str:
-        """The command line that looks at the same module in the same context."""
+        """Returns the command that runs `verb` on this module in the same context."""
         path, options = self._command
         given = _options(self.module) if options is None else options
         return shell("hlofast", verb, path, *given, *rest)
@@ -373,7 +376,7 @@ class Verdict(Result):
 
 
 def shell(*words: str) -> str:
-    """Words as a command line; those that a shell would change are quoted."""
+    """Returns the words as a shell command, quoted where a shell needs it."""
     plain = frozenset("%+,-./:=@_…")
     return " ".join(
         word if word and all(c.isalnum() or c in plain for c in word) else _quoted(word)
@@ -382,12 +385,12 @@ def shell(*words: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    # What shlex.quote does; its import takes longer than a small dump.
+    # The same as shlex.quote, whose import takes longer than reading a small dump.
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
 def _options(module: Module) -> list[str]:
-    """What the module was told of its run, as options."""
+    """Returns the context that was given for the module, as options."""
     told = told_in(module)
     values: dict[str, object] = {}
     if told is not None:
@@ -411,7 +414,7 @@ def verdict(module: Module, device: str | Device | None, mesh: MeshLike | None) 
 
 
 def remat_statements(found: Verdict) -> list[Statement]:
-    """What the analysis of recomputation says."""
+    """Returns the statements of `remat`."""
     statements = []
     for one in found.remat.statements:
         proof = list(zip(one.instructions, one.names, strict=True))[:4]
@@ -421,7 +424,7 @@ def remat_statements(found: Verdict) -> list[Statement]:
 
 
 def _figures(found: Verdict) -> list[Figure]:
-    """The figures that come first."""
+    """Returns the figures that come first."""
     figures = []
     time = found.time
     if time is None:
@@ -437,9 +440,9 @@ def _figures(found: Verdict) -> list[Figure]:
         figures.append(Figure("step", "Step time", step, seconds(step), note, how))
         try:
             use = time.utilization
-            note = f"HFU {output.share(use.hfu, 1)}, of {use.peak_flops:.4g} FLOP/s in bfloat16"
+            note = f"HFU {output.share(use.hfu, 1)}; peak {use.peak_flops:.4g} FLOP/s in bfloat16"
             if use.is_lower_bound:
-                note += "; some FLOPs are not known"
+                note += "; some FLOPs are unknown"
             text, how = str(output.share(use.mfu, 1)), known_how.get("mfu", "modelled")
             figures.append(Figure("mfu", "MFU", use.mfu, text, note, how))
         except ValueError as error:
@@ -450,11 +453,11 @@ def _figures(found: Verdict) -> list[Figure]:
     known = found.cost.flops_by_provenance
     note = f"{output.share(known.get('exact', 0), flops)} exact; one device, one step"
     if found.summary.is_whole:
-        note = f"{output.share(known.get('exact', 0), flops)} exact; of all devices together"
+        note = f"{output.share(known.get('exact', 0), flops)} exact; all devices together"
     counted = {fact.name: fact.provenance for fact in found.cost.facts}
     figures.append(Figure("flops", "FLOPs", flops, short(flops, "FLOP"), note, counted["flops"]))
     moved = (found.cost.bytes_read or 0) + (found.cost.bytes_written or 0)
-    note = "read and written; modelled: nothing inside fusions counts"
+    note = "read and written; modelled: traffic inside fusions is not counted"
     text = short_bytes(moved)
     figures.append(Figure("bytes", "HBM traffic", moved, text, note, counted["bytes_read"]))
     return figures
@@ -466,19 +469,21 @@ def _peak(found: Verdict) -> Figure:
     memory = found.memory
     is_xla = memory.backend == "tpu" and found.module.is_scheduled
     peak = memory.xla_peak if is_xla else memory.live_peak
-    rule = "XLA's account" if is_xla else "live values"
+    rule = "XLA peak" if is_xla else "live peak"
     known = {fact.name: fact.provenance for fact in memory.facts}
     how = known["xla_peak" if is_xla else "live_peak"]
     hbm = found.hbm
     text = short_bytes(peak)
     if hbm is None:
         why = "HBM is unknown: " + (
-            UNKNOWN_DEVICE if found.time is None else f"{found.time.device.name} has no figure"
+            UNKNOWN_DEVICE
+            if found.time is None
+            else f"{found.time.device.name} does not list it; give --hbm"
         )
         return Figure("peak", "Peak memory", peak, text, f"{rule}; {why}", how)
     note = f"{rule}; {output.share(peak, hbm)} of {short_bytes(int(hbm))} of HBM"
     if peak > hbm:
-        note += f"; {short_bytes(peak - int(hbm))} too much"
+        note += f"; {short_bytes(peak - int(hbm))} over"
     return Figure("peak", "Peak memory", peak, text, note, how)
 
 
@@ -498,23 +503,23 @@ def _exposed(found: Verdict) -> Figure:
 
 
 def short(count: int, unit: str) -> str:
-    """A number in short: `631.36 GFLOP`."""
+    """Returns a number in short: `631.36 GFLOP`."""
     return output.quantity(count, unit).partition(" (")[0]
 
 
 def seconds(value: float) -> str:
-    """A duration in short: `12.3 ms`."""
+    """Returns a duration in short: `12.3 ms`."""
     return output.seconds(value).replace(" us", " µs")
 
 
 def short_bytes(count: int) -> str:
-    """Bytes in short: `1.21 GiB`."""
+    """Returns bytes in short: `1.21 GiB`."""
     scale, unit = output.binary(count)
     return f"{count:,} B" if scale == 1 else f"{count / scale:,.2f} {unit}"
 
 
 def _findings(found: Verdict) -> list[Statement]:
-    """What lint says, those with most at stake first."""
+    """Returns the findings of `lint`, most costly first."""
     statements = []
     for one in found.findings:
         stakes = []

@@ -1,4 +1,4 @@
-"""What can go wrong while reading."""
+"""Exceptions that hlofast raises."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class ParseError(ValueError):
     """A fault in the input, with its place.
 
-    `str()` gives the whole message: place, excerpt with a caret, and a line of help where there is
-    something to say. `message` is the sentence alone.
+    `str()` is the whole message: place, excerpt with a caret, and help if there is any. `message`
+    is the sentence alone.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class ParseError(ValueError):
 
 
 class UnknownNameError(KeyError):
-    """A column, key, table or instruction that is not there; `str()` says which are near."""
+    """An unknown column, key, table or instruction; `str()` lists near names."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class ContextError(ValueError):
-    """What is told of a run is not of the module: another number of devices, another backend."""
+    """The context of a run does not fit the module: another number of devices or backend."""
 
 
 class ConfigError(ParseError):
@@ -63,9 +63,9 @@ class ConfigError(ParseError):
 
 
 class WorkerError(RuntimeError):
-    """A scan that others do for this process stopped, since a part of it could not be done there.
+    """A distributed scan stopped because a worker failed.
 
-    Rows that had been written stay, and the next scan goes on from them.
+    Rows that were already written are kept, and the next scan continues from them.
     """
 
 

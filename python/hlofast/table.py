@@ -1,4 +1,4 @@
-"""`Table`: the one form of every result with rows."""
+"""`Table`: the form of every result with rows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _LARGEST = 2**63 - 1
-_ROWS = Field("count", "rows", "How many rows have the value.", adds_up=True)
-_UNKNOWN = Field("count", "unknown", "Rows that a total lacks, since a value is unknown.")
+_ROWS = Field("count", "rows", "Number of rows with this value.", adds_up=True)
+_UNKNOWN = Field("count", "unknown", "Number of rows left out of a total, as a value is unknown.")
 
 
 class Table:
-    """Named columns of one length. Rows are dictionaries, columns NumPy arrays.
+    """Named columns of equal length. Rows are dictionaries, columns NumPy arrays.
 
-    Every column has a `Field` that says what it is. What is unknown is None in rows, a null in
-    Arrow and a masked entry in NumPy. Numbers are read-only views of the memory they were computed
-    in; other libraries read the whole table through the Arrow PyCapsule interface without a copy
-    of them.
+    A `Field` describes every column. Unknown values are None in rows, null in Arrow and masked in
+    NumPy. Numbers are read-only views of the memory they were computed in; other libraries read the
+    table through the Arrow PyCapsule interface without copying them.
     """
 
     __slots__ = ("_arrays", "_columns", "_fields", "_length")
@@ -42,22 +41,22 @@ class Table:
             self._columns[field.name] = column
         lengths = {len(column) for column in self._columns.values()}
         if len(lengths) > 1:
-            raise ValueError("the columns of a table have one length")
+            raise ValueError("the columns of a table must have equal lengths")
         self._length: int = lengths.pop() if lengths else 0
         self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
 
     @classmethod
     def of(cls, columns: Iterable[tuple[Field, Iterable[Any]]]) -> Table:
-        """A table of Python values, None for what is unknown."""
+        """Returns a table of Python values; None is unknown."""
         return Table((field, column_of(field, values)) for field, values in columns)
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """What each column is, in order."""
+        """The fields that describe the columns, in order."""
         return tuple(self._fields.values())
 
     def field(self, name: str) -> Field:
-        """What column `name` is; a `KeyError` that says which there are without one."""
+        """Returns the field of column `name`; raises `KeyError` for an unknown name."""
         found = self._fields.get(name)
         if found is None:
             from hlofast._names import unknown
@@ -66,7 +65,7 @@ class Table:
         return found
 
     def values(self, name: str) -> list[Any]:
-        """Column `name` as a list, with None for what is unknown."""
+        """Returns column `name` as a list; unknown values are None."""
         return self.field(name).values(self._columns[name])
 
     @property
@@ -81,11 +80,11 @@ class Table:
         return name in self._columns
 
     def __getitem__(self, name: str) -> numpy.typing.NDArray[Any]:
-        """Column `name` as a read-only NumPy array over the same memory.
+        """Returns column `name` as a read-only NumPy array over the same memory.
 
         Numbers that may be unknown (`field.nullable`) are a `numpy.ma.MaskedArray`, so that sums
-        and means leave unknown ones out; its `.data` holds `field.unknown`, or NaN, there. Texts
-        are an array of objects, with None for those that are absent.
+        and means leave out unknown values; its `.data` holds `field.unknown`, or NaN, for them.
+        Texts are an array of objects, with None for absent ones.
         """
         array = self._arrays.get(name)
         if array is None:
@@ -112,30 +111,27 @@ class Table:
             yield dict(zip(names, row, strict=True))
 
     def row(self, index: int) -> dict[str, Any]:
-        """Row `index` as a dictionary."""
+        """Returns row `index` as a dictionary."""
         columns = self._columns.items()
         return {name: self._fields[name].value(column, index) for name, column in columns}
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """All rows as dictionaries."""
+        """Returns all rows as dictionaries."""
         return list(self)
 
     def take(self, rows: Iterable[int]) -> Table:
-        """The rows with these numbers, in this order."""
+        """Returns a table of the rows with these indices, in this order."""
         chosen = list(map(int, rows))
         if chosen and not 0 <= min(chosen) <= max(chosen) < self._length:
             raise IndexError("row out of range")
         return self._like(column.take(chosen) for column in self._columns.values())
 
     def _like(self, columns: Iterable[Column | TextColumn]) -> Table:
-        """A table of the same fields."""
+        """Returns a table with the same fields and other columns."""
         return Table(zip(self._fields.values(), columns, strict=True))
 
     def sort_by(self, name: str, *, descending: bool = False) -> Table:
-        """The same rows ordered by a column; rows that are equal in it keep their order.
-
-        Rows in which it is unknown come last.
-        """
+        """Returns the rows sorted by a column; the sort is stable, and unknown values come last."""
         values = self.values(name)
         present = [row for row, value in enumerate(values) if value is not None]
         absent = [row for row, value in enumerate(values) if value is None]
@@ -143,19 +139,19 @@ class Table:
         return self.take(present + absent)
 
     def top(self, count: int, by: str | None = None) -> Table:
-        """The first `count` rows, or those with the largest values of column `by`."""
+        """Returns the first `count` rows, or those with the largest values of column `by`."""
         table = self if by is None else self.sort_by(by, descending=True)
         return table.take(range(min(max(count, 0), len(table))))
 
     def by(self, name: str, *, totals: Iterable[str] | None = None) -> Table:
-        """One row per value of column `name`, in the order in which values first occur.
+        """Groups by column `name`: one row per value, in the order of first occurrence.
 
-        Columns: `name`, `rows` (how many rows have the value), then the sums of the columns
-        `totals`; without it of those that add up (`field.adds_up`). A sum is that of the values
-        that are known, and unknown where none is; the column `unknown`, which is there if a total
-        may be unknown, says how many of the rows lack one. Integers are added exactly; what
-        exceeds 64 bits stands as the largest number there is. A `KeyError` for a column that the
-        table has not, a `TypeError` for a total of what is no amount, such as texts or lines.
+        The columns are `name`, `rows` (the number of rows with the value), and the sums of the
+        columns `totals`, by default of those that add up (`field.adds_up`). A sum covers the known
+        values and is unknown if there are none; if a total may be unknown, the column `unknown`
+        counts the rows that lack one. Integer sums are exact and saturate at 64 bits. Raises
+        `KeyError` for an unknown column, and `TypeError` for a total of a column that cannot be
+        added, such as texts or line numbers.
         """
         if totals is None:
             totals = [own for own, field in self._fields.items() if field.adds_up and own != name]
@@ -190,31 +186,31 @@ class Table:
         return list(zip(self._fields.values(), self._columns.values(), strict=True))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The table as a stream of one record batch.
+        """Returns the table as a stream of one record batch.
 
-        The metadata of its fields say kind, unit, label and doc.
+        The metadata of its fields has kind, unit, label and doc.
         """
         return _core._arrow_stream(self._described(), self._length)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """The table as one struct array."""
+        """Returns the table as one struct array."""
         return _core._arrow_array(self._described(), self._length)
 
     def __arrow_c_schema__(self) -> object:
-        """The types of the columns."""
+        """Returns the types of the columns."""
         return _core._arrow_schema(self._described(), self._length)
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table`; needs `hlofast[arrow]`."""
+        """Returns a `pyarrow.Table`; needs `hlofast[arrow]`."""
         return library("pyarrow", "arrow").table(self)
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame`; needs `hlofast[pandas]`."""
+        """Returns a `pandas.DataFrame`; needs `hlofast[pandas]`."""
         library("pandas", "pandas")
         return library("pyarrow", "pandas").table(self).to_pandas()
 
     def to_polars(self) -> Any:
-        """A `polars.DataFrame`; needs `hlofast[polars]`."""
+        """Returns a `polars.DataFrame`; needs `hlofast[polars]`."""
         return library("polars", "polars").DataFrame(self)
 
     def __eq__(self, other: object) -> bool:
@@ -222,7 +218,7 @@ class Table:
             return NotImplemented
         return self.columns == other.columns and self.to_pylist() == other.to_pylist()
 
-    # What compares by value and may hold lists is not hashable; object's type says otherwise.
+    # Tables compare by value and may hold lists, so they are not hashable; `object` is typed as it.
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -254,7 +250,7 @@ class Table:
 
 
 def _sums(places: list[int], count: int, values: list[Any]) -> list[Any]:
-    """Sums of the known `values` by place; None where there is none."""
+    """Returns the sums of the known `values` by place; None where all are unknown."""
     sums: list[Any] = [None] * count
     for place, value in zip(places, values, strict=True):
         if value is not None:
@@ -266,38 +262,38 @@ _SOURCE = Field("path", "source", "Source file and line.", nullable=True)
 
 
 def with_source(table: Table, name: str = "source") -> Table:
-    """`table` with a column of source file and line, unknown without a file."""
+    """Returns `table` with a column of source file and line, unknown without a file."""
     places = zip(table.values("source_file"), table.values("source_line"), strict=True)
     texts = [file if file is None or line is None else f"{file}:{line}" for file, line in places]
     return with_columns(table, [(_SOURCE.replace(name=name, label=name), texts)])
 
 
 def with_columns(table: Table, columns: Iterable[tuple[Field, Iterable[Any]]]) -> Table:
-    """`table` with further columns behind its own."""
+    """Returns `table` with further columns appended."""
     further = ((field, column_of(field, values)) for field, values in columns)
     return Table([*table._described(), *further])
 
 
-_SHARE = Field("ratio", "share", "Its part of the sum of all rows.", nullable=True)
+_SHARE = Field("ratio", "share", "Share of the sum of all rows.", nullable=True)
 
 
 def with_share(table: Table, name: str) -> Table:
-    """`table` with a column `share`: the part of each value of column `name` in their sum."""
+    """Returns `table` with a column `share`: each value of column `name` divided by their sum."""
     values = table.values(name)
     return with_columns(table, [(_SHARE, shares(values, sum(value or 0 for value in values)))])
 
 
 def shares(parts: Sequence[float | None], whole: float) -> list[float | None]:
-    """The parts of a whole; unknown if it is nothing or beyond doubles, and where a part is."""
+    """Returns `parts` divided by `whole`; unknown where either is, or `whole` is not above 0."""
     is_known = whole > 0 and isfinite(whole)
     return [part / whole if is_known and part is not None else None for part in parts]
 
 
 def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | TextColumn:
-    """A column of `field` without NumPy, None standing for what is unknown.
+    """Returns a column of `field`, made without NumPy; None is unknown.
 
-    `kind` is an `array` type code; without it integers are 64 bits wide, and numbers are of
-    floats if one of them is.
+    `kind` is an `array` type code; without it integers are 64 bits wide, and numbers are floats if
+    any of them is.
     """
     from array import array
 
@@ -305,7 +301,7 @@ def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | T
     if field.is_text:
         return _text_column(values)
     if field.kind == "flag":
-        # An empty array has no memory that could be aligned.
+        # An empty array has no memory to align.
         flags = array("B", [bool(value) for value in values] or [False])
         return Column(memoryview(flags).cast("B").cast("?")[: len(values)])
     is_real = kind == "d" or field.kind in ("seconds", "ratio")
@@ -321,20 +317,20 @@ def column_of(field: Field, values: Iterable[Any], kind: str = "") -> Column | T
 def _text_column(values: list[str | None]) -> TextColumn:
     texts = list(dict.fromkeys(value for value in values if value is not None))
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
-    field = Field("index", "code", "The number of a text.", nullable=True)
+    field = Field("index", "code", "Index of a text.", nullable=True)
     numbers = column_of(field, [codes.get(value) for value in values])
     assert isinstance(numbers, Column)
     return TextColumn(texts, numbers)
 
 
 def of_rows(fields: Iterable[Field], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table of rows, each with a value for every field; None is unknown."""
+    """Returns a table of rows, each with a value for every field; None is unknown."""
     fields, rows = tuple(fields), list(rows)
     return Table.of((field, [row[at] for row in rows]) for at, field in enumerate(fields))
 
 
 def _plain_field(name: str, column: Column | TextColumn) -> Field:
-    """A field for a column of which only the name is known."""
+    """Returns a field for a column of which only the name is known."""
     if isinstance(column, TextColumn):
         return Field("text", name, "", nullable=True)
     return Field({"bool": "flag", "float64": "number"}.get(column.dtype, "count"), name, "")

@@ -1,8 +1,8 @@
 """The command line: one file per verb, imported only when the verb is used.
 
 A verb's file offers `configure(parser)` and `run(arguments) -> int`. Exit codes: 0 done,
-1 found something (what the caller asked to fail on, differences, what is wrong), 2 usage, 3 some
-input could not be read or output written, 70 an internal error, 130 interrupted.
+1 findings (what the caller asked to fail on, or differences), 2 wrong usage, 3 an input could not
+be read or an output could not be written, 70 internal error, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "main"]
 
 DONE, FINDINGS, USAGE, UNREADABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
-"""Exit codes; 70 is EX_SOFTWARE of sysexits.h, 130 what shells give for SIGINT."""
+"""Exit codes; 70 is EX_SOFTWARE of sysexits.h, 130 is what shells return for SIGINT."""
 
 VERBS = {
-    "verdict": "what a file is, step time, MFU, peak memory, what to change (also: hlofast FILE)",
-    "summary": "what a module is: status, signature, opcodes, shapes, fusions, computations",
-    "cost": "FLOPs, transcendentals and bytes: totals, by phase, scope, source, opcode; MFU",
-    "matmuls": "every matrix product: M, N, K, types, FLOPs, how often, from where",
-    "collectives": "what devices send each other: mesh axes, bytes, tensors, how often, from where",
-    "lint": "findings: what to change, with evidence, bytes and FLOPs; for continuous integration",
-    "remat": "what is recomputed, what is kept for the backward pass instead, what to change",
-    "memory": "what is alive at the peak: class, scope, source; XLA's account",
-    "time": "how long a step takes on a device: compute, memory, exposed collectives; MFU",
-    "trace": "the simulated schedule as a timeline for Perfetto: tracks, links, bytes alive",
-    "config": "a trainer config: its mesh rules, what it is on an instance, what differs",
-    "check": "what was declared (mesh, shardings, policy, figures) beside what was compiled",
-    "stages": "pipeline stages: sections, what stays and is sent, the boundary, micro-batches",
-    "diff": "what differs between two programs or dump directories; what hosts compiled otherwise",
-    "history": "what each pass of a compilation did to a module: counts, cost, peak, changes",
-    "report": "a page for a browser: verdict, charts, tables, every instruction, in one HTML file",
-    "graph": "a computation, or what is around an instruction, as DOT or for Model Explorer",
+    "verdict": "step time, MFU, peak memory, what to change (also: hlofast FILE)",
+    "summary": "a module at a glance: status, signature, opcodes, shapes, fusions",
+    "cost": "FLOPs, transcendentals and bytes by phase, scope, source or opcode; MFU",
+    "matmuls": "every matmul: M, N, K, types, FLOPs, call count, source line",
+    "collectives": "every collective: mesh axes, bytes, tensor kinds, call count, source line",
+    "lint": "what to change, with evidence, bytes and FLOPs; exit codes for CI",
+    "remat": "recomputed values, residuals, all-gathers, and what to change",
+    "memory": "live values at the memory peak by class, scope or source; XLA's own peak",
+    "time": "modelled step time on a device: compute, memory, exposed communication",
+    "trace": "the simulated schedule as a Perfetto timeline: tracks, links, live bytes",
+    "config": "a trainer config: its mesh rules, the result on an instance, differences",
+    "check": "compare a declaration (mesh, shardings, policy, limits) with the program",
+    "stages": "pipeline stages: sections, residuals, traffic, boundaries, micro-batches",
+    "diff": "differences between two programs or dump directories, or between hosts",
+    "history": "what each compiler pass did to a module: counts, cost, peak, changes",
+    "report": "one HTML page: verdict, charts, tables, every instruction",
+    "graph": "a computation, or what surrounds an instruction, for graph viewers",
     "show": "one instruction or computation in context: operands, users, source line",
-    "top": "an interactive view in a terminal: sorted tables, drill-down, memory over the schedule",
-    "scan": "everything in dump directories: programs, or a dataset of all modules",
-    "query": "SQL over the tables of a scan: a dataset, or dumps",
-    "fmt": "print modules as canonical HLO text",
-    "schema": "the JSON Schema of what a verb prints with --json",
-    "completion": "a script that lets bash, zsh or fish complete verbs and options",
-    "guide": "the user guide: questions answered from a dump to a decision, with dumps to try",
+    "top": "interactive terminal view: sorted tables, drill-down, memory over time",
+    "scan": "whole dump directories: a list of programs, or a dataset of all modules",
+    "query": "SQL over the tables of a scan, or over dumps",
+    "fmt": "print modules as canonical HLO text, or convert them to protobufs",
+    "schema": "the JSON Schema of a verb's --json output",
+    "completion": "a completion script for bash, zsh or fish",
+    "guide": "the user guide: worked answers from dump to decision, with dumps to try",
 }
 
 ALIASES = {"roofline": "time"}
-"""Other names of verbs."""
+"""Aliases of verbs."""
 
 EXAMPLES = """\
 examples:
@@ -69,18 +69,18 @@ examples:
   hlofast show step.txt fusion.12
   xz -dc step.txt.xz | hlofast fmt --no-metadata -
 
-`hlofast FILE` says what FILE is and gives the verdict: step time, MFU, peak memory, exposed
-communication, what to change, and the commands that show more. FILE may also be a folder of dumps
-or a trainer config. For verbs it is HLO text, alone or inside a page or a log, plain or compressed
-with gzip, xz or zstd; "-" is standard input. `hlofast VERB --help` describes a verb.
+`hlofast FILE` identifies FILE and prints the verdict: step time, MFU, peak memory, exposed
+communication, what to change, and the commands that show more. FILE may also be a dump directory
+or a trainer config. Most verbs read HLO text, on its own or embedded in a web page or a log, plain
+or compressed with gzip, xz or zstd; "-" is standard input. `hlofast VERB --help` describes a verb.
 """
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """As wide as the terminal, like argparse's own.
+    """A help formatter as wide as the terminal.
 
-    Those look for its width whenever an argument is added, through shutil, whose import takes
-    longer than a small dump.
+    Argparse's own formatters query the width through shutil whenever an argument is added;
+    importing shutil takes longer than reading a small dump.
     """
 
     def __init__(self, prog: str) -> None:
@@ -88,25 +88,25 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells of help that cannot be written, and escapes what is wrong in an argument."""
+    """Reports failures to write help, suggests near names and escapes control characters."""
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """Write the help. Argparse's own ignores an `OSError`."""
+        """Writes the help; unlike argparse's own method, it does not ignore an `OSError`."""
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments, and what may have been meant, and exit."""
+        """Prints what is wrong with the arguments and the nearest valid name, then exits."""
         from hlofast._names import meant
         from hlofast._text import printable
 
         start, colon, rest = message.partition("unrecognized arguments: ")
         if colon and not start:
-            # What follows an unknown option may be its value.
+            # The word after an unknown option may be its value.
             unknown = [word for word in rest.split(" ") if word.startswith("-") and word != "-"]
             if unknown:
                 option = unknown[0].partition("=")[0]
                 known = [name for name in self._option_string_actions if name.startswith("--")]
-                message = f"no option {option}{meant(option, known)}"
+                message = f"unknown option {option}{meant(option, known)}"
         _, colon, rest = message.partition("invalid choice: '")
         wrong, quote, choices = rest.partition("' (choose from ")
         if colon and quote:
@@ -115,12 +115,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _columns() -> int:
-    """The width of the terminal, 80 if there is none."""
+    """Returns the width of the terminal, or 80 without one."""
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and int(told) > 0:
         return int(told)
     try:
-        # Without standard output this raises, as a file that is no terminal does.
+        # Raises without standard output, or when it is not a terminal.
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
         return 80
@@ -140,7 +140,7 @@ def _top_level() -> _Parser:
 
 
 def parser_of(verb: str, prog: str | None = None) -> argparse.ArgumentParser:
-    """The parser of a verb's arguments."""
+    """Returns the argument parser of a verb."""
     module = importlib.import_module(f"hlofast.cli.{verb}")
     parser = _Parser(
         prog=prog or f"hlofast {verb}",
@@ -175,16 +175,16 @@ def _run(argv: list[str]) -> int:
         return DONE
     if first.startswith("-") or os.path.lexists(first) or "/" in first or "." in first:
         return _run_verb("verdict", argv, "hlofast")
-    return _refuse(parser, first, f"no verb and no file {first!r}")
+    return _refuse(parser, first, f"{first!r} is neither a verb nor a file")
 
 
 def _help(argv: list[str]) -> int:
-    """Print what `--help` prints, of a verb if one is named."""
+    """Prints what `hlofast --help` or `hlofast VERB --help` prints."""
     parser = _top_level()
     if argv:
         verb = ALIASES.get(argv[0], argv[0])
         if verb not in VERBS:
-            _refuse(parser, verb, f"no verb {verb!r}")
+            _refuse(parser, verb, f"unknown verb {verb!r}")
         parser_of(verb).print_help()
     else:
         parser.print_help()
@@ -199,19 +199,19 @@ def _refuse(parser: _Parser, verb: str, reason: str) -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Connect standard streams that the caller closed to the null device.
+    """Connects standard streams that the caller closed to the null device.
 
-    Python sets them to None, and a file opened later would get their number, so that whatever
-    writes to standard error would write into it.
+    Python sets them to None. A file opened later would then get the descriptor of, for example,
+    standard error, and error messages would be written into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free number, which is the stream's own, as the loop goes from 0 to 2.
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the exit
+            # `open` takes the lowest free descriptor: the stream's own, as the loop goes 0 to 2.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until exit
 
 
 def _end_output() -> None:
-    """Write what is left of the output, or see to it that nobody tries that again at exit."""
+    """Flushes the output; if that fails, silences it so that Python does not retry at exit."""
     from hlofast._text import silence
 
     try:
@@ -221,7 +221,7 @@ def _end_output() -> None:
 
 
 def _internal_error(error: BaseException) -> int:
-    """Say in one line that something unexpected went wrong, and return the exit code."""
+    """Reports an unexpected error in one line and returns the exit code."""
     from hlofast._text import complain, printable
 
     if os.environ.get("HLOFAST_DEBUG") == "1":
@@ -235,10 +235,10 @@ def _internal_error(error: BaseException) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's own) and return the exit code."""
+    """Runs the command line `argv` (default: `sys.argv`) and returns the exit code."""
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # Some encodings lack what tables are made of; what they have comes out as ever.
+        # Some encodings lack characters that tables use; only those are escaped.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
@@ -246,11 +246,11 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, which is its right.
+        # The reader closed the pipe, as `head` does.
         _end_output()
         return DONE
     except OSError as error:
-        # Verbs say what they cannot read; this is mostly a full disk or a folder that is not there.
+        # Verbs report unreadable inputs themselves; this is mostly a full disk or missing folder.
         place = error.filename
         if place is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             place = "output"
@@ -263,9 +263,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit:
-        raise  # Help, and wrong usage: argparse has said what there is to say.
-    except BaseException as error:  # A panic of the core is no `Exception`.
-        # Loaded only now: most verbs end without it.
+        raise  # Help or wrong usage: argparse has printed it.
+    except BaseException as error:  # A panic of the core is not an `Exception`.
+        # Imported late: most runs end without it.
         from hlofast._text import complain
         from hlofast.errors import ContextError
 

@@ -1,4 +1,4 @@
-"""What was declared beside what was compiled: mesh, shardings, policy, loops, bytes, FLOPs."""
+"""Compares what was declared (mesh, shardings, policy, limits) with the compiled program."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast check mesh.toml module_0042.jit_train_step.after_optimizations.txt
-  hlofast check --expect limits.toml step.txt                     demands alone
+  hlofast check --expect limits.toml step.txt                     limits only
   hlofast check fuji-70B.txt step.txt --instance tpu-v6e-256-4     an AXLearn golden config
   hlofast check mesh.toml step.txt --fail-on warning
   hlofast check --json mesh.toml step.txt | jq '.results[].tables.findings[] | [.severity, .code]'
 
-CONFIG is an AXLearn golden config, of which --instance selects a mesh rule, or a TOML description
-of what the program is meant to be; what is left out is not compared:
+CONFIG is an AXLearn golden config, with --instance to select its mesh rule, or a TOML description
+of the intended program. Anything the description leaves out is not compared:
 
   [mesh]
-  axes = { data = 4, fsdp = 64, model = 4 }      # in order, the last one fastest
+  axes = { data = 4, fsdp = 64, model = 4 }      # in order, the last axis varies fastest
   batch_axes = ["data", "fsdp"]
   [model]
   layers = 80
   accumulation_steps = 4
   [[parameters]]
-  name = ".*/layers/query"                       # regular expression for the path
-  spec = ["", "fsdp", "model"]                   # per dimension: an axis, a list, or none
-  [[kept]]                                       # what the checkpoint policy keeps
+  name = ".*/layers/query"                       # regular expression for the whole path
+  spec = ["", "fsdp", "model"]                   # per dimension: an axis, a list, or ""
+  [[kept]]                                       # a value that the checkpoint policy keeps
   name = "query"
   shape = "bf16[1,2048,2048]"                    # of one layer on one device, or bytes = ...
   place = "host"
-  [predicted]                                    # state_bytes, offloaded_bytes, gathered_bytes,
-  gathered_bytes = 273804165120                  # flops, peak_bytes: of a step on one device
+  [predicted]                                    # per device and step: state_bytes, flops,
+  gathered_bytes = 273804165120                  # offloaded_bytes, gathered_bytes, peak_bytes
   [limits]
   hbm = "31.25GiB"
 
---expect takes limits: peak.max = "15.5GiB", collectives.fsdp.all-gather.max_bytes = "1.6GiB",
-flops.max = 2e15, lint.forbid = ["missed-reduce-scatter"]. Exit code 1 if anything is an error.
+The --expect file holds limits: peak.max = "15.5GiB", flops.max = 2e15,
+collectives.fsdp.all-gather.max_bytes = "1.6GiB", lint.forbid = ["missed-reduce-scatter"].
+Exit code 1 if there are errors.
 """
 SAMPLE = 1 << 16
-"""Bytes of a file that show what it is."""
+"""Bytes read from a file to tell its format."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,25 +55,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "config",
         nargs="?",
         metavar="CONFIG",
-        help="what was declared: a TOML description or a golden config",
+        help="the declaration: a TOML description or a golden config",
     )
     results.add_usual(parser, several=False)
     inputs.add_instance(parser)
-    parser.add_argument("--expect", metavar="FILE.toml", help="limits that the program must keep")
+    parser.add_argument("--expect", metavar="FILE.toml", help="limits that the program must meet")
     parser.add_argument(
         "--fail-on",
         choices=("error", "warning", "note"),
         default="error",
         metavar="SEVERITY",
-        help="exit with code 1 from this severity on: error (default), warning, note",
+        help="exit with code 1 at this severity or worse: error (default), warning, note",
     )
-    parser.add_argument("--all", action="store_true", help="also list what agrees")
+    parser.add_argument("--all", action="store_true", help="also list comparisons that agree")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare what was declared with every module of the file."""
+    """Compares the declaration with every module of the file."""
     if arguments.config is None and arguments.expect is None:
-        inputs.complain("there is nothing to compare with: CONFIG or --expect is missing")
+        inputs.complain("nothing to compare with: give CONFIG or --expect FILE.toml")
         return USAGE
     context = inputs.read_context(arguments)
     read = _read(arguments)
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(
     arguments: argparse.Namespace,
 ) -> tuple[Declaration | EffectiveConfig, Expectations | None] | int:
-    """What was declared and what is expected; the exit code, with a reason said, without them."""
+    """Returns declaration and limits; prints an error and returns the exit code on failure."""
     import hlofast
 
     path, expected = arguments.config, None
@@ -126,9 +127,9 @@ def _read(
 def read_declaration(
     path: str | None, instance: str | None, devices: int | None
 ) -> Declaration | EffectiveConfig:
-    """What was declared in a file, of a golden config on an instance.
+    """Returns the declaration in a file; a golden config needs an `instance`.
 
-    A `UsageError` where the arguments do not go together; what reading raises besides.
+    Raises `UsageError` for contradictory arguments, and whatever reading the file raises.
     """
     import hlofast
     from hlofast import config
@@ -139,7 +140,7 @@ def read_declaration(
         start = file.read(SAMPLE)
     if path.endswith(".toml") or not config.is_config(start):
         if instance is not None:
-            raise UsageError("--instance goes with a golden config, which this is not")
+            raise UsageError("--instance needs a golden config, and this is a TOML description")
         return hlofast.Declaration.load(path)
     if instance is None:
         raise UsageError("a golden config needs --instance, which selects its mesh rule")
@@ -147,4 +148,4 @@ def read_declaration(
 
 
 class UsageError(ValueError):
-    """Arguments that do not go together."""
+    """Contradictory arguments."""

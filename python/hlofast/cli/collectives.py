@@ -1,4 +1,4 @@
-"""What devices send each other: every collective, its mesh axes, bytes, tensors, how often."""
+"""Lists every collective: mesh axes, payload and wire bytes, tensor kinds, call count, source."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ examples:
   hlofast collectives module_0042.jit_train_step.after_optimizations.txt
   hlofast collectives --mesh data=2,model=4 step.txt
   hlofast collectives --mesh data=4,model=256 --slices 4 --by network step.txt
-  hlofast collectives --by source --top 20 step.txt  which lines send most
-  hlofast collectives --pieces step.txt              the arrays inside combined collectives
+  hlofast collectives --by source --top 20 step.txt  source lines that send most
+  hlofast collectives --pieces step.txt              arrays inside combined collectives
   hlofast collectives --alpa step.txt                Alpa's counters and costs
   hlofast collectives --json step.txt | jq '.results[].tables.groups'
 
-A collective is one however it is written: at once, as start and done, in an asynchronous
-computation, in a fusion or in several. Axes are those of --mesh, otherwise of the mesh that the
-text speaks of. Payload is the whole array, of an all-gather the result; wire bytes are what each
-device sends around a ring of the group: 2(n-1)/n of the payload in an all-reduce, all of it in a
-permute or a transfer, (n-1)/n in others.
+A collective counts once, however it is written: as one instruction, as a start/done pair, in an
+asynchronous computation, or in one or several fusions. Axes are those of --mesh, otherwise of the
+mesh in the text. Payload is the size of the full array (for an all-gather, its result). Wire bytes
+are what each device sends in a ring over its group of n: 2(n-1)/n of the payload for an all-reduce,
+all of it for a permute or a transfer, (n-1)/n for the others.
 """
 
 
@@ -35,18 +35,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser)
     parser.add_argument(
-        "--by", choices=list(KEYS), help="totals by this only (default by axis, then each one)"
+        "--by", choices=list(KEYS), help="totals by this key (default: by axis, then each one)"
     )
     parser.add_argument(
-        "--pieces", action="store_true", help="list the arrays that collectives put together"
+        "--pieces", action="store_true", help="list the arrays inside combined collectives"
     )
     parser.add_argument(
-        "--alpa", action="store_true", help="Alpa's counters, costs and gradient channels"
+        "--alpa", action="store_true", help="show Alpa's counters, costs and gradient channels"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the collectives of every module."""
+    """Lists the collectives of every module."""
 
     def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
         sent = found.module.collectives()

@@ -1,4 +1,4 @@
-"""A script that lets a shell complete verbs, options and their choices."""
+"""Prints a shell script that completes verbs, options and their choices."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ examples:
   hlofast completion zsh > ~/.zfunc/_hlofast     a folder of $fpath
   hlofast completion fish > ~/.config/fish/completions/hlofast.fish
 
-The script holds all verbs and options of this version; nothing runs when a shell starts.
+The script contains the verbs and options of this version: regenerate it after an upgrade. It does
+not start hlofast when a shell starts.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    parser.add_argument("shell", choices=SHELLS, help="shell to write the script for")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script."""
+    """Prints the script."""
     from hlofast.cli.guide import PAGES
 
     words = {"guide": tuple(PAGES), "schema": tuple(VERBS)}

@@ -1,4 +1,4 @@
-"""Trainer configs: what their mesh rules make of them, on one instance or on all; what differs."""
+"""Evaluates the mesh rules of trainer configs on one or all instances, or compares two configs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast config fuji-70B.txt                             all mesh rules, with their meshes
-  hlofast config fuji-70B.txt --instance tpu-v6e-256-4    what the rule for it changes, and why
+  hlofast config fuji-70B.txt --instance tpu-v6e-256-4    what its mesh rule changes, and why
   hlofast config fuji-70B.txt --instance neuron-trn2.48xlarge-64 --device-count 4096
   hlofast config fuji-70B.txt --instance tpu-v5p-1024 --text > effective.txt
   hlofast config monday.txt --diff tuesday.txt            exit code 1 if there are differences
   hlofast config --json fuji-70B.txt | jq '.results[].tables.selections'
 
-FILE is a config as AXLearn's debug_string prints it (a golden config). A rule matches if its
-regular expression matches the whole name of the instance; the first one that does is taken. In
-tables "-" is a value that is not there. What AXLearn does is modelled for its own modifiers;
-others are named. With --diff values that mean the same are equal, and the order of keys is none.
+FILE is a config as AXLearn's debug_string prints it (a golden config). The first mesh rule whose
+regular expression matches the whole instance name is applied. In tables "-" is an absent value.
+AXLearn's own modifiers are modelled; other modifiers are listed by name. --diff treats values that
+mean the same as equal and ignores the order of keys.
 """
 
 
@@ -35,13 +35,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help='config; "-" is standard input')
     inputs.add_instance(parser, several=True)
     parser.add_argument("--diff", metavar="FILE", help="compare with this config")
-    parser.add_argument("--text", action="store_true", help="print the config on the instance")
+    parser.add_argument(
+        "--text", action="store_true", help="print the config text, with --instance applied"
+    )
     results.add_json(parser)
     _text.add_top(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Describe every config."""
+    """Describes every config."""
     problem = _misuse(arguments)
     if problem:
         inputs.complain(problem)
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(config: Config, shower: results.Shower, arguments: argparse.Namespace) -> None:
-    """Show a config and what it is on instances; JSON has each of them."""
+    """Shows a config and its form on instances; JSON has every instance."""
     from hlofast.config._results import Described, Selected
 
     if arguments.instance:
@@ -84,7 +86,7 @@ def _show(config: Config, shower: results.Shower, arguments: argparse.Namespace)
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    """Show what is different between two configs."""
+    """Shows the differences between two configs."""
     from hlofast.config._results import Compared
 
     failures = inputs.Failures()
@@ -101,16 +103,16 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _misuse(arguments: argparse.Namespace) -> str | None:
     if arguments.diff is not None and (len(arguments.files) > 1 or arguments.instance):
-        return "--diff compares one FILE with another, as they are written"
+        return "--diff compares two files as written: give one FILE and no --instance"
     if arguments.text and (arguments.json or len(arguments.instance) > 1):
-        return "--text prints one config, and no JSON"
+        return "--text prints the text of one config: give at most one --instance and no --json"
     if [*arguments.files, arguments.diff].count("-") > 1:
         return "standard input can be read only once"
     return None
 
 
 def _read(path: str, failures: inputs.Failures) -> Config | None:
-    """The config in a FILE argument; None, and said why, if there is none."""
+    """Returns the config in a FILE argument; prints an error and returns None if there is none."""
     from hlofast import config
 
     name = "<stdin>" if path == "-" else path
@@ -122,7 +124,7 @@ def _read(path: str, failures: inputs.Failures) -> Config | None:
 
 
 def _effective(config: Config, arguments: argparse.Namespace) -> Config:
-    """The config that `--text` prints."""
+    """Returns the config that `--text` prints."""
     for name in arguments.instance:
         return config.select(name, arguments.device_count).config
     return config

@@ -1,4 +1,4 @@
-"""What a module costs: FLOPs, transcendentals and bytes, loops counted, and who causes them."""
+"""Counts FLOPs, transcendentals and bytes, with loops, by phase, scope, source or opcode."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ EXAMPLES = """\
 examples:
   hlofast cost module_0042.jit_train_step.after_optimizations.txt
   hlofast cost --by scope --depth 4 --top 20 step.txt
-  hlofast cost --explain step.txt                where and why XLA's own figures differ
-  hlofast cost --xla step.txt                    what XLA's HloCostAnalysis says
+  hlofast cost --explain step.txt                where and why XLA's figures differ
+  hlofast cost --xla step.txt                    the figures of XLA's HloCostAnalysis
   hlofast cost --step-time 310ms --device tpu-v5e step.txt
   hlofast cost --step-time 310ms --peak-flops 197T step.txt
   hlofast cost --json step.txt | jq '.results[].facts.flops.value'
 
-As executed (the default), loops count as often as they run, and library calls and kernels as far
-as they are known. Every table adds up to the module. FLOPs of a fusion belong to the instructions
-inside it, its bytes to the fusion; "not exact" is the share of a row's FLOPs that is modelled,
-stated by a kernel's author, or inside a loop of unknown trip count. HFU counts recomputation, MFU
-does not; the peak is that of --device for 16-bit floats, or --peak-flops. --rules names a TOML
-file of phases for names that are not JAX's:
+By default the counts are as executed: loops times their trip count, library calls and kernels
+where their cost is known. Every table adds up to the module. The FLOPs of a fusion are attributed
+to the instructions inside it, its bytes to the fusion itself. "not exact" is the share of a row's
+FLOPs that is modelled, stated by a kernel's author, or inside a loop of unknown trip count. HFU
+includes recomputation, MFU does not; both are relative to --peak-flops, or to the 16-bit peak of
+--device. --rules is a TOML file that assigns phases to operation names other than JAX's:
 
   [[rule]]
-  pattern = "optimizer/.*"                       a regular expression for parts of op_name
+  pattern = "optimizer/.*"                       # regular expression for parts of op_name
   phase = "optimizer"
 """
 BACKENDS = ("cpu", "gpu", "tpu")
@@ -42,33 +42,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     results.add_usual(parser)
-    parser.add_argument("--by", choices=KEYS, default="phase", help="rows (default phase)")
+    parser.add_argument(
+        "--by", choices=KEYS, default="phase", help="key of the rows (default phase)"
+    )
     parser.add_argument(
         "--depth",
         type=_text.natural,
         default=3,
         metavar="N",
-        help="components of a scope, with --by scope (default 3)",
+        help="scope components to keep, with --by scope (default 3)",
     )
-    parser.add_argument("--backend", choices=BACKENDS, help="whose sizes (default the module's)")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        help="backend whose shape sizes count (default: the module's)",
+    )
     way = parser.add_mutually_exclusive_group()
-    way.add_argument("--xla", action="store_true", help="count as XLA does: loops once")
-    way.add_argument("--explain", action="store_true", help="show how XLA's figures differ")
+    way.add_argument("--xla", action="store_true", help="count like XLA: loop bodies once")
+    way.add_argument("--explain", action="store_true", help="explain how XLA's figures differ")
     parser.add_argument(
         "--peak-flops",
         type=inputs.rate,
         metavar="197T",
-        help="peak of one device in FLOP/s, with --step-time (default the device's)",
+        help="peak FLOP/s of one device, with --step-time (default: the device's)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Count what the modules of every file cost."""
+    """Counts the cost of every module."""
     if arguments.step_seconds is None and arguments.peak_flops is not None:
-        inputs.complain("--peak-flops goes with --step-time")
+        inputs.complain("--peak-flops needs --step-time")
         return USAGE
     if arguments.xla and arguments.step_seconds is not None:
-        inputs.complain("utilization is counted as executed, not with --xla")
+        inputs.complain("--step-time does not go with --xla: utilization needs counts as executed")
         return USAGE
 
     def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:

@@ -1,4 +1,4 @@
-"""What differs between two programs, whatever their instructions are called and how they stand."""
+"""Compares two programs, regardless of instruction names and order."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ examples:
   hlofast diff step.before.txt step.after.txt
   hlofast diff monday/module_0042.jit_train_step.after_optimizations.txt tuesday/step.txt.gz
   hlofast diff --no-layouts --no-backend-config cpu.txt tpu.txt
-  hlofast diff --mesh data=2,model=4 a.txt b.txt    collectives by these axes
-  hlofast diff monday/ tuesday/                     dump directories, program by program
-  hlofast diff dump/                                which hosts compiled something else
+  hlofast diff --mesh data=2,model=4 a.txt b.txt    collectives by mesh axis
+  hlofast diff monday/ tuesday/                     two dump directories, program by program
+  hlofast diff dump/                                programs that differ between hosts
   hlofast diff --json a.txt b.txt | jq '.results[].tables.changes'
 
-Instructions are matched by what they compute and what is computed from them. Names, metadata,
-channel numbers, order and copies of equal computations are no difference; the order is one with
---schedule. Shown are the changes that others do not follow from (a result has another shape since
-its operand has: that follows); --all shows every one. Files with several modules are compared
-module by module, by name; of dump directories the last stage of each program, by host, name and
-fingerprint; of one directory the fingerprints that its hosts have of each program. Of two trainer
-configs it says what `hlofast config A --diff B` does. Exit codes: 0 no difference, 1 some, 2 usage,
-3 unreadable.
+Instructions are matched by what they compute and by what uses them. Names, metadata, channel
+numbers, instruction order and copies of equal computations are not differences; --order compares
+the order too. Changes that follow from another change, such as the shape of a result that
+changed with its operand's, are shown with --all only. Files with several modules are compared
+module by module, by name. Of two dump directories the last stage of each program is compared,
+matched by host, name and fingerprint; of one directory, the fingerprints of each program between
+hosts. Two trainer configs are compared as by `hlofast config A --diff B`. Exit codes: 0 equal,
+1 different, 2 wrong usage, 3 unreadable.
 """
 
 
@@ -44,21 +44,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     help_ = 'a file ("-" is standard input) or a dump directory'
     parser.add_argument("before", metavar="BEFORE", help=help_)
-    parser.add_argument("after", metavar="AFTER", nargs="?", help="what it is compared with")
-    parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="compare BEFORE with this one")
+    parser.add_argument("--module", metavar="NAME", help="compare only modules of this name")
     results.add_json(parser)
-    parser.add_argument("--all", action="store_true", help="also what follows from other changes")
-    parser.add_argument("--no-layouts", action="store_true", help="layouts do not count")
-    parser.add_argument("--no-backend-config", action="store_true", help="nor does this attribute")
+    parser.add_argument("--all", action="store_true", help="show changes that follow from others")
+    parser.add_argument("--no-layouts", action="store_true", help="ignore layouts")
+    parser.add_argument("--no-backend-config", action="store_true", help="ignore backend_config")
     parser.add_argument(
-        "--order", dest="schedule", action="store_true", help="the order of instructions counts"
+        "--order", dest="schedule", action="store_true", help="compare the instruction order too"
     )
     _text.add_top(parser)
     inputs.add_context(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare the modules of two files or folders, or the hosts of one folder."""
+    """Compares the modules of two files or folders, or the hosts of one folder."""
     context = inputs.read_context(arguments)
     paths = [arguments.before, *([] if arguments.after is None else [arguments.after])]
     folders = [_files.is_folder(path) for path in paths]
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             if path != "-" and "://" not in path and not os.path.lexists(path):
                 inputs.complain(f"{path}: {os.strerror(errno.ENOENT)}")
                 return UNREADABLE
-        inputs.complain("compared are two files, two dump directories, or the hosts of one")
+        inputs.complain("give two files, two dump directories, or one dump directory of many hosts")
         return USAGE
     if len(paths) == 1:
         return _compare_hosts(arguments)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
-    """Show what differs, program by program."""
+    """Shows the differences, program by program."""
     from hlofast._comparison import Comparison
     from hlofast._diff import Diff, diff
 
@@ -102,7 +102,7 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
     for side, rest, other in zip(
         ("before", "after"), sources.unmatched, sources.is_read[::-1], strict=True
     ):
-        # What a file that cannot be read lacks is not known.
+        # A side that could not be read may have the program after all.
         for name, place in rest if other or arguments.json else ():
             whole.lacks(side, name, place)
     if sources.is_summed_up or arguments.json or whole.has_unmatched:
@@ -128,7 +128,7 @@ class _Files:
         self._pairs, *rest = paired_by_name(before, after, lambda found: found.module.name)
         self.unmatched = [[(found.module.name, found.place()) for found in own] for own in rest]
         self.is_read = [not reader.errors for reader in readers]
-        """Of either side, whether what it lacks is known."""
+        """For each side, whether all of it was read, so that missing programs are known."""
         self.failures.errors += [error for reader in readers for error in reader.errors]
         self._code = max(reader.exit_code() for reader in readers)
 
@@ -152,14 +152,14 @@ class _Folders:
             for path, error in faults:
                 self.failures.failed(path, error)
         self.is_read = [not faults for faults in found.faults]
-        """Of either side, whether what it lacks is known."""
+        """For each side, whether all of it was read, so that missing programs are known."""
         self._misses = module is not None and found.is_empty and not self.failures.errors
         if self._misses:
-            inputs.complain(f"no module {module!r} in either folder")
+            inputs.complain(f"neither folder has a module {module!r}")
         self._pairs = found.pairs
         self.unmatched = [[(one.name, _place(one)) for one in own] for own in found.unmatched]
         self.is_summed_up = len(found.pairs) > 1
-        """Whether there may be many pairs, of which people first want to know which differ."""
+        """Whether there are several pairs, so that the text output lists which ones differ."""
 
     def __iter__(self) -> Iterator[tuple[Found, Found]]:
         for pair in self._pairs:
@@ -187,7 +187,7 @@ def _place(program: Program) -> dict[str, Any]:
 
 
 def _compare_hosts(arguments: argparse.Namespace) -> int:
-    """Say which hosts of a dump directory compiled something else."""
+    """Shows which programs of a dump directory differ between hosts."""
     from hlofast._comparison import HostComparison
     from hlofast._programs import listed
 
@@ -212,7 +212,7 @@ def _compare_hosts(arguments: argparse.Namespace) -> int:
 
 
 def _compare_configs(arguments: argparse.Namespace) -> int | None:
-    """The exit code of comparing two trainer configs; None if the files are none."""
+    """Compares two trainer configs; returns the exit code, or None if either file is not one."""
     paths = (arguments.before, arguments.after)
     heads = [_head(path) for path in paths]
     if not all(head and b"HloModule" not in head for head in heads):
@@ -231,7 +231,7 @@ def _compare_configs(arguments: argparse.Namespace) -> int | None:
 
 
 def _head(path: str) -> bytes:
-    """The first bytes of a file; none of standard input and of what cannot be read."""
+    """Returns the first bytes of a file; none for standard input and unreadable files."""
     if path == "-":
         return b""
     try:

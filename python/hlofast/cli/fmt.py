@@ -1,4 +1,4 @@
-"""Print modules as HLO text in one of XLA's forms, or write one as a protobuf."""
+"""Prints modules as HLO text in one of XLA's forms, or writes a module as a protobuf."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ examples:
   hlofast fmt --form short --no-metadata step.txt
   hlofast fmt --form original page.html          the dump inside the page, byte for byte
   hlofast fmt step.txt.xz -o step.txt
-  hlofast fmt step.txt -o step.hlo.pb            HloModuleProto, which XLA loads
-  hlofast fmt step.txt -o step.hlo_proto.pb      HloProto, as profilers take it
+  hlofast fmt step.txt -o step.hlo.pb            an HloModuleProto, which XLA loads
+  hlofast fmt step.txt -o step.hlo_proto.pb      an HloProto, which profilers load
   diff <(hlofast fmt a.txt) <(hlofast fmt b.txt)
 """
 
@@ -31,22 +31,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--form",
         choices=("long", "short", "original"),
         default="long",
-        help="long: signatures, %% and layouts; short: without signatures and %%; "
+        help="long: with signatures, %% and layouts; short: without signatures and %%; "
         "original: the bytes of the file (default long)",
     )
-    parser.add_argument("--no-metadata", action="store_true", help="leave metadata out")
+    parser.add_argument("--no-metadata", action="store_true", help="leave out metadata")
     parser.add_argument(
         "-o",
         "--output",
         metavar="PATH",
-        help="write to PATH, all or nothing; a protobuf if it ends in .pb, compressed if in .gz",
+        help="write to PATH atomically: .pb writes a protobuf, .gz compresses",
     )
     results.add_json(parser)
     inputs.add_context(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every module of every file."""
+    """Prints every module of every file."""
     if arguments.form == "original" and arguments.no_metadata:
         inputs.complain("--no-metadata needs --form long or short")
         return USAGE
@@ -75,12 +75,12 @@ def _is_proto(path: str | None) -> bool:
 
 
 def _write_proto(arguments: argparse.Namespace) -> int:
-    """Write the one module that the arguments select."""
+    """Writes the one module that the arguments select as a protobuf."""
     import hlofast
     from hlofast._core import _proto
 
     if arguments.json or arguments.form != "long":
-        inputs.complain("a protobuf goes without --json and --form")
+        inputs.complain("-o PATH.pb writes a protobuf: leave out --json and --form")
         return USAGE
     path = arguments.output
     wrapped = path.removesuffix(".gz").endswith(".hlo_proto.pb")
@@ -89,7 +89,7 @@ def _write_proto(arguments: argparse.Namespace) -> int:
     if reader.exit_code() or not found:
         return reader.exit_code()
     if len(found) > 1:
-        inputs.complain(f"a protobuf holds one module, not {len(found)}; choose with --module")
+        inputs.complain(f"a protobuf holds one module, not {len(found)}; choose it with --module")
         return USAGE
     module = found[0].module
     try:
@@ -101,13 +101,13 @@ def _write_proto(arguments: argparse.Namespace) -> int:
         reader.failed(found[0].path, error)
         return reader.exit_code()
     for line, what in left_out:
-        inputs.complain(f"{found[0].path}:{line}: a protobuf has no place for {what}")
+        inputs.complain(f"{found[0].path}:{line}: left out, as protobufs have no field for {what}")
     _replace(path, content)
     return 0
 
 
 def _encoded(text: str) -> bytes:
-    """The bytes of `text`; what was not UTF-8 in the file comes out as it was."""
+    """Returns the bytes of `text`; bytes of the file that were not UTF-8 are restored."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -118,7 +118,7 @@ def _write(text: str) -> None:
 
 
 def _replace(path: str, content: bytes) -> None:
-    """Write all of `content` or nothing, compressed if `path` says so."""
+    """Writes `content` atomically, compressed if `path` ends in .gz."""
     from hlofast._files import replacing
 
     if path.endswith(".gz"):

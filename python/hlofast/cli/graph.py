@@ -1,4 +1,4 @@
-"""A computation, or what is around an instruction, as a graph for layout tools."""
+"""Writes a computation, or what surrounds an instruction, as DOT or for Model Explorer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ examples:
   hlofast graph --inside all step.txt -o step.json        for Model Explorer
   hlofast graph --around all-reduce.5 --json step.txt | jq '.results[].tables.edges'
 
-Nodes are instructions, edges go from operands to users; dashed ones are control dependencies,
-dotted ones go into and out of what is called. --inside says which called computations are shown
-inside their callers, as clusters or layers. -o names ending in .json are Model Explorer's, others
-DOT. For more nodes than layout tools take, --around, --inside none or --force.
+Nodes are instructions; edges go from operands to users. Dashed edges are control dependencies,
+dotted edges enter and leave called computations. --inside selects the called computations that are
+drawn inside their callers, as clusters or layers. An output name that ends in .json selects Model
+Explorer's format, any other name DOT. A graph with more nodes than layout tools can handle is
+refused: narrow it with --around or --inside none, or write it anyway with --force.
 """
 FORMS = ("dot", "model-explorer")
 
@@ -35,35 +36,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     inputs.add_files(parser, several=False)
     parser.add_argument(
-        "--computation", metavar="NAME", help="the computation to show (default the entry)"
+        "--computation", metavar="NAME", help="computation to show (default: the entry)"
     )
-    parser.add_argument(
-        "--around", metavar="NAME", help="show what is around this instruction instead"
-    )
+    parser.add_argument("--around", metavar="NAME", help="show what surrounds this instruction")
     parser.add_argument(
         "--depth",
         type=_text.natural,
         default=2,
         metavar="N",
-        help="operands and users how far from it (default 2)",
+        help="steps along operands and users, with --around (default 2)",
     )
     parser.add_argument(
         "--inside",
         choices=("fusions", "all", "none"),
         default="fusions",
-        help="whose called computations are shown inside their callers (default fusions)",
+        help="called computations that are drawn inside their callers (default fusions)",
     )
-    parser.add_argument("--format", choices=FORMS, help="default by the name, else dot")
-    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH, all or nothing")
-    parser.add_argument("--force", action="store_true", help="even if no tool can lay it out")
+    parser.add_argument(
+        "--format",
+        choices=FORMS,
+        help="output format (default: model-explorer if PATH ends in .json, else dot)",
+    )
+    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH atomically")
+    parser.add_argument(
+        "--force", action="store_true", help="write graphs too large for layout tools"
+    )
     results.add_json(parser)
     inputs.add_context(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the graph of the module in the file."""
+    """Writes the graph of the module in the file."""
     if arguments.json and arguments.output:
-        inputs.complain("--json prints nodes and edges; it does not go with -o")
+        inputs.complain("--json prints nodes and edges to standard output: leave out -o")
         return USAGE
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     found = inputs.only(reader)
@@ -82,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         text = _written(graph, arguments)
     except ValueError as error:
-        # The library's advice as options.
+        # The library advises in terms of Python arguments; translate them to options.
         what = str(error).partition(": ")[0]
         first = "--around NAME" if arguments.around is None else "a smaller --depth"
         inside = "" if arguments.inside == "none" else " --inside none,"
@@ -106,23 +111,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _graph(module: Module, path: str, arguments: argparse.Namespace) -> Graph | None:
-    """The graph that is asked for; None, and said why, if there is nothing of that name."""
+    """Returns the requested graph; prints an error and returns None for an unknown name."""
     computation = arguments.computation and arguments.computation.removeprefix("%")
     if computation and computation not in module.computations:
-        inputs.complain(f"{path}: no computation is called {computation!r}")
+        inputs.complain(f"{path}: no computation {computation!r}")
         return None
     if arguments.around is None:
         return module.graph(computation, inside=arguments.inside)
     name = arguments.around.removeprefix("%")
     matches = _matches(module, computation, name)
     if not matches:
-        inputs.complain(f"{path}: no instruction is called {name!r}")
+        inputs.complain(f"{path}: no instruction {name!r}")
         return None
     if len(matches) > 1:
         places = _text.names([one.computation.name for one in matches])
         inputs.complain(
-            f"{path}: {len(matches)} instructions are called {name!r}; --computation says which: "
-            f"{places}"
+            f"{path}: {len(matches)} instructions are called {name!r}; choose one with "
+            f"--computation: {places}"
         )
         return None
     return module.graph(around=matches[0], depth=arguments.depth, inside=arguments.inside)
@@ -146,6 +151,6 @@ def _written(graph: Graph, arguments: argparse.Namespace) -> str:
 
 
 def _form(arguments: argparse.Namespace) -> str:
-    """The format of the graph."""
+    """Returns the output format."""
     by_name = "model-explorer" if (arguments.output or "").endswith(".json") else "dot"
     return arguments.format or by_name

@@ -1,4 +1,4 @@
-"""The user guide: questions answered from a dump to a decision, and the dumps to try it on."""
+"""Prints the user guide: worked answers from dump to decision, with the dumps to try them on."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hlofast guide                    what there is
-  hlofast guide memory             one page
-  hlofast guide --all | less       all of it
-  hlofast guide -o guide           all of it, the pictures and the dumps, into the folder `guide`
-  hlofast guide -o guide.html      all of it and the pictures, as one page for a browser
+  hlofast guide                    list the pages
+  hlofast guide memory             print one page
+  hlofast guide --all | less       print all pages
+  hlofast guide -o guide           write pages, pictures and dumps to the folder `guide`
+  hlofast guide -o guide.html      write all pages, with pictures, as one HTML page
   hlofast guide --json | jq -r '.results[].tables.commands[].command'
 
-Commands behind a `$` can be typed in the folder that -o writes. The pages are Markdown, for any
-editor or viewer; where the output is no terminal they are printed as they are. The page for a
-browser needs markdown-it-py (pip install 'hlofast[guide]').
+Commands after a `$` run in the folder that -o writes. The pages are Markdown; unless standard
+output is a terminal they are printed unchanged. The HTML page needs markdown-it-py
+(pip install 'hlofast[guide]').
 """
 PAGES = ("start", "mfu", "memory", "axes", "remat", "compiler", "protobuf")
-"""Names of the pages, in the order of reading."""
+"""Names of the pages, in reading order."""
 ARCHIVE = "examples.tar.xz"
 STEP = "train.py"
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "guide")
@@ -40,22 +40,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("page", nargs="?", metavar="NAME", help=f"a page: {', '.join(PAGES)}")
-    what.add_argument("--all", action="store_true", help="all pages")
+    what.add_argument("page", nargs="?", metavar="NAME", help=f"page: {', '.join(PAGES)}")
+    what.add_argument("--all", action="store_true", help="print all pages")
     what.add_argument(
         "-o",
         "--output",
         metavar="PATH",
-        help="write pages, pictures and dumps into a folder, or a page that ends in .html",
+        help="write pages, pictures and dumps to the folder PATH, or one page to PATH.html",
     )
     results.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print pages, or write all of them."""
+    """Prints pages, or writes all of them."""
     name = arguments.page
     if name is not None and name not in PAGES:
-        inputs.complain(f"no page {name!r}; one of {', '.join(PAGES)}")
+        inputs.complain(f"no page {name!r}; choose one of {', '.join(PAGES)}")
         return USAGE
     written: list[str] | None = None
     if arguments.output is not None:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             inputs.complain(f"{arguments.output}: this needs {needed}")
             return USAGE
         except _TakenError as taken:
-            inputs.complain(f"{taken}: there is another file of this name; name a new folder")
+            inputs.complain(f"{taken}: exists with other content; choose a new folder")
             return USAGE
         except OSError as error:
             inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
@@ -87,12 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         printer.facts([(page.name, page.title) for page in pages])
         printer.line()
-        printer.line("`hlofast guide NAME` prints one, `hlofast guide -o FOLDER` writes all of it.")
+        printer.line("`hlofast guide NAME` prints a page, `hlofast guide -o FOLDER` writes all.")
     return DONE
 
 
 class Page:
-    """A page as it lies in the package."""
+    """A page of the guide."""
 
     __slots__ = ("name", "text")
 
@@ -107,12 +107,12 @@ class Page:
 
     @property
     def commands(self) -> list[str]:
-        """The commands whose output it shows."""
+        """The commands whose output the page shows."""
         lines = self.text.splitlines()
         return [line.removeprefix(_PROMPT) for line in lines if line.startswith(_PROMPT)]
 
     def show(self, printer: output.Printer, *, is_first: bool) -> None:
-        """Print the page; a terminal gets headings and commands in bold instead of their marks."""
+        """Prints the page; on a terminal headings and commands are bold and lose their markers."""
         if not is_first:
             printer.stream.write("\n")
         if not printer.stream.isatty():
@@ -129,11 +129,11 @@ class Page:
 _NAME = Field("name", "page", "The name of the page.")
 _PAGE = (
     _NAME,
-    Field("text", "title", "The question that it answers, or what it is about."),
+    Field("text", "title", "The question that the page answers, or its subject."),
     Field("text", "text", "The page in Markdown."),
 )
 _COMMAND = (_NAME, Field("text", "command", "A command whose output the page shows."))
-_FILE = (Field("path", "file", "A file that -o wrote, or had written before."),)
+_FILE = (Field("path", "file", "A file that -o wrote, now or earlier."),)
 
 
 class Guide(Result):
@@ -142,7 +142,7 @@ class Guide(Result):
     __slots__ = ("files", "pages")
 
     VERB = "guide"
-    FACTS = (Field("count", "files", "Files that -o wrote, or had written before."),)
+    FACTS = (Field("count", "files", "Files that -o wrote, now or earlier."),)
 
     def __init__(self, pages: Iterable[Page], files: list[str] | None = None) -> None:
         self.pages = tuple(pages)
@@ -150,16 +150,16 @@ class Guide(Result):
 
     @property
     def title(self) -> str:
-        """What it is."""
+        """The heading."""
         return "the user guide"
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """How many files were written."""
+        """The number of files written, if any."""
         return () if self.files is None else (Fact(self.FACTS[0], len(self.files)),)
 
     def sections(self) -> tuple[Section, ...]:
-        """The pages, the commands in them, the files."""
+        """The pages, their commands and the written files."""
         pages = [(page.name, page.title, page.text) for page in self.pages]
         commands = [(page.name, command) for page in self.pages for command in page.commands]
         files = [(name,) for name in self.files or ()]
@@ -171,18 +171,18 @@ class Guide(Result):
 
 
 class _TakenError(Exception):
-    """A file of the user has the name of one that would be written."""
+    """An existing file has the name of a file to write, but other content."""
 
 
 def _content(name: str) -> bytes:
-    """A file of the guide."""
+    """Returns the content of a file of the guide."""
     with open(os.path.join(_FOLDER, name), "rb") as file:
         return file.read()
 
 
 def _contents() -> dict[str, bytes]:
-    """All files of the guide by the paths that they get; dumps are unpacked."""
-    import lzma  # noqa: F401 - some builds of Python lack it, which tarfile says less plainly.
+    """Returns all files of the guide by output path, with the dumps unpacked."""
+    import lzma  # noqa: F401 - some Python builds lack it; tarfile's error is less clear.
     import tarfile
 
     pictures = sorted(os.listdir(os.path.join(_FOLDER, "pictures")))
@@ -197,7 +197,7 @@ def _contents() -> dict[str, bytes]:
 
 
 def _write(target: str) -> list[str]:
-    """Write a page, or a folder in which nothing is replaced; returns the paths of files."""
+    """Writes the HTML page, or a folder without replacing files; returns the paths of the files."""
     from hlofast import _files
 
     if target.endswith(".html"):
@@ -206,7 +206,7 @@ def _write(target: str) -> list[str]:
             file.write(page)
         return [target]
     contents = {os.path.join(target, name): content for name, content in _contents().items()}
-    # Looked at before anything is written, so that nothing is if one cannot be.
+    # Checked before anything is written, so that a conflict leaves the folder unchanged.
     missing = [path for path, content in contents.items() if not _is_there(path, content)]
     for parent in {os.path.dirname(path) for path in missing}:
         if os.path.lexists(parent) and not os.path.isdir(parent):
@@ -219,7 +219,7 @@ def _write(target: str) -> list[str]:
 
 
 def _html() -> str:
-    """All pages as one that loads nothing."""
+    """Returns all pages as one self-contained HTML page."""
     import re
     from base64 import b64encode
 
@@ -233,7 +233,7 @@ def _html() -> str:
     for name in PAGES:
         text = re.sub(r"\]\((\w+)\.md\)", r"](#\1)", Page(name).text)
         text = re.sub(r"\]\((pictures/[\w.]+)\)", inlined, text)
-        # What is wider than the window is scrolled by keyboard too.
+        # Makes blocks wider than the window scrollable by keyboard.
         body = markdown.render(text).replace("<pre>", '<pre tabindex="0">')
         sections.append(f'<section id="{name}">\n{body}</section>\n')
     head = _content("page_head.html").decode()
@@ -241,7 +241,7 @@ def _html() -> str:
 
 
 def _is_there(path: str, content: bytes) -> bool:
-    """Whether the file is there with this content; another file there is an error."""
+    """Whether the file exists with this content; raises `_TakenError` if its content differs."""
     if not os.path.lexists(path):
         return False
     if os.path.isfile(path) and os.path.getsize(path) == len(content):

@@ -1,4 +1,4 @@
-"""What each pass of a compilation did to one module: counts, cost, peak, and what changed."""
+"""Shows what each compiler pass did to one module: counts, cost, memory peak and changes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hlofast history dump/                           the one module with dumps between passes
+  hlofast history dump/                           the only module with dumps between passes
   hlofast history dump/ jit_train_step
-  hlofast history --all dump/ module_0042         passes that changed nothing, too
+  hlofast history --all dump/ module_0042         also passes that changed nothing
   hlofast history --json dump/ 42 | jq '.results[].tables.steps[] | [.pass, .live_peak]'
 
-DIR is what XLA wrote with --xla_dump_to=DIR --xla_dump_hlo_as_text --xla_dump_hlo_pass_re=.*;
-MODULE a module's name or number in it. Every row is the module as it was after the pass, and how
-many differences there are to the row before: what vanished, appeared, moved into or out of
-fusions, and changed; what only follows from that is left out. `hlofast diff` of two of the files
-says which. Loops count as often as they run where that is known, so figures may rise when a pass
-finds out. Exit codes: 0 done, 2 usage, 3 something could not be read.
+DIR is a dump directory written with --xla_dump_to=DIR --xla_dump_hlo_as_text
+--xla_dump_hlo_pass_re=.*; MODULE is the name or number of a module in it. Each row is the module
+after a pass, with the number of differences from the row before: instructions removed, added,
+moved into or out of fusions, and changed, without changes that follow from others. `hlofast diff`
+on two of the files lists them. Loops count as often as they run where the trip count is known, so
+figures may rise when a pass makes a trip count known. Exit codes: 0 done, 2 wrong usage, 3 a file
+could not be read.
 """
 
 
@@ -30,12 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="the dump directory")
     parser.add_argument("module", metavar="MODULE", nargs="?", help="name or number of a module")
     results.add_json(parser)
-    parser.add_argument("--all", action="store_true", help="passes that changed nothing, too")
+    parser.add_argument("--all", action="store_true", help="also show passes without changes")
     inputs.add_context(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the history of one module."""
+    """Shows the history of one module."""
     from hlofast._history import History, history
 
     told = inputs.read_context(arguments)
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     files, errors = found.values("file"), found.values("error")
     whole = [row for row, error in enumerate(errors) if error is None]
     if whole:
-        # The last dump: the first ones may not be partitioned yet.
+        # Check the last dump: the first ones may not be partitioned yet.
         inputs.note_misfit(found.module(whole[-1]), files[whole[-1]], told.mesh)
     failures = inputs.Failures()
     for file, fault in zip(files, errors, strict=True):

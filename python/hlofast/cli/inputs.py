@@ -1,4 +1,4 @@
-"""Arguments that several verbs have: files and the modules in them, what is known of a run."""
+"""Arguments shared by several verbs: files, the modules in them, and the context of a run."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = "out of memory while reading it"
 _MOST_DIGITS = 12
-"""Of a number of devices: those of any machine, and nothing that arithmetic makes slow."""
+"""Digits of a device count: enough for any machine, and never slow in arithmetic."""
 
 
 def add_files(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
-    """The arguments that say what to read."""
+    """Declares the arguments that select files and modules."""
     parser.add_argument(
         "files" if several else "file",
         nargs="+" if several else None,
         metavar="FILE",
-        help="HLO text, plain, compressed or inside other text, or a protobuf (.hlo.pb); "
+        help="HLO text (plain, compressed or embedded in other text) or a protobuf (.hlo.pb); "
         '"-" is standard input',
     )
-    parser.add_argument("--module", metavar="NAME", help="only the modules of this name")
+    parser.add_argument("--module", metavar="NAME", help="read only modules of this name")
 
 
 def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
-    """End with exit code 2 where the mesh that was given has other devices than a module."""
+    """Raises `ContextError` if the given mesh has another number of devices than the module."""
     if mesh is not None:
         from hlofast._context import refuse_misfit
 
@@ -50,46 +50,50 @@ def note_misfit(module: Module, path: str, mesh: Mesh | None) -> None:
 
 
 WITHOUT_CONTEXT = {
-    "config": "reads no module; mesh, device and memory are those of its own mesh rules",
-    "scan": "takes those of `add_place`: no table has figures of a budget or a measured step, "
-    "and phases follow the conventions of frameworks, so that datasets can be compared",
+    "config": "reads no module; mesh, device and memory come from its mesh rules",
+    "scan": "takes the options of `add_place` only: no table depends on a memory budget or a "
+    "measured step, and datasets stay comparable when phases follow the frameworks' conventions",
     "query": "reads tables that a scan made in its own context",
     "schema": "reads no module",
     "guide": "reads no module",
     "completion": "reads no module",
 }
-"""Verbs that take not all of `add_context`, and why: for them such an option changes nothing."""
+"""Verbs without some options of `add_context`, and why those options would change nothing."""
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say where modules run: devices as a mesh, and the chip."""
+    """Declares the arguments that say where modules run: the device mesh and the chip."""
     parser.add_argument(
-        "--mesh", metavar="data=2,model=4", help="the mesh's axes (default the text's)"
+        "--mesh", metavar="data=2,model=4", help="mesh axes (default: the mesh in the text)"
     )
-    parser.add_argument("--hosts", type=int, metavar="N", help="hosts the mesh lies on")
-    parser.add_argument("--slices", type=int, metavar="N", help="slices the mesh lies on")
-    parser.add_argument("--device", metavar="NAME", help="the chip, as tpu-v5p or h100")
-    parser.add_argument("--devices", metavar="FILE.toml", help="further devices and figures")
+    parser.add_argument("--hosts", type=int, metavar="N", help="number of hosts in the mesh")
+    parser.add_argument("--slices", type=int, metavar="N", help="number of slices in the mesh")
+    parser.add_argument("--device", metavar="NAME", help="chip, such as tpu-v5p or h100")
+    parser.add_argument(
+        "--devices", metavar="FILE.toml", help="file that adds devices or changes built-in ones"
+    )
 
 
 def add_context(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say what is known of the run: the same for every verb over modules."""
+    """Declares the arguments that describe the run, the same for every verb over modules."""
     add_place(parser)
-    parser.add_argument("--rules", metavar="FILE.toml", help="phases of operation names")
-    parser.add_argument("--hbm", metavar="16GiB", help="memory that a device may use")
+    parser.add_argument(
+        "--rules", metavar="FILE.toml", help="file that assigns phases to operation names"
+    )
+    parser.add_argument("--hbm", metavar="16GiB", help="memory budget of a device")
     parser.add_argument(
         "--step-time",
         "--step-seconds",
         dest="step_seconds",
         metavar="300ms",
-        help="how long a step took",
+        help="measured step time",
     )
 
 
 def read_context(arguments: argparse.Namespace) -> Context:
-    """What the arguments of `add_context`, or of `add_place` alone, say, for `Reader`.
+    """Returns the context that the arguments of `add_context` or `add_place` describe.
 
-    A `ContextError`, which ends the command line with exit code 2, for what makes no sense.
+    Raises `ContextError`, which ends the command with exit code 2, for an invalid value.
     """
     told = hlofast.Context()
     for name in ("mesh", "device", "rules", "hbm", "step_seconds", "hosts", "slices"):
@@ -109,7 +113,7 @@ def read_context(arguments: argparse.Namespace) -> Context:
             place = error.filename or option
             raise hlofast.ContextError(f"{place}: {error.strerror or error}") from None
         except (ValueError, OverflowError) as error:
-            # Readers of files name the file or the option themselves.
+            # Messages from file readers already start with the file or the option.
             files = (arguments.devices, getattr(arguments, "rules", None))
             named = (*filter(None, files), f"{option}:")
             text = str(error) if str(error).startswith(named) else f"{option}: {error}"
@@ -126,15 +130,15 @@ def _device(name: str, table: str | None) -> Device:
 
 
 def note_small(size: str) -> None:
-    """Say of a size without a unit that it is in bytes, where that can hardly be meant."""
+    """Prints a note for an `--hbm` without a unit that is below 1 MiB: it is read as bytes."""
     number = size.strip()
     is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
     if is_number and 0 < int(number) < 1 << 20:
-        complain(f"note: --hbm {number} is in bytes; with a unit it is {number}GiB or {number}MiB")
+        complain(f"note: --hbm {number} is read as bytes; did you mean {number}GiB or {number}MiB?")
 
 
 class Found:
-    """A module and where it stood."""
+    """A module and its place: file, line and label."""
 
     __slots__ = ("label", "line", "module", "path")
 
@@ -145,22 +149,22 @@ class Found:
         self.label = label
 
     def place(self) -> dict[str, Any]:
-        """Where the module stood, as JSON has it."""
+        """The place of the module as JSON."""
         return {"path": self.path, "line": self.line, "label": self.label}
 
     def describe(self) -> dict[str, Any]:
-        """The fields that open the JSON form of a module."""
+        """The place and name of the module as JSON."""
         return {"path": self.path, "line": self.line, "label": self.label, "name": self.module.name}
 
 
 class Failures:
-    """The inputs that could not be read; people are told at once."""
+    """Collects the inputs that could not be read; each is reported on standard error at once."""
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
 
     def failed(self, path: str, error: Exception, reason: str | None = None) -> None:
-        """Take note of an input that cannot be read, or not analysed, and say so."""
+        """Records and reports an input that cannot be read or analysed."""
         record: dict[str, Any] = {
             "path": path,
             "line": None,
@@ -172,24 +176,24 @@ class Failures:
             complain(str(error))
         else:
             reason = reason or getattr(error, "strerror", None) or str(error)
-            # Errors of the reader begin with the path already.
+            # Errors of the reader already begin with the path.
             complain(reason if reason.startswith(f"{path}:") else f"{path}: {reason}")
         self.errors.append(record | {"message": str(error)})
 
 
 class Reader(Failures):
-    """Iterates over the modules that the arguments select; tells people what cannot be read."""
+    """Iterates over the modules that the arguments select; reports what cannot be read."""
 
     def __init__(self, arguments: argparse.Namespace, context: Context | None = None) -> None:
         super().__init__()
         self.context = context
-        """What is known of the run, from `read_context`."""
+        """The context of the run, from `read_context`."""
         self.files: list[str] = getattr(arguments, "files", None) or [arguments.file]
         self.wanted: str | None = arguments.module
         self._nothing_matched: list[str] = []
 
     def exit_code(self) -> int:
-        """The exit code that the inputs ask for."""
+        """Returns the exit code that the inputs require."""
         if self.errors:
             return UNREADABLE
         return USAGE if self._nothing_matched else 0
@@ -206,14 +210,14 @@ class Reader(Failures):
             if names and not matched:
                 self._nothing_matched.append(path)
                 held = ", ".join(sorted(set(names)))
-                complain(f"{path}: no module {self.wanted!r}; it holds {held}")
+                complain(f"{path}: no module {self.wanted!r}; the file holds {held}")
 
     def _find(self, path: str) -> Iterator[Found]:
         name = "<stdin>" if path == "-" else path
         try:
             modules = hlofast.find_modules(read(path), path=name)
         except IsADirectoryError as error:
-            self.failed(name, error, "a folder; `hlofast scan` reads the dumps in folders")
+            self.failed(name, error, "is a folder; read folders with `hlofast scan`")
             return
         except (OSError, hlofast.ParseError) as error:
             self.failed(name, error)
@@ -226,7 +230,7 @@ class Reader(Failures):
                 self.failed(name, found.error)
             elif found.module is not None:
                 if (fault := found.module.missing_entry) is not None:
-                    # What there is is shown, and nobody takes it for the program.
+                    # The module is still shown, but must not be mistaken for a whole program.
                     self.failed(name, fault)
                 module = found.module
                 if self.context is not None:
@@ -235,7 +239,7 @@ class Reader(Failures):
 
 
 def told(module: Module, context: Context, path: str) -> Module:
-    """The module with what is known of its run; a `ContextError` that names the file."""
+    """Returns the module with the context of its run; a `ContextError` names the file."""
     try:
         return module.with_context(context)
     except hlofast.ContextError as error:
@@ -243,62 +247,62 @@ def told(module: Module, context: Context, path: str) -> Module:
 
 
 def only(reader: Reader) -> Found | None:
-    """The one module that is selected; None, and said why, if there is none or there are several.
+    """Returns the one selected module, or None without one or with several.
 
-    People are told of modules that cannot be read by the reader, as always.
+    Reports several modules as an error; unreadable ones are reported by the reader.
     """
     found = list(reader)
     if len(found) > 1:
         names = output.names([one.module.name for one in found])
-        complain(f"{found[0].path} holds {len(found)} modules; --module says which: {names}")
+        complain(f"{found[0].path} holds {len(found)} modules; choose one with --module: {names}")
     return found[0] if len(found) == 1 else None
 
 
 def add_instance(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """The arguments that say on which instance a golden config is meant."""
+    """Declares the arguments that select the instance for a golden config."""
     parser.add_argument(
         "--instance",
         action="append" if several else "store",
         default=[] if several else None,
         metavar="NAME",
-        help="the instance of a golden config, as tpu-v5litepod-256-4"
+        help="instance for a golden config, such as tpu-v5litepod-256-4"
         + ("; may be repeated" if several else ""),
     )
     parser.add_argument(
         "--device-count",
         type=count,
         metavar="N",
-        help="number of devices, where the instance's name does not give it",
+        help="number of devices, if the instance name does not give it",
     )
 
 
 def count(text: str) -> int:
-    """How many devices an argument says there are."""
+    """Reads a device count, at least 1."""
     is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
     if not is_number or not int(text):
         from argparse import ArgumentTypeError
 
-        raise ArgumentTypeError(f"{text!r} is no number of devices")
+        raise ArgumentTypeError(f"not a device count: {text!r}; give a whole number from 1, as 256")
     return int(text)
 
 
 def size(text: str) -> int:
-    """The number of bytes in an argument."""
+    """Reads a number of bytes."""
     return _quantity(_units.read_bytes, text)
 
 
 def seconds(text: str) -> float:
-    """The time in an argument, above 0."""
+    """Reads a time above 0, in seconds."""
     return _quantity(_units.read_seconds, text)
 
 
 def seconds_or_none(text: str) -> float:
-    """The time in an argument, from 0 on."""
+    """Reads a time of at least 0, in seconds."""
     return _quantity(lambda own: _units.read_seconds(own, least=0), text)
 
 
 def rate(text: str) -> float:
-    """The FLOP per second in an argument."""
+    """Reads a rate in FLOP/s."""
     return _quantity(_units.read_rate, text)
 
 
@@ -312,7 +316,7 @@ def _quantity(read: Callable[[str], _Number], text: str) -> _Number:
 
 
 def read(path: str, most: int | None = None) -> bytes:
-    """The bytes of a FILE argument, of a file at most so many; an `OSError` if that fails."""
+    """Returns the bytes of a FILE argument, at most `most`; raises `OSError` if reading fails."""
     try:
         if path == "-":
             return sys.stdin.buffer.read()
@@ -327,5 +331,5 @@ def read(path: str, most: int | None = None) -> bytes:
 
 
 def complain(message: str) -> None:
-    """Say on standard error what went wrong."""
+    """Prints an error to standard error."""
     output.complain(message)

@@ -1,4 +1,4 @@
-"""Findings: what to change in the model or its sharding, with the evidence and what it saves."""
+"""Finds what to change in the model or its sharding, with the evidence and the cost at stake."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ examples:
 codes:
 {_CODES}
 
-Findings stand in the order of what they have at stake in a step: on one device, with all
-executions. Places of one source line are one finding. Wire bytes are those of a ring.
+Findings are ordered by what is at stake in a step on one device, over all calls. Instructions of
+one source line form one finding. Wire bytes assume ring algorithms.
 """
 ANY = "any"
 
@@ -38,17 +38,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         metavar="CODE,...",
-        help=f'exit with code 1 if one of these is found; "{ANY}" for all',
+        help=f'exit with code 1 if one of these is found; "{ANY}" stands for every code',
     )
     parser.add_argument(
-        "--only", metavar="CODE,...", help="show these findings only; the others still count"
+        "--only", metavar="CODE,...", help="show only these findings; --fail-on still sees all"
     )
     parser.add_argument(
         "--min-share",
         type=share,
         default=OPTIONS["min_share"],
         metavar="X",
-        help="least share of the collectives' bytes or the matrix products' FLOPs at stake"
+        help="smallest share of all collective bytes or matmul FLOPs for a finding"
         " (default %(default)s)",
     )
     parser.add_argument(
@@ -56,20 +56,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=share,
         default=OPTIONS["min_replicated_share"],
         metavar="X",
-        help="least share of the parameters' bytes that sharding saves (default %(default)s)",
+        help="smallest share of the parameter bytes that sharding saves (default %(default)s)",
     )
     parser.add_argument(
         "--overlap-flops-per-byte",
         type=share,
         default=OPTIONS["overlap_flops_per_byte"],
         metavar="X",
-        help="FLOPs between start and end, for each byte sent, that count as overlap"
+        help="FLOPs per sent byte, between start and done, that count as overlap"
         " (default %(default)s)",
     )
 
 
 def share(text: str) -> float:
-    """The share in an argument."""
+    """Reads a threshold: a finite number from 0."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise ValueError(text)
@@ -77,21 +77,21 @@ def share(text: str) -> float:
 
 
 def _wanted(option: str, text: str | None) -> set[str] | None:
-    """The codes of an option; None, and said why, if there is no such code."""
+    """Returns the codes in an option; prints an error and returns None for an unknown code."""
     codes = {code.strip() for code in (text or "").split(",") if code.strip()}
     if ANY in codes:
         return set(RULES)
     unknown = sorted(codes - set(RULES))
     if unknown:
         hint = meant(unknown[0], RULES) or ";"
-        known = f"one of {', '.join(RULES)}, {ANY}"
-        inputs.complain(f"{option}: no code {unknown[0]!r}{hint} {known}")
+        known = f"known codes: {', '.join(RULES)}, {ANY}"
+        inputs.complain(f"{option}: unknown code {unknown[0]!r}{hint} {known}")
         return None
     return codes
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the findings of every module."""
+    """Lists the findings of every module."""
     wanted = _wanted("--fail-on", arguments.fail_on)
     only = _wanted("--only", arguments.only or ANY)
     if wanted is None or only is None:

@@ -1,4 +1,4 @@
-"""Every matrix product: dots, convolutions, GEMM calls; M, N, K, types, how often, from where."""
+"""Lists every matmul (dot, convolution, GEMM call): M, N, K, types, FLOPs, call count, source."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ examples:
   hlofast matmuls module_0042.jit_train_step.after_optimizations.txt
   hlofast matmuls --by phase step.txt
   hlofast matmuls --by scope --depth 4 step.txt
-  hlofast matmuls --by source --top 20 step.txt  which lines multiply most
+  hlofast matmuls --by source --top 20 step.txt  source lines with the most FLOPs
   hlofast matmuls --json step.txt | jq '.results[].tables.matmuls[] | select(.k < 128)'
 
-FLOPs are 2 * batch * M * N * K times the executions; convolutions count the taps that meet their
-input. Types are those of the operands, of the result and of the accumulation.
+FLOPs are 2 * batch * M * N * K times the call count; convolutions do not count taps on padding.
+Types are those of the operands, the result and the accumulator.
 """
 
 
@@ -30,17 +30,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     results.add_usual(parser)
-    parser.add_argument("--by", choices=list(KEYS), help="totals instead of single products")
+    parser.add_argument(
+        "--by", choices=list(KEYS), help="totals by this key (default: each matmul)"
+    )
     parser.add_argument(
         "--depth",
         type=_text.natural,
         metavar="N",
-        help="components of a scope, with --by scope (default all)",
+        help="scope components to keep, with --by scope (default: all)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the matrix products of every module."""
+    """Lists the matmuls of every module."""
 
     def analyse(found: inputs.Found) -> tuple[Result, tuple[Section, ...]]:
         products = found.module.matmuls()

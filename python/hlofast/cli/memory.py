@@ -1,4 +1,4 @@
-"""What is alive at the peak, why, and what XLA says a program takes."""
+"""Shows live values at the memory peak, by class, scope and source, and XLA's own peak."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast memory module_0042.jit_train_step.after_optimizations.txt
-  hlofast memory --by scope --top 20 step.txt    which layers hold most at the peak
-  hlofast memory --at fusion.12 step.txt         what is alive while fusion.12 runs
+  hlofast memory --by scope --top 20 step.txt    layers that hold most at the peak
+  hlofast memory --at fusion.12 step.txt         live values while fusion.12 runs
   hlofast memory --space vmem step.txt           fast on-chip memory of a TPU program
   hlofast memory --json step.txt | jq '.results[].tables.live[] | select(.class == "residual")'
 
-Rules: in_place (default) lets results replace operands that end with them; values is XLA's
-live-range file; xla keeps parameters, constants and results from beginning to end. The XLA peak
-is that of `compiled.memory_analysis()`. Fragmentation is not modelled.
+--rule in_place lets a result reuse the buffer of an operand that it is the last to use; values
+counts both, as XLA's live-range file does; xla is libtpu's account, in which parameters, constants
+and results stay live from beginning to end. The XLA peak is that of `compiled.memory_analysis()`.
+Fragmentation is not modelled.
 """
 
 
@@ -31,44 +32,51 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser)
     parser.add_argument(
-        "--at", metavar="INSTRUCTION", help="what is alive while it runs, instead of at the peak"
+        "--at",
+        metavar="INSTRUCTION",
+        help="list live values while INSTRUCTION runs, instead of at the peak",
     )
     parser.add_argument(
-        "--by", choices=_memory.KEYS, default="class", help="sums at the peak (default class)"
+        "--by",
+        choices=_memory.KEYS,
+        default="class",
+        help="key of the sums at the peak (default class)",
     )
     parser.add_argument(
-        "--space", metavar="SPACE", help="memory space: hbm (default), vmem, host, a number, or all"
+        "--space", metavar="SPACE", help="memory space: hbm (default), vmem, host, a number or all"
     )
     parser.add_argument(
         "--rule",
         choices=_memory.RULES,
         default="in_place",
-        help="how values share memory (default in_place)",
+        help="which values share memory, see below (default in_place)",
     )
     parser.add_argument(
         "--sizes",
         choices=("device", "logical"),
         default="device",
-        help="sizes with the device's padding, or without (default device)",
+        help="device: sizes with tiling and padding; logical: without (default device)",
     )
     parser.add_argument(
         "--constants",
         choices=("last_use", "program"),
         default="last_use",
-        help="how long constants live (default last_use)",
+        help="constants stay live until their last use or for the whole program (default last_use)",
     )
     parser.add_argument(
-        "--schedule", choices=tuple(_memory.ORDERS), help="another order than the text's"
+        "--schedule",
+        choices=tuple(_memory.ORDERS),
+        help="order of execution (default: the order of the text)",
     )
     parser.add_argument(
         "--xla-file",
         metavar="FILE",
-        help="XLA's buffer assignment or memory usage report; found beside FILE if it is there",
+        help="XLA's buffer assignment or memory usage report (default: found beside FILE)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Analyse every module."""
+    """Analyses every module."""
     try:
         _memory.space_number(arguments.space)
     except ValueError as error:
@@ -104,7 +112,7 @@ def _analysed(found: inputs.Found, arguments: argparse.Namespace) -> Memory:
 
 
 def _allocation(found: inputs.Found, named: str | None) -> tuple[bytes | str | None, str]:
-    """What XLA's allocator took, where a file says so, and its path."""
+    """Returns the content and path of the file with XLA's allocations, if there is one."""
     if named is not None or found.path.endswith(".txt"):
         path = named or found.path.removesuffix(".txt") + "-buffer-assignment.txt"
         try:

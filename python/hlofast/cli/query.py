@@ -1,4 +1,4 @@
-"""SQL over what a scan found: modules, collectives, matrix products, buffers, findings, files."""
+"""Runs SQL over the tables of a scan: modules, collectives, matmuls, buffers, findings, files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ examples:
   hlofast query tables 'DESCRIBE collectives'            columns and types of a table
   hlofast query tables "FROM files WHERE status = 'failed'" --json
   hlofast query tables 'FROM lint' -o findings.csv       or .jsonl, .parquet
-  hlofast query dumps/ - < report.sql                    dumps are scanned first, in memory
+  hlofast query dumps/ - < report.sql                    scans the dumps first, in memory
 
-Tables are {", ".join(("programs", *_scan._TABLES))}; instructions
-only if the scan was asked for them. SQL is DuckDB's; a query can read nothing but these tables and
-write nothing. What is not known is null.
+Tables: {", ".join(("programs", *_scan._TABLES))}.
+The table instructions exists only if the scan included it (--tables). The SQL dialect is DuckDB's.
+A query reads only these tables and cannot write. Unknown values are null.
 """
 _SHOWN = 100
 _FORMATS = _scan.formats.FORMATS
@@ -34,25 +34,25 @@ _FORMATS = _scan.formats.FORMATS
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    parser.add_argument("path", metavar="DIR", help="a dataset of hlofast scan, or dumps")
-    parser.add_argument("sql", metavar="SQL", help='a SELECT; "-" is standard input')
-    parser.add_argument("-o", "--output", metavar="FILE", help="write all rows to a file")
+    parser.add_argument("path", metavar="DIR", help="dataset of hlofast scan, or dumps")
+    parser.add_argument("sql", metavar="SQL", help='SELECT statement; "-" is standard input')
+    parser.add_argument("-o", "--output", metavar="FILE", help="write all rows to FILE")
     parser.add_argument(
         "--format",
         choices=_FORMATS,
-        help="of the rows in FILE (default: what its name ends with) or on standard output",
+        help="format of the rows (default: by the ending of FILE; a table on standard output)",
     )
     parser.add_argument(
         "--top",
         type=output.natural,
         metavar="N",
-        help=f"rows at most, 0 for all (default: all; {_SHOWN} in a table for people)",
+        help=f"maximum number of rows, 0 for all (default: all; {_SHOWN} in a text table)",
     )
     results.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask once."""
+    """Runs the query."""
     wrong = _contradiction(arguments)
     if wrong:
         inputs.complain(wrong)
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain(str(error))
         return USAGE
     except ModuleNotFoundError as error:
-        # A dataset of Parquet files may have been written elsewhere.
+        # The Parquet dataset was written elsewhere; hlofast[duckdb] includes pyarrow.
         inputs.complain(str(error).replace("hlofast[arrow]", "hlofast[duckdb]"))
         return USAGE
     except BrokenPipeError:
@@ -85,16 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _contradiction(arguments: argparse.Namespace) -> str | None:
-    """Why the arguments do not go together; chooses the format."""
+    """Sets the format; returns an error message for contradictory arguments."""
     if arguments.json and (arguments.output or arguments.format):
-        return "--json prints one document; -o and --format write rows"
+        return "--json prints one document, -o and --format write rows: choose one"
     if arguments.output == "-":
         arguments.output = None
         arguments.format = arguments.format or "jsonl"
     if arguments.output and arguments.format is None:
         ending = os.path.splitext(arguments.output)[1].removeprefix(".")
         if ending not in _FORMATS:
-            return f"{arguments.output}: say which --format, one of {', '.join(_FORMATS)}"
+            return f"{arguments.output}: unknown ending; give --format {', '.join(_FORMATS)}"
         arguments.format = ending
     if arguments.format == "parquet" and not arguments.output:
         return "Parquet needs a file: -o FILE"
@@ -102,7 +102,7 @@ def _contradiction(arguments: argparse.Namespace) -> str | None:
 
 
 def _found(path: str) -> _scan.Scan:
-    """The dataset at `path`, or what a scan of the dumps there finds."""
+    """Returns the dataset at `path`, or a scan of the dumps there."""
     from hlofast._scan.folder import DatasetError
     from hlofast._scan.query import is_dataset
 
@@ -123,7 +123,7 @@ def _warn(found: _scan.Scan) -> None:
     damaged = found._stored().damaged
     if damaged:
         what = output.counted(damaged, "batch", "batches")
-        inputs.complain(f"{found.path}: {what} left out, as parts are gone or cut; scan again")
+        inputs.complain(f"{found.path}: {what} left out: parts are missing or cut; scan again")
 
 
 def _give(query: Query, arguments: argparse.Namespace) -> None:

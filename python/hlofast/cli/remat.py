@@ -1,4 +1,4 @@
-"""What a module computes again, what it keeps instead, what becomes of gathers, what to change."""
+"""Shows recomputation, residuals and all-gathers of a step, and what to change."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ EXAMPLES = """\
 examples:
   hlofast remat module_0042.jit_train_step.after_optimizations.txt
   hlofast remat --mesh data=2,model=4 step.txt
-  hlofast remat --top 0 step.txt                 everything that is kept
-  hlofast remat --plan step.txt                  what to compute again to need less memory
+  hlofast remat --top 0 step.txt                 every residual
+  hlofast remat --plan step.txt                  values to rematerialise to save memory
   hlofast remat --hbm 16GiB --device tpu-v5e step.txt
   hlofast remat --hbm 16GiB --apply -o less.txt step.txt
   hlofast remat --json step.txt | jq '.results[].tables.statements[] | {code, advice}'
 
-Residuals are what forward code makes and backward code reads. Recomputed is what jax.checkpoint,
-or the compiler, has executed again instead: operation names tell, else earlier instructions that
-compute the same. A gather's result is kept where it, or a copy of it, is a residual.
+Residuals are values that the forward pass computes and the backward pass reads. Recomputed values
+are those that jax.checkpoint or the compiler computes a second time; they are recognised by their
+operation names, otherwise by an earlier instruction that computes the same value. A gathered array
+counts as kept if it, or a copy of it, is a residual.
 
-A plan tries what could be computed again in modules of their own, and counts what they need at the
-peak: by default what compiled.memory_analysis() reports of scheduled TPU programs (rule xla), and
-what is alive of others (rule in_place), as `hlofast memory` has both. --apply writes the module in
-which all of it is computed again.
+A plan rewrites the module for each candidate and measures the peak of the result, by default as
+compiled.memory_analysis() reports it for scheduled TPU programs (--rule xla) and as live bytes for
+other programs (--rule in_place); `hlofast memory` shows both. --apply writes the module with every
+step of the plan applied.
 """
 
 
@@ -35,17 +36,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     results.add_usual(parser)
-    plan = parser.add_argument_group("what to compute again; --hbm and --device ask for it too")
-    plan.add_argument("--plan", action="store_true", help="so that less memory is needed")
-    plan.add_argument("--rule", choices=RULES, help="how the peak is counted (see hlofast memory)")
-    plan.add_argument("--apply", action="store_true", help="write the new module; goes with -o")
-    plan.add_argument("-o", "--output", metavar="OUT", help="file for the new module")
+    plan = parser.add_argument_group("rematerialisation plan (--hbm and --device imply --plan)")
+    plan.add_argument(
+        "--plan", action="store_true", help="choose values to rematerialise, to lower the peak"
+    )
+    plan.add_argument(
+        "--rule",
+        choices=RULES,
+        help="how to count the peak, see `hlofast memory --help` (default: xla for scheduled TPU "
+        "programs, else in_place)",
+    )
+    plan.add_argument("--apply", action="store_true", help="write the rewritten module to -o OUT")
+    plan.add_argument("-o", "--output", metavar="OUT", help="output file of --apply")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Report on the modules of every file."""
+    """Reports on every module."""
     if arguments.apply != (arguments.output is not None):
-        inputs.complain("--apply and -o go together")
+        inputs.complain("--apply needs -o OUT, and -o needs --apply")
         return USAGE
     given = (arguments.hbm, arguments.device, arguments.rule)
     is_plan = arguments.plan or arguments.apply or any(one is not None for one in given)
@@ -54,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     code = 0
     modules = list(reader) if arguments.apply else reader
     if isinstance(modules, list) and len(modules) > 1:
-        inputs.complain("--apply takes one module; --module NAME selects it")
+        inputs.complain("--apply takes one module: choose it with --module NAME")
         return USAGE
     for found in modules:
         remat = found.module.remat(rule=arguments.rule)
@@ -77,16 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _apply(remat: Remat, path: str) -> bool:
-    """Write the new module beside `path` and move it there; False if there is none to write.
+    """Writes the rewritten module to `path` atomically; returns False if there is none to write.
 
-    An `OSError` if it cannot be written.
+    Raises `OSError` if it cannot be written.
     """
     from hlofast._files import replacing
 
     try:
         text = remat.apply().to_text()
     except ValueError as error:
-        inputs.complain(f"{error}; nothing is written")
+        inputs.complain(f"{error}; nothing was written")
         return False
     with replacing(path) as file:
         file.write(text.encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""A page to open in a browser: verdict, charts, tables and every instruction, in one file."""
+"""Writes one self-contained HTML page: verdict, charts, tables and every instruction."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ EXAMPLES = """\
 examples:
   hlofast report module_0042.jit_train_step.after_optimizations.txt -o report.html
   hlofast report --device tpu-v5p --mesh data=2,model=4 step.txt -o report.html
-  hlofast report dumps/ -o dumps.html              programs ranked, hosts that differ, passes
+  hlofast report dumps/ -o dumps.html              ranked programs, differing hosts, passes
   hlofast report --config mesh.toml step.txt -o report.html
   hlofast report --config fuji-70B.txt --instance tpu-v6e-256-4 step.txt -o report.html
 
-The page is one file that loads nothing, for any browser of 2023 or later: it can be sent, kept and
-opened from disk. What is not known without --device or --mesh is said to be unknown. --config is
-what was declared, as `hlofast check` reads it. Charts need bokeh (pip install 'hlofast[report]');
-without it, and with --no-charts, there are the tables alone. Findings are those of `hlofast lint`,
-then what else `hlofast remat` says is to be changed. What is written is HTML, whatever the name of
-PAGE ends in; names that mean another format are refused.
+The page is one file without external resources, for browsers from 2023 on: it can be sent, archived
+and opened from disk. Figures that need --device or --mesh are unknown without them. --config takes
+a declaration, as `hlofast check` does. Charts need bokeh (pip install 'hlofast[report]'); without
+it, or with --no-charts, the page has tables only. Findings are those of `hlofast lint`, followed by
+further advice from `hlofast remat`. The page is HTML whatever its name; endings of other formats,
+such as .pdf or .json, are refused.
 """
 OTHERS = frozenset(
     f".{name}"
@@ -40,9 +40,9 @@ OTHERS = frozenset(
         *("webp", "xlsx", "xml", "xz", "zip", "zst"),
     )
 )
-"""Endings of names whose owners expect something else than a page."""
+"""Endings of other formats, which -o refuses."""
 SHOWN = 3
-"""Findings that are printed unless `--top` says otherwise; the page has all."""
+"""Default number of findings printed; the page has all."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,26 +50,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser, several=False, top=SHOWN)
     parser.add_argument(
-        "-o", "--output", metavar="PAGE", required=True, help="the page to write, all or nothing"
+        "-o", "--output", metavar="PAGE", required=True, help="write the page to PAGE atomically"
     )
     parser.add_argument(
-        "--config", metavar="CONFIG", help="what was declared: a TOML description or golden config"
+        "--config", metavar="CONFIG", help="declaration: a TOML description or a golden config"
     )
     inputs.add_instance(parser)
-    parser.add_argument("--no-charts", action="store_true", help="tables alone, without bokeh")
+    parser.add_argument("--no-charts", action="store_true", help="leave out charts (and bokeh)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page."""
+    """Writes the page."""
     ending = os.path.splitext(arguments.output)[1].lower()
     if ending in OTHERS:
-        inputs.complain(f"{arguments.output}: pages are HTML; give -o a name that ends in .html")
+        inputs.complain(f"{arguments.output}: the page is HTML; give -o a name ending in .html")
         return USAGE
     context = inputs.read_context(arguments)
     declaration: Any = None
     for option in ("instance", "device_count"):
         if arguments.config is None and getattr(arguments, option) is not None:
-            inputs.complain(f"--{option.replace('_', '-')} goes with --config")
+            inputs.complain(f"--{option.replace('_', '-')} needs --config")
             return USAGE
     try:
         if arguments.config is not None:
@@ -106,12 +106,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Report | None, int]:
-    """The page about a dump directory, and the exit code."""
+    """Returns the page about a dump directory, and the exit code."""
     from hlofast._report import report
     from hlofast._report.directory import NoDumpsError
 
     if arguments.config is not None or arguments.module is not None:
-        inputs.complain(f"{arguments.file}: a directory; --config and --module are of one module")
+        inputs.complain(f"{arguments.file}: a directory; --config and --module need a single file")
         return None, USAGE
     try:
         made = report(
@@ -129,14 +129,14 @@ def _of_directory(arguments: argparse.Namespace, context: Context) -> tuple[Repo
 def _of_file(
     arguments: argparse.Namespace, context: Context, declaration: Any
 ) -> tuple[Report | None, int]:
-    """The page about the one module of a file, and the exit code."""
+    """Returns the page about the one module of a file, and the exit code."""
     from hlofast._report import of_module
 
     reader = inputs.Reader(arguments, context)
     found = list(reader)
     if len(found) > 1:
         names = output.names([one.module.name for one in found])
-        inputs.complain(f"{arguments.file}: several modules, name one with --module: {names}")
+        inputs.complain(f"{arguments.file}: several modules; choose one with --module: {names}")
         return None, USAGE
     if not found:
         return None, reader.exit_code() or UNREADABLE
@@ -150,7 +150,7 @@ def _of_file(
 
 
 def _say(arguments: argparse.Namespace, report: Report) -> None:
-    """Show what was written: its verdict and the first findings."""
+    """Prints the verdict of the page and the first findings."""
     from hlofast._report import Report as Kind
 
     shower = results.Shower(Kind, arguments)

@@ -1,4 +1,4 @@
-"""How a verb shows results: as text for people, or as one JSON document."""
+"""Output of verbs: text, or one JSON document."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Declare `--json`."""
+    """Declares `--json`."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def add_usual(parser: argparse.ArgumentParser, *, several: bool = True, top: int = 10) -> None:
-    """Declare what every verb over modules takes: files, `--json`, `--top`, the context."""
+    """Declares the arguments of every verb over modules: files, `--json`, `--top`, context."""
     from hlofast.cli import inputs
 
     inputs.add_files(parser, several=several)
@@ -33,11 +33,11 @@ def add_usual(parser: argparse.ArgumentParser, *, several: bool = True, top: int
 
 
 class UnusableError(Exception):
-    """Arguments that make no sense for a module; the message says why."""
+    """Arguments that do not apply to a module; the message says why."""
 
 
 class Shower:
-    """Shows results one by one; JSON comes as one document at the end."""
+    """Prints results one by one, or collects them into one JSON document."""
 
     def __init__(
         self, kind: type[Result], arguments: argparse.Namespace, limit: int | None = 10
@@ -50,7 +50,7 @@ class Shower:
     def show(
         self, result: Result, sections: Iterable[Section] | None = None, at: Found | None = None
     ) -> None:
-        """Show a result, which stood at a place in a file."""
+        """Shows a result of the module found `at` a place in a file."""
         chosen = result.sections() if sections is None else tuple(sections)
         if self._printer is None:
             place = {} if at is None else at.place()
@@ -63,15 +63,15 @@ class Shower:
         self._printer.result(result, chosen, path=path, limit=self._limit)
 
     def end(self, errors: list[dict[str, Any]]) -> None:
-        """Write the JSON document, if that is what was asked for."""
+        """Writes the JSON document with `--json`."""
         if self._printer is None:
             print_json(document(self._kind, self._documents, errors))
 
 
 def print_json(whole: dict[str, Any]) -> None:
-    """Write a JSON document to standard output.
+    """Writes a JSON document to standard output.
 
-    A `ValueError` for infinity and NaN, which JSON has not.
+    Raises `ValueError` for infinity and NaN, which JSON cannot represent.
     """
     import json
 
@@ -84,11 +84,10 @@ def run_modules(
     arguments: argparse.Namespace,
     analyse: Callable[[Found], tuple[Result, Iterable[Section] | None]],
 ) -> int:
-    """Show what `analyse` finds in every module that the arguments select; the exit code.
+    """Shows the result of `analyse` for every selected module and returns the exit code.
 
-    Modules have the context that the arguments of `inputs.add_context` describe. One that
-    cannot be analysed, which is an `UnusableError`, a `ValueError` or an `OverflowError` of
-    `analyse`, is told and left out.
+    Modules have the context that the arguments of `inputs.add_context` describe. When `analyse`
+    raises `UnusableError`, `ValueError` or `OverflowError`, the module is reported and skipped.
     """
     from hlofast.cli import USAGE, inputs
     from hlofast.errors import ContextError
@@ -101,7 +100,7 @@ def run_modules(
         try:
             result, sections = analyse(found)
         except ContextError:
-            raise  # Ends the command line.
+            raise  # Ends the command.
         except UnusableError as error:
             inputs.complain(str(error))
             code = USAGE

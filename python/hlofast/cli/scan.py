@@ -1,4 +1,4 @@
-"""Everything in dump directories: programs on the screen, or all modules as a dataset."""
+"""Reads whole dump directories: prints a list of programs, or writes a dataset of all modules."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hlofast scan dumps/                              programs, files, what could not be read
-  hlofast scan dumps/ -o tables                    a Parquet dataset; again: what is new
-  hlofast scan dumps/ -o tables --format jsonl     the same without pyarrow
+  hlofast scan dumps/                              programs, files and unreadable files
+  hlofast scan dumps/ -o tables                    Parquet dataset; a second run adds new files
+  hlofast scan dumps/ -o tables --format jsonl     the same as JSON lines, without pyarrow
   hlofast scan dumps/ -o - | jq 'select(.table == "modules") | .flops'
   hlofast scan dumps/ -o tables --watch            follow a running job
-  hlofast scan s3://runs/dumps -o s3://runs/tables with fsspec (the extra remote) and s3fs
-  hlofast scan dumps/ -o tables --engine ray       on a Ray cluster (hlofast[ray])
+  hlofast scan s3://runs/dumps -o s3://runs/tables needs hlofast[remote] and s3fs
+  hlofast scan dumps/ -o tables --engine ray       on a Ray cluster; needs hlofast[ray]
 
-Modules are timed for --device, otherwise for the device that their folder names; --device none
-leaves times out. --mesh, --hosts and --slices are meant for all modules; without --mesh axes have
-the names that each text has by itself.
+Modules are timed on --device, by default on the device that their folder names; --device none
+leaves out times. --mesh, --hosts and --slices apply to all modules; without --mesh each module has
+the axis names of its own text.
 
-A dataset has a folder table=NAME per table and a manifest. A scan that was interrupted goes on
-where it was if the same command is given again; files that are new or changed are read, by their
-bytes. Nothing that cannot be read stops the rest: it is a row of the table `files`, with its
-reason, and the exit code is 3, also where the file is unchanged since and not read again.
+A dataset has one folder table=NAME per table, and a manifest. Running the same command again
+continues an interrupted scan and reads new and changed files; files are compared by content. A file
+that cannot be read does not stop the scan: the table `files` has a row with the reason, and the
+exit code is 3, also in later scans that skip the unchanged file.
 """
 
 
@@ -48,58 +48,58 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="OUT",
-        help='the dataset\'s folder; "-" is JSON lines on stdout',
+        help='write a dataset to the folder OUT; "-" writes JSON lines to standard output',
     )
     parser.add_argument(
         "--format",
         choices=_scan.formats.FORMATS,
         default="parquet",
-        help="of the dataset (default parquet)",
+        help="format of the dataset (default parquet)",
     )
     parser.add_argument(
         "--tables",
         metavar="NAME,...",
-        help=f"some of {', '.join(_scan.TABLES)} (default: all but instructions)",
+        help=f"tables to write: {', '.join(_scan.TABLES)} (default: all but instructions)",
     )
     inputs.add_place(parser)
     parser.add_argument(
         "--workers",
         type=int,
         metavar="N",
-        help="threads (default: processors); on Ray those of a task (default: 1)",
+        help="threads (default: one per processor), or threads per Ray task (default: 1)",
     )
     parser.add_argument(
         "--engine",
         choices=("threads", "ray"),
         default="threads",
-        help="who reads the files: threads of this process, or tasks of Ray Data",
+        help="read files with threads of this process or tasks of Ray Data (default threads)",
     )
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help='the Ray cluster; "auto" is the one this machine belongs to (default: RAY_ADDRESS, or '
-        "else one of this machine alone, started for this scan)",
+        help='Ray cluster; "auto" is the cluster of this machine (default: RAY_ADDRESS, otherwise '
+        "a local cluster started for this scan)",
     )
     parser.add_argument(
         "--max-bytes",
         type=inputs.size,
         default=_scan.MAX_BYTES,
         metavar="1GiB",
-        help="leave larger files out (default 1GiB)",
+        help="skip files larger than this (default 1GiB)",
     )
     parser.add_argument(
         "--max-seconds",
         type=inputs.seconds_or_none,
         default=_scan.MAX_SECONDS,
         metavar="5min",
-        help="give a file up after this time (default 5min)",
+        help="give up on a file after this time (default 5min)",
     )
     parser.add_argument(
         "--batch-bytes",
         type=inputs.size,
         default=_scan.BATCH_BYTES,
         metavar="32MiB",
-        help="text that goes into one part of the dataset (default 32MiB)",
+        help="bytes of text per part of the dataset (default 32MiB)",
     )
     parser.add_argument(
         "--watch",
@@ -107,23 +107,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=inputs.seconds_or_none,
         const=5.0,
         metavar="5s",
-        help="scan again and again, with this time in between (default 5s)",
+        help="scan repeatedly, pausing this long in between (default 5s)",
     )
     results.add_json(parser)
     output.add_top(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Scan once, or until interrupted."""
+    """Scans once, or with `--watch` until interrupted."""
     to_stdout = arguments.output == "-"
     if to_stdout and arguments.json:
-        inputs.complain("-o - already prints JSON, a row per line")
+        inputs.complain("-o - already prints JSON lines: leave out --json")
         return USAGE
     if arguments.watch is not None and (arguments.output is None or to_stdout):
         inputs.complain("--watch needs a dataset: -o OUT")
         return USAGE
     if arguments.address is not None and arguments.engine != "ray":
-        inputs.complain("--address is that of a Ray cluster: --engine ray")
+        inputs.complain("--address names a Ray cluster: add --engine ray")
         return USAGE
     try:
         if arguments.engine == "ray":
@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     except OSError as error:
         if to_stdout and isinstance(error, BrokenPipeError):
-            raise  # The reader has gone.
+            raise  # The reader closed the pipe.
         inputs.complain(f"{error.filename or arguments.output}: {error.strerror or error}")
         return UNREADABLE
     code = UNREADABLE if found.counts["failed"] or found.failed_before else 0
@@ -158,10 +158,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _interrupted(out: str | None) -> str:
-    """What an interrupted scan leaves, and how to go on."""
+    """Returns the message of an interrupted scan: what it kept and how to continue."""
     if out is None or out == "-":
-        return "interrupted: nothing is kept without -o OUT; with it a scan goes on where it was"
-    return f"interrupted: what is done is kept in {out}; the same command goes on from there"
+        return "interrupted: nothing was kept; with -o OUT a scan can be continued"
+    return f"interrupted: finished parts are kept in {out}; run the same command to continue"
 
 
 def _scan_on_ray(arguments: argparse.Namespace) -> Scan:
@@ -170,13 +170,13 @@ def _scan_on_ray(arguments: argparse.Namespace) -> Scan:
     from hlofast.ray import Cluster
 
     stdout = sys.stdout
-    # Ray prints what happens to its workers, where rows and documents belong.
+    # Ray logs to standard output, which belongs to rows and documents.
     with redirect_stdout(sys.stderr), Cluster(arguments.address) as cluster:
         return _scan_with(arguments, stdout, cluster)
 
 
 def _scan_with(arguments: argparse.Namespace, stdout: TextIO, cluster: Cluster | None) -> Scan:
-    """Scan once, or until interrupted if a job is followed."""
+    """Scans once, or with `--watch` until interrupted."""
     if arguments.output == "-":
         return _scanner(arguments, None, cluster).run(lambda part: _write(part, stdout.buffer))
     scanner = _scanner(arguments, arguments.output, cluster)
@@ -206,28 +206,30 @@ def _scanner(arguments: argparse.Namespace, out: str | None, cluster: Cluster | 
 
 
 def _place(arguments: argparse.Namespace) -> tuple[str | Device | None, Mesh | None]:
-    """The chip to time modules for, as `Scanner` takes it, and the mesh of all modules."""
+    """Returns the device and mesh of all modules, as `Scanner` takes them."""
     named = dict(vars(arguments))
     word = named["device"]
     if word in ("auto", "none"):
         named["device"] = None
     told = inputs.read_context(type(arguments)(**named))
     if told.mesh is None and (told.hosts, told.slices) != (None, None):
-        raise ValueError("--hosts and --slices go with --mesh: each module has its own otherwise")
+        raise ValueError(
+            "--hosts and --slices need --mesh: without it each module has its own mesh"
+        )
     return told.device or (None if word == "none" else "auto"), told.mesh
 
 
 def _write(part: Any, stream: BinaryIO) -> None:
-    """The rows of a part as JSON lines."""
+    """Writes the rows of a part as JSON lines."""
     for name in part.tables():
         stream.write(part.table(name).json_lines(name))
     stream.flush()
 
 
 def _watch(scanner: Scanner, arguments: argparse.Namespace) -> NoReturn:
-    """Scan until interrupted; say what changed.
+    """Scans until interrupted and reports changes.
 
-    Once it went well, a store that cannot be written to is tried again, as it may be there later.
+    After a first success, a remote store that cannot be written is retried: it may come back.
     """
     import time
 

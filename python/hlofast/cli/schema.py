@@ -1,4 +1,4 @@
-"""The JSON Schema of what a verb prints with `--json`."""
+"""Prints the JSON Schema of a verb's `--json` output."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  hlofast schema                   the verbs that have one
-  hlofast schema collectives       one of them
+  hlofast schema                   verbs that have a schema
+  hlofast schema collectives       the schema of one verb
   hlofast schema cost | jq '.properties.results.items.properties.facts.properties | keys'
 
-A document says its schema and the schema's version: {"schema": "hlofast.VERB", "version": N, ...}.
+Every document names its schema and version: {"schema": "hlofast.VERB", "version": N, ...}.
 """
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "schemas")
 _ENDING = ".json"
@@ -26,11 +26,13 @@ _ENDING = ".json"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
-    parser.add_argument("verb", nargs="?", metavar="VERB", help="the verb (default: list them)")
+    parser.add_argument(
+        "verb", nargs="?", metavar="VERB", help="verb (default: list verbs with a schema)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a schema, or the names of all."""
+    """Prints a schema, or the names of all schemas."""
     names = sorted(
         name.removesuffix(_ENDING) for name in os.listdir(_FOLDER) if name.endswith(_ENDING)
     )
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         from hlofast._names import meant
 
         hint = meant(arguments.verb, names)
-        inputs.complain(f"no schema {arguments.verb!r}; one of {', '.join(names)}{hint}")
+        inputs.complain(f"no schema {arguments.verb!r}; choose one of {', '.join(names)}{hint}")
         return USAGE
     with open(os.path.join(_FOLDER, arguments.verb + _ENDING), encoding="utf-8") as file:
         sys.stdout.write(file.read())

@@ -1,4 +1,4 @@
-"""One instruction or computation in context: what it is, what it reads, who reads it."""
+"""Shows one instruction or computation in context: definition, operands and users."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EXAMPLES = """\
 examples:
   hlofast show step.txt fusion.12
   hlofast show step.txt main.42                  a computation
-  hlofast show step.txt region_0.24/add.3        one of several add.3
+  hlofast show step.txt region_0.24/add.3        the add.3 of region_0.24
   hlofast show --json step.txt all-reduce.1 | jq '.results[].tables.operands'
 
-NAME is written with or without the leading %. Where several computations have an instruction of
-that name, say which with COMPUTATION/NAME.
+The leading % of NAME is optional. If several computations have an instruction NAME, choose one with
+COMPUTATION/NAME.
 """
 
 
@@ -26,14 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     inputs.add_files(parser, several=False)
-    parser.add_argument("name", metavar="NAME", help="an instruction or a computation")
+    parser.add_argument("name", metavar="NAME", help="instruction or computation")
     results.add_json(parser)
     _text.add_top(parser)
     inputs.add_context(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show NAME in every module that has it."""
+    """Shows NAME in every module that has it."""
     reader = inputs.Reader(arguments, inputs.read_context(arguments))
     shower = results.Shower(Shown, arguments)
     shown = ambiguous = False
@@ -54,5 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             shown = True
     shower.end(reader.errors)
     if not shown and not ambiguous and reader.exit_code() == 0:
-        inputs.complain(f"{reader.files[0]}: nothing is called {arguments.name!r}{hint}")
+        inputs.complain(
+            f"{reader.files[0]}: no instruction or computation {arguments.name!r}{hint}"
+        )
     return reader.exit_code() or (0 if shown and not ambiguous else USAGE)

@@ -1,4 +1,4 @@
-"""Pipeline stages as Alpa marks them: sections, what stays, what is sent, what else would fit."""
+"""Shows pipeline stages as Alpa marks them: sections, residuals, traffic, further micro-batches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast stages mesh_1.hlo.txt
-  hlofast stages --hbm 16GiB mesh_1.hlo.txt                 how many stages may follow
+  hlofast stages --hbm 16GiB mesh_1.hlo.txt                 how many stages may follow this one
   hlofast stages --device a100 --device-count 4 mesh_1.hlo.txt
   hlofast stages --json mesh_1.hlo.txt | jq '.results[].tables.stash[] | [.kind, .bytes, .name]'
 
-Sections lie between pairs of markers, which are found through the calls that wrap them. What stays
-from a forward section to its backward section does so for each micro-batch in flight. A boundary is
-cheaper where fewer bytes cross it; looked for among what depends on what the stage receives, as
-long as at most half of the forward FLOPs (--most-moved) go to the stage before.
+A section lies between a pair of markers; markers wrapped in calls are found too. Residuals between
+a forward section and its backward section are kept for each micro-batch in flight. A cheaper
+boundary is one that fewer bytes cross; it is searched among values that depend on what the stage
+receives, and moves at most half of the forward FLOPs (--most-moved) to the previous stage.
 """
 
 
@@ -34,18 +34,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=inputs.count,
         default=1,
         metavar="N",
-        help="devices that share the stage evenly (default 1)",
+        help="number of devices that share the stage evenly (default 1)",
     )
     parser.add_argument(
         "--most-moved",
         type=share,
         metavar="X",
-        help="largest share of the forward FLOPs that a cheaper cut may move (default 0.5)",
+        help="largest share of the forward FLOPs that a cheaper boundary may move (default 0.5)",
     )
 
 
 def share(text: str) -> float:
-    """The share in an argument."""
+    """Reads a share from 0 to 1."""
     value = float(text)
     if not 0 <= value <= 1:
         raise ValueError(text)
@@ -53,7 +53,7 @@ def share(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Report on the stages of every module."""
+    """Reports on the stages of every module."""
 
     def analyse(found: inputs.Found) -> tuple[Result, None]:
         devices, most_moved = arguments.device_count, arguments.most_moved

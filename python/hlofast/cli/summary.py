@@ -1,4 +1,4 @@
-"""What a module is: how far the compiler has come, what goes in and out, what it is made of."""
+"""Shows a module at a glance: compilation status, signature, opcodes, shapes and fusions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ examples:
   hlofast summary --json step.txt | jq '.results[].tables.opcodes'
   gsutil cat gs://bucket/step.txt.gz | hlofast summary -
 
-The status is what the passes left behind: unoptimised (as the framework wrote it), annotated
-(with shardings), partitioned (one device's program), optimised (with fusions or library calls),
-scheduled (text order is the order of execution). Sizes are unpadded.
+The status is the compilation stage: unoptimised (as the framework wrote it), annotated (with
+shardings), partitioned (one device's program), optimised (with fusions or library calls), scheduled
+(text order is the order of execution). Sizes are unpadded.
 """
 
 
@@ -29,5 +29,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Summarise the modules of every file."""
+    """Summarises every module."""
     return results.run_modules(Summary, arguments, lambda found: (found.module.summary(), None))

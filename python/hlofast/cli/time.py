@@ -1,4 +1,4 @@
-"""How long a step takes on a device: computing, moving data, waiting for collectives by axis."""
+"""Models the step time on a device: computing, moving data, exposed collectives by mesh axis."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ examples:
   hlofast time --device mine --devices mine.toml --estimates roofline step.txt
   hlofast time --device v6e --json step.txt | jq '.results[].facts.step_seconds'
 
-The device is that of --device, otherwise the one that the dump folder names. The step is the
-schedule of the dump played on one device: asynchronous collectives and copies run beside what is
-scheduled until their end, and what is left then is exposed. --estimates says whose seconds of
-instructions count: the model (on TPU windows, tiles and systolic arrays as the compiler reckons;
-else the roofline), the roofline alone, or the compiler's estimated_cycles where the dump has them.
---collectives says whose formulas: the topology's latencies and bandwidths, XLA's speed-of-light for
-hosts of GPUs, Alpa's costs, or a file of measurements (.csv, .json, .pkl). `--devices FILE.toml`
-adds to the built-in devices or changes them.
+The device is --device, otherwise the one that the dump folder names. The schedule of the dump is
+simulated on one device: asynchronous collectives and copies overlap with the instructions scheduled
+before their done instruction; the time that remains there is exposed. --estimates selects the time
+of instructions: model (on TPUs windows, tiles and systolic arrays as the compiler estimates them,
+elsewhere the roofline), roofline, or the compiler's estimated_cycles where the dump has them.
+--collectives selects the time of collectives: the topology's latencies and bandwidths, XLA's
+speed-of-light model for GPU hosts, Alpa's costs, or a file of measurements (.csv, .json, .pkl).
+--devices FILE.toml adds devices or changes built-in ones.
 """
 
 
 def add_timing(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say whose figures count."""
+    """Declares the arguments that select the time model."""
     parser.add_argument(
         "--estimates",
         choices=("model", "roofline", "compiler"),
         default="model",
-        help="whose seconds of instructions (default model)",
+        help="source of instruction times (default model)",
     )
     parser.add_argument(
         "--collectives",
         metavar="MODEL",
         default="topology",
-        help=f"{', '.join(_time.MODELS)} or a file of measurements (default topology)",
+        help=f"source of collective times: {', '.join(_time.MODELS)} or a file of measurements"
+        " (default topology)",
     )
 
 
@@ -54,11 +55,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     results.add_usual(parser)
     add_timing(parser)
-    parser.add_argument("--by", choices=_time.KEYS, default="bound", help="rows (default bound)")
+    parser.add_argument(
+        "--by", choices=_time.KEYS, default="bound", help="key of the rows (default bound)"
+    )
 
 
 def read_timing(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Arguments of `Module.time`; None, and said why, if they make no sense."""
+    """Returns arguments of `Module.time`; prints an error and returns None if they are invalid."""
     collectives = arguments.collectives
     if collectives not in _time.MODELS:
         from hlofast import devices
@@ -72,19 +75,19 @@ def read_timing(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def require_device(found: inputs.Found, arguments: argparse.Namespace) -> None:
-    """End with exit code 2 where nothing says on which device a module runs."""
+    """Raises `ContextError`, which ends with exit code 2, if the module's device is unknown."""
     try:
         _context.required_device(found.module, None)
     except ContextError as error:
         from hlofast import devices
 
         known = devices.load(arguments.devices) if arguments.devices else devices.built_in()
-        text = f"{found.path}: {error}; which --device? known are: {', '.join(known)}"
+        text = f"{found.path}: {error}; give --device NAME, one of {', '.join(known)}"
         raise ContextError(text) from None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Time the modules of every file."""
+    """Times every module."""
     timing = read_timing(arguments)
     if timing is None:
         return USAGE

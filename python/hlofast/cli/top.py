@@ -1,4 +1,4 @@
-"""An interactive view of a module in a terminal: sorted tables, drill-down, memory."""
+"""Opens an interactive terminal view of a module: sorted tables, drill-down, memory over time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ EXAMPLES = """\
 examples:
   hlofast top module_0042.jit_train_step.after_optimizations.txt
   hlofast top --device tpu-v5p --mesh data=2,model=4 step.txt
-  hlofast top --top 5 step.txt | less            plain text, as everywhere but on a terminal
+  hlofast top --top 5 step.txt | less            plain text, as always without a terminal
 
-Keys: up and down, Tab from the list of tables to the rows; Enter on a sum shows its instructions,
-on an instruction what it reads and who reads it, Escape goes back; s sorts by the next column, r
-turns the order round, / filters, q ends. A click on a column's head sorts by it. The view needs
-textual (pip install 'hlofast[top]').
+Keys: up and down move, Tab switches between the list of tables and the rows, Enter on a sum lists
+its instructions, Enter on an instruction shows its operands and users, Escape goes back, s sorts by
+the next column, r reverses the order, / filters, q quits. Clicking a column heading sorts by it.
+The view needs textual (pip install 'hlofast[top]').
 """
 
 
@@ -30,17 +30,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLES
     results.add_usual(parser, several=False)
-    parser.add_argument("--plain", action="store_true", help="plain text, also on a terminal")
+    parser.add_argument("--plain", action="store_true", help="print plain text even on a terminal")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the module of a file."""
+    """Shows the module of a file."""
     is_terminal = sys.stdout.isatty() and sys.stdin.isatty()
     if is_terminal and not arguments.plain and not arguments.json:
         try:
             from hlofast._top.app import Top
         except ImportError:
-            inputs.complain("the view needs textual: pip install 'hlofast[top]'; in plain text:")
+            inputs.complain("the view needs textual (pip install 'hlofast[top]'); plain text:")
         else:
             return _view(arguments, Top)
     from hlofast._report.data import Analyses
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _view(arguments: argparse.Namespace, view: type[Top]) -> int:
-    """Show the one module that the arguments select, until the user ends that."""
+    """Runs the view of the one selected module until the user quits."""
     from hlofast._report.data import Analyses, contents
 
     reader = inputs.Reader(arguments, inputs.read_context(arguments))

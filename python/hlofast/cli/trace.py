@@ -1,4 +1,4 @@
-"""The simulated schedule of a step as a trace for timeline viewers such as Perfetto."""
+"""Writes the simulated schedule of a step as a trace for timeline viewers such as Perfetto."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ examples:
   hlofast trace --device h100 step.txt -o step.json.gz
   hlofast trace --device v6e --iterations 2 --min-duration 1us step.txt -o step.pftrace
 
-The trace is the schedule that `hlofast time` plays; nothing is measured. Tracks show computing,
-moving data, waiting for collectives, links by axes of the mesh, copies, and the loops and calls
-around them; a counter shows the bytes alive. The name of the file says the format: .json is
-Chrome's Trace Event Format, .pftrace Perfetto's protobuf, .gz behind it compresses. Both hold the
-same events. Of each loop as many iterations are shown one by one as fit; the rest is one slice per
-track, so that each track adds up to what `hlofast time` says.
+The trace is the schedule that `hlofast time` simulates; nothing is measured. Tracks show computing,
+moving data, waiting for collectives, links by mesh axis, copies, and the enclosing loops and calls;
+a counter shows live bytes. The file name selects the format: .json is Chrome's Trace Event Format,
+.pftrace is Perfetto's protobuf, and an additional .gz compresses. Both formats hold the same
+events. The first iterations of a loop are shown one by one, as many as fit; the others form one
+slice per track, so that each track adds up to the figures of `hlofast time`.
 """
 
 
@@ -34,36 +34,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="PATH",
         required=True,
-        help="where to write, all or nothing: .json or .pftrace, or either with .gz",
+        help="write to PATH atomically: .json or .pftrace, optionally followed by .gz",
     )
     time.add_timing(parser)
     parser.add_argument(
         "--iterations",
         type=_iterations,
         metavar="N",
-        help="iterations of a loop that are shown one by one (default as many as fit)",
+        help="loop iterations to show one by one (default: as many as fit)",
     )
     parser.add_argument(
         "--min-duration",
         type=inputs.seconds_or_none,
         default=0.0,
         metavar="T",
-        help="leave out slices that take less, as 500ns or 1us",
+        help="leave out slices shorter than T, such as 500ns or 1us",
     )
 
 
 def _iterations(text: str) -> int:
-    """The number in an argument; at least 1."""
+    """Reads a number of iterations, at least 1."""
     is_number = text.isascii() and text.isdigit() and len(text) <= 19
     if not is_number or not int(text):
         from argparse import ArgumentTypeError
 
-        raise ArgumentTypeError(f"{text!r} is no number of iterations")
+        raise ArgumentTypeError(f"not a number of iterations: {text!r}; give 1 or more")
     return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the trace of the module in the file."""
+    """Writes the trace of the module in the file."""
     try:
         _trace.format_of(arguments.output)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a file is and the verdict: step time, MFU, peak memory, communication, what to change."""
+"""Identifies a file and gives the verdict: step time, MFU, peak memory, what to change."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast step.txt                               the same as hlofast verdict step.txt
-  hlofast dump/                                  of a dump directory, its largest program
+  hlofast dump/                                  the largest program of a dump directory
   hlofast dump/ --module jit_train_step
   hlofast --device tpu-v5p --mesh data=2,model=4 step.txt
   hlofast step.txt --json | jq '.results[].facts.step.value'
 
 Times need a device: --device, or a dump folder that names it. Step time, MFU and exposed
-communication are modelled, not measured (see hlofast time); --step-time gives the MFU of a step
-that was measured. What is unknown is said to be, with the option that gives it.
+communication are modelled, not measured (see hlofast time); --step-time adds the MFU of a measured
+step. A note lists unknown figures and the option that each of them needs.
 """
 
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say what each file is."""
+    """Shows the verdict of each file."""
     from hlofast import _files
 
     context = inputs.read_context(arguments)
@@ -59,10 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace) -> int:
-    """Show the largest module of a file."""
+    """Shows the largest module of a file."""
     found = sorted(reader, key=lambda one: -len(one.module))
     if not found:
-        return 0  # The reader has said why.
+        return 0  # The reader has reported why.
     options = _options(arguments)
     if len(found) > 1:
         modules = [one.module for one in found]
@@ -78,7 +78,7 @@ def _file(path: str, reader: _Reader, shower: results.Shower, arguments: argpars
 def _folder(
     path: str, reader: _Reader, shower: results.Shower, arguments: argparse.Namespace
 ) -> int:
-    """Show the programs of a dump directory, and the largest of them."""
+    """Shows the programs of a dump directory, and the verdict of the largest."""
     from hlofast._programs import listed, whole
 
     try:
@@ -97,7 +97,7 @@ def _folder(
             return USAGE
         programs = named
     if not programs:
-        reader.failed(path, ValueError(f"no dumps of XLA in this folder: {_kinds.HOW_TO_DUMP}"))
+        reader.failed(path, ValueError(f"no XLA dumps here; write them with {_kinds.HOW_TO_DUMP}"))
         return UNREADABLE
     programs = _kinds.by_size(programs)
     options = _options(arguments)
@@ -137,7 +137,7 @@ def _show(
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:
-    """What was said of the run, for the command lines that show more."""
+    """Returns the context options of this run, to repeat them in suggested commands."""
     words = []
     for name in ("mesh", "hosts", "slices", "device", "devices", "rules", "hbm"):
         if (value := getattr(arguments, name)) is not None:
@@ -148,7 +148,7 @@ def _options(arguments: argparse.Namespace) -> list[str]:
 
 
 class _Reader(inputs.Reader):
-    """Says of files without modules what they are."""
+    """A reader that identifies files without modules."""
 
     def __init__(
         self, arguments: argparse.Namespace, context: Context, shower: results.Shower
@@ -158,7 +158,7 @@ class _Reader(inputs.Reader):
         self._shower = shower
 
     def failed(self, path: str, error: Exception, reason: str | None = None) -> None:
-        """Take note of a file that holds no module, and say what it is if that is known."""
+        """Records a file without modules and identifies its kind where that is known."""
         if isinstance(error, ParseError) and path != "<stdin>":
             try:
                 content = inputs.read(path, _kinds.SAMPLE)
@@ -173,7 +173,7 @@ class _Reader(inputs.Reader):
         super().failed(path, error, reason)
 
     def _is_config(self, path: str, start: bytes) -> bool:
-        """Whether a file is a trainer config, which is shown."""
+        """Whether a file is a trainer config; shows it if so."""
         if b"HloModule" in start:
             return False
         from hlofast import config
