@@ -44,7 +44,7 @@ def test_unknown_opcodes_are_found_as_written() -> None:
         "HloModule m\nENTRY e {\n  a = f32[] parameter(0)\n  ROOT b = f32[] brand-new(a)\n}\n"
     )
     assert module.where(opcode="brand-new").tolist() == [1]
-    with pytest.raises(ValueError, match="no opcode"):
+    with pytest.raises(ValueError, match="is not a known opcode"):
         module.where(opcode="unknown")
 
 
