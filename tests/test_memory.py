@@ -120,10 +120,10 @@ def test_arrow() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rule": "best"}, 'rule is one of "in_place", "values", "xla"'),
-        ({"sizes": "small"}, "sizes is one of"),
-        ({"constants": "never"}, "constants is one of"),
-        ({"schedule": "fast"}, "schedule is one of"),
+        ({"rule": "best"}, 'rule must be one of "in_place", "values", "xla"'),
+        ({"sizes": "small"}, "sizes must be one of"),
+        ({"constants": "never"}, "constants must be one of"),
+        ({"schedule": "fast"}, "schedule must be one of"),
         ({"space": "moon"}, "memory space"),
     ],
 )

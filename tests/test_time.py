@@ -240,7 +240,7 @@ class TestUnknown:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"estimates": "guess"}, "estimates is"),
+            ({"estimates": "guess"}, "estimates must be"),
             ({"collectives": "guess"}, "collectives is one of"),
             ({"mesh": "x=three"}, "three"),
             ({"mesh": {"x": 0}}, "0"),

@@ -148,7 +148,7 @@ def test_counts_that_cannot_be_read_are_not_one(key: str) -> None:
     text = f"HloModule m, {key}={2**70}\n\nENTRY e {{\n ROOT x = f32[] parameter(0)\n}}\n"
     module = hlofast.loads(text)
     for ask in (lambda: getattr(module, key), module.summary):
-        with pytest.raises(hlofast.ParseError, match=f"{key} is no 64-bit integer") as caught:
+        with pytest.raises(hlofast.ParseError, match=f"{key} is not a 64-bit integer") as caught:
             ask()
         assert caught.value.offset == text.index(str(2**70))
 

@@ -54,32 +54,33 @@ struct ArrowArrayStream {
     private_data: *mut c_void,
 }
 
-/// One column (or the struct of all), as plain data.
+/// A column, or the struct of all columns, as plain data.
 #[derive(Clone)]
 struct Array {
     name: CString,
-    /// What the values are, as the specification encodes metadata; empty for none.
+    /// Kind, unit, heading and documentation, encoded as the specification says; empty if none.
     metadata: Vec<u8>,
     format: &'static std::ffi::CStr,
     length: usize,
     null_count: i64,
-    /// Null pointers are absent buffers; owners keep the others alive.
+    /// Buffers and their owners, which keep the memory allocated; a null pointer is an absent
+    /// buffer.
     buffers: Vec<(Option<Owner>, *const c_void)>,
     children: Vec<Array>,
     dictionary: Option<Box<Array>>,
 }
 
-// SAFETY: the pointers are to immutable memory that the Send and Sync owners beside them keep.
+// SAFETY: the pointers refer to immutable memory held by the Send and Sync owners next to them.
 unsafe impl Send for Array {}
 
-/// A buffer that is a vector.
+/// A buffer that owns a vector.
 fn owned<T: Send + Sync + 'static>(values: Vec<T>) -> (Option<Owner>, *const c_void) {
     let owner = Arc::new(values);
     let data = owner.as_ptr().cast();
     (Some(owner), data)
 }
 
-/// What `private_data` of a schema points to.
+/// The `private_data` of a schema.
 struct SchemaParts {
     _name: CString,
     _metadata: Vec<u8>,
@@ -87,7 +88,7 @@ struct SchemaParts {
     dictionary: *mut ArrowSchema,
 }
 
-/// What `private_data` of an array points to.
+/// The `private_data` of an array.
 struct ArrayParts {
     _owners: Vec<Option<Owner>>,
     buffers: Vec<*const c_void>,
@@ -143,7 +144,7 @@ impl Array {
     }
 }
 
-/// Releases a schema that `Array::schema` made.
+/// Releases a schema made by `Array::schema`.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
     // SAFETY: consumers pass the struct we made (or a moved copy of it) once; `private_data` is
     // the box from `Array::schema`, and children are boxes that only we free.
@@ -171,7 +172,7 @@ impl Drop for ArrowSchema {
     }
 }
 
-/// Releases an array that `Field::array` made.
+/// Releases an array made by `Field::array`.
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
     // SAFETY: as for `release_schema`.
     unsafe {
@@ -195,7 +196,7 @@ impl Drop for ArrowArray {
     }
 }
 
-/// What `private_data` of a stream points to: the schema, and the batch until it is taken.
+/// The `private_data` of a stream: the schema, and the batch until it is taken.
 struct StreamParts {
     table: Array,
     is_taken: bool,
@@ -247,15 +248,15 @@ impl Drop for ArrowArrayStream {
     }
 }
 
-// SAFETY: what the pointers lead to is owned by the struct and immutable or used by one thread
-// at a time, as the interface demands.
+// SAFETY: the memory behind the pointers is owned by the struct, and immutable or used by one
+// thread at a time, as the interface demands.
 unsafe impl Send for ArrowSchema {}
 // SAFETY: as above.
 unsafe impl Send for ArrowArray {}
 // SAFETY: as above.
 unsafe impl Send for ArrowArrayStream {}
 
-/// What `field` says of its values: kind, unit, heading and documentation.
+/// The metadata of `field`: kind, unit, heading and documentation.
 fn metadata(field: &table::Field) -> Vec<u8> {
     let heading = field.heading();
     let pairs = [
@@ -277,7 +278,7 @@ type Buffer = (Option<Owner>, *const c_void);
 
 const ABSENT: Buffer = (None, std::ptr::null());
 
-/// A column without a name yet.
+/// A column without a name.
 fn plain(format: &'static std::ffi::CStr, length: usize, buffers: Vec<Buffer>) -> Array {
     Array {
         name: CString::default(),
@@ -304,7 +305,7 @@ fn strings<'a>(length: usize, texts: impl Iterator<Item = &'a [u8]>) -> Array {
 }
 
 impl Array {
-    /// With nulls where `known` says so.
+    /// Adds nulls where `known` is false.
     fn with_nulls(mut self, known: impl Iterator<Item = bool>) -> Self {
         let (bits, missing) = bitmap(known);
         if missing > 0 {
@@ -313,7 +314,7 @@ impl Array {
         self
     }
 
-    /// As the column that `field` describes.
+    /// Adds the name and metadata of `field`.
     fn described(mut self, field: &table::Field) -> PyResult<Self> {
         self.name = CString::new(&*field.name)
             .map_err(|_| PyValueError::new_err("NUL in a column name"))?;
@@ -322,7 +323,7 @@ impl Array {
     }
 }
 
-/// One bit per value, the first the lowest, and how many are false.
+/// Packs one bit per value, lowest bit first; returns the bits and the number of false values.
 fn bitmap(values: impl Iterator<Item = bool>) -> (Vec<u8>, i64) {
     let (mut bits, mut missing) = (Vec::new(), 0);
     for (index, is_set) in values.enumerate() {
@@ -337,7 +338,7 @@ fn bitmap(values: impl Iterator<Item = bool>) -> (Vec<u8>, i64) {
     (bits, missing)
 }
 
-/// A column of Python's; what is unknown or absent becomes null.
+/// Exports a column from Python; unknown and absent values become null.
 fn column(field: &table::Field, column: &Bound<'_, PyAny>) -> PyResult<Array> {
     if let Ok(numbers) = column.cast::<Column>() {
         let numbers = numbers.get();
@@ -366,7 +367,7 @@ fn numbers_of(column: &Column) -> Array {
     plain(column.arrow_format(), column.len(), vec![ABSENT, (Some(owner), data.cast())])
 }
 
-/// The texts of `column`, as a dictionary where it is made of codes.
+/// Exports the texts of `column`, dictionary-encoded if it has codes.
 fn texts_of(column: &TextColumn, is_nullable: bool) -> Array {
     let known = |text: Option<&[u8]>| text.is_some_and(|text| !(is_nullable && text.is_empty()));
     let valid = (0..column.len()).map(|at| known(column.bytes(at)));
@@ -374,14 +375,14 @@ fn texts_of(column: &TextColumn, is_nullable: bool) -> Array {
         let texts = (0..column.len()).map(|at| column.bytes(at).unwrap_or_default());
         return strings(column.len(), texts).with_nulls(valid);
     };
-    // Codes that number no value are nulls too.
+    // Codes without a value are nulls too.
     let mut array = numbers_of(codes).with_nulls(valid);
     let values = strings(values.len(), values.iter().map(|value| &value[..]));
     array.dictionary = Some(Box::new(values));
     array
 }
 
-/// A column of `owner`; what is unknown or absent becomes null.
+/// Exports a column of `owner`; unknown and absent values become null.
 fn core_column(owner: &Arc<Columns>, field: &table::Field, values: &Values) -> PyResult<Array> {
     let shared = |data: *const c_void| (Some(Arc::clone(owner) as Owner), data);
     let array = match values {
@@ -423,7 +424,7 @@ fn core_column(owner: &Arc<Columns>, field: &table::Field, values: &Values) -> P
     array.described(field)
 }
 
-/// The columns of a core table as one struct; what is unknown or absent becomes null.
+/// Exports the columns of a core table as one struct; unknown and absent values become null.
 fn core_table(columns: &Arc<Columns>) -> PyResult<Array> {
     let children = columns.iter().map(|(field, values)| core_column(columns, field, values));
     Ok(structure(children.collect::<PyResult<_>>()?, columns.len()))
@@ -433,7 +434,7 @@ fn structure(children: Vec<Array>, length: usize) -> Array {
     Array { children, ..plain(c"+s", length, vec![ABSENT]) }
 }
 
-/// A capsule `arrow_array_stream` of the one batch that `columns` are.
+/// Returns an `arrow_array_stream` capsule with `columns` as its only batch.
 pub fn stream_of<'py>(py: Python<'py>, columns: &Arc<Columns>) -> PyResult<Bound<'py, PyCapsule>> {
     stream(py, py.detach(|| core_table(columns))?)
 }
@@ -444,12 +445,12 @@ fn table(columns: &[Described<'_>], length: usize) -> PyResult<Array> {
     let children = columns.iter().map(|(field, own)| column(&field.get().core, own));
     let children: Vec<Array> = children.collect::<PyResult<_>>()?;
     if children.iter().any(|child| child.length != length) {
-        return Err(PyValueError::new_err("a table's columns have one length"));
+        return Err(PyValueError::new_err("the columns of a table must have equal lengths"));
     }
     Ok(structure(children, length))
 }
 
-/// A capsule `arrow_array_stream` of one record batch.
+/// Returns an `arrow_array_stream` capsule with one record batch.
 #[pyfunction]
 pub fn _arrow_stream<'py>(
     py: Python<'py>,
@@ -471,7 +472,7 @@ fn stream(py: Python<'_>, table: Array) -> PyResult<Bound<'_, PyCapsule>> {
     PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
 }
 
-/// A capsule `arrow_schema`.
+/// Returns an `arrow_schema` capsule.
 #[pyfunction]
 pub fn _arrow_schema<'py>(
     py: Python<'py>,
@@ -481,7 +482,7 @@ pub fn _arrow_schema<'py>(
     PyCapsule::new_with_value(py, table(&columns, length)?.schema(), c"arrow_schema")
 }
 
-/// Capsules `arrow_schema` and `arrow_array`: the table as one struct array.
+/// Returns capsules `arrow_schema` and `arrow_array`: the table as one struct array.
 #[pyfunction]
 pub fn _arrow_array<'py>(
     py: Python<'py>,

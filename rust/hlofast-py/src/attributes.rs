@@ -1,4 +1,4 @@
-//! `Attributes`: the attributes of an instruction or of the module header as a mapping.
+//! `Attributes`: the attributes of an instruction or of the module header, as a mapping.
 
 use crate::classes::restorer;
 use crate::errors::to_python;
@@ -14,22 +14,22 @@ use pyo3::types::{PyDict, PyIterator, PyList, PyString};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Attributes by key, in text order. Values are decoded when they are asked for.
+/// Attributes by key, in text order. Values are decoded on access.
 #[pyclass(frozen, mapping, module = "hlofast._core")]
 pub struct Attributes {
     pub held: Arc<Held>,
-    /// None for the module header.
+    /// The instruction; None for the module header.
     pub row: Option<u32>,
 }
 
-/// An attribute found but not yet decoded.
+/// An attribute that was found but not decoded.
 pub struct Found {
     pub row: Option<Row>,
     pub key: Span,
     pub value: Span,
 }
 
-/// Attribute `key` of `row`.
+/// Finds attribute `key` of `row`.
 pub fn attribute_value(held: &Held, row: Row, key: &str) -> PyResult<Found> {
     let mut all = held.core.attributes(row);
     let found = all.find(|attribute| held.core.bytes(attribute.key) == key.as_bytes());
@@ -38,7 +38,7 @@ pub fn attribute_value(held: &Held, row: Row, key: &str) -> PyResult<Found> {
         .ok_or_else(|| PyKeyError::new_err(key.to_owned()))
 }
 
-/// The Python form of an attribute's value.
+/// Decodes an attribute's value to a Python object.
 pub fn decoded<'py>(
     py: Python<'py>,
     held: &Arc<Held>,
@@ -60,7 +60,7 @@ pub fn decoded<'py>(
 }
 
 impl Attributes {
-    /// Every attribute in text order; of equal keys only the first.
+    /// All attributes in text order; for duplicate keys only the first.
     fn all(&self) -> Vec<Found> {
         let core = &self.held.core;
         let found = |row, key, value| Found { row, key, value };
@@ -115,7 +115,7 @@ impl Attributes {
         self.keys(py)?.try_iter()
     }
 
-    /// The value of `key`, or `default`.
+    /// Returns the value of `key`, or `default`.
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(
         &self,
@@ -129,19 +129,19 @@ impl Attributes {
         }
     }
 
-    /// The keys, in text order.
+    /// Returns the keys, in text order.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let keys: PyResult<Vec<_>> = self.all().iter().map(|found| self.key(py, found)).collect();
         PyList::new(py, keys?)
     }
 
-    /// The decoded values, in text order.
+    /// Returns the decoded values, in text order.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let values = self.all().into_iter().map(|found| decoded(py, &self.held, found));
         PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Keys with decoded values, in text order.
+    /// Returns pairs of key and decoded value, in text order.
     fn items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let items = self.all().into_iter().map(|found| {
             (self.key(py, &found)?, decoded(py, &self.held, found)?).into_pyobject(py)
@@ -149,12 +149,14 @@ impl Attributes {
         PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// The value of `key` as the text writes it; `bytes` if it is binary.
+    /// Returns the value of `key` as written; `bytes` if it is binary.
+    ///
+    /// Raises `KeyError` if there is no such attribute.
     fn raw<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Ok(text_or_bytes(py, self.held.core.bytes(self.required(key)?.value)))
     }
 
-    /// All values as the text writes them.
+    /// Returns all values as written, by key.
     fn texts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let texts = PyDict::new(py);
         for found in self.all() {

@@ -1,29 +1,29 @@
-//! What compiled code needs of the package's Python side. The package registers its classes here,
-//! so compiled code imports none of its modules.
+//! Classes of the package that compiled code needs. The package registers them here, so compiled
+//! code does not import its modules.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyType};
 
-/// The extension module itself, whose functions pickles name.
+/// The extension module, whose functions restore pickled objects.
 static CORE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 static MODULE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static PARSE_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// Make every module from now on an object of `class_`, a subclass of `_core.Module`.
+/// Makes all modules from now on instances of `class_`, a subclass of `_core.Module`.
 #[pyfunction]
 pub fn _register_module_class(py: Python<'_>, class_: Py<PyType>) {
-    // The first registration stays, so that a reload leaves one class.
+    // The first registration is kept, so that a reload does not create a second class.
     let _ = MODULE.set(py, class_);
 }
 
-/// Make every fault from now on an object of `class_`.
+/// Makes all faults from now on instances of `class_`.
 #[pyfunction]
 pub fn _register_error_class(py: Python<'_>, class_: Py<PyType>) {
     let _ = PARSE_ERROR.set(py, class_);
 }
 
-/// Keep the extension module; called once, while it is made.
+/// Keeps the extension module; called once, during its initialisation.
 pub fn register_core(module: &Bound<'_, PyModule>) {
     let _ = CORE.set(module.py(), module.clone().unbind());
 }
@@ -33,12 +33,12 @@ pub fn module_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     registered(py, &MODULE)
 }
 
-/// The registered class of faults.
+/// The registered class of errors.
 pub fn error_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     registered(py, &PARSE_ERROR)
 }
 
-/// The function of this extension module that rebuilds a pickled object.
+/// The function of this extension module that restores a pickled object.
 pub fn restorer<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     registered(py, &CORE)?.getattr(name)
 }

@@ -1,4 +1,4 @@
-//! `CollectivesData`: the core's collectives of a module, which `hlofast._collectives` puts into
+//! `CollectivesData`: the core's collectives of a module, which `hlofast._collectives` formats as
 //! tables.
 
 use crate::held::{Held, Stage};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct CollectivesData {
     stage: Arc<Stage>,
-    /// The mesh that was given, or the one the module speaks of.
+    /// The given mesh, or the one derived from the module.
     mesh: Option<Mesh>,
 }
 
 impl CollectivesData {
-    /// Without `mesh` it is that of `held`.
+    /// Without `mesh`, the mesh of `held` is used.
     pub fn new(held: &Arc<Held>, mesh: Option<Mesh>) -> Self {
         let stage = Arc::clone(&held.on_mesh(mesh.as_ref().map(|mesh| &mesh.core)).stage);
         stage.sent();
@@ -43,28 +43,28 @@ impl CollectivesData {
         self.sent().found.collectives.len()
     }
 
-    /// Names and columns of the table: one row per collective and phase.
+    /// Fields and columns of the table: one row per collective and phase.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, py.detach(|| self.sent().columns(self.core())))
     }
 
-    /// Names and columns of the table of the arrays that collectives move.
+    /// Fields and columns of the table of the arrays that collectives exchange.
     fn pieces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, py.detach(|| self.sent().pieces(self.core())))
     }
 
-    /// Names and columns of the table of all instructions that collectives are written as.
+    /// Fields and columns of the table of all instructions that implement collectives.
     fn members<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, py.detach(|| self.sent().members()))
     }
 
-    /// The mesh, given or derived.
+    /// The mesh, given or derived; None without one.
     #[getter]
     fn mesh(&self) -> Option<Mesh> {
         self.mesh.clone()
     }
 
-    /// By row of the table: the numbers of the axes, each once.
+    /// The axis numbers of each row of the table, without duplicates.
     fn axis_numbers(&self) -> Vec<Vec<usize>> {
         let of = |number: usize| {
             let parts =
@@ -76,13 +76,13 @@ impl CollectivesData {
         self.sent().entries().map(|(number, _, _)| of(number)).collect()
     }
 
-    /// By row of the table: why there are no axes, empty where there are.
+    /// Why each row of the table has no axes; empty if it has.
     fn mismatches(&self) -> Vec<String> {
         let of = |number: usize| Some(self.sent().along.get(number)?.mismatch?.to_string());
         self.sent().entries().map(|(number, _, _)| of(number).unwrap_or_default()).collect()
     }
 
-    /// Rows that send to the host or receive from it.
+    /// Rows that send to or receive from the host.
     fn host_transfers(&self) -> Vec<u32> {
         host_transfers(self.core()).into_iter().map(|row| row.0).collect()
     }
@@ -94,7 +94,7 @@ impl CollectivesData {
         (found.total, found.all_reduce, gathers, scatters, found.all_to_all)
     }
 
-    /// The channels of gradient synchronisation, in Alpa's form.
+    /// The channel ids of gradient synchronisation, in Alpa's format.
     fn grad_sync_channel_ids(&self) -> String {
         grad_sync_channel_ids(self.core())
     }

@@ -1,4 +1,4 @@
-//! `Column`: a read-only one-dimensional buffer over memory that a module owns.
+//! `Column`: a read-only one-dimensional buffer over memory owned by a module.
 #![allow(unsafe_code, reason = "the buffer protocol hands out raw pointers")]
 
 use hlofast::Provenance;
@@ -14,11 +14,11 @@ use std::any::Any;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-/// A type whose slices may be shown as a buffer of `FORMAT`.
+/// An element type whose slices can be exposed as a buffer of `FORMAT`.
 ///
 /// # Safety
-/// The type must have no padding, no invalid views as the plain integer that `FORMAT` names, and
-/// that integer's size.
+/// The type must have no padding, the size of the integer that `FORMAT` names, and only
+/// values that are valid as that integer.
 pub unsafe trait Item: Copy {
     const FORMAT: Format;
 }
@@ -59,7 +59,7 @@ impl Format {
 
 macro_rules! items {
     ($($type:ty = $format:ident,)*) => {
-        // SAFETY: plain numbers, or `repr(u8)` and `repr(transparent)` wrappers of the integer
+        // SAFETY: plain numbers, or `repr(u8)` and `repr(transparent)` wrappers of the integer that
         // the format names.
         $(unsafe impl Item for $type { const FORMAT: Format = Format::$format; })*
     };
@@ -79,17 +79,17 @@ items! {
     ShapeId = U32,
 }
 
-/// A read-only column of integers over memory that stays alive as long as this object.
+/// A read-only column of numbers or flags. The memory is valid as long as this object exists.
 ///
-/// `numpy.asarray(column)` makes an array over the same memory, without a copy.
+/// `numpy.asarray(column)` creates an array over the same memory, without a copy.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Column {
-    /// What owns the memory. Nothing ever gets a mutable reference to it, since this is a clone
-    /// of the `Arc` that shares it.
+    /// The owner of the memory. It is a clone of the `Arc` that shares the memory, so nothing can
+    /// get a mutable reference.
     owner: Arc<dyn Any + Send + Sync>,
     data: *const u8,
     format: Format,
-    /// In items, as the buffer protocol wants it; here so that views can point to it.
+    /// The number of items, as the buffer protocol wants it; stored so that views can point to it.
     shape: [ffi::Py_ssize_t; 1],
     strides: [ffi::Py_ssize_t; 1],
 }
@@ -100,7 +100,7 @@ unsafe impl Send for Column {}
 unsafe impl Sync for Column {}
 
 impl Column {
-    /// The slice that `project` finds in `owner`.
+    /// The slice of `owner` that `project` returns.
     pub fn project<O, T>(owner: &Arc<O>, project: impl for<'a> FnOnce(&'a O) -> &'a [T]) -> Self
     where
         O: Any + Send + Sync,
@@ -116,7 +116,7 @@ impl Column {
         }
     }
 
-    /// A column of its own.
+    /// A column that owns its values.
     pub fn of<T: Item + Send + Sync + 'static>(values: Vec<T>) -> Self {
         Self::project(&Arc::new(values), |values| &values[..])
     }
@@ -130,8 +130,8 @@ impl Column {
         if index >= self.len() {
             return Err(PyIndexError::new_err("column index out of range"));
         }
-        // SAFETY: `data` points to `len` items of the size `format` gives, aligned as the slice
-        // it came from, and `index` was just checked.
+        // SAFETY: `data` points to `len` items of the size given by `format`, aligned like the
+        // slice that it came from, and `index` was just checked.
         unsafe {
             Ok(match self.format {
                 Format::Bool => {
@@ -177,7 +177,7 @@ impl Column {
         field.unknown().is_none() || self.integer(index) != field.unknown()
     }
 
-    /// Item `index` if it exists and is an integer.
+    /// Item `index`, if it exists and is an integer.
     pub fn integer(&self, index: usize) -> Option<i64> {
         if index >= self.len() {
             return None;
@@ -195,19 +195,19 @@ impl Column {
         }
     }
 
-    /// The items of `rows` as a column of their own.
+    /// Copies the items of `rows` to a new column.
     ///
     /// # Safety
-    /// `T` is what the format names, and every row is below `len`.
+    /// `T` is the type named by the format, and every row is less than `len`.
     unsafe fn gathered<T: Item + Send + Sync + 'static>(&self, rows: &[usize]) -> Self {
-        // SAFETY: as in `value`, by what is demanded of callers.
+        // SAFETY: as in `value`; callers guarantee the type and the rows.
         Self::of(rows.iter().map(|row| unsafe { self.data.cast::<T>().add(*row).read() }).collect())
     }
 
     /// The format string of the Arrow C data interface.
     pub fn arrow_format(&self) -> &'static CStr {
         match self.format {
-            // Arrow packs flags as bits; `arrow.rs` makes them.
+            // Arrow packs flags as bits; `arrow.rs` packs them.
             Format::Bool => c"b",
             Format::U8 => c"C",
             Format::I32 => c"i",
@@ -231,7 +231,7 @@ impl Column {
     }
 }
 
-/// The flags of a buffer of bools, copied; None if it holds something else.
+/// Copies the flags of a buffer of bools; None if it holds something else.
 fn flags(buffer: &Bound<'_, PyAny>) -> Option<PyResult<Column>> {
     let view = buffer.py().get_type::<PyMemoryView>().call1((buffer,)).ok()?;
     if view.getattr("format").ok()?.extract::<String>().ok()? != "?" {
@@ -240,22 +240,22 @@ fn flags(buffer: &Bound<'_, PyAny>) -> Option<PyResult<Column>> {
     Some(view.call_method0("tolist").and_then(|list| list.extract()).map(Column::of::<bool>))
 }
 
-/// The items of a buffer of `T`, copied; None if it holds something else.
+/// Copies the items of a buffer of `T`; None if it holds something else.
 fn copied<T: Item + pyo3::buffer::Element + Send + Sync + 'static>(
     buffer: &Bound<'_, PyAny>,
 ) -> Option<PyResult<Column>> {
     let items = PyBuffer::<T>::get(buffer).ok()?;
     Some(match items.dimensions() {
         1 => items.to_vec(buffer.py()).map(Column::of),
-        count => {
-            Err(PyValueError::new_err(format!("a column has one dimension, the buffer {count}")))
-        }
+        count => Err(PyValueError::new_err(format!("a column has one dimension, not {count}"))),
     })
 }
 
 #[pymethods]
 impl Column {
     /// A copy of a one-dimensional buffer of numbers, such as a NumPy array.
+    ///
+    /// Raises `ValueError` for other dimensions, `TypeError` for other types.
     #[new]
     fn new(buffer: &Bound<'_, PyAny>) -> PyResult<Self> {
         flags(buffer)
@@ -277,7 +277,7 @@ impl Column {
         self.value(py, usize::try_from(index).unwrap_or(usize::MAX))
     }
 
-    /// The items as a list.
+    /// Returns the items as a list.
     #[pyo3(name = "tolist")]
     pub fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
@@ -287,12 +287,14 @@ impl Column {
         Ok(list)
     }
 
-    /// The items with these numbers, in this order, as a column of the same type.
+    /// Returns the items of `rows`, in that order, as a column of the same type.
+    ///
+    /// Raises `IndexError` for a row that does not exist.
     pub fn take(&self, rows: Vec<usize>) -> PyResult<Self> {
         if rows.iter().any(|row| *row >= self.len()) {
             return Err(PyIndexError::new_err("row out of range"));
         }
-        // SAFETY: the types are those of the formats, and the rows were just checked.
+        // SAFETY: each type matches its format, and the rows were just checked.
         Ok(unsafe {
             match self.format {
                 Format::Bool => self.gathered::<bool>(&rows),
@@ -306,13 +308,13 @@ impl Column {
         })
     }
 
-    /// The element type's NumPy name.
+    /// The element type as a NumPy name, such as `int64`.
     #[getter(dtype)]
     fn dtype_name(&self) -> &'static str {
         self.dtype()
     }
 
-    /// Bytes of the memory shown.
+    /// Bytes of the items.
     #[getter]
     fn nbytes(&self) -> usize {
         self.len() * self.format.size()
@@ -323,7 +325,7 @@ impl Column {
     }
 
     /// # Safety
-    /// `view` is the interpreter's: valid and ours to fill.
+    /// `view` comes from the interpreter: valid and ours to fill.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -342,12 +344,13 @@ impl Column {
         } else {
             c_null()
         };
-        // The arrays live in this object, which the view keeps alive; nobody writes through them.
+        // The arrays are stored in this object, which the view keeps alive; nobody writes through
+        // them.
         let shape = if wants(ffi::PyBUF_ND) { this.shape.as_ptr().cast_mut() } else { c_null() };
         let strides =
             if wants(ffi::PyBUF_STRIDES) { this.strides.as_ptr().cast_mut() } else { c_null() };
-        // SAFETY: `view` was checked and is the interpreter's to lend; `obj` takes a new reference
-        // that `PyBuffer_Release` gives back; the memory is valid while that reference lives.
+        // SAFETY: `view` was checked and is lent by the interpreter; `obj` takes a new reference,
+        // released by `PyBuffer_Release`; the memory is valid while that reference exists.
         unsafe {
             (*view).buf = this.data.cast_mut().cast::<c_void>();
             (*view).len = this.shape[0] * this.strides[0];

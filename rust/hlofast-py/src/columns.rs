@@ -1,4 +1,4 @@
-//! `Columns`: a module's facts as NumPy arrays over the memory of the module.
+//! `Columns`: a module's data as NumPy arrays over the memory of the module.
 
 use crate::column::Column;
 use hlofast::ir::Module;
@@ -9,9 +9,11 @@ use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Read-only NumPy arrays by name, as attributes and as items. Arrays share memory with the
-/// module and stay valid after it is gone. Those of a computation are the part that its rows
-/// take; row numbers and offsets still count from the module's first row.
+/// Read-only NumPy arrays, as attributes and as items.
+///
+/// The arrays share memory with the module and stay valid after it is deleted. The columns of a
+/// computation are the slices of its rows; row numbers and offsets still count from the module's
+/// first row. `describe()` documents each column.
 #[pyclass(frozen, dict, mapping, module = "hlofast._core")]
 pub struct Columns {
     core: Arc<Module>,
@@ -19,47 +21,41 @@ pub struct Columns {
     arrays: PyOnceLock<Py<PyDict>>,
 }
 
-/// Every column and what it holds.
+/// The name and description of every column.
 const COLUMNS: [(&str, &str); 26] = [
-    ("opcode", "position in hlofast.opcodes"),
+    ("opcode", "index into hlofast.opcodes"),
     (
         "flags",
         "bits: 1 root, 2 implicit, 4 shape inferred, 8 async sugar, 16 marked ROOT, 32 folded operands",
     ),
-    ("shape", "shape number"),
-    ("computation", "computation number"),
-    ("element_type", "position in hlofast.element_types; 254 tuple, 255 buffer"),
-    ("rank", "number of dimensions; -1 for tuples"),
-    ("elements", "number of elements; -1 if unknown or no array"),
+    ("shape", "index into module.shapes"),
+    ("computation", "index into module.computations"),
+    ("element_type", "index into hlofast.element_types; 254 for tuples, 255 for buffers"),
+    ("rank", "number of dimensions; -1 for tuples and buffers"),
+    ("elements", "number of elements; -1 if unknown or not an array"),
     ("shape_bytes", "unpadded bytes of the result; -1 if unknown"),
-    ("parameter_number", "-1 for other instructions"),
-    ("op_name", "position in module.op_names; -1 if none"),
-    ("source_file", "position in module.source_files; -1 if none"),
-    ("source_line", "1-based; 0 if unknown"),
-    (
-        "name_starts",
-        "byte offset of the name in the text; of implicit rows at least text_bytes, behind the text",
-    ),
-    ("name_lengths", "bytes of the name; 255 means at least 255"),
-    ("tail_starts", "byte offset of what follows the operands; implicit rows as in name_starts"),
+    ("parameter_number", "parameter number; -1 for other instructions"),
+    ("op_name", "index into module.op_names; -1 if none"),
+    ("source_file", "index into module.source_files; -1 if none"),
+    ("source_line", "1-based line; 0 if unknown"),
+    ("name_starts", "byte offset of the name in the text; at least text_bytes for implicit rows"),
+    ("name_lengths", "length of the name in bytes; 255 means 255 or more"),
+    ("tail_starts", "byte offset after the operands; implicit rows as in name_starts"),
     ("tail_ends", "byte offset of the instruction's end; implicit rows as in name_starts"),
-    (
-        "operand_offsets",
-        "where the operands of each row start in operands; one entry more than rows",
-    ),
-    ("operands", "rows of all operands (of the whole module)"),
-    ("user_offsets", "where the users of each row start in users; one entry more than rows"),
-    ("users", "rows of all users (of the whole module)"),
-    ("leaf_offsets", "number of each row's first value; one entry more than rows"),
-    ("call_row", "caller of each call (of the whole module)"),
-    ("call_computation", "callee of each call"),
-    ("call_role", "position in hlofast.call_roles"),
-    ("control_row", "instructions with control predecessors (of the whole module)"),
-    ("control_predecessor", "their predecessors"),
+    ("operand_offsets", "start of each row's operands in `operands`; one entry more than rows"),
+    ("operands", "rows of all operands, for the whole module"),
+    ("user_offsets", "start of each row's users in `users`; one entry more than rows"),
+    ("users", "rows of all users, for the whole module"),
+    ("leaf_offsets", "number of each row's first leaf; one entry more than rows"),
+    ("call_row", "row of each call's caller, for the whole module"),
+    ("call_computation", "callee of each call: index into module.computations"),
+    ("call_role", "index into hlofast.call_roles"),
+    ("control_row", "rows with control predecessors, for the whole module"),
+    ("control_predecessor", "row of the control predecessor"),
 ];
 
 impl Columns {
-    /// The columns of `core`, or of some of its rows.
+    /// The columns of `core`, or of the given rows.
     pub fn new(core: &Arc<Module>, rows: Option<Range<u32>>) -> Self {
         let rows = rows.map(|rows| rows.start as usize..rows.end as usize);
         Self { core: Arc::clone(core), rows, arrays: PyOnceLock::new() }
@@ -69,7 +65,7 @@ impl Columns {
         let core = &self.core;
         let range = self.rows.clone().unwrap_or(0..core.row_count());
         let with_end = range.start..range.end + 1;
-        // `$of` and `$field` name a column: a method of the module, or a field of what it returns.
+        // `$of` and `$field` name a column: a method of the module, or a field of its result.
         macro_rules! part {
             ($range:expr, $of:ident $(, $field:ident)?) => {
                 Column::project(core, |core: &Module| {
@@ -137,7 +133,7 @@ impl Columns {
         })
     }
 
-    /// The array called `name`, made once.
+    /// The array `name`, created once.
     fn array<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, this) = (slf.py(), slf.get());
         let arrays = this.arrays.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
@@ -146,7 +142,8 @@ impl Columns {
         }
         let Some(column) = py.detach(|| this.column(name)) else { return Ok(None) };
         let array = as_array(Bound::new(py, column)?)?;
-        // Two threads may both get here; the first array stays, so that all see the same one.
+        // Two threads may both get here; the first array is kept, so that all threads see the same
+        // one.
         Ok(Some(arrays.call_method1("setdefault", (name, array))?))
     }
 }
@@ -161,9 +158,9 @@ pub fn as_array(column: Bound<'_, Column>) -> PyResult<Bound<'_, PyAny>> {
 impl Columns {
     fn __getattr__<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let array = Self::array(slf, name)?;
-        let array = array
-            .ok_or_else(|| PyAttributeError::new_err(format!("there is no column {name:?}")))?;
-        // Later accesses find it in the instance dictionary and do not come here.
+        let array =
+            array.ok_or_else(|| PyAttributeError::new_err(format!("no column {name:?}")))?;
+        // Later accesses find the array in the instance dictionary and do not get here.
         slf.getattr("__dict__")?.set_item(name, &array)?;
         Ok(array)
     }
@@ -192,12 +189,12 @@ impl Columns {
         self.keys(py)?.try_iter()
     }
 
-    /// The names of all columns.
+    /// Returns the names of all columns.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, COLUMNS.iter().map(|(name, _)| *name))
     }
 
-    /// What each column holds.
+    /// Returns a description of each column, by name.
     fn describe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);
         for (name, meaning) in COLUMNS {
@@ -206,7 +203,9 @@ impl Columns {
         Ok(all)
     }
 
-    /// The column as a buffer, for code without NumPy.
+    /// Returns the column as a buffer, for code without NumPy.
+    ///
+    /// Raises `KeyError` for an unknown name.
     fn buffer(&self, py: Python<'_>, name: &str) -> PyResult<Column> {
         let column = py.detach(|| self.column(name));
         column.ok_or_else(|| PyKeyError::new_err(name.to_owned()))

@@ -1,4 +1,4 @@
-//! `Computation`: a list of instructions with a name.
+//! `Computation`: a named list of instructions.
 
 use crate::classes::restorer;
 use crate::columns::Columns;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 use std::sync::Arc;
 
-/// A computation of a module: a light view, made on access. It is a sequence of instructions.
+/// A computation of a module: a light view, created on access, and a sequence of instructions.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Computation {
     pub held: Arc<Held>,
@@ -66,25 +66,25 @@ impl Computation {
         record.rows().contains(&row).then(|| Instruction { held: Arc::clone(&self.held), row })
     }
 
-    /// Its parameters, by number.
+    /// Its parameters, ordered by number.
     #[getter]
     fn parameters(&self) -> InstructionSequence {
         self.list(self.held.core.parameters(self.id).into_iter().map(|row| row.0))
     }
 
-    /// Whether it is the module's entry.
+    /// Whether it is the module's entry computation.
     #[getter]
     fn is_entry(&self) -> bool {
         self.held.core.entry() == self.id
     }
 
-    /// Whether the text only implies it, as async sugar does.
+    /// Whether it is implicit: the text does not write it, as with async sugar.
     #[getter]
     fn is_implicit(&self) -> bool {
         self.record().is_implicit
     }
 
-    /// Whether it is written in place, inside the instruction that calls it.
+    /// Whether it is written inline, inside the instruction that calls it.
     #[getter]
     fn is_inline(&self) -> bool {
         self.record().is_inline
@@ -100,7 +100,7 @@ impl Computation {
             .transpose()
     }
 
-    /// `(parameters) -> shape` as written; empty in the short form.
+    /// `(parameters) -> shape` as written; empty if the text is in short form.
     #[getter]
     fn signature<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         text(py, self.held.core.bytes(self.record().signature))
@@ -112,33 +112,33 @@ impl Computation {
         self.list(self.held.core.callers(self.id).iter().copied())
     }
 
-    /// Its part of the module's columns.
+    /// Its rows of the module's columns.
     #[getter]
     fn columns(&self) -> Columns {
         Columns::new(&self.held.core, Some(self.record().rows()))
     }
 
-    /// Operands before users, otherwise in text order.
+    /// Returns its instructions, operands before users, otherwise in text order.
     fn post_order(&self) -> InstructionSequence {
         self.list(self.held.core.post_order(self.id).into_iter())
     }
 
-    /// The names of all instructions.
+    /// Returns the names of all instructions.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         crate::names::instruction_names(py, &self.held, self.record().rows())
     }
 
-    /// The opcodes of all instructions.
+    /// Returns the opcodes of all instructions.
     fn opcodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         crate::names::instruction_opcodes(py, &self.held, self.record().rows())
     }
 
-    /// For each instruction the names of its operands.
+    /// Returns the operand names of each instruction: a list of lists.
     fn operand_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         crate::names::operand_names(py, &self.held, self.record().rows())
     }
 
-    /// Its text, byte for byte; None where the text only implies it.
+    /// Its text, byte for byte; None for implicit computations.
     #[getter(text)]
     fn text_<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let record = self.record();
@@ -150,7 +150,7 @@ impl Computation {
         text(py, self.held.core.bytes(whole)).map(Some)
     }
 
-    /// The 1-based line of the file on which its text starts; None where there is none.
+    /// The 1-based line of the file on which its text starts; None for implicit computations.
     #[getter]
     fn text_line(&self, py: Python<'_>) -> Option<u64> {
         let record = self.record();

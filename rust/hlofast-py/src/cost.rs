@@ -1,4 +1,4 @@
-//! `CostData`: the core's cost of a module, which `hlofast._cost` puts into words and tables.
+//! `CostData`: the core's cost of a module, which `hlofast._cost` formats as text and tables.
 
 use crate::collectives::CollectivesData;
 use crate::column::Column;
@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use std::sync::Arc;
 
-/// Row, FLOPs, transcendentals, bytes read, bytes written, as a user states them.
+/// Row, FLOPs, transcendentals, bytes read, bytes written, as stated by a user.
 type Stated = (u32, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
 
 /// The cost of a module, as counted by `Module.cost`.
@@ -39,7 +39,7 @@ impl CostData {
     }
 }
 
-/// Counts the cost of `module`. What is not given is that of its context.
+/// Counts the cost of `module`; omitted options come from its context.
 #[pyfunction]
 #[pyo3(signature = (module, *, xla=false, backend=None, float32=false, custom_calls=None, rules=None))]
 pub fn _cost(
@@ -71,7 +71,7 @@ pub fn _cost(
 
 fn backend_of(word: &str) -> PyResult<Backend> {
     let found = Backend::ALL.into_iter().find(|backend| backend.as_str() == word);
-    found.ok_or_else(|| PyValueError::new_err("backend is \"cpu\", \"gpu\" or \"tpu\""))
+    found.ok_or_else(|| PyValueError::new_err("backend must be \"cpu\", \"gpu\" or \"tpu\""))
 }
 
 fn read_rules(rules: Vec<(String, String)>) -> PyResult<Rules> {
@@ -107,13 +107,14 @@ fn overridden(stated: Stated) -> cost::Override {
 
 #[pymethods]
 impl CostData {
-    /// Whose sizes of shapes were counted: cpu, gpu or tpu.
+    /// The backend whose shape sizes were counted: cpu, gpu or tpu.
     #[getter]
     fn backend(&self) -> &'static str {
         self.cost().backend.as_str()
     }
 
-    /// FLOPs, transcendentals, bytes read and written in memory space 0, then in the others.
+    /// Returns FLOPs, transcendentals and bytes read and written in memory space 0, then bytes read
+    /// and written in the other spaces.
     fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let totals = &self.cost().totals;
         PyTuple::new(
@@ -129,19 +130,20 @@ impl CostData {
         )
     }
 
-    /// FLOPs, transcendentals, bytes accessed, optimal seconds as 32-bit floats, if asked for.
+    /// Returns FLOPs, transcendentals, bytes accessed and optimal seconds as XLA's 32-bit floats;
+    /// None unless requested.
     fn float32_totals(&self) -> Option<(f32, f32, f32, f32)> {
         let (totals, _) = self.cost().float32.as_ref()?;
         Some((totals.flops, totals.transcendentals, totals.bytes_accessed, totals.optimal_seconds))
     }
 
-    /// XLA's `optimal_seconds` of a client without a device: -1 per custom call.
+    /// XLA's `optimal_seconds` for a client without a device: -1 per custom call.
     #[getter]
     fn optimal_seconds(&self) -> i128 {
         self.cost().optimal_seconds
     }
 
-    /// XLA's sums by operand and by result; None if there would be too many.
+    /// Returns XLA's sums by operand and by result; None if there are too many.
     fn operand_sums(&self, py: Python<'_>) -> Option<Vec<(String, f64)>> {
         let cost = self.cost();
         py.detach(|| {
@@ -155,13 +157,13 @@ impl CostData {
         })
     }
 
-    /// Whether some computation had too many call sites to tell their scopes apart.
+    /// Whether the scopes of some computation were merged because it has too many call sites.
     #[getter]
     fn is_merged(&self, py: Python<'_>) -> bool {
         py.detach(|| self.held.stage.attribution().contexts.is_merged)
     }
 
-    /// The column over instructions called `name`.
+    /// Returns the per-instruction column `name`.
     fn column(&self, py: Python<'_>, name: &str) -> PyResult<Column> {
         let stage = &self.held.stage;
         py.detach(|| {
@@ -194,7 +196,7 @@ impl CostData {
         py.detach(|| self.held.stage.attribution().scopes.len() > 1)
     }
 
-    /// The texts that the column `scope` numbers; empty for scopes that no row is in.
+    /// Returns the scopes by the codes of column `scope`; empty for scopes without instructions.
     fn scopes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let core = self.core();
         let (shown, texts) = py.detach(|| {
@@ -220,7 +222,7 @@ impl CostData {
         PyList::new(py, shown.iter().map(|text| of(text).unwrap_or(&empty)))
     }
 
-    /// Totals by `key`; `depth` is that of scopes.
+    /// Returns a table of totals by `key`; `depth` limits the depth of scopes.
     fn group<'py>(&self, py: Python<'py>, key: &str, depth: u32) -> PyResult<Bound<'py, PyList>> {
         let (key, field) = match key {
             "phase" => (GroupKey::Phase, common::phase()),
@@ -238,27 +240,29 @@ impl CostData {
         to_list(py, table::cost_groups(field, &groups, self.cost().is_xla))
     }
 
-    /// One execution of each computation, and how often the totals count it.
+    /// Returns a table of computations: the cost of one execution, and the call count in the
+    /// totals.
     fn computations<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::computation_costs(self.core(), self.cost()))
     }
 
-    /// The loops and how often they run.
+    /// Returns a table of loops with their trip counts.
     fn loops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::loops(self.core(), self.cost(), self.held.stage.multiplicity()))
     }
 
-    /// The branches of conditionals, what one execution of each costs, and which is counted.
+    /// Returns a table of branches of conditionals: the cost of one execution, and which is
+    /// counted.
     fn branches<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::branches(self.core(), self.cost()))
     }
 
-    /// Custom calls whose FLOPs are not known, by target.
+    /// Returns a table of custom calls with unknown FLOPs, by target.
     fn unpriced<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::unpriced(self.core(), self.cost(), self.held.stage.multiplicity()))
     }
 
-    /// Instructions whose bytes are not known, and others than custom calls whose FLOPs are not.
+    /// Returns the rows with unknown bytes, and those other than custom calls with unknown FLOPs.
     fn unknown_rows(&self) -> Column {
         let (core, cost) = (self.core(), self.cost());
         let is_unknown = |row: &Row| {
@@ -269,29 +273,29 @@ impl CostData {
         Column::of(core.rows().filter(is_unknown).map(|row| row.0).collect::<Vec<u32>>())
     }
 
-    /// Instructions whose results nothing needs.
+    /// Returns the rows whose results are not used.
     fn dead_rows(&self, py: Python<'_>) -> Column {
         let rows = py.detach(|| cost::dead_rows(self.core()));
         Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
     }
 
-    /// Bytes by memory space.
+    /// Returns a table of bytes by memory space.
     fn memory_spaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::memory_spaces(self.core(), self.cost()))
     }
 
-    /// Where executed cost departs from XLA's, and how many instructions that concerns.
+    /// Returns a table of the differences between executed cost and XLA's, with instruction counts.
     fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::departures(&py.detach(|| explain(self.core()))))
     }
 
-    /// Matrix products and convolutions whose size is not known.
+    /// Returns the rows of matmuls and convolutions of unknown size.
     fn unknown_products(&self, py: Python<'_>) -> Column {
         let rows = py.detach(|| self.held.stage.unknown_products());
         Column::of(rows.into_iter().map(|row| row.0).collect::<Vec<u32>>())
     }
 
-    /// FLOPs of executions by provenance; those inside loops of unknown trip count apart.
+    /// Returns executed FLOPs by provenance; those inside loops of unknown trip count are separate.
     fn flops_by_provenance(&self, py: Python<'_>) -> Vec<(&'static str, i128)> {
         let (core, cost) = (self.core(), self.cost());
         py.detach(|| {
@@ -313,7 +317,7 @@ impl CostData {
         })
     }
 
-    /// The matrix products and convolutions, and how often each is executed.
+    /// Returns a table of matmuls and convolutions with their call counts.
     fn matmuls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let columns = py.detach(|| {
             let (attribution, uncertain) =
@@ -323,14 +327,14 @@ impl CostData {
         to_list(py, columns)
     }
 
-    /// The collectives, how often each is executed, and where on a mesh it goes.
+    /// Returns the collectives with their call counts and mesh axes.
     #[pyo3(signature = (mesh=None))]
     fn collectives(&self, py: Python<'_>, mesh: Option<&Bound<'_, Mesh>>) -> CollectivesData {
         let mesh = mesh.map(|mesh| mesh.get().clone());
         py.detach(|| CollectivesData::new(&self.held, mesh))
     }
 
-    /// The findings, those with most at stake first.
+    /// Returns the findings, largest stake first.
     #[pyo3(signature = (mesh=None, **options))]
     fn lint<'py>(
         &self,
@@ -342,20 +346,21 @@ impl CostData {
         crate::lint::findings(py, &held.stage, options)
     }
 
-    /// What is recomputed, and what is kept instead.
+    /// Returns what is recomputed and what is kept instead.
     #[pyo3(signature = (mesh=None))]
     fn remat(&self, py: Python<'_>, mesh: Option<&Bound<'_, Mesh>>) -> RematData {
         let held = self.held.on_mesh(mesh.map(|mesh| &mesh.get().core));
         py.detach(|| RematData::new(held))
     }
 
-    /// Pipeline stages; `most_moved` is the share of FLOPs that a cheaper cut may move.
+    /// Returns the pipeline stages; `most_moved` is the largest share of FLOPs that a cheaper cut
+    /// may move to the previous stage.
     #[pyo3(signature = (most_moved=None))]
     fn stages(&self, py: Python<'_>, most_moved: Option<f64>) -> PyResult<StagesData> {
         py.detach(|| StagesData::new(Arc::clone(&self.held.stage), most_moved))
     }
 
-    /// FLOPs of reductions between devices: all, and those of recomputation.
+    /// Returns the FLOPs of reductions between devices: all, and those of recomputation.
     fn collective_flops(&self, py: Python<'_>) -> (i128, i128) {
         let (core, cost) = (self.core(), self.cost());
         let opcodes = [

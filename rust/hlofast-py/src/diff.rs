@@ -1,4 +1,4 @@
-//! `DiffData`: the core's differences of two modules, for `hlofast._diff`.
+//! `DiffData`: the core's comparison of two modules, for `hlofast._diff`.
 
 use crate::held::Held;
 use crate::module::Module;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
 
-/// What differs between two modules.
+/// The differences between two modules.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct DiffData {
     before: Arc<Held>,
@@ -42,19 +42,19 @@ impl DiffData {
         self.found.compares_layouts
     }
 
-    /// Whether both modules run in the same order; None where the order was not compared.
+    /// Whether both modules run in the same order; None if the order was not compared.
     #[getter]
     fn same_schedule(&self) -> Option<bool> {
         self.found.same_schedule
     }
 
-    /// Names and columns of the table of changes: all, or those that no other brought about.
+    /// Fields and columns of the table of changes: all, or only those not caused by another change.
     fn changes<'py>(&self, py: Python<'py>, only_causes: bool) -> PyResult<Bound<'py, PyList>> {
         let (before, after) = (&self.before.core, &self.after.core);
         to_list(py, py.detach(|| changes(before, after, &self.found, only_causes)))
     }
 
-    /// Names and columns of the table of pairs.
+    /// Fields and columns of the table of pairs.
     fn pairs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, py.detach(|| pairs(&self.found)))
     }

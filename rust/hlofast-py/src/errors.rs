@@ -1,11 +1,11 @@
-//! Faults of the core as Python's `hlofast.ParseError`.
+//! Faults of the core, as Python's `hlofast.ParseError`.
 
 use hlofast::text::{ErrorPlace, Source, render};
 use hlofast::{ErrorKind, ParseError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The `ParseError` object for `error` in `source`.
+/// Creates the `ParseError` object for `error` in `source`.
 pub fn object<'py>(
     py: Python<'py>,
     source: &Source,
@@ -25,7 +25,7 @@ pub fn object<'py>(
     crate::classes::error_class(py)?.call((error.message(),), Some(&fields))
 }
 
-/// The exception for `error` in `source`.
+/// The Python exception for `error` in `source`.
 #[cold]
 pub fn to_python(source: &Source, error: &ParseError) -> PyErr {
     Python::attach(|py| match object(py, source, error) {
@@ -34,7 +34,7 @@ pub fn to_python(source: &Source, error: &ParseError) -> PyErr {
     })
 }
 
-/// Every kind of fault, by its stable name.
+/// All kinds of faults, by their stable names.
 pub fn kinds() -> Vec<&'static str> {
     ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect()
 }

@@ -1,4 +1,4 @@
-//! `Field`: what a column is, and its values with None for what is unknown.
+//! `Field`: the description of a column, and access to its values with None for unknown ones.
 
 use crate::classes::restorer;
 use crate::column::Column;
@@ -9,8 +9,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What a column or a fact is: its name, the kind and unit of its values, its heading, one sentence
-/// about it, whether values may be unknown and whether they add up.
+/// The description of a column or fact.
+///
+/// It has a name, the kind and unit of the values, a heading and one sentence of documentation; it
+/// says whether values may be unknown and whether they add up.
 #[pyclass(frozen, module = "hlofast._core")]
 #[derive(Clone)]
 pub struct Field {
@@ -19,7 +21,9 @@ pub struct Field {
 
 #[pymethods]
 impl Field {
-    /// A field of `kind` (see `hlofast.kinds`) called `name`, of which `doc` says what it holds.
+    /// A field of `kind` (see `hlofast.kinds`) named `name`; `doc` describes its values.
+    ///
+    /// Raises `ValueError` for an unknown kind.
     #[new]
     #[pyo3(signature = (kind, name, doc, *, label="", nullable=false, signed=false, adds_up=false))]
     fn new(
@@ -38,55 +42,55 @@ impl Field {
         Ok(Self { core })
     }
 
-    /// The name, the same wherever the values are shown.
+    /// The name, identical wherever the values are shown.
     #[getter]
     fn name(&self) -> &str {
         &self.core.name
     }
 
-    /// What the values are: one of `hlofast.kinds`.
+    /// The kind of the values: one of `hlofast.kinds`.
     #[getter]
     fn kind(&self) -> &'static str {
         self.core.kind.as_str()
     }
 
-    /// The unit of the values: B, FLOP, s, or empty.
+    /// The unit of the values: B, FLOP, s; or empty.
     #[getter]
     fn unit(&self) -> &'static str {
         self.core.kind.unit()
     }
 
-    /// The heading for people.
+    /// The heading in tables.
     #[getter]
     fn label(&self) -> String {
         self.core.heading().into_owned()
     }
 
-    /// One sentence about the values.
+    /// One sentence that describes the values.
     #[getter]
     fn doc(&self) -> &str {
         &self.core.doc
     }
 
-    /// Whether a value may be unknown or absent, which is None, a null or a masked entry.
+    /// Whether a value may be unknown or absent: None, a null or a masked entry.
     #[getter]
     fn nullable(&self) -> bool {
         self.core.is_nullable
     }
 
-    /// Whether numbers below zero are values.
+    /// Whether negative numbers are valid values.
     #[getter]
     fn signed(&self) -> bool {
         self.core.is_signed
     }
 
-    /// Whether the sum over all rows means something.
+    /// Whether the sum over all rows is meaningful.
     #[getter]
     fn adds_up(&self) -> bool {
         self.core.adds_up
     }
 
-    /// The integer in memory behind a masked entry; None where there is none. Of floats it is NaN.
+    /// The integer stored for a masked entry; None if there is none. Floats use NaN.
     #[getter]
     fn unknown(&self) -> Option<i64> {
         let is_real = matches!(self.core.kind, Kind::Seconds | Kind::Ratio);
@@ -99,13 +103,13 @@ impl Field {
         self.core.kind.is_text()
     }
 
-    /// Whether the values are amounts, so that they can be added.
+    /// Whether the values are amounts, which can be added.
     #[getter]
     fn is_amount(&self) -> bool {
         self.core.kind.is_amount()
     }
 
-    /// The same field with other properties.
+    /// Returns a copy of the field with other properties.
     #[pyo3(signature = (*, name=None, doc=None, label=None, nullable=None, adds_up=None))]
     fn replace(
         &self,
@@ -126,7 +130,7 @@ impl Field {
         Self { core }
     }
 
-    /// The values of a column of this field as a list, with None for what is unknown.
+    /// Returns the values of a column of this field as a list, with None for unknown values.
     fn values<'py>(&self, column: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         if let Ok(texts) = column.cast::<TextColumn>() {
             return texts.get().list(column.py(), self.core.is_nullable);
@@ -143,7 +147,7 @@ impl Field {
         Ok(list)
     }
 
-    /// The value of row `index` of a column of this field; None if it is unknown.
+    /// Returns the value in row `index` of a column of this field; None if it is unknown.
     fn value<'py>(
         &self,
         column: &Bound<'py, PyAny>,
@@ -188,7 +192,7 @@ impl Field {
     }
 }
 
-/// A field from what `Field.__reduce__` gives.
+/// Restores a field from the result of `Field.__reduce__`.
 #[pyfunction]
 pub fn _restore_field(
     kind: &str,

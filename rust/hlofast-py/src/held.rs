@@ -1,4 +1,4 @@
-//! What every view of one module shares.
+//! State shared by all views of one module.
 
 use crate::names::Names;
 use hlofast::comms::Mesh;
@@ -13,22 +13,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The analyses of a module, which they share with what shows it.
+/// The analyses of a module, shared by all of its views.
 pub type Stage = Analyses<Arc<Module>>;
 
-/// A module and its analyses in one context. Views hold an `Arc` of this.
+/// A module and its analyses in one context. Views hold an `Arc` of it.
 pub struct Held {
     shown: Arc<Shown>,
-    /// What was found so far.
+    /// The results computed so far.
     pub stage: Arc<Stage>,
-    /// What Python knows of the run.
+    /// The Python side of the context.
     pub run: Arc<Run>,
 }
 
-/// The `hlofast.Context` of a module. It holds no module, so no reference cycle can form.
+/// The `hlofast.Context` of a module. It does not hold the module, so reference cycles cannot form.
 pub struct Run {
     told: Option<Py<PyAny>>,
-    /// That, and what was found besides.
+    /// The given context, completed from other sources.
     pub context: PyOnceLock<Py<PyAny>>,
 }
 
@@ -37,14 +37,14 @@ impl Run {
         Self { told, context: PyOnceLock::new() }
     }
 
-    /// What was told.
+    /// The context given by the caller.
     pub fn told<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.told.as_ref().map(|told| told.bind(py).clone())
     }
 }
 
-/// A module and the Python objects cached for it, whatever its context. The cached objects hold
-/// only `core`, so no reference cycle can form.
+/// A module and the Python objects cached for it, independent of its context. The cached objects
+/// hold only `core`, so reference cycles cannot form.
 pub struct Shown {
     pub core: Arc<Module>,
     /// The `Columns` object of the whole module.
@@ -53,16 +53,16 @@ pub struct Shown {
     pub op_names: PyOnceLock<Py<PyAny>>,
     /// The distinct source file names as a list of str.
     pub source_files: PyOnceLock<Py<PyAny>>,
-    /// The instruction names made so far.
+    /// The instruction names created so far.
     pub names: Names,
-    /// Where the lines of the text start, for `text_line`.
+    /// The line starts of the text, for `text_line`.
     lines: OnceLock<LineIndex>,
-    /// How it was read, for pickling.
+    /// The options it was read with, for pickling.
     pub strictness: Strictness,
     pub collects_errors: bool,
     /// A digest of the text.
     digest: OnceLock<u64>,
-    /// The module of the last comparison that found equal texts.
+    /// The module that was last found to have an equal text.
     twin: Mutex<Weak<Shown>>,
 }
 
@@ -75,7 +75,7 @@ impl Deref for Held {
 }
 
 impl Held {
-    /// `module` and the options it was read with, in a context of which nothing is known.
+    /// Wraps `module` and the options it was read with, without a context.
     pub fn new(module: Module, options: &Options) -> Arc<Self> {
         let core = Arc::new(module);
         let stage = Arc::new(Analyses::new(Arc::clone(&core)));
@@ -94,8 +94,8 @@ impl Held {
         Arc::new(Self { shown, stage, run: Arc::new(Run::new(None)) })
     }
 
-    /// The same module with what `change` makes of the context. The Python objects are shared, and
-    /// so is all that was found, or will be, that does not depend on the change.
+    /// The same module with its context changed by `change`. It shares the Python objects, and all
+    /// past and future results that do not depend on the change.
     pub fn with_context(self: &Arc<Self>, change: impl FnOnce(&mut Context)) -> Arc<Self> {
         let mut context = self.stage.context().clone();
         change(&mut context);
@@ -106,7 +106,7 @@ impl Held {
         Arc::new(Self { shown: Arc::clone(&self.shown), stage, run: Arc::clone(&self.run) })
     }
 
-    /// The same module in the context that Python was told, a `hlofast.Context`.
+    /// The same module in the context `told`, a `hlofast.Context`.
     pub fn told(self: &Arc<Self>, told: Option<Bound<'_, PyAny>>) -> PyResult<Arc<Self>> {
         let Some(told) = told else { return Ok(Arc::clone(self)) };
         let mesh: Option<PyRef<'_, crate::mesh::Mesh>> = told.getattr("mesh")?.extract()?;
@@ -116,7 +116,7 @@ impl Held {
         Ok(Arc::new(Self { shown, stage, run }))
     }
 
-    /// The same module on `mesh`, if one is given.
+    /// The same module on `mesh`, if given.
     pub fn on_mesh(self: &Arc<Self>, mesh: Option<&Mesh>) -> Arc<Self> {
         self.with_context(|context| {
             if let Some(mesh) = mesh {
@@ -125,7 +125,7 @@ impl Held {
         })
     }
 
-    /// Bytes that the module takes beyond its text, with what was computed so far.
+    /// Bytes of memory beyond the text, including the results computed so far.
     pub fn heap_bytes(&self, py: Python<'_>) -> usize {
         self.core.heap_bytes() + self.names.heap_bytes(py, &self.core) + self.stage.heap_bytes()
     }
@@ -147,7 +147,8 @@ impl Shown {
     }
 
     fn twin(&self) -> MutexGuard<'_, Weak<Shown>> {
-        // The pointer is whole at any time, so a panic elsewhere leaves nothing half done.
+        // The pointer is valid at any time, so a panic in another thread cannot leave it half
+        // written.
         self.twin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,8 +160,7 @@ impl Shown {
     }
 }
 
-/// Whether two views show equal modules: the same object, or the same text. What is told about
-/// their runs does not matter.
+/// Whether two views show equal modules: the same object, or equal texts. The context is ignored.
 pub fn same_module(a: &Held, b: &Held) -> bool {
     let (a, b) = (&a.shown, &b.shown);
     if Arc::ptr_eq(a, b) {
@@ -169,7 +169,7 @@ pub fn same_module(a: &Held, b: &Held) -> bool {
     if a.core.row_count() != b.core.row_count() || a.core.text().len() != b.core.text().len() {
         return false;
     }
-    // Whole texts are compared once per pair, not at every comparison of two views.
+    // The texts are compared once per pair, not at every comparison of two views.
     if std::ptr::eq(a.twin().as_ptr(), Arc::as_ptr(b)) {
         return true;
     }
@@ -182,14 +182,14 @@ pub fn same_module(a: &Held, b: &Held) -> bool {
     same
 }
 
-/// A hash that equal (module, id) pairs share.
+/// A hash of (module, kind, id); equal modules give equal hashes.
 pub fn hash_of(held: &Held, kind: u8, id: u32) -> u64 {
     let length = held.core.text().len() as u64;
     let mixed = (length << 8 | u64::from(kind)) ^ (u64::from(id) << 32 | u64::from(id));
     mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1
 }
 
-/// Text as `str`; bytes that are not UTF-8 become surrogate escapes, so that nothing is lost.
+/// Bytes as `str`; bytes that are not UTF-8 become surrogate escapes, so nothing is lost.
 pub fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(PyString::new(py, text)),
@@ -199,7 +199,7 @@ pub fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>
     }
 }
 
-/// `str` where the bytes are UTF-8, else `bytes`.
+/// `str` if the bytes are UTF-8, otherwise `bytes`.
 pub fn text_or_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyAny> {
     match std::str::from_utf8(bytes) {
         Ok(text) => PyString::new(py, text).into_any(),
@@ -207,7 +207,7 @@ pub fn text_or_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyAny> {
     }
 }
 
-/// The names of all opcodes by code, made once.
+/// The names of all opcodes by code, created once.
 fn opcode_names(py: Python<'_>) -> &Vec<Py<PyString>> {
     static NAMES: PyOnceLock<Vec<Py<PyString>>> = PyOnceLock::new();
     NAMES.get_or_init(py, || {

@@ -1,4 +1,4 @@
-//! What notebooks show: small tables, every text escaped.
+//! HTML for notebooks: small tables with all text escaped.
 
 use crate::held::Held;
 use hlofast::ir::{ComputationId, Row};
@@ -43,12 +43,12 @@ pub fn table(caption: &str, heads: &[&str], rows: impl Iterator<Item = Vec<Vec<u
 
 fn caption(shown: usize, all: usize, noun: &str) -> String {
     match all {
-        all if all > shown => format!("{all} {noun}, the first {shown}"),
+        all if all > shown => format!("{all} {noun} (first {shown})"),
         all => format!("{all} {noun}"),
     }
 }
 
-/// Instructions, one per line.
+/// A table of instructions, one per row.
 pub fn instruction_table(held: &Held, rows: &[u32]) -> String {
     let core = &held.core;
     let shown = rows.len().min(SHOWN);
@@ -69,7 +69,7 @@ pub fn instruction_table(held: &Held, rows: &[u32]) -> String {
     table(&caption(shown, rows.len(), "instructions"), &heads, lines)
 }
 
-/// Computations, one per line.
+/// A table of computations, one per row.
 pub fn computation_table(held: &Held, ids: &[u32]) -> String {
     let core = &held.core;
     let shown = ids.len().min(SHOWN);

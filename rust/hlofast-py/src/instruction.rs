@@ -15,14 +15,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use std::sync::Arc;
 
-/// An instruction of a module: a light view, made on access.
+/// An instruction of a module: a light view, created on access.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Instruction {
     pub held: Arc<Held>,
     pub row: u32,
 }
 
-/// The opcode as bytes: unknown ones as written.
+/// The opcode as bytes; unknown opcodes as written.
 pub fn opcode_bytes(module: &Module, row: Row) -> &[u8] {
     match module.opcode(row) {
         Opcode::Unknown => module.opcode_text(row),
@@ -43,7 +43,7 @@ impl Instruction {
         self.core().flags(self.id()) & flag != 0
     }
 
-    /// The instruction's text, `ROOT` and `%` included; None for implied ones.
+    /// The span of the instruction in the text, `ROOT` and `%` included; None for implicit ones.
     fn span(&self) -> Option<std::ops::Range<usize>> {
         if self.core().is_implicit(self.id()) {
             return None;
@@ -81,13 +81,13 @@ impl Instruction {
         self.held.name(py, self.row)
     }
 
-    /// The opcode of XLA's graph; unknown ones as written.
+    /// The opcode in XLA's graph; unknown opcodes as written.
     #[getter]
     fn opcode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         opcode_of(py, self.core(), self.id())
     }
 
-    /// The opcode as the text writes it, such as `all-to-all-start` for an `async-start`.
+    /// The opcode as the text writes it, e.g. `all-to-all-start` for an `async-start`.
     #[getter]
     fn opcode_text<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         let written = self.core().opcode_text(self.id());
@@ -109,20 +109,20 @@ impl Instruction {
         Computation { held: Arc::clone(&self.held), id: self.core().computation_of(self.id()) }
     }
 
-    /// The row number in the module's columns.
+    /// The row number: its index in the module's columns.
     #[getter]
     fn row(&self) -> u32 {
         self.row
     }
 
-    /// The position in its computation.
+    /// The position within its computation.
     #[getter]
     fn index(&self) -> u32 {
         let computation = self.core().computation_of(self.id());
         self.row - self.core().computation(computation).first_row
     }
 
-    /// The result shape.
+    /// The shape of the result.
     #[getter]
     fn shape(&self) -> Shape {
         Shape { held: Arc::clone(&self.held), id: self.core().shape(self.id()) }
@@ -134,7 +134,7 @@ impl Instruction {
         InstructionSequence { held: Arc::clone(&self.held), ids: Ids::Operands(self.row) }
     }
 
-    /// The instructions that use the result, each once.
+    /// The instructions that use the result, without duplicates.
     #[getter]
     fn users(&self, py: Python<'_>) -> InstructionSequence {
         let core = &self.held.core;
@@ -149,7 +149,7 @@ impl Instruction {
         ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
     }
 
-    /// Its calls with their roles: `(role, computation)`, where role is the attribute's name.
+    /// Its calls as pairs `(role, computation)`; the role is the attribute's name.
     #[getter]
     fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let calls = self.core().calls(self.id()).iter().map(|call| {
@@ -159,7 +159,7 @@ impl Instruction {
         PyTuple::new(py, calls.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// The instructions that must run before it though it does not read them.
+    /// The instructions that must run before it although it does not read them.
     #[getter]
     fn control_predecessors(&self) -> InstructionSequence {
         let pairs = self.core().control_predecessors();
@@ -169,7 +169,7 @@ impl Instruction {
         InstructionSequence { held: Arc::clone(&self.held), ids }
     }
 
-    /// The instructions that name it as a control predecessor.
+    /// The instructions that have it as a control predecessor.
     #[getter]
     fn control_successors(&self) -> InstructionSequence {
         let pairs = self.core().control_predecessors().iter();
@@ -184,7 +184,7 @@ impl Instruction {
         Attributes { held: Arc::clone(&self.held), row: Some(self.row) }
     }
 
-    /// Where it comes from; None if the text does not say.
+    /// Operation name, source location and more; None if the text gives no metadata.
     #[getter]
     fn metadata(&self) -> PyResult<Option<Metadata>> {
         Metadata::of_row(&self.held, self.id())
@@ -196,13 +196,13 @@ impl Instruction {
         Ok(Metadata::of_row(&self.held, self.id())?.and_then(|metadata| metadata.location()))
     }
 
-    /// How the result lies on devices; None if the text does not say.
+    /// The sharding of the result; None if the text gives none.
     #[getter]
     fn sharding<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.attribute("sharding").is_some().then(|| self.value(py, "sharding")).transpose()
     }
 
-    /// The framework's own attributes, as a dictionary.
+    /// The framework's own attributes, as a dictionary; empty if there are none.
     #[getter]
     fn frontend_attributes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.attribute("frontend_attributes") {
@@ -211,8 +211,9 @@ impl Instruction {
         }
     }
 
-    /// The back-end's configuration: the content of a string (`bytes` if it is binary), or a
-    /// dictionary as written; None without one.
+    /// The backend configuration; None without one.
+    ///
+    /// The content of a string (`bytes` if it is binary), or a dictionary as written.
     #[getter]
     fn backend_config<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.attribute("backend_config")
@@ -221,7 +222,7 @@ impl Instruction {
             .transpose()
     }
 
-    /// `backend_config` read as JSON; None if there is none or it is not JSON.
+    /// `backend_config` parsed as JSON; None if it is absent or not JSON.
     #[getter]
     fn backend_config_json<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(value) = self.backend_config(py)? else { return Ok(None) };
@@ -239,7 +240,7 @@ impl Instruction {
         Literal::of(&self.held, self.id())
     }
 
-    /// The number of a parameter; None for other instructions.
+    /// The parameter number; None for other instructions.
     #[getter]
     fn parameter_number(&self) -> Option<u64> {
         self.core().parameter_number(self.id())
@@ -251,20 +252,20 @@ impl Instruction {
         self.flag(Flags::ROOT)
     }
 
-    /// Whether the text only implies it.
+    /// Whether it is implicit: the text does not write it.
     #[getter]
     fn is_implicit(&self) -> bool {
         self.flag(Flags::IMPLICIT)
     }
 
-    /// Its text, byte for byte; None where the text only implies it.
+    /// Its text, byte for byte; None for implicit instructions.
     #[getter(text)]
     fn text_<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         let span = self.span().and_then(|span| self.core().text().get(span));
         span.map(|bytes| text(py, bytes)).transpose()
     }
 
-    /// The 1-based line of the file on which its text starts; None where there is none.
+    /// The 1-based line of the file on which its text starts; None for implicit instructions.
     #[getter]
     fn text_line(&self, py: Python<'_>) -> Option<u64> {
         let start = self.span()?.start;
@@ -313,7 +314,7 @@ impl Instruction {
     }
 }
 
-/// The typed value of an attribute's bytes, with errors that Python understands.
+/// Decodes an attribute's bytes; errors become Python exceptions.
 pub fn typed<'a>(
     held: &'a Held,
     key: &[u8],

@@ -1,4 +1,4 @@
-//! Python bindings of hlofast: the only code that knows PyO3.
+//! Python bindings of hlofast: the only crate that uses PyO3.
 
 mod arrow;
 mod attributes;

@@ -1,4 +1,4 @@
-//! Findings as plain Python values, which `hlofast._lint` makes into objects.
+//! Findings as plain Python values, which `hlofast._lint` wraps in objects.
 
 use crate::held::Stage;
 use crate::table_builder::to_list;
@@ -7,13 +7,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// The names of all findings, and what each is.
+/// Returns the name and description of each lint rule.
 #[pyfunction]
 pub fn _lint_rules() -> Vec<(&'static str, &'static str)> {
     hlofast::lint::rules().collect()
 }
 
-/// From where on something is a finding, by name.
+/// Returns the default thresholds, by name.
 #[pyfunction]
 pub fn _lint_options(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let options = Options::default();
@@ -25,7 +25,7 @@ pub fn _lint_options(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-/// Those of `given` that stand in it, the others by default; a ValueError for others.
+/// Applies `given` to the default thresholds; an unknown name raises `ValueError`.
 fn read_options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
     let mut options = Options::default();
     for (name, value) in given {
@@ -35,20 +35,20 @@ fn read_options(given: &Bound<'_, PyDict>) -> PyResult<Options> {
             if share.is_finite() && share >= 0.0 {
                 return Ok(share);
             }
-            Err(PyValueError::new_err(format!("{name} is a number from 0 on, not {share}")))
+            Err(PyValueError::new_err(format!("{name} must be 0 or more, not {share}")))
         };
         match name.as_str() {
             "min_share" => options.min_share = share()?,
             "min_replicated_share" => options.min_replicated_share = share()?,
             "overlap_flops_per_byte" => options.overlap_flops_per_byte = share()?,
             "order_flops_per_byte" => options.order_flops_per_byte = value.extract()?,
-            _ => return Err(PyValueError::new_err(format!("no option {name:?}"))),
+            _ => return Err(PyValueError::new_err(format!("unknown option {name:?}"))),
         }
     }
     Ok(options)
 }
 
-/// A dictionary for each finding, and the table of them.
+/// Returns a dictionary per finding, and the table of findings.
 pub fn findings<'py>(
     py: Python<'py>,
     stage: &Stage,

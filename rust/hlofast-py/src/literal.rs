@@ -1,4 +1,4 @@
-//! `Literal`: the values of a constant, decoded when they are asked for.
+//! `Literal`: the values of a constant, decoded on access.
 
 use crate::column::Column;
 use crate::columns::as_array;
@@ -13,17 +13,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use std::sync::Arc;
 
-/// What stands in a constant's parentheses: the literal of an array, or of a tuple of arrays.
+/// The values of a constant: the literal of an array, or of a tuple of arrays.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Literal {
     held: Arc<Held>,
     row: u32,
-    /// One leaf of a tuple; None shows the whole literal.
+    /// The index of one leaf of a tuple; None for the whole literal.
     leaf: Option<usize>,
 }
 
-/// The NumPy type that holds elements as the decoder writes them. NumPy has none of its own for
-/// the small floats: their bits are given, in the low bits of an unsigned integer.
+/// The NumPy type of the decoded elements. NumPy has no types for the small floats: their bits are
+/// given, in the low bits of an unsigned integer.
 fn numpy_type(element_type: ElementType) -> String {
     let bytes = element_type.storage_bits() / 8;
     let letter = match element_type.kind() {
@@ -70,7 +70,7 @@ impl Literal {
         Ok(self.split()?.leaves.get(leaf).map_or(whole, |leaf| leaf.shape))
     }
 
-    /// Decodes the one array that this shows; None for a tuple.
+    /// Decodes the array; None for a tuple.
     fn data(&self, py: Python<'_>) -> PyResult<Option<LiteralData>> {
         let shapes = self.held.core.shapes();
         let leaf = match self.leaf {
@@ -92,7 +92,7 @@ impl Literal {
         Ok(Shape { held: Arc::clone(&self.held), id: self.shape_id()? })
     }
 
-    /// The text, as written; `bytes` if it is not UTF-8. Empty where a tuple around it is elided.
+    /// The text as written; `bytes` if it is not UTF-8. Empty for a leaf of an elided tuple.
     #[getter]
     fn text<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self.leaf {
@@ -101,7 +101,7 @@ impl Literal {
         })
     }
 
-    /// The literals of the arrays of a tuple, in order; of an array, the literal itself.
+    /// The literals of a tuple's arrays, in order; for an array, the literal itself.
     #[getter]
     fn leaves<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let (py, this) = (slf.py(), slf.get());
@@ -114,9 +114,10 @@ impl Literal {
         PyTuple::new(py, leaves.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// How much of the array the text gives: `full`, `elided` (`...` stands for elements that
-    /// were left out) or `first only` (one element without braces for a whole array; XLA leaves
-    /// the others 0). None for tuples.
+    /// How much of the array the text gives; None for tuples.
+    ///
+    /// `full`, `elided` (`...` stands for omitted elements) or `first only` (one element without
+    /// braces for a whole array; XLA sets the others to 0).
     #[getter]
     fn extent(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         Ok(self.data(py)?.map(|data| match data.extent {
@@ -126,7 +127,7 @@ impl Literal {
         }))
     }
 
-    /// Whether some elements were left out when the text was printed, here or in any leaf.
+    /// Whether elements of the array, or of any leaf, were elided when the text was printed.
     #[getter]
     fn is_elided(&self, py: Python<'_>) -> PyResult<bool> {
         if let Some(data) = self.data(py)? {
@@ -142,15 +143,19 @@ impl Literal {
         Ok(false)
     }
 
-    /// The elements as a read-only NumPy array. It has the array's dimensions if the text gives
-    /// all elements, else one dimension with those given. `pred` is bool; integers narrower than
-    /// a byte are int8 or uint8; `f16`, `f32`, `f64`, `c64` and `c128` are NumPy's own; of other
-    /// floats it holds the bits (uint16 for `bf16`, uint8 for the smaller ones): `shape` says
-    /// which they are. A tuple has none: take those of its `leaves`.
+    /// The elements as a read-only NumPy array.
+    ///
+    /// It has the dimensions of the shape if the text gives all elements; otherwise it is
+    /// one-dimensional and holds the elements given. `pred` is bool; integers narrower than a byte
+    /// are int8 or uint8; `f16`, `f32`, `f64`, `c64` and `c128` are NumPy's own types; other floats
+    /// are given as their bits (uint16 for `bf16`, uint8 for smaller types), and `shape` names the
+    /// type.
+    ///
+    /// Raises `TypeError` for a tuple: use its `leaves`.
     #[getter]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let Some(data) = self.data(py)? else {
-            return Err(PyTypeError::new_err("a tuple is no array: take its leaves"));
+            return Err(PyTypeError::new_err("a tuple is not an array: use its leaves"));
         };
         let LiteralData { element_type, extent, count, bytes } = data;
         let array = as_array(Bound::new(py, Column::of(bytes))?)?;
@@ -206,7 +211,7 @@ impl Literal {
         };
         let sizes = array.iter().flat_map(|array| array.dimensions());
         let sizes = sizes.map(|size| size.bound().and_then(|size| usize::try_from(size).ok()));
-        // A dimension without a bound fits no number of elements.
+        // A dimension without a bound matches no element count.
         Ok(sizes.map(|size| size.unwrap_or(usize::MAX)).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! `load`, `loads` and `find_modules`: from files and texts to modules.
+//! `load`, `loads` and `find_modules`: read files and texts as modules.
 
 use crate::errors::{object, to_python};
 use crate::held::Held;
@@ -15,21 +15,21 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString};
 use std::sync::{Arc, OnceLock};
 
-/// Threads taken unless the caller says how many.
+/// Most threads by default.
 const MOST_THREADS: usize = 8;
 
-/// Threads taken at most, whatever the caller says.
+/// Most threads that a caller may request.
 const THREAD_LIMIT: usize = 64;
 
-/// A thread reads at least this much text.
+/// Bytes of text per thread, at least.
 const BYTES_PER_THREAD: usize = 1 << 20;
 
 type Fault = (ParseError, Source);
 
-/// A path as Python has it.
+/// A path as Python represents it.
 type PathText = std::ffi::OsString;
 
-/// What all three functions take.
+/// The options common to all three functions.
 struct Request {
     options: Options,
     max_bytes: Option<u64>,
@@ -48,11 +48,11 @@ fn strictness(value: Option<&Bound<'_, PyAny>>) -> PyResult<Strictness> {
     }
     match value.extract::<PyBackedStr>().as_deref() {
         Ok("newest") => Ok(Strictness::Newest),
-        _ => Err(PyValueError::new_err("strict is False, True or \"newest\"")),
+        _ => Err(PyValueError::new_err("strict must be False, True or \"newest\"")),
     }
 }
 
-/// The argument `strict` that gives `strictness`.
+/// Returns the argument `strict` for `strictness`.
 pub fn strict_argument(py: Python<'_>, strictness: Strictness) -> PyResult<Bound<'_, PyAny>> {
     Ok(match strictness {
         Strictness::Tolerant => PyBool::new(py, false).to_owned().into_any(),
@@ -72,18 +72,18 @@ impl Request {
         let collect_errors = match on_error {
             "raise" => false,
             "collect" => true,
-            _ => return Err(PyValueError::new_err("on_error is \"raise\" or \"collect\"")),
+            _ => return Err(PyValueError::new_err("on_error must be \"raise\" or \"collect\"")),
         };
         let module = match module {
             None => None,
             Some(value) => match (value.cast::<PyString>(), value.extract::<usize>()) {
                 (Ok(name), _) => Some(Wanted::Name(name.to_string_lossy().into_owned())),
                 (_, Ok(number)) => Some(Wanted::Number(number)),
-                _ => return Err(PyTypeError::new_err("module is a name or a number from 0")),
+                _ => return Err(PyTypeError::new_err("module must be a name or a number from 0")),
             },
         };
         let threads = threads.unwrap_or_else(default_threads);
-        // Tests force the portable kernels this way to see that results are equal.
+        // Tests force the portable kernels this way and compare the results.
         let force_scalar = std::env::var_os("HLOFAST_FORCE_SCALAR").is_some_and(|v| v == "1");
         let strictness = strictness(strict)?;
         let options =
@@ -99,20 +99,21 @@ impl Request {
         })
     }
 
-    /// What to read `source` with: no more threads than it has work for.
+    /// The options for `source`, with no more threads than it has work for.
     fn options_for(&self, source: &Source) -> Options {
         let most = THREAD_LIMIT.min(source.bytes().len() / BYTES_PER_THREAD);
         Options { threads: self.options.threads.min(most).max(1), ..self.options }
     }
 
-    /// `source` as the text of one module.
+    /// Parses `source` as the text of one module.
     fn parse(&self, source: Source) -> Result<Arc<Held>, ParseError> {
         let options = self.options_for(&source);
         Ok(Held::new(parse(source, &options)?, &options))
     }
 
-    /// The whole text as one module, as XLA reads it. One instruction without a computation around
-    /// it is one, but looks like none.
+    /// Parses the whole text as one module, as XLA does. A single instruction without a computation
+    /// around it is a module for XLA, but is not recognised as one when a text is searched for
+    /// modules.
     fn parse_alone(&self, source: Source) -> Result<Arc<Held>, ParseError> {
         let options = Options { collect_errors: false, ..self.options_for(&source) };
         Ok(Held::new(parse(source, &options)?, &options))
@@ -121,14 +122,14 @@ impl Request {
     fn read(&self, bytes: SharedBytes, path: Option<&str>) -> Result<Arc<Held>, Fault> {
         let source = self.open(bytes, path)?;
         match &self.module {
-            // Strict modes answer for the whole text, as XLA does.
+            // Strict modes check the whole text, as XLA does.
             None if self.options.strictness != Strictness::Tolerant => {
                 self.parse(source.clone()).map_err(|error| (error, source))
             }
             None if starts_with_module(source.bytes()) => {
                 read_one(&source, |source| self.parse(source))
             }
-            // Lines do not always say where the computations of a text without a header end.
+            // In a text without a header, lines do not always show where computations end.
             None => self
                 .parse_alone(source.clone())
                 .or_else(|_| read_one(&source, |source| self.parse(source))),
@@ -168,7 +169,7 @@ impl Request {
     }
 }
 
-/// Asked once: the answer takes longer than reading a small module.
+/// Computed once: the query takes longer than reading a small module.
 fn default_threads() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
@@ -176,7 +177,7 @@ fn default_threads() -> usize {
     })
 }
 
-/// The name after `HloModule`.
+/// The module name in the `HloModule` header.
 fn header_name(text: &[u8]) -> &[u8] {
     let rest = text.trim_ascii_start().strip_prefix(b"HloModule").unwrap_or_default();
     let rest = rest.trim_ascii_start();
@@ -185,7 +186,7 @@ fn header_name(text: &[u8]) -> &[u8] {
     rest.get(..end.unwrap_or(rest.len())).unwrap_or_default()
 }
 
-/// The bytes of a Python object: `bytes` and `str` are borrowed, other buffers copied.
+/// The bytes of a Python object: `bytes` and `str` are borrowed, other buffers are copied.
 fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
     if value.is_instance_of::<PyBytes>() {
         let bytes = value.extract::<PyBackedBytes>()?;
@@ -195,7 +196,7 @@ fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
         if let Ok(text) = value.extract::<PyBackedStr>() {
             return Ok(Arc::new(Text(text)));
         }
-        // Surrogate escapes stand for bytes that were not UTF-8.
+        // Surrogate escapes represent bytes that were not UTF-8.
         let encoded = value.call_method1("encode", ("utf-8", "surrogateescape"))?;
         return bytes_of(&encoded);
     }
@@ -231,7 +232,7 @@ fn finish<'py>(
     }
 }
 
-/// The module in the local file `path`: what `hlofast.load` reads with the same arguments.
+/// Reads the module in the local file `path`, with the arguments of `hlofast.load`.
 #[pyfunction]
 #[pyo3(signature = (path, *, module=None, strict=None, on_error="raise", max_bytes=None, threads=None, context=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
@@ -257,7 +258,7 @@ pub fn _load<'py>(
     }
 }
 
-/// An OSError with the file's name, as Python's own `open` raises it.
+/// An `OSError` with the file name, as raised by Python's `open`.
 fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let strerror = py.import("os").and_then(|os| os.call_method1("strerror", (code,)));
@@ -267,7 +268,7 @@ fn file_error(py: Python<'_>, error: std::io::Error, name: &str) -> PyErr {
     }
 }
 
-/// The module in `text`: what `hlofast.loads` reads with the same arguments.
+/// Reads the module in `text`, with the arguments of `hlofast.loads`.
 #[pyfunction]
 #[pyo3(signature = (text, *, path=None, module=None, strict=None, on_error="raise", max_bytes=None, threads=None, context=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
@@ -287,7 +288,7 @@ pub fn _loads<'py>(
     finish(py, py.detach(|| request.read(bytes, path)), context)
 }
 
-/// Every module in `text`: what `hlofast.find_modules` reads with the same arguments.
+/// Reads every module in `text`, with the arguments of `hlofast.find_modules`.
 #[pyfunction]
 #[pyo3(signature = (text, *, path=None, strict=None, on_error="raise", max_bytes=None, threads=None, context=None))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
@@ -329,8 +330,10 @@ pub fn _find_modules<'py>(
     Ok(list)
 }
 
-/// What the files beside `path` say of the module in it: its chip and the file that says so, and the
-/// file of the same module before optimisation.
+/// Returns what the neighbouring files of `path` say about its module.
+///
+/// That is its chip with the file that names it, and the file of the same module before
+/// optimisation; None for each that is unknown.
 #[pyfunction]
 pub fn _neighbours(
     py: Python<'_>,
@@ -341,7 +344,7 @@ pub fn _neighbours(
     (target, found.before.map(std::path::PathBuf::into_os_string))
 }
 
-/// What unpickling a module calls: reads `text` again as it was read, with its place in its file.
+/// Restores a pickled module: parses `text` with its original options and its place in the file.
 #[pyfunction]
 pub fn _restore_module<'py>(
     py: Python<'py>,
@@ -364,18 +367,18 @@ pub fn _restore_module<'py>(
     finish(py, read, context)
 }
 
-/// A module found in a text, or the fault that keeps it from being read.
+/// A module found in a text, or the fault that prevents reading it.
 #[pyclass(frozen, get_all, module = "hlofast._core")]
 pub struct FoundModule {
     /// The module; None if it cannot be read.
     pub module: Option<Py<Module>>,
     /// The `ParseError`; None if the module was read.
     pub error: Option<Py<PyAny>>,
-    /// 1-based line where it starts.
+    /// 1-based line where its text starts.
     pub line: u64,
-    /// Byte offset where it starts.
+    /// Byte offset where its text starts.
     pub offset: usize,
-    /// The file name that a framed dump announces; None without one.
+    /// The file name announced by a framed dump; None without one.
     pub label: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `MemoryData`: the core's live ranges of a module, which `hlofast._memory` puts into words and
+//! `MemoryData`: the core's live ranges of a module, which `hlofast._memory` formats as text and
 //! tables.
 
 use crate::column::Column;
@@ -16,10 +16,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 
-/// Kind, columns, total bytes, step of the peak and bytes there.
+/// Kind, columns, total bytes, step of the peak, bytes at the peak.
 type FileParts<'py> = (&'static str, Bound<'py, PyList>, Option<i64>, Option<u32>, Option<i64>);
 
-/// The live ranges of a module, as analysed by `Module.memory`.
+/// The live ranges of a module, computed by `Module.memory`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct MemoryData {
     stage: Arc<Stage>,
@@ -37,11 +37,11 @@ fn choice<T: Copy>(word: &str, what: &str, all: &[(&str, T)]) -> PyResult<T> {
     let found = all.iter().find(|(name, _)| *name == word);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let words: Vec<String> = all.iter().map(|(name, _)| format!("{name:?}")).collect();
-        PyValueError::new_err(format!("{what} is one of {}, not {word:?}", words.join(", ")))
+        PyValueError::new_err(format!("{what} must be one of {}, not {word:?}", words.join(", ")))
     })
 }
 
-/// The rule called `word`.
+/// The rule named `word`.
 pub fn rule_called(word: &str) -> PyResult<Rule> {
     let rules = [Rule::InPlace, Rule::Values, Rule::Xla].map(|rule| (rule.as_str(), rule));
     choice(word, "rule", &rules)
@@ -54,7 +54,10 @@ fn failed(error: MemoryError) -> PyErr {
     }
 }
 
-/// Analyses the memory of `module`. `space` is a number, or None for all memory spaces.
+/// Analyses the memory of `module`.
+///
+/// `space` is the number of a memory space, or None for all. Raises `ValueError` for an unknown
+/// option or if memory cannot be counted.
 #[pyfunction]
 #[pyo3(signature = (module, *, rule, sizes, constants, space, schedule))]
 pub fn _memory(
@@ -85,8 +88,9 @@ pub fn _memory(
     Ok(MemoryData { stage, memory: memory.map_err(failed)? })
 }
 
-/// XLA's account of `module`: bytes by name. `table_bytes` is what a device rounds the pointer
-/// tables of tuples to, if that is known.
+/// Returns XLA's memory account of `module`: bytes by name.
+///
+/// `table_bytes` is the size to which a device rounds the pointer tables of tuples, if known.
 #[pyfunction]
 #[pyo3(signature = (module, *, table_bytes=None))]
 pub fn _xla_memory<'py>(
@@ -114,7 +118,8 @@ pub fn _xla_memory<'py>(
     Ok(dictionary)
 }
 
-/// Reads one of XLA's memory files: its kind, columns, total bytes, peak step and bytes there.
+/// Reads one of XLA's memory files: kind, columns, total bytes, step of the peak, bytes at the
+/// peak.
 #[pyfunction]
 pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResult<FileParts<'py>> {
     let py = module.py();
@@ -127,13 +132,13 @@ pub fn _memory_file<'py>(module: &Bound<'py, Module>, content: &[u8]) -> PyResul
 
 #[pymethods]
 impl MemoryData {
-    /// Bytes at the peak.
+    /// Live bytes at the peak.
     #[getter]
     fn live_peak(&self) -> i64 {
         self.memory.peak.bytes
     }
 
-    /// The row that runs at the peak.
+    /// The row that runs at the peak; None if there is none.
     #[getter]
     fn peak_row(&self) -> Option<u32> {
         self.memory.peak_row().map(|row| row.0)
@@ -145,7 +150,7 @@ impl MemoryData {
         self.memory.peak.step
     }
 
-    /// The most bytes of the timeline, and the row that runs there.
+    /// The most bytes in the timeline, and the row that runs there.
     #[getter]
     fn highest(&self) -> (i64, Option<u32>) {
         let memory = &self.memory;
@@ -153,28 +158,28 @@ impl MemoryData {
         (highest.bytes, memory.sequence().get(highest.step as usize).copied())
     }
 
-    /// Whose sizes of shapes were counted: cpu, gpu or tpu.
+    /// The backend whose shape sizes were counted: cpu, gpu or tpu.
     #[getter]
     fn backend(&self) -> &'static str {
         self.memory.backend.as_str()
     }
 
-    /// Bytes alive at every step.
+    /// Live bytes at every step, as a column.
     fn timeline(&self) -> Column {
         Column::project(&self.memory, |memory| &memory.timeline[..])
     }
 
-    /// The row of every step.
+    /// The row that runs at every step, as a column.
     fn sequence(&self) -> Column {
         Column::project(&self.memory, |memory| memory.sequence())
     }
 
-    /// The step at which `row` runs; None if it takes none.
+    /// The step at which `row` runs; None if it takes no step.
     fn step_of(&self, row: u32) -> Option<u32> {
         self.memory.step_of(Row(row))
     }
 
-    /// What is wrong with the module or left out: counts and rows by name.
+    /// Problems of the module and omissions from the figures: counts and rows by name.
     fn doubts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let doubts = &self.memory.doubts;
         let dictionary = PyDict::new(py);
@@ -189,14 +194,15 @@ impl MemoryData {
         Ok(dictionary)
     }
 
-    /// Peak and row if the values in `buffer` took nothing.
+    /// The peak and its row if the values of `buffer` took no memory.
     fn peak_without(&self, py: Python<'_>, buffer: u32) -> (i64, Option<u32>) {
         let memory = &self.memory;
         let peak = py.detach(|| memory.peak_without(buffer));
         (peak.bytes, memory.sequence().get(peak.step as usize).copied())
     }
 
-    /// The values alive at `step`, largest first; all values without it.
+    /// Fields and columns of the values live at `step`, largest first; without `step`, of all
+    /// values.
     #[pyo3(signature = (step=None))]
     fn live<'py>(&self, py: Python<'py>, step: Option<u32>) -> PyResult<Bound<'py, PyList>> {
         let (core, memory) = (self.stage.module(), &*self.memory);

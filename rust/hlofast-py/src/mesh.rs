@@ -1,4 +1,4 @@
-//! `Mesh`, what groups and shardings are on it, and the mesh that a module speaks of.
+//! `Mesh`, the placement of groups and shardings on it, and the mesh derived from a module.
 
 use crate::classes::restorer;
 use crate::errors::to_python;
@@ -15,13 +15,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Devices with coordinates along named axes, the last axis varying fastest.
+/// Devices with coordinates along named axes; the last axis varies fastest.
 ///
-/// `axes` maps names to sizes, or is pairs of them, major first; the `shape` of a JAX mesh will do.
-/// Device numbers are those that HLO text uses: positions in the program's device assignment, for
-/// JAX the row-major positions in its mesh. `device_order` lists them in the order of the mesh
-/// where that is not 0, 1, 2, ... `hosts` and `slices` are how many there are; each has equally
-/// many consecutive devices. A ValueError says why a mesh cannot be.
+/// `axes` is a mapping of axis names to sizes or an iterable of such pairs, major first; the
+/// `shape` of a JAX mesh works too. Devices have the numbers that HLO text uses: positions in the
+/// program's device assignment, which for JAX are row-major positions in its mesh. `device_order`
+/// lists the devices in mesh order if that is not 0, 1, 2, ... `hosts` and `slices` are counts;
+/// each host and each slice has equally many consecutive devices.
+///
+/// Raises `ValueError` for an impossible mesh and says why.
 #[pyclass(frozen, module = "hlofast._core")]
 #[derive(Clone)]
 pub struct Mesh {
@@ -29,7 +31,7 @@ pub struct Mesh {
     derived: Option<Derivation>,
 }
 
-/// Where a derived mesh comes from.
+/// How a mesh was derived.
 #[derive(Clone)]
 struct Derivation {
     source: String,
@@ -38,11 +40,11 @@ struct Derivation {
     ignored: u64,
 }
 
-/// What `Mesh.__reduce__` gives: axes, device order, hosts, slices, derivation.
+/// The result of `Mesh.__reduce__`: axes, device order, hosts, slices, derivation.
 type Parts =
     (Vec<(String, i64)>, Option<Order>, Option<u64>, Option<u64>, Option<(String, bool, u64, u64)>);
 
-/// A device order as plain values: written out, or by arithmetic.
+/// A device order as plain values: a list, or an iota with transposition.
 #[derive(FromPyObject, IntoPyObject)]
 pub enum Order {
     Iota((Vec<i64>, Vec<u32>)),
@@ -66,7 +68,7 @@ impl From<DerivedMesh> for Mesh {
 }
 
 impl Mesh {
-    /// The mesh of `stage`: the one it was told of, or the one that the text speaks of.
+    /// The mesh of `stage`: the given one, or the one derived from the text.
     pub fn of(stage: &Stage) -> Option<Self> {
         match &stage.context().mesh {
             Some(core) => Some(Self { core: core.clone(), derived: None }),
@@ -94,7 +96,7 @@ impl Mesh {
     }
 }
 
-/// (name, size) pairs of a mapping, or of an iterable of pairs.
+/// Reads (name, size) pairs from a mapping or an iterable of pairs.
 fn axes_of(axes: &Bound<'_, PyAny>) -> PyResult<Vec<(String, i64)>> {
     let pairs = match axes.cast::<PyMapping>() {
         Ok(mapping) => mapping.items()?.into_any(),
@@ -104,7 +106,7 @@ fn axes_of(axes: &Bound<'_, PyAny>) -> PyResult<Vec<(String, i64)>> {
     for pair in pairs.try_iter()? {
         let pair = pair?;
         let pair = pair.extract::<(String, i64)>().map_err(|_| {
-            let message = "a mesh needs a mapping of axis names to sizes, or pairs of them";
+            let message = "axes must be a mapping of names to sizes, or (name, size) pairs";
             PyTypeError::new_err(message)
         })?;
         found.push(pair);
@@ -112,9 +114,9 @@ fn axes_of(axes: &Bound<'_, PyAny>) -> PyResult<Vec<(String, i64)>> {
     Ok(found)
 }
 
-/// `core` on so many hosts and slices.
+/// Places `core` on the given number of hosts and slices.
 fn placed(mut core: CoreMesh, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Mesh> {
-    // Negative numbers fail as 0 does.
+    // Negative counts fail like 0.
     let count = |count: i64| u64::try_from(count).unwrap_or(0);
     if let Some(hosts) = hosts {
         core = core.with_hosts(count(hosts)).map_err(value_error)?;
@@ -144,15 +146,18 @@ impl Mesh {
         placed(core, hosts, slices)
     }
 
-    /// Reads `data=2,model=4`.
+    /// Reads a mesh from text such as `data=2,model=4`.
+    ///
+    /// Raises `ValueError` if the text or the counts are invalid.
     #[staticmethod]
     #[pyo3(signature = (text, /, *, hosts=None, slices=None))]
     fn parse(text: &str, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Self> {
         placed(CoreMesh::parse(text).map_err(value_error)?, hosts, slices)
     }
 
-    /// The same mesh on so many hosts and slices; what is not given stays as it is. A ValueError
-    /// says why that cannot be.
+    /// Returns the same mesh on another number of hosts and slices; an omitted count is kept.
+    ///
+    /// Raises `ValueError` if the counts do not fit the mesh.
     #[pyo3(signature = (*, hosts=None, slices=None))]
     fn placed(&self, hosts: Option<i64>, slices: Option<i64>) -> PyResult<Self> {
         Ok(Self { derived: self.derived.clone(), ..placed(self.core.clone(), hosts, slices)? })
@@ -164,7 +169,7 @@ impl Mesh {
         PyTuple::new(py, self.core.axes().iter().map(|axis| &axis.name))
     }
 
-    /// Sizes by name, major first.
+    /// Axis sizes by name, major first.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let shape = PyDict::new(py);
@@ -180,57 +185,59 @@ impl Mesh {
         self.core.device_count()
     }
 
-    /// Number of hosts, where it was given.
+    /// Number of hosts; None if not given.
     #[getter]
     fn hosts(&self) -> Option<u64> {
         self.core.hosts()
     }
 
-    /// Number of slices, where it was given.
+    /// Number of slices; None if not given.
     #[getter]
     fn slices(&self) -> Option<u64> {
         self.core.slices()
     }
 
-    /// Where a derived mesh comes from: `shardy_meshes`, `named_shardings`, `entry_shardings`,
-    /// `shardings` or `replica_groups`; None for a mesh that was given.
+    /// The source of a derived mesh: `shardy_meshes`, `named_shardings`, `entry_shardings`,
+    /// `shardings` or `replica_groups`; None for a given mesh.
     #[getter]
     fn source(&self) -> Option<&str> {
         self.derived.as_ref().map(|derived| derived.source.as_str())
     }
 
-    /// Whether the names of the axes are not in the text, or were made up by the compiler.
+    /// Whether the axis names are not in the text, or were invented by the compiler.
     #[getter]
     fn invented_names(&self) -> bool {
         self.derived.as_ref().is_some_and(|derived| derived.invented_names)
     }
 
-    /// Attributes of the text that speak for a derived mesh; 0 for one that was given.
+    /// Number of attributes in the text that support a derived mesh; 0 for a given mesh.
     #[getter]
     fn evidence(&self) -> u64 {
         self.derived.as_ref().map_or(0, |derived| derived.evidence)
     }
 
-    /// Attributes of the same kind that do not fit a derived mesh; 0 for one that was given.
+    /// Number of attributes of that kind that do not fit a derived mesh; 0 for a given mesh.
     #[getter]
     fn ignored(&self) -> u64 {
         self.derived.as_ref().map_or(0, |derived| derived.ignored)
     }
 
-    /// The devices in the order of the mesh, the last axis varying fastest. A ValueError beyond
-    /// `limit` devices.
+    /// Returns the device numbers in mesh order; the last axis varies fastest.
+    ///
+    /// Raises `ValueError` if the mesh has more than `limit` devices.
     #[pyo3(signature = (limit=4_194_304))]
     fn devices<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Bound<'py, PyTuple>> {
         let count = self.core.device_count();
         if count > limit {
-            return Err(PyValueError::new_err("more devices than the limit"));
+            return Err(PyValueError::new_err("the mesh has more devices than the limit"));
         }
         let devices = (0..count).map_while(|position| self.core.device(position));
         PyTuple::new(py, devices.collect::<Vec<_>>())
     }
 
-    /// The coordinate of each axis at which `device` stands, by axis name. A ValueError for a
-    /// device that the mesh does not have.
+    /// Returns the coordinates of `device`, by axis name.
+    ///
+    /// Raises `ValueError` for a device that is not in the mesh.
     fn coordinates<'py>(&self, py: Python<'py>, device: i64) -> PyResult<Bound<'py, PyDict>> {
         let position = u64::try_from(device).ok().and_then(|device| self.core.position(device));
         let unknown = || PyValueError::new_err(format!("the mesh has no device {device}"));
@@ -243,8 +250,10 @@ impl Mesh {
         Ok(coordinates)
     }
 
-    /// The axes along which the collective `instruction` goes. A ValueError for instructions that
-    /// have neither groups nor source-target pairs, a `ParseError` if these cannot be read.
+    /// Returns the mesh axes of the collective `instruction`.
+    ///
+    /// Raises `ValueError` for instructions without groups and source-target pairs, `ParseError` if
+    /// they cannot be read.
     fn axes_of(&self, py: Python<'_>, instruction: &Instruction) -> PyResult<AxisMatch> {
         let module = &*instruction.held.core;
         let row = Row(instruction.row);
@@ -354,7 +363,7 @@ impl Mesh {
         })
     }
 
-    /// How a leaf of a sharding lies on this mesh.
+    /// The placement of a leaf of a sharding on this mesh.
     pub fn spec(&self, py: Python<'_>, leaf: &LeafSharding<'_>) -> PyResult<PartitionSpec> {
         match self.core.partition_spec(leaf) {
             Ok(spec) => self.mapped(py, &spec),
@@ -395,7 +404,7 @@ impl Mesh {
     }
 }
 
-/// Makes a mesh again from what `Mesh.__reduce__` gave.
+/// Restores a mesh from the result of `Mesh.__reduce__`.
 #[pyfunction]
 pub fn _restore_mesh(parts: Parts) -> PyResult<Mesh> {
     let (axes, order, hosts, slices, derived) = parts;
@@ -422,26 +431,27 @@ pub fn _restore_mesh(parts: Parts) -> PyResult<Mesh> {
     Ok(Mesh { core, derived })
 }
 
-/// The axes along which a collective goes.
+/// The mesh axes of a collective.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct AxisMatch {
-    /// Axes in the order of the mesh; `model:(2)4` is a part of one: the sizes in front of it, and
-    /// its own. Empty for groups of one device, and where `reason` says why there are none.
+    /// Axes in mesh order. A part of an axis is written `model:(2)4`: 4 is its size, 2 the product
+    /// of the sizes before it within the axis. Empty for groups of one device, and if `reason` is
+    /// set.
     #[pyo3(get)]
     axes: Py<PyTuple>,
-    /// Whether that is the whole mesh.
+    /// Whether the axes make up the whole mesh.
     #[pyo3(get)]
     is_everything: bool,
-    /// Why the groups go along no axes; None where they do.
+    /// Why the groups do not follow mesh axes; None if they do.
     #[pyo3(get)]
     reason: Option<String>,
-    /// The groups, equal sets in equal words; None for permutes.
+    /// The groups as canonical text: equal sets give equal text. None for permutes.
     #[pyo3(get)]
     groups: Option<String>,
-    /// How far a permute goes along its axes; None for groups, and where pairs differ in that.
+    /// The shift of a permute along its axes; None for groups and if the pairs differ in it.
     #[pyo3(get)]
     shift: Option<i64>,
-    /// Whether it goes around the ends of the axes; None where `shift` is.
+    /// Whether the shift wraps around the ends of the axes; None if `shift` is.
     #[pyo3(get)]
     wraps: Option<bool>,
     text: String,
@@ -462,22 +472,22 @@ impl AxisMatch {
     }
 }
 
-/// How an array lies on a mesh: for each dimension the axes that cut it.
+/// The placement of an array on a mesh: the axes that divide each dimension.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct PartitionSpec {
-    /// For each dimension None, the name of an axis, or a tuple of names, major first.
+    /// For each dimension, None, the name of an axis or a tuple of names, major first.
     #[pyo3(get)]
     dimensions: Py<PyTuple>,
     /// Axes along which devices hold partial results.
     #[pyo3(get)]
     unreduced: Py<PyTuple>,
-    /// Axes that the program itself takes care of.
+    /// Axes that the program itself manages (manual sharding).
     #[pyo3(get)]
     manual: Py<PyTuple>,
     /// How partial results are combined: `sum`, `max` or `min`; None without any.
     #[pyo3(get)]
     reduction: Option<&'static str>,
-    /// Why the sharding cannot be put in terms of the mesh; None where it can.
+    /// Why the sharding cannot be expressed on the mesh; None if it can.
     #[pyo3(get)]
     reason: Option<String>,
     text: String,
@@ -497,7 +507,7 @@ impl PartitionSpec {
         dimensions.get_item(usize::try_from(place).map_err(|_| outside())?).map_err(|_| outside())
     }
 
-    /// `P('data', None)`; the sharding as written where `reason` says why there is no spec.
+    /// `P('data', None)`; the sharding as written if `reason` is set.
     fn __str__(&self) -> &str {
         &self.text
     }

@@ -1,4 +1,4 @@
-//! `Metadata`, `SourceLocation` and `StackFrame`: where instructions come from.
+//! `Metadata`, `SourceLocation` and `StackFrame`: the origin of instructions in the source program.
 
 use crate::classes::restorer;
 use crate::held::{Held, text, text_or_bytes};
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 
-/// Where an instruction comes from. Absent facts are None.
+/// The origin of an instruction in the source program. Absent values are None.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Metadata {
     held: Arc<Held>,
@@ -19,7 +19,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// The metadata of `row`, if it has any that can be read.
+    /// The metadata of `row`; None if it is absent.
     pub fn of_row(held: &Arc<Held>, row: Row) -> PyResult<Option<Self>> {
         let Some(span) = held.core.attribute(row, "metadata") else { return Ok(None) };
         let metadata = Self::at(held, row, span);
@@ -48,7 +48,7 @@ impl Metadata {
         field(&metadata).map(|bytes| Ok(text(py, bytes)?.into_any())).transpose()
     }
 
-    /// File and line as written, else of the innermost stack frame.
+    /// File and line as written, or those of the innermost stack frame.
     pub fn location(&self) -> Option<SourceLocation> {
         let metadata = self.read().ok()?;
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -64,7 +64,7 @@ impl Metadata {
 
 #[pymethods]
 impl Metadata {
-    /// The framework's name stack.
+    /// The framework's name stack, such as `jit(f)/while/body/dot_general`.
     #[getter]
     fn op_name<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.string(py, |m| m.op_name.as_deref())
@@ -76,7 +76,7 @@ impl Metadata {
         self.string(py, |m| m.op_type.as_deref())
     }
 
-    /// Source file: as written, else of the innermost stack frame.
+    /// Source file as written, or that of the innermost stack frame.
     #[getter]
     fn source_file(&self) -> Option<String> {
         self.location().map(|location| location.file)
@@ -107,31 +107,31 @@ impl Metadata {
         Ok(self.read()?.source_end_column)
     }
 
-    /// Kinds of profile guidance that were applied.
+    /// The kinds of profile guidance that were applied.
     #[getter]
     fn profile_type<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         self.read()?.profile_type.as_deref().map(|kinds| PyTuple::new(py, kinds)).transpose()
     }
 
-    /// The name of what it was deduplicated into.
+    /// The name of the instruction that it was deduplicated into.
     #[getter]
     fn deduplicated_name<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.string(py, |m| m.deduplicated_name.as_deref())
     }
 
-    /// The name the scheduler knows it by.
+    /// The name used by the scheduler.
     #[getter]
     fn scheduling_name<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.string(py, |m| m.scheduling_name.as_deref())
     }
 
-    /// The number of its frame in the module's tables.
+    /// The number of its stack frame in the module's tables.
     #[getter]
     fn stack_frame_id(&self) -> PyResult<Option<i64>> {
         Ok(self.read()?.stack_frame_id)
     }
 
-    /// The call stack, innermost first; empty without one.
+    /// The call stack, innermost frame first; empty if there is none.
     #[getter]
     fn stack_frames<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let id = self.read()?.stack_frame_id.unwrap_or(0);
@@ -151,13 +151,13 @@ impl Metadata {
         PyTuple::new(py, frames.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Free payload; `bytes` if it is binary.
+    /// Free-form payload; `bytes` if it is binary.
     #[getter]
     fn metadata_payload<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(self.read()?.metadata_payload.as_deref().map(|bytes| text_or_bytes(py, bytes)))
     }
 
-    /// Keys that this version does not know, with their values as written.
+    /// Unknown keys, with their values as written.
     #[getter]
     fn other<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let fields = PyDict::new(py);

@@ -1,4 +1,4 @@
-//! `Module`: a parsed HLO module. Its analyses are methods of the Python class over it.
+//! `Module`: a parsed HLO module. Its analyses are methods of the Python subclass.
 
 use crate::attributes::Attributes;
 use crate::classes::{module_class, restorer};
@@ -21,15 +21,16 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// A parsed HLO module: frozen, shared, a sequence of instructions. `hlofast.Module` adds the
-/// analyses.
+/// A parsed HLO module: immutable, shared between threads, a sequence of instructions.
+///
+/// `hlofast.Module` adds the analyses.
 #[pyclass(frozen, subclass, weakref, module = "hlofast._core")]
 pub struct Module {
     pub held: Arc<Held>,
 }
 
 impl Module {
-    /// The object of the package's class for `held`.
+    /// Wraps `held` in an instance of the package's `Module` class.
     pub fn object<'py>(py: Python<'py>, held: &Arc<Held>) -> PyResult<Bound<'py, Self>> {
         let base = Bound::new(py, Self { held: Arc::clone(held) })?;
         Ok(module_class(py)?.call1((base,))?.cast_into::<Self>()?)
@@ -55,20 +56,22 @@ impl Module {
 
 #[pymethods]
 impl Module {
-    /// A view of `module`, in another context if `context` is given.
+    /// A view of `module`, with its context replaced if `context` is given.
     #[new]
     #[pyo3(signature = (module, context=None))]
     fn new(module: &Bound<'_, Self>, context: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
         Ok(Self { held: module.get().held.told(context)? })
     }
 
-    /// The context that was told; None if nothing was.
+    /// The context given by the caller; None without one.
     #[getter]
     fn _told<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.held.run.told(py)
     }
 
-    /// The whole context: what `find` returns, which is called once.
+    /// Returns the whole context.
+    ///
+    /// `find` returns it and is called once.
     fn _context<'py>(&self, find: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = find.py();
         let context = &self.held.run.context;
@@ -76,34 +79,40 @@ impl Module {
         Ok(found.bind(py).clone())
     }
 
-    /// The name.
+    /// The name of the module.
     #[getter]
     fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         text(py, self.core().name())
     }
 
-    /// The file it was read from; None for texts without one.
+    /// The file that it was read from; None for text without a file.
     #[getter]
     fn path(&self) -> Option<&str> {
         self.core().source().path()
     }
 
-    /// XLA's account of buffers, where the module came in a protobuf that has one: what the file
-    /// `-buffer-assignment.txt` says, for `Memory.file`. None otherwise.
+    /// XLA's buffer assignment as bytes, if the module was read from a protobuf that has one; else
+    /// None.
+    ///
+    /// It holds the same facts as the file `-buffer-assignment.txt`; `Memory.file` reads it.
     #[getter]
     fn buffer_assignment<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.core().source().buffer_assignment().map(|text| PyBytes::new(py, text))
     }
 
     /// Number of partitions (devices that share the work of one program); 1 if the header does not
-    /// say. A `ParseError` if what it says is no 64-bit integer.
+    /// say.
+    ///
+    /// Raises `ParseError` if the header's value is not a 64-bit integer.
     #[getter]
     fn num_partitions(&self) -> PyResult<i64> {
         header_count(self.core(), "num_partitions", self.core().num_partitions())
     }
 
-    /// Number of replicas (devices that run the same program on other data); as for
-    /// `num_partitions`.
+    /// Number of replicas (devices that run the same program on other data); 1 if the header does
+    /// not say.
+    ///
+    /// Raises `ParseError` if the header's value is not a 64-bit integer.
     #[getter]
     fn replica_count(&self) -> PyResult<i64> {
         header_count(self.core(), "replica_count", self.core().replica_count())
@@ -128,25 +137,25 @@ impl Module {
         ComputationSequence { held: Arc::clone(&self.held), ids }
     }
 
-    /// All instructions in text order, implied ones included.
+    /// All instructions in text order, including implicit ones.
     #[getter]
     fn instructions(&self) -> InstructionSequence {
         self.sequence()
     }
 
-    /// Number of instructions that the text writes.
+    /// Number of instructions written in the text.
     #[getter]
     fn instruction_count(&self) -> usize {
         self.core().instruction_count()
     }
 
-    /// Number of computations that the text writes.
+    /// Number of computations written in the text.
     #[getter]
     fn computation_count(&self) -> usize {
         self.core().computation_count()
     }
 
-    /// The distinct shapes by number.
+    /// The distinct shapes, by shape number.
     #[getter]
     fn shapes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let shapes = self.core().shapes().ids();
@@ -160,7 +169,7 @@ impl Module {
         Attributes { held: Arc::clone(&self.held), row: None }
     }
 
-    /// Faults that were passed over; only with `on_error="collect"`.
+    /// The faults that were passed over; empty unless `on_error="collect"`.
     #[getter]
     fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let source = self.core().source();
@@ -169,10 +178,11 @@ impl Module {
         PyTuple::new(py, errors.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// What is wrong if the text seems to end before its entry computation: none is marked as
-    /// ENTRY, and the last one, which `entry` therefore is, has other parameters or another result
-    /// than `entry_computation_layout` in the header says. None for other modules, and with faults
-    /// in `errors`. XLA reads such text without a word.
+    /// The fault if the text seems to end before its entry computation; else None.
+    ///
+    /// It is set when no computation is marked as ENTRY and the last one, which `entry` then
+    /// returns, has other parameters or another result than `entry_computation_layout` in the
+    /// header. XLA reads such text without complaint. None if `errors` is not empty.
     #[getter]
     fn missing_entry<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let source = self.core().source();
@@ -189,7 +199,7 @@ impl Module {
         Ok(columns.bind(py).clone())
     }
 
-    /// The distinct operation names that `columns.op_name` counts.
+    /// The distinct operation names, by the codes in `columns.op_name`.
     #[getter]
     fn op_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.core();
@@ -206,7 +216,7 @@ impl Module {
         Ok(names.bind(py).clone())
     }
 
-    /// The distinct source files that `columns.source_file` counts.
+    /// The distinct source files, by the codes in `columns.source_file`.
     #[getter]
     fn source_files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.core();
@@ -220,42 +230,46 @@ impl Module {
         Ok(files.bind(py).clone())
     }
 
-    /// The names of all instructions.
+    /// Returns the names of all instructions.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         instruction_names(py, &self.held, self.all_rows())
     }
 
-    /// The opcodes of all instructions.
+    /// Returns the opcodes of all instructions.
     fn opcodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         instruction_opcodes(py, &self.held, self.all_rows())
     }
 
-    /// For each instruction the names of its operands.
+    /// Returns the operand names of each instruction: a list of lists.
     fn operand_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         operand_names(py, &self.held, self.all_rows())
     }
 
-    /// The computations, callees before callers, otherwise in text order.
+    /// Returns the computations, callees before callers, otherwise in text order.
     fn post_order(&self) -> ComputationSequence {
         let ids = self.core().computation_post_order().into_iter().map(|id| id.0);
         ComputationSequence { held: Arc::clone(&self.held), ids: Ids::List(ids.collect()) }
     }
 
-    /// What `hlofast.Summary` is made of; `shapes` is how many of the largest shapes to list.
+    /// Returns the contents of `hlofast.Summary`, with the `shapes` largest shapes.
     #[pyo3(signature = (*, shapes=10))]
     fn _summary<'py>(&self, py: Python<'py>, shapes: usize) -> PyResult<Bound<'py, PyDict>> {
         crate::summary::summary(py, &self.held, shapes)
     }
 
-    /// The mesh that the text speaks of: its source, and whether the names of the axes are in the
-    /// text, are in the result. None if nothing in it names several devices.
+    /// Returns the mesh derived from the text; None if nothing in the text names several devices.
+    ///
+    /// The result says how it was derived (`source`) and whether the axis names are in the text
+    /// (`invented_names`).
     fn mesh(&self, py: Python<'_>) -> Option<Mesh> {
         py.detach(|| self.held.stage.derived_mesh().cloned()).map(Mesh::from)
     }
 
-    /// The rows that meet every condition given, as a NumPy array of row numbers. `opcode`,
-    /// `computation`, `shape` and `element_type` take one value or several; `op_name` and
-    /// `source_file` a part of the text or a compiled regular expression.
+    /// Returns the rows that meet all given conditions, as a NumPy array of row numbers (uint32).
+    ///
+    /// `opcode`, `computation`, `shape` and `element_type` take one value or several; `op_name` and
+    /// `source_file` take a substring or a compiled regular expression; `min_bytes` and `max_bytes`
+    /// are bytes of the result.
     #[pyo3(
         name = "where",
         signature = (*, opcode=None, computation=None, name=None, op_name=None, source_file=None,
@@ -299,7 +313,7 @@ impl Module {
         as_array(Bound::new(py, rows)?)
     }
 
-    /// Bytes that the representation takes beyond the text, with what was computed so far.
+    /// Bytes of memory beyond the text, including the results computed so far.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> usize {
         self.held.heap_bytes(py)
@@ -311,8 +325,10 @@ impl Module {
         self.core().text().len()
     }
 
-    /// The module as text: `form` is `long` or `short` for XLA's canonical forms, `original` for
-    /// the bytes it was read from.
+    /// Returns the module as text.
+    ///
+    /// `form` is `long` or `short` for XLA's canonical forms, `original` for the bytes it was read
+    /// from.
     #[pyo3(signature = (*, form="long", metadata=true, backend_config=true, layouts=true))]
     fn to_text<'py>(
         &self,
@@ -328,13 +344,16 @@ impl Module {
         text(py, &py.detach(|| print::to_text(self.core(), &options)))
     }
 
-    /// The module as the bytes of an `HloModuleProto`, which XLA loads; with `wrapped` of the
-    /// `HloProto` around it that XLA dumps. Reading them gives the same program.
+    /// Returns the module as a serialised `HloModuleProto`, which XLA loads.
     ///
-    /// Names that several instructions share become unique, constants whose values the text elides
-    /// have none, device numbers are the usual ones. A `ParseError` at what has no field; what XLA
-    /// itself loses (options of the compiler in the header, a `channel_id` below 1, the grouping of
-    /// `slice_sizes` that tuples are cut by) is left out, or with `strict` an error too.
+    /// With `wrapped`, the result is an `HloProto`, which XLA dumps. Reading the bytes gives the
+    /// same program.
+    ///
+    /// Names shared by several instructions are made unique, constants elided in the text have no
+    /// values, and the device assignment is the default one. Raises `ParseError` for anything
+    /// without a field in the protobuf. What XLA itself loses (compiler options in the header, a
+    /// `channel_id` below 1, the grouping of `slice_sizes` that slice tuples) is left out; with
+    /// `strict` it raises `ParseError` too.
     #[pyo3(signature = (*, wrapped=false, strict=false))]
     fn to_proto<'py>(
         &self,
@@ -345,8 +364,9 @@ impl Module {
         crate::proto::to_proto(py, &self.held, wrapped, strict)
     }
 
-    /// A stable digest, as 32 hexadecimal digits, of what the module computes: equal for modules
-    /// that differ only in what is left out here.
+    /// Returns a stable digest of what the module computes, as 32 hexadecimal digits.
+    ///
+    /// Modules that differ only in properties left out here have equal digests.
     #[pyo3(signature = (*, names=false, channel_ids=false, metadata=false, layouts=true,
         backend_config=true, schedule=true))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
@@ -366,9 +386,11 @@ impl Module {
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Whether `other` is the same program: names, opcodes, shapes, operands, calls, attributes,
-    /// header. Spacing, comments and what the text leaves implied do not matter, nor does the
-    /// order of rows unless they are scheduled. `==` compares texts instead.
+    /// Returns whether `other` is the same program.
+    ///
+    /// Names, opcodes, shapes, operands, calls, attributes and header are compared. Spacing,
+    /// comments, implied text and, unless the module is scheduled, the order of rows do not matter.
+    /// `==` compares texts instead.
     #[pyo3(signature = (other, *, layouts=true, metadata=true))]
     fn same_program(
         &self,
@@ -465,7 +487,7 @@ impl Module {
     }
 }
 
-/// What to print; None for the original text.
+/// The print options; None for the original text.
 fn print_options(
     form: &str,
     metadata: bool,
@@ -476,17 +498,17 @@ fn print_options(
         "long" => Form::Long,
         "short" => Form::Short,
         "original" => return Ok(None),
-        _ => return Err(PyValueError::new_err("form is \"long\", \"short\" or \"original\"")),
+        _ => return Err(PyValueError::new_err("form must be \"long\", \"short\" or \"original\"")),
     };
     let options = PrintOptions::default();
     Ok(Some(PrintOptions { form, metadata, backend_config, layouts, ..options }))
 }
 
-/// A count of the header, or the fault that keeps it from being read.
+/// Returns a count in the header, or the fault that prevents reading it.
 pub fn header_count(core: &hlofast::ir::Module, key: &str, count: Option<i64>) -> PyResult<i64> {
     count.ok_or_else(|| {
         let span = core.header_attribute(key).unwrap_or(Span::EMPTY);
-        let message = format!("{key} is no 64-bit integer");
+        let message = format!("{key} is not a 64-bit integer");
         let error = ParseError::new(ErrorKind::InvalidNumber, span, message);
         crate::errors::to_python(core.source(), &error)
     })

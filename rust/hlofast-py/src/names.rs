@@ -1,4 +1,4 @@
-//! Names, opcodes and operand names as Python strings: one by one and as whole lists.
+//! Names, opcodes and operand names as Python strings, one by one or as lists.
 
 use crate::held::{Held, opcode_name, text};
 use hlofast::ir::{Module, Opcode, Row};
@@ -8,17 +8,17 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyString};
 use std::sync::OnceLock;
 
-/// Names are made this many rows at a time: few enough for one access to stay cheap, many enough
-/// for the bookkeeping not to matter.
+/// Names are created in chunks of this many rows: small enough for cheap single accesses, large
+/// enough to amortise the bookkeeping.
 const CHUNK: usize = 32;
 
-/// What CPython adds to the characters of a `str`.
+/// Bytes of a CPython `str` besides its characters.
 const STR_HEADER: usize = 49;
 
 type Chunk = PyOnceLock<Box<[Py<PyString>]>>;
 
-/// The instruction names of a module, each made once: an instruction is named by itself and by
-/// every user, and strings that are kept remember their hash.
+/// The instruction names of a module, each created once: a name is used by its instruction and by
+/// every user, and a cached string remembers its hash.
 #[derive(Default)]
 pub struct Names {
     chunks: OnceLock<Box<[Chunk]>>,
@@ -41,10 +41,10 @@ impl Names {
             },
             None => &[][..],
         };
-        chunk.get(place).ok_or_else(|| PyIndexError::new_err("there is no such row"))
+        chunk.get(place).ok_or_else(|| PyIndexError::new_err("row out of range"))
     }
 
-    /// Makes all names at once.
+    /// Creates all names at once.
     fn make_all(&self, py: Python<'_>, core: &Module) -> PyResult<()> {
         if core.row_count() == 0 || self.chunks(core).iter().any(|chunk| chunk.get(py).is_some()) {
             return Ok(());
@@ -56,15 +56,15 @@ impl Names {
         }
         joined.pop();
         let Ok(joined) = std::str::from_utf8(&joined) else { return Ok(()) };
-        // Python cuts one string into many faster than it takes many over.
+        // Python splits one string faster than it accepts many.
         let names = PyString::new(py, joined).call_method1("split", ("\n",))?;
         let names = names.cast_into::<PyList>()?;
-        // No name has a line end; should one have, the names are made one by one.
+        // Names contain no line ends; if one does, the names are created one by one.
         if names.len() == core.row_count() {
             let mut names = names.iter().map(|name| Ok(name.cast_into::<PyString>()?.unbind()));
             for (number, chunk) in self.chunks(core).iter().enumerate() {
                 let part = names.by_ref().take(rows_of(core, number).len());
-                // Where another thread was faster, its names stay.
+                // If another thread was faster, its names are kept.
                 let _ = chunk.set(py, part.collect::<PyResult<_>>()?);
             }
         }
@@ -77,7 +77,7 @@ impl Names {
             .get_or_init(|| (0..core.row_count().div_ceil(CHUNK)).map(|_| Chunk::new()).collect())
     }
 
-    /// Bytes of the names made so far.
+    /// Bytes of the names created so far.
     pub fn heap_bytes(&self, py: Python<'_>, core: &Module) -> usize {
         let Some(chunks) = self.chunks.get() else { return 0 };
         let made = chunks.iter().enumerate().filter(|(_, chunk)| chunk.get(py).is_some());
@@ -101,7 +101,7 @@ fn made(py: Python<'_>, core: &Module, chunk: usize) -> PyResult<Box<[Py<PyStrin
         .collect()
 }
 
-/// The opcode of `row`; unknown ones as written.
+/// The opcode of `row`; unknown opcodes as written.
 #[inline]
 pub fn opcode_of<'py>(py: Python<'py>, core: &Module, row: Row) -> PyResult<Bound<'py, PyString>> {
     let opcode = core.opcode(row);
@@ -113,7 +113,7 @@ pub fn opcode_of<'py>(py: Python<'py>, core: &Module, row: Row) -> PyResult<Boun
     text(py, core.opcode_text(row))
 }
 
-/// Elements of lists, made in place while the list is filled.
+/// List elements, created in place while the list is filled.
 struct Name<'a>(&'a Held, u32);
 struct OpcodeName<'a>(&'a Held, u32);
 struct OperandNames<'a>(&'a Held, u32);
@@ -173,7 +173,7 @@ pub fn instruction_opcodes<'py>(
     PyList::new(py, rows.map(|row| OpcodeName(held, row)))
 }
 
-/// For each of `rows` the names of its operands.
+/// The operand names of each of `rows`.
 pub fn operand_names<'py>(
     py: Python<'py>,
     held: &Held,

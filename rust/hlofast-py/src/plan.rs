@@ -1,4 +1,4 @@
-//! `PlanData`: what to compute again instead of keeping it, which `hlofast._remat` puts into tables.
+//! `PlanData`: what to recompute instead of keeping it, which `hlofast._remat` formats as tables.
 
 use crate::held::Held;
 use crate::module::Module;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A plan, and the module it makes.
+/// A plan, and the rewritten module.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct PlanData {
     held: Arc<Held>,
@@ -37,7 +37,7 @@ impl PlanData {
     }
 }
 
-/// A new module as Python sees it, read as strictly as the old one.
+/// A rewritten module as Python sees it, with the strictness of the original.
 fn view(held: &Held, rewritten: Rewritten) -> Arc<Held> {
     let options = Options { strictness: held.strictness, ..Options::default() };
     Held::new(rewritten.module, &options)
@@ -45,8 +45,10 @@ fn view(held: &Held, rewritten: Rewritten) -> Arc<Held> {
 
 #[pymethods]
 impl PlanData {
-    /// The module in which these candidates are computed again, and its bytes at the peak. A
-    /// ValueError says what is in the way.
+    /// Returns the module in which these candidates are recomputed, and its bytes at the peak.
+    ///
+    /// Raises `IndexError` for a number without a candidate, and `ValueError` if the rewrite is
+    /// impossible, with the reason.
     fn apply<'py>(
         &self,
         py: Python<'py>,
@@ -60,17 +62,17 @@ impl PlanData {
         Ok((self.object(py, &view(&self.held, rewritten))?, peak))
     }
 
-    /// Bytes at the peak: as it is, and with what was chosen.
+    /// Bytes at the peak, originally and with the chosen candidates.
     fn peaks(&self) -> (i64, i64) {
         self.with(|plan| (plan.before, plan.after()))
     }
 
-    /// The row that runs at the peak; -1 without one.
+    /// The row that runs at the peak; -1 if there is none.
     fn at(&self) -> i64 {
         self.with(|plan| row_or_none(plan.at))
     }
 
-    /// The rule by which peaks are counted.
+    /// The rule that peaks are counted by.
     fn rule(&self) -> &'static str {
         self.options.counting.memory.rule.as_str()
     }
@@ -80,28 +82,28 @@ impl PlanData {
         self.with(|plan| plan.space)
     }
 
-    /// Bytes at the peak after each of the chosen ones.
+    /// Bytes at the peak after each chosen candidate.
     fn steps(&self) -> Vec<i64> {
         self.with(|plan| plan.steps.clone())
     }
 
-    /// Whether the budget is met; None without one.
+    /// Whether the plan meets the budget; None without a budget.
     fn fits(&self) -> Option<bool> {
         self.with(|plan| plan.fits)
     }
 
-    /// The new module; None if nothing was chosen.
+    /// The rewritten module; None if nothing was chosen.
     fn module<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Module>>> {
         self.new.as_ref().map(|held| self.object(py, held)).transpose()
     }
 
-    /// Of each candidate: the rows that run again.
+    /// The recomputed rows of each candidate.
     fn again(&self) -> Vec<Vec<u32>> {
         let rows = |entry: &Entry| entry.candidate.again.iter().map(|row| row.0).collect();
         self.with(|plan| plan.entries.iter().map(rows).collect())
     }
 
-    /// Names and columns of the table of candidates.
+    /// Fields and columns of the table of candidates.
     fn candidates<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.with(|plan| to_list(py, candidates(&self.held.core, plan)))
     }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::collections::HashSet;
 
-/// The programs of a survey that have modules to read, each with its modules by stage.
+/// Returns the programs of a survey that have modules to read, each with its modules by stage.
 pub fn program_files<'py>(py: Python<'py>, survey: &Survey) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for program in &survey.programs.list {
@@ -14,7 +14,7 @@ pub fn program_files<'py>(py: Python<'py>, survey: &Survey) -> PyResult<Bound<'p
             survey.name(*file).kind == Kind::Module && found.trouble.is_none()
         };
         let Some(canonical) = program.canonical.filter(is_module) else { continue };
-        // The canonical file first: of several forms of one stage the first is taken.
+        // The canonical file comes first: if a stage has several forms, the first one is used.
         let others = program.files.iter().copied().filter(|file| *file != canonical);
         let mut seen = HashSet::new();
         let files = PyList::empty(py);

@@ -17,8 +17,8 @@ fn bytes<'py>(py: Python<'py>, module: Vec<u8>, wrapped: bool) -> Bound<'py, PyB
     PyBytes::new(py, &if wrapped { proto::wrapped(&module) } else { module })
 }
 
-/// The module as `HloModuleProto`, or the `HloProto` around it; with `strict` what a protobuf has
-/// no place for is an error.
+/// The module as an `HloModuleProto`, or as an `HloProto` around it. With `strict`, raises
+/// `ParseError` if anything in the text cannot be represented.
 pub fn to_proto<'py>(
     py: Python<'py>,
     held: &Held,
@@ -34,10 +34,10 @@ pub fn to_proto<'py>(
     Ok(bytes(py, written.bytes, wrapped))
 }
 
-/// A protobuf, and what it has no place for: line and words.
+/// A protobuf, and what it cannot represent: line and description.
 type WithLosses<'py> = (Bound<'py, PyBytes>, Vec<(u64, String)>);
 
-/// The bytes of a protobuf, with line and words of everything that it has no place for.
+/// Returns the bytes of a protobuf, and line and description of everything it cannot represent.
 #[pyfunction]
 pub fn _proto<'py>(
     py: Python<'py>,

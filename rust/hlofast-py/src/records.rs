@@ -30,19 +30,19 @@ macro_rules! record {
 record! {
     /// One dimension of `window={...}`.
     WindowDimension {
-        /// Size.
+        /// Size of the window in this dimension.
         size: i64,
-        /// Distance between two positions.
+        /// Step between two positions of the window.
         stride: i64,
         /// Padding before the data.
         padding_low: i64,
         /// Padding after the data.
         padding_high: i64,
-        /// Distance between two elements of the data.
+        /// Spacing of the data's elements: 1 for no dilation.
         base_dilation: i64,
-        /// Distance between two elements of the window.
+        /// Spacing of the window's elements: 1 for no dilation.
         window_dilation: i64,
-        /// Whether the window is read backwards.
+        /// Whether the window is reversed in this dimension.
         reversal: bool,
     }
 }
@@ -50,11 +50,11 @@ record! {
 record! {
     /// One dimension of `padding=`.
     PaddingDimension {
-        /// Before the data.
+        /// Padding before the data.
         low: i64,
-        /// After the data.
+        /// Padding after the data.
         high: i64,
-        /// Between two elements.
+        /// Padding between two elements.
         interior: i64,
     }
 }
@@ -62,17 +62,19 @@ record! {
 record! {
     /// One dimension of `slice={...}`.
     SliceDimension {
-        /// First element.
+        /// Index of the first element.
         start: i64,
-        /// One past the last element.
+        /// Index after the last element.
         limit: i64,
-        /// Distance between two elements.
+        /// Step between two elements.
         stride: i64,
     }
 }
 
-/// The roles of the dimensions of a convolution: for each dimension `batch`, `feature`,
-/// `input_feature`, `output_feature`, `unmapped` or the number of a spatial dimension.
+/// The roles of a convolution's dimensions.
+///
+/// Each dimension is `batch`, `feature`, `input_feature`, `output_feature`, `unmapped` or the
+/// number of a spatial dimension.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct DimensionLabels(pub core::DimensionLabels);
 
@@ -92,19 +94,19 @@ fn labels<'py>(py: Python<'py>, all: &[core::DimensionLabel]) -> PyResult<Bound<
 
 #[pymethods]
 impl DimensionLabels {
-    /// Of the input.
+    /// The roles of the input's dimensions.
     #[getter]
     fn lhs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         labels(py, &self.0.lhs)
     }
 
-    /// Of the kernel.
+    /// The roles of the kernel's dimensions.
     #[getter]
     fn rhs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         labels(py, &self.0.rhs)
     }
 
-    /// Of the result.
+    /// The roles of the result's dimensions.
     #[getter]
     fn output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         labels(py, &self.0.output)
@@ -124,14 +126,14 @@ impl DimensionLabels {
     }
 }
 
-/// A part of a result that shares memory with a part of a parameter (or operand).
+/// A part of a result that shares memory with a part of a parameter or operand.
 #[pyclass(frozen, eq, module = "hlofast._core")]
 #[derive(PartialEq)]
 pub struct Alias(pub core::Alias);
 
 #[pymethods]
 impl Alias {
-    /// Path into the result.
+    /// Shape index (tuple path) of the part of the result.
     #[getter]
     fn output_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.output_index)
@@ -143,13 +145,13 @@ impl Alias {
         self.0.number
     }
 
-    /// Path into the parameter or operand.
+    /// Shape index (tuple path) of the part of the parameter or operand.
     #[getter]
     fn index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.0.index)
     }
 
-    /// Whether sharing is required rather than allowed.
+    /// Whether sharing is required, not merely allowed.
     #[getter]
     fn must_alias(&self) -> bool {
         self.0.must_alias

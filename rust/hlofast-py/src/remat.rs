@@ -1,5 +1,5 @@
-//! `RematData`: the core's report of what is recomputed and kept, which `hlofast._remat` puts into
-//! words and tables.
+//! `RematData`: the core's report of recomputation and residuals, which `hlofast._remat` formats as
+//! text and tables.
 
 use crate::held::Held;
 use crate::memory::rule_called;
@@ -40,29 +40,29 @@ impl RematData {
 
 #[pymethods]
 impl RematData {
-    /// Names and columns of the table of instructions that are executed again.
+    /// Fields and columns of the table of recomputed instructions.
     fn recomputed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let columns = || table::recomputed(self.module(), self.held.stage.cost(), self.report());
         to_list(py, py.detach(columns))
     }
 
-    /// Names and columns of the table of what is kept from forward to backward.
+    /// Fields and columns of the table of residuals.
     fn residuals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, py.detach(|| table::residuals(self.module(), self.report())))
     }
 
-    /// Names and columns of the table of all-gathers.
+    /// Fields and columns of the table of all-gathers.
     fn gathers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let columns = || table::gathers(self.module(), self.report(), self.held.stage.sent());
         to_list(py, py.detach(columns))
     }
 
-    /// Written instructions by phase.
+    /// Number of instructions in the text, by phase.
     fn instructions(&self) -> Vec<(&'static str, u64)> {
         Phase::ALL.iter().map(|phase| phase.as_str()).zip(self.report().instructions).collect()
     }
 
-    /// Rows where JAX marks named or saved values, of barriers around residuals, and of sharding
+    /// Rows of JAX's marks for named or saved values, of barriers around residuals, and of sharding
     /// constraints in code under `jax.checkpoint`.
     fn marks(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
         let rows = |rows: &[Row]| rows.iter().map(|row| row.0).collect();
@@ -70,7 +70,7 @@ impl RematData {
         (rows(&report.named), rows(&report.barriers), rows(&report.constraints))
     }
 
-    /// Of `rows`: operation name, source file and line, as far as they are known.
+    /// Operation name, source file and source line of each of `rows`; empty if unknown.
     fn places(&self, rows: Vec<u32>) -> Vec<(String, String, i64)> {
         let module = self.module();
         let origin = Origin::new(module);
@@ -86,9 +86,12 @@ impl RematData {
             .collect()
     }
 
-    /// What to compute again so that at most `budget` bytes are needed at the peak, or as few as
-    /// possible. Without `rule`, peaks are counted as users compare them; `table_bytes` is what a
-    /// device rounds the pointer tables of tuples to, if that is known.
+    /// Plans which values to recompute so that the peak fits `budget` bytes, or is as low as
+    /// possible.
+    ///
+    /// Without `rule`, peaks are counted as users compare them. `table_bytes` is the size to which
+    /// a device rounds the pointer tables of tuples, if known. Raises `ValueError` if memory cannot
+    /// be counted.
     #[pyo3(signature = (budget=None, time=None, *, rule=None, table_bytes=None))]
     fn plan(
         &self,
@@ -113,7 +116,8 @@ impl RematData {
         Ok(PlanData::new(Arc::clone(&self.held), options, found))
     }
 
-    /// The entry's parameters that `rows` depend on; None if there is too much to follow.
+    /// The entry parameters that `rows` depend on; None if there are too many instructions to
+    /// follow.
     fn parameters_read(&self, py: Python<'_>, rows: Vec<u32>) -> Option<Vec<u32>> {
         let module = self.module();
         let known = |row: &u32| (*row as usize) < module.row_count();

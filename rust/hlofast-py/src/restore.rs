@@ -1,4 +1,4 @@
-//! Views of a module made again from their numbers: what unpickling them calls.
+//! Restores views of a pickled module from their numbers.
 
 use crate::attributes::Attributes;
 use crate::computation::Computation;
@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Item `number` of `count`, for views made by number.
+/// Checks that `number` is below `count`.
 fn checked(number: u32, count: usize, what: &str) -> PyResult<u32> {
     match (number as usize) < count {
         true => Ok(number),
@@ -27,7 +27,7 @@ fn checked_row(module: &Bound<'_, Module>, row: u32) -> PyResult<(Arc<Held>, Row
     Ok((held, Row(row)))
 }
 
-/// `numbers` of `count` items, for sequences made by number.
+/// Checks that all `numbers` are below `count`.
 fn checked_all(numbers: Vec<u32>, count: usize, what: &str) -> PyResult<Ids> {
     if let Some(most) = numbers.iter().max() {
         checked(*most, count, what)?;
@@ -35,14 +35,14 @@ fn checked_all(numbers: Vec<u32>, count: usize, what: &str) -> PyResult<Ids> {
     Ok(Ids::of(numbers))
 }
 
-/// What unpickling an instruction calls.
+/// Restores a pickled instruction.
 #[pyfunction]
 pub fn _restore_instruction(module: &Bound<'_, Module>, row: u32) -> PyResult<Instruction> {
     let (held, Row(row)) = checked_row(module, row)?;
     Ok(Instruction { held, row })
 }
 
-/// What unpickling attributes calls; those of the header have no row.
+/// Restores pickled attributes; the header's attributes have no row.
 #[pyfunction]
 pub fn _restore_attributes(module: &Bound<'_, Module>, row: Option<u32>) -> PyResult<Attributes> {
     let held = Arc::clone(&module.get().held);
@@ -50,7 +50,7 @@ pub fn _restore_attributes(module: &Bound<'_, Module>, row: Option<u32>) -> PyRe
     Ok(Attributes { held, row })
 }
 
-/// What unpickling metadata calls.
+/// Restores pickled metadata.
 #[pyfunction]
 pub fn _restore_metadata(module: &Bound<'_, Module>, row: u32) -> PyResult<Metadata> {
     let (held, row) = checked_row(module, row)?;
@@ -58,7 +58,7 @@ pub fn _restore_metadata(module: &Bound<'_, Module>, row: u32) -> PyResult<Metad
     found.ok_or_else(|| PyValueError::new_err(format!("instruction {} has no metadata", row.0)))
 }
 
-/// What unpickling a sequence of instructions calls.
+/// Restores a pickled sequence of instructions.
 #[pyfunction]
 pub fn _restore_instructions(
     module: &Bound<'_, Module>,
@@ -69,7 +69,7 @@ pub fn _restore_instructions(
     Ok(InstructionSequence { held, ids })
 }
 
-/// What unpickling a sequence of computations calls.
+/// Restores a pickled sequence of computations.
 #[pyfunction]
 pub fn _restore_computations(
     module: &Bound<'_, Module>,
@@ -80,7 +80,7 @@ pub fn _restore_computations(
     Ok(ComputationSequence { held, ids })
 }
 
-/// What unpickling a computation calls.
+/// Restores a pickled computation.
 #[pyfunction]
 pub fn _restore_computation(module: &Bound<'_, Module>, number: u32) -> PyResult<Computation> {
     let held = Arc::clone(&module.get().held);
@@ -88,7 +88,7 @@ pub fn _restore_computation(module: &Bound<'_, Module>, number: u32) -> PyResult
     Ok(Computation { held, id: hlofast::ir::ComputationId(number) })
 }
 
-/// What unpickling a shape calls.
+/// Restores a pickled shape.
 #[pyfunction]
 pub fn _restore_shape(module: &Bound<'_, Module>, number: u32) -> PyResult<Shape> {
     let held = Arc::clone(&module.get().held);

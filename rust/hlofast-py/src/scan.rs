@@ -1,4 +1,4 @@
-//! `SurveyData` and `ScanData`: dump directories, which `hlofast._scan` makes into datasets.
+//! `SurveyData` and `ScanData`: dump directories, which `hlofast._scan` turns into datasets.
 
 use crate::arrow::stream_of;
 use crate::classes::restorer;
@@ -23,23 +23,26 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The files below some paths, and the programs they belong to.
+/// The files below some paths, and the programs that they belong to.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct SurveyData {
     survey: Arc<Survey>,
 }
 
-/// Looks at everything below `paths`.
+/// Finds all files below `paths` and the programs that they belong to.
 #[pyfunction]
 pub fn _survey(py: Python<'_>, paths: Vec<PathBuf>) -> SurveyData {
     SurveyData { survey: Arc::new(py.detach(|| Survey::new(&paths))) }
 }
 
-/// Looks at files that somebody has listed below `roots`: path, bytes, when it was written in
-/// nanoseconds since 1970 (0 = unknown), and why it cannot be read (None = it can).
+/// Surveys files that the caller has listed below `roots`.
 ///
-/// Their bytes are those on the disk, or what `read(path, most)` returns: the first bytes of a file,
-/// at most so many. It may be called on any thread; its exceptions are reasons why a file failed.
+/// An entry is a path, its size in bytes, its modification time in nanoseconds since 1970 (0 if
+/// unknown) and the reason it cannot be read (None if it can).
+///
+/// The contents are read from disk, or by `read(path, most)`, which returns at most the first
+/// `most` bytes of the file. `read` may be called on any thread; its exceptions become the reasons
+/// that files failed.
 #[pyfunction]
 #[pyo3(signature = (entries, roots, read=None))]
 pub fn _survey_listing(
@@ -58,7 +61,9 @@ pub fn _survey_listing(
     SurveyData { survey: Arc::new(survey) }
 }
 
-/// A survey again, from what `SurveyData.part` gave. `read` as for `_survey_listing`.
+/// Restores a survey from the result of `SurveyData.part`.
+///
+/// `read` is as for `_survey_listing`. Raises `ValueError` if the parts do not fit together.
 #[pyfunction]
 #[pyo3(signature = (part, read=None))]
 pub fn _survey_part(part: PackedSurvey, read: Option<Py<PyAny>>) -> PyResult<SurveyData> {
@@ -67,7 +72,7 @@ pub fn _survey_part(part: PackedSurvey, read: Option<Py<PyAny>>) -> PyResult<Sur
     Ok(SurveyData { survey: Arc::new(survey) })
 }
 
-/// The tables of a scan, then kinds of files and stages of modules.
+/// Returns the names of the tables of a scan, the kinds of files and the stages of modules.
 #[pyfunction]
 pub fn _scan_words(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
     let tables: Vec<&str> = TableKind::ALL.iter().map(|table| table.as_str()).collect();
@@ -82,43 +87,46 @@ impl SurveyData {
         self.survey.found.len()
     }
 
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.survey.found.iter().map(|found| found.bytes).sum()
     }
 
-    /// The paths of all files.
+    /// Returns the paths of all files.
     fn paths(&self) -> Vec<String> {
         self.survey.found.iter().map(|found| found.text()).collect()
     }
 
-    /// The size of every file and when it was written, in nanoseconds since 1970, by path.
+    /// Returns the size in bytes and modification time (nanoseconds since 1970) of every file, by
+    /// path.
     fn stamps(&self) -> Vec<(String, (u64, u64))> {
         let found = self.survey.found.iter();
         found.map(|found| (found.text(), (found.bytes, found.modified))).collect()
     }
 
-    /// Files `first` to `last` (without it) as plain values, which `_survey_part` takes in any
-    /// process; and the numbers that their programs have here.
+    /// Returns files `first` to `last` (exclusive) as plain values for `_survey_part`, in any
+    /// process, and the numbers of their programs in this survey.
     fn part(&self, first: usize, last: usize) -> (PackedSurvey, Vec<u32>) {
         let (part, numbers) = self.survey.part(first..last);
         (packed(part), numbers)
     }
 
-    /// The table of programs; `modules` is the table of modules, whose figures they take over.
+    /// Returns the table of programs.
+    ///
+    /// Programs take their figures from `modules`, the table of modules.
     #[pyo3(signature = (modules=None))]
     fn programs(&self, py: Python<'_>, modules: Option<&Bound<'_, ScanTable>>) -> ScanTable {
         let modules = modules.map(|table| Arc::clone(&table.get().columns)).unwrap_or_default();
         ScanTable { columns: Arc::new(py.detach(|| program_rows(&self.survey, &modules))) }
     }
 
-    /// The programs that have modules to read, each with its modules by stage.
+    /// Returns the programs that have modules to read, each with its modules by stage.
     fn program_files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         program_files(py, &self.survey)
     }
 
-    /// The files and folders that cannot be opened, and why.
+    /// Returns the files and directories that cannot be opened, each with the reason.
     fn refused(&self) -> Vec<(String, String)> {
         let refused = |found: &Found| match &found.trouble {
             Some(Trouble::Failed(reason)) => Some((found.text(), reason.clone())),
@@ -127,14 +135,17 @@ impl SurveyData {
         self.survey.found.iter().filter_map(refused).collect()
     }
 
-    /// By program: what its files say about the chip it is for; None where they say nothing.
+    /// Returns the chip that each program is compiled for, according to its files; None if they do
+    /// not say.
     fn targets(&self, py: Python<'_>) -> Vec<Option<String>> {
         py.detach(|| self.survey.targets())
     }
 
-    /// Begins to read the files. `devices` has, by program, a position in `chips`; `known` what is
-    /// known of files that have been done, by path, and `stamps` their sizes and times as far as those
-    /// say that nothing has changed.
+    /// Starts reading the files.
+    ///
+    /// `devices` holds, for each program, an index into `chips`. `known` holds the states of files
+    /// read by an earlier scan, by path. `stamps` holds the sizes and modification times of those
+    /// files that may be taken as unchanged when both are equal.
     #[pyo3(signature = (*, tables, chips, devices, mesh, known, stamps, workers, memory, max_bytes, max_text_bytes, max_seconds, batch_bytes))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn scan(
@@ -177,7 +188,8 @@ impl SurveyData {
         let survey = Arc::clone(&self.survey);
         let files = Files { survey, options, chips, devices, known, stamps };
         let files = Arc::new(files);
-        // Between analyses a file is stopped in good order; only then its thread is given up.
+        // Files normally stop between two analyses; the thread is abandoned only after this longer
+        // limit.
         let time = time.map(|time| time.saturating_mul(2) + Duration::from_secs(1));
         let limits = Limits { threads: workers, memory, time };
         let bulk = Bulk::new(Arc::clone(&files), limits);
@@ -191,7 +203,7 @@ fn table_kind(name: &str) -> PyResult<TableKind> {
     table.copied().ok_or_else(|| PyValueError::new_err(format!("no table {name:?}")))
 }
 
-/// The files of a survey, to be read.
+/// The files of a survey, as jobs.
 struct Files {
     survey: Arc<Survey>,
     options: ReadOptions,
@@ -207,7 +219,7 @@ impl Files {
         self.chips.get((*self.devices.get(program as usize)?)?)
     }
 
-    /// What tells whether a file has to be done again.
+    /// The state of a file: when it is unchanged, the file need not be read again.
     fn state(&self, outcome: &Outcome) -> String {
         match outcome.digest {
             Some(digest) => self.state_of(outcome.file, &digest),
@@ -219,15 +231,15 @@ impl Files {
         format!("{}{}", hlofast::dump::hexadecimal(digest), self.surroundings(file))
     }
 
-    /// What the rows of a file depend on beside its bytes.
+    /// What the rows of a file depend on besides its bytes.
     fn surroundings(&self, file: u32) -> String {
         let device = self.device(file).map_or("", |device| device.name.as_str());
         let beside: u64 = self.survey.memory_files(file).map(|found| found.bytes).sum();
         format!("@{device}+{beside}")
     }
 
-    /// Whether `known` holds as long as the bytes of the file are the same: it was read, or is
-    /// nothing to read. What went wrong in another way is tried again.
+    /// Whether the state `known` still applies if the bytes of the file are unchanged: the file was
+    /// read or is not one to read. Files that failed otherwise are tried again.
     fn holds(&self, file: u32, known: &str) -> bool {
         known.ends_with(&self.surroundings(file)) || known.starts_with(Status::Skipped.as_str())
     }
@@ -242,7 +254,7 @@ impl Work for Files {
 
     fn cost(&self, job: usize) -> u64 {
         let Some(found) = self.survey.found.get(job) else { return 0 };
-        // Text, columns and results; compressed text grows first.
+        // Text, columns and results; compressed text is expanded first.
         let is_packed = hlofast::dump::name::without_compression(&found.name) != found.name;
         let factor = if is_packed { 24 } else { 3 };
         match self.survey.kinds.get(job) {
@@ -290,7 +302,7 @@ impl Work for Files {
     }
 }
 
-/// Results that have not been handed out.
+/// Results that have not been handed out yet.
 #[derive(Default)]
 struct Part {
     outcomes: Vec<Outcome>,
@@ -309,7 +321,7 @@ struct Run {
     bytes: u64,
 }
 
-/// A scan under way.
+/// A running scan.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct ScanData {
     files: Arc<Files>,
@@ -318,7 +330,7 @@ pub struct ScanData {
 }
 
 impl Run {
-    /// Takes results until a part is full or time is up; whether it is full.
+    /// Takes results until a part is full or time is up; returns whether the part is full.
     fn fill(&mut self, files: &Files, batch_bytes: u64, timeout: Duration) -> bool {
         let until = std::time::Instant::now() + timeout;
         loop {
@@ -331,14 +343,14 @@ impl Run {
                     return true;
                 }
             }
-            // Rows may take more room than the text they come from.
+            // Rows may need more memory than their text.
             if self.part.text_bytes.max(self.part.heap_bytes) >= batch_bytes {
                 return true;
             }
         }
     }
 
-    /// What was taken so far, as a part.
+    /// Returns the results taken so far as a part.
     fn hand_out(&mut self, files: &Files) -> ScanPart {
         let Part { outcomes, states, unchanged, mut tables, text_bytes, heap_bytes } =
             std::mem::take(&mut self.part);
@@ -375,14 +387,16 @@ impl Run {
 impl Drop for ScanData {
     fn drop(&mut self) {
         let run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Threads that read through Python end only while nobody else keeps it.
+        // A thread that reads through Python needs the interpreter lock to end, so this thread
+        // releases it.
         Python::attach(|py| py.detach(|| run.bulk.end()));
     }
 }
 
 #[pymethods]
 impl ScanData {
-    /// The next part; None if it is not ready after `seconds`, or if there is none (`is_done`).
+    /// Returns the next part; None if none is ready after `seconds`, or if all were handed out
+    /// (`is_done`).
     fn next(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<ScanPart>> {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         py.detach(|| {
@@ -394,7 +408,7 @@ impl ScanData {
         })
     }
 
-    /// What is ready although the part is not full, as a part; the scan is over then.
+    /// Ends the scan; returns the results that are ready as a last part.
     fn stop(&self, py: Python<'_>) -> ScanPart {
         py.detach(|| {
             let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
@@ -410,14 +424,14 @@ impl ScanData {
         self.run.lock().unwrap_or_else(PoisonError::into_inner).is_done
     }
 
-    /// Files and bytes of files that are done.
+    /// Returns the number of finished files and their bytes.
     fn progress(&self) -> (u64, u64) {
         let run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
         (run.files, run.bytes)
     }
 }
 
-/// Some files with the rows of their modules.
+/// Some of the files, with the rows of their modules.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct ScanPart {
     states: Vec<(String, String)>,
@@ -426,7 +440,7 @@ pub struct ScanPart {
     size: u64,
 }
 
-/// A part made of what one consists of.
+/// Restores a part from its contents.
 #[pyfunction]
 pub fn _scan_part(
     states: Vec<(String, String)>,
@@ -443,7 +457,7 @@ pub fn _scan_part(
 
 #[pymethods]
 impl ScanPart {
-    /// Bytes of its text, or of its rows if they take more.
+    /// Bytes of its text, or of its rows if they are larger.
     #[getter]
     fn size(&self) -> u64 {
         self.size
@@ -459,22 +473,22 @@ impl ScanPart {
         (make, (self.states.clone(), self.unchanged.clone(), tables, self.size)).into_pyobject(py)
     }
 
-    /// The files, each with what tells whether it has to be done again.
+    /// Returns the files with their states, which tell the next scan whether to read them again.
     fn states(&self) -> Vec<(String, String)> {
         self.states.clone()
     }
 
-    /// Files that are as they were; their rows are not here.
+    /// Returns the paths of unchanged files, whose rows are not included.
     fn unchanged(&self) -> Vec<String> {
         self.unchanged.clone()
     }
 
-    /// The names of the tables that have rows.
+    /// Returns the names of the tables that have rows.
     fn tables(&self) -> Vec<&'static str> {
         self.tables.iter().map(|(kind, _)| kind.as_str()).collect()
     }
 
-    /// The rows of one table.
+    /// Returns the rows of the table `name`.
     fn table(&self, name: &str) -> PyResult<ScanTable> {
         let found = self.tables.iter().find(|(kind, _)| kind.as_str() == name);
         let columns = found.map(|(_, columns)| Arc::clone(columns));
@@ -483,13 +497,13 @@ impl ScanPart {
     }
 }
 
-/// Rows of one table.
+/// The rows of one table.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct ScanTable {
     pub(crate) columns: Arc<Columns>,
 }
 
-/// The rows of several tables of one kind as one table.
+/// Concatenates the rows of several tables of one kind.
 #[pyfunction]
 pub fn _concatenated(parts: Vec<Bound<'_, ScanTable>>) -> ScanTable {
     let mut columns = Columns::default();
@@ -499,7 +513,7 @@ pub fn _concatenated(parts: Vec<Bound<'_, ScanTable>>) -> ScanTable {
     ScanTable { columns: Arc::new(columns) }
 }
 
-/// A table made of its bytes.
+/// Restores a table from its bytes; raises `ValueError` if they are invalid.
 #[pyfunction]
 pub fn _scan_table(py: Python<'_>, bytes: &[u8]) -> PyResult<ScanTable> {
     let columns = py.detach(|| Columns::from_bytes(bytes));
@@ -519,25 +533,27 @@ impl ScanTable {
         self.columns.len()
     }
 
-    /// Names and columns, as `hlofast.table.Table` takes them.
+    /// Returns fields and columns, as `hlofast.table.Table` takes them.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, Columns::clone(&self.columns))
     }
 
-    /// One JSON object per line; with `label` each has a key `table` of that value.
+    /// Returns the rows as JSON, one object per line.
+    ///
+    /// With `label`, each object has a key `table` with that value.
     #[pyo3(signature = (label=None))]
     fn json_lines<'py>(&self, py: Python<'py>, label: Option<&str>) -> Bound<'py, PyBytes> {
         let text = py.detach(|| json_lines(&self.columns, label));
         PyBytes::new(py, &text)
     }
 
-    /// Comma-separated values.
+    /// Returns the rows as comma-separated values.
     fn csv<'py>(&self, py: Python<'py>, header: bool) -> Bound<'py, PyBytes> {
         let text = py.detach(|| csv(&self.columns, header));
         PyBytes::new(py, &text)
     }
 
-    /// The rows as a stream of one record batch; what is unknown or absent is null.
+    /// Exports the rows as a stream of one record batch; unknown and absent values are null.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,

@@ -1,4 +1,4 @@
-//! Tables of scans from what datasets hold: their columns, and rows from Python values.
+//! Tables of scans from the contents of datasets: their columns, and rows from Python values.
 
 use crate::field::Field;
 use crate::scan::ScanTable;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
 
-/// The columns of a table of scans, without rows.
+/// The columns of a scan table, without rows.
 fn empty(table: &str) -> PyResult<Columns> {
     if table == "programs" {
         return Ok(program_rows(&Survey::empty(), &Columns::default()));
@@ -18,14 +18,17 @@ fn empty(table: &str) -> PyResult<Columns> {
     kind.map(|kind| columns_of(*kind)).ok_or_else(|| PyKeyError::new_err(table.to_owned()))
 }
 
-/// The fields of a table of scans.
+/// Returns the fields of the scan table `table`.
+///
+/// Raises `ValueError` for an unknown table.
 #[pyfunction]
 pub fn _scan_fields(table: &str) -> PyResult<Vec<Field>> {
     Ok(empty(table)?.into_iter().map(|(core, _)| Field { core }).collect())
 }
 
-/// A table from the values of its columns, None for what is unknown or absent; of a column that is not
-/// given all are.
+/// Creates a table from the values of its columns, with None for unknown or absent values.
+///
+/// All values of an omitted column are unknown or absent.
 #[pyfunction]
 pub fn _scan_rows(table: &str, length: usize, columns: &Bound<'_, PyDict>) -> PyResult<ScanTable> {
     fn each<T: Clone + for<'py> FromPyObjectOwned<'py>>(

@@ -1,4 +1,4 @@
-//! `where(...)`: conditions in Python's terms, answered in one pass in Rust.
+//! `where(...)`: conditions in Python terms, evaluated in one pass in Rust.
 
 use crate::column::Column;
 use crate::computation::Computation;
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::sync::Arc;
 
-/// The conditions of `where`, as Python gives them.
+/// The conditions of `where`, as given in Python.
 pub struct Conditions<'a, 'py> {
     pub opcode: Option<&'a Bound<'py, PyAny>>,
     pub computation: Option<&'a Bound<'py, PyAny>>,
@@ -30,7 +30,7 @@ pub struct Conditions<'a, 'py> {
     pub is_implicit: Option<bool>,
 }
 
-/// One value, or every item of an iterable.
+/// A single value, or every item of an iterable.
 fn one_or_many<'py>(value: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let is_one = value.is_instance_of::<PyString>()
         || value.is_instance_of::<Computation>()
@@ -46,7 +46,7 @@ fn words(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     one_or_many(value)?.into_iter().map(word).collect()
 }
 
-/// `name` is not known: the error says so and names what it may have meant.
+/// The error for an unknown `word`; it suggests similar known words.
 fn unknown(py: Python<'_>, what: &str, word: &str, known: Vec<&str>) -> PyErr {
     let near = || -> PyResult<Vec<String>> {
         py.import("difflib")?.call_method1("get_close_matches", (word, known))?.extract()
@@ -56,10 +56,10 @@ fn unknown(py: Python<'_>, what: &str, word: &str, known: Vec<&str>) -> PyErr {
         true => String::new(),
         false => format!("; near: {}", near.join(", ")),
     };
-    PyValueError::new_err(format!("{word:?} is no {what}{hint}"))
+    PyValueError::new_err(format!("{word:?} is not a known {what}{hint}"))
 }
 
-/// A misspelt opcode would find nothing without a word.
+/// Checks an opcode: a misspelt one would silently match nothing.
 fn check_opcode(py: Python<'_>, held: &Held, word: &str) -> PyResult<()> {
     let module = &held.core;
     let is_opcode = |word: &str| {
@@ -78,7 +78,7 @@ fn check_opcode(py: Python<'_>, held: &Held, word: &str) -> PyResult<()> {
     Err(unknown(py, "opcode", word, known.map(|opcode| opcode.as_str()).collect()))
 }
 
-/// Likewise a text that is no shape.
+/// Checks that a text is a shape, for the same reason.
 fn check_shape(py: Python<'_>, text: &str) -> PyResult<()> {
     let mut cursor = Cursor::new(text.as_bytes());
     let read = parse_shape(&mut cursor, &mut ShapeInterner::default());
@@ -88,12 +88,12 @@ fn check_shape(py: Python<'_>, text: &str) -> PyResult<()> {
     let word = text.split('[').next().unwrap_or_default();
     let types: Vec<&str> = ElementType::ALL.iter().map(|one| one.as_str()).collect();
     match types.contains(&word) || !text.contains('[') {
-        true => Err(PyValueError::new_err(format!("{text:?} is no shape, as f32[8,4] is one"))),
+        true => Err(PyValueError::new_err(format!("{text:?} is not a shape such as f32[8,4]"))),
         false => Err(unknown(py, "element type", word, types)),
     }
 }
 
-/// A number of bytes; what is beyond 64 bits is as good as the largest.
+/// A number of bytes; numbers beyond 64 bits are clamped.
 pub fn clamped(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     if value.is_none() {
         return Ok(None);
@@ -107,7 +107,7 @@ pub fn clamped(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     }
 }
 
-/// For each of `texts` whether `condition` holds: a part of the text, or a compiled pattern.
+/// For each of `texts`, whether it contains `condition` or matches it, if it is a compiled pattern.
 fn matching(texts: &Bound<'_, PyAny>, condition: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
     let search = condition.getattr_opt("search")?;
     let mut wanted = Vec::with_capacity(texts.len()?);
@@ -132,7 +132,7 @@ fn computation_ids(held: &Arc<Held>, value: &Bound<'_, PyAny>) -> PyResult<Vec<C
             let computation = computation.get();
             return match same_module(held, &computation.held) {
                 true => Ok(computation.id),
-                false => Err(PyValueError::new_err("computation of another module")),
+                false => Err(PyValueError::new_err("the computation belongs to another module")),
             };
         }
         let name = one.cast::<PyString>()?.to_string_lossy().into_owned();
@@ -154,10 +154,10 @@ fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Ve
             }
             texts.push(text.replace(' ', ""));
         }
-        // What is longer cannot match, even with its spaces and comments.
+        // Longer texts cannot match, even with spaces and comments.
         let longest = texts.iter().map(String::len).max().unwrap_or_default();
         let limit = longest.saturating_mul(8).saturating_add(64);
-        // `f32[8]` stands for any layout of it.
+        // `f32[8]` matches any layout.
         let same = |id| {
             let text = shape_text(held, id, limit).replace(' ', "");
             texts.iter().any(|wanted| {
@@ -172,10 +172,9 @@ fn shapes_of(held: &Held, conditions: &Conditions<'_, '_>) -> PyResult<Option<Ve
         let mut types = Vec::new();
         for word in words(value)? {
             let known = ElementType::from_bytes(word.as_bytes());
-            types
-                .push(known.ok_or_else(|| {
-                    PyValueError::new_err(format!("{word:?} is no element type"))
-                })?);
+            types.push(known.ok_or_else(|| {
+                PyValueError::new_err(format!("{word:?} is not an element type"))
+            })?);
         }
         let same = |id| match table.get(id) {
             ShapeView::Array(array) => types.contains(&array.element_type),

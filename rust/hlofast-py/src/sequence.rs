@@ -12,7 +12,7 @@ use pyo3::types::{PyList, PyRange, PySlice, PyString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Which rows (or computation ids) a sequence holds, in order.
+/// The rows (or computation ids) of a sequence, in order.
 #[derive(Clone)]
 pub enum Ids {
     /// `start..end`.
@@ -21,7 +21,7 @@ pub enum Ids {
     Operands(u32),
     /// The users of a row.
     Users(u32),
-    /// Any list.
+    /// An explicit list.
     List(Arc<[u32]>),
 }
 
@@ -57,12 +57,12 @@ impl Ids {
         }
     }
 
-    /// All of them, in order.
+    /// Iterates over all ids in order.
     pub fn iter<'a>(&'a self, held: &'a Held) -> impl ExactSizeIterator<Item = u32> + 'a {
         (0..self.len(held)).map(|index| self.get(held, index).unwrap_or(u32::MAX))
     }
 
-    /// `numbers` as a sequence; those that follow each other take no memory of their own.
+    /// Makes a sequence of `numbers`; consecutive numbers are stored as a range.
     pub fn of(numbers: Vec<u32>) -> Ids {
         let follow = numbers.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
         match (numbers.first(), numbers.last().and_then(|last| last.checked_add(1))) {
@@ -71,7 +71,7 @@ impl Ids {
         }
     }
 
-    /// A `range` or a list of the numbers, for pickles.
+    /// The numbers as a `range` or list, for pickling.
     fn to_python<'py>(&self, py: Python<'py>, held: &Held) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self {
             Ids::Range(start, end) => PyRange::new(py, *start as isize, *end as isize)?.into_any(),
@@ -79,7 +79,7 @@ impl Ids {
         })
     }
 
-    /// All of them as a list of their own.
+    /// Copies the ids to a vector.
     pub fn to_vec(&self, held: &Held) -> Vec<u32> {
         match self {
             Ids::Range(start, end) => (*start..*end).collect(),
@@ -107,18 +107,20 @@ impl Ids {
     }
 }
 
-/// A lazy, immutable sequence of instructions. Index it with a position, a slice or a name.
+/// A lazy, immutable sequence of instructions.
+///
+/// Index it with a position, a slice or a name. An unknown or ambiguous name raises `KeyError`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct InstructionSequence {
     pub held: Arc<Held>,
     pub ids: Ids,
 }
 
-/// Sequences of up to this many instructions are searched one by one, without an index of names.
+/// Sequences up to this length are searched linearly instead of through the name index.
 const SCAN: usize = 64;
 
 impl InstructionSequence {
-    /// The rows called `name`, in sequence order.
+    /// The rows named `name`, in sequence order.
     fn named(&self, name: &str) -> Vec<u32> {
         let core = &self.held.core;
         if self.ids.len(&self.held) <= SCAN {
@@ -172,13 +174,13 @@ impl InstructionSequence {
         })
     }
 
-    /// From first to last.
+    /// Iterates from first to last.
     pub fn iterator(&self) -> InstructionIterator {
         let (held, ids) = (Arc::clone(&self.held), self.ids.clone());
         InstructionIterator { held, ids, next: AtomicUsize::new(0) }
     }
 
-    /// From last to first.
+    /// Iterates from last to first.
     pub fn reverse_iterator(&self) -> InstructionIterator {
         let mut rows = self.ids.to_vec(&self.held);
         rows.reverse();
@@ -191,12 +193,12 @@ impl InstructionSequence {
     }
 }
 
-/// The message for a name that nothing has.
+/// The message for an unknown name.
 pub fn no_such(what: &str, name: &str) -> String {
     format!("no {what} is called {name:?}")
 }
 
-/// The message for a name that several computations have.
+/// The message for a name that occurs in several computations.
 pub fn ambiguous(held: &Held, name: &str, rows: &[u32]) -> String {
     const SHOWN: usize = 8;
     let place = |row: &u32| {
@@ -207,7 +209,7 @@ pub fn ambiguous(held: &Held, name: &str, rows: &[u32]) -> String {
     if rows.len() > SHOWN {
         places.push(format!("{} more", rows.len() - SHOWN));
     }
-    format!("{name:?} is ambiguous: it stands in the computations {}", places.join(", "))
+    format!("{name:?} is ambiguous: it occurs in the computations {}", places.join(", "))
 }
 
 #[pymethods]
@@ -235,7 +237,9 @@ impl InstructionSequence {
         self.reverse_iterator()
     }
 
-    /// The position of an instruction or of the first one with this name.
+    /// Returns the position of an instruction, or of the first instruction with the given name.
+    ///
+    /// Raises `ValueError` if it is not in the sequence.
     fn index(&self, item: &Bound<'_, PyAny>) -> PyResult<usize> {
         let row = match item.cast::<PyString>() {
             Ok(name) => self.named(&name.to_string_lossy()).first().copied(),
@@ -249,7 +253,7 @@ impl InstructionSequence {
         found.ok_or_else(|| PyValueError::new_err("instruction is not in the sequence"))
     }
 
-    /// How often an instruction stands in the sequence.
+    /// Returns how often an instruction occurs in the sequence.
     fn count(&self, item: &Bound<'_, PyAny>) -> usize {
         let Ok(other) = item.cast::<Instruction>() else { return 0 };
         let other = other.get();
@@ -258,22 +262,22 @@ impl InstructionSequence {
         rows.iter().filter(|row| same && **row == other.row).count()
     }
 
-    /// The names of all instructions.
+    /// Returns the names of all instructions.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         instruction_names(py, &self.held, self.ids.iter(&self.held))
     }
 
-    /// The opcodes of all instructions.
+    /// Returns the opcodes of all instructions.
     fn opcodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         instruction_opcodes(py, &self.held, self.ids.iter(&self.held))
     }
 
-    /// For each instruction the names of its operands.
+    /// Returns the operand names of each instruction: a list of lists.
     fn operand_names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         operand_names(py, &self.held, self.ids.iter(&self.held))
     }
 
-    /// The row numbers, as a column.
+    /// The row numbers, as a column of uint32.
     #[getter]
     fn rows(&self) -> crate::column::Column {
         crate::column::Column::of(self.ids.to_vec(&self.held))
@@ -343,7 +347,9 @@ impl InstructionIterator {
     }
 }
 
-/// A lazy, immutable sequence of computations. Index it with a position, a slice or a name.
+/// A lazy, immutable sequence of computations.
+///
+/// Index it with a position, a slice or a name. An unknown name raises `KeyError`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct ComputationSequence {
     pub held: Arc<Held>,
@@ -415,7 +421,9 @@ impl ComputationSequence {
         ComputationIterator { held: Arc::clone(&self.held), ids, next: AtomicUsize::new(0) }
     }
 
-    /// The position of a computation or of the one with this name.
+    /// Returns the position of a computation, or of the computation with the given name.
+    ///
+    /// Raises `ValueError` if it is not in the sequence.
     fn index(&self, item: &Bound<'_, PyAny>) -> PyResult<usize> {
         let id = match item.cast::<PyString>() {
             Ok(name) => self.named(&name.to_string_lossy()),
@@ -429,7 +437,7 @@ impl ComputationSequence {
         found.ok_or_else(|| PyValueError::new_err("computation is not in the sequence"))
     }
 
-    /// How often a computation stands in the sequence.
+    /// Returns how often a computation occurs in the sequence.
     fn count(&self, item: &Bound<'_, PyAny>) -> usize {
         let Ok(other) = item.cast::<Computation>() else { return 0 };
         let other = other.get();
@@ -438,7 +446,7 @@ impl ComputationSequence {
         ids.iter().filter(|id| same && **id == other.id.0).count()
     }
 
-    /// The names of all computations.
+    /// Returns the names of all computations.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for id in self.ids.to_vec(&self.held) {

@@ -32,20 +32,21 @@ impl Shape {
     }
 }
 
-/// The canonical text of a shape; beyond about `limit` characters it is cut and ends in `...`.
+/// The canonical text of a shape; text longer than about `limit` characters is cut and ends in
+/// `...`.
 pub fn shape_text(held: &Held, id: ShapeId, limit: usize) -> String {
     hlofast::table::shape_text(&held.core, id, limit)
 }
 
 #[pymethods]
 impl Shape {
-    /// The number of the shape in its module.
+    /// The shape number in its module.
     #[getter]
     fn id(&self) -> u32 {
         self.id.0
     }
 
-    /// Whether it is an array (scalars, tokens and opaque values are).
+    /// Whether it is an array; scalars, tokens and opaque values are arrays.
     #[getter]
     fn is_array(&self) -> bool {
         matches!(self.table().get(self.id), ShapeView::Array(_))
@@ -57,25 +58,25 @@ impl Shape {
         matches!(self.table().get(self.id), ShapeView::Tuple(_))
     }
 
-    /// Whether it is a buffer that holds an array.
+    /// Whether it is a buffer that contains an array.
     #[getter]
     fn is_buffer(&self) -> bool {
         matches!(self.table().get(self.id), ShapeView::Buffer(_))
     }
 
-    /// The word for the element type; None for tuples and buffers.
+    /// The name of the element type, such as `f32`; None for tuples and buffers.
     #[getter]
     fn element_type(&self) -> Option<&'static str> {
         self.table().array(self.id).map(|array| array.element_type.as_str())
     }
 
-    /// The sizes of the dimensions, dynamic ones at their bound, None for those without one.
+    /// The sizes of the dimensions: the bound of dynamic ones, None if there is no bound.
     #[getter]
     fn dimensions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.dimensions_of().into_iter().map(Dimension::bound))
     }
 
-    /// For each dimension whether its size is only known when the program runs.
+    /// For each dimension, whether it is dynamic (its size is only known at run time).
     #[getter]
     fn dynamic_dimensions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let dynamic = |dimension: Dimension| !matches!(dimension, Dimension::Static(_));
@@ -88,13 +89,13 @@ impl Shape {
         self.table().array(self.id).map(|array| array.rank())
     }
 
-    /// The layout; None where the text gives none.
+    /// The layout; None if the text does not give one.
     #[getter]
     fn layout(&self) -> Option<Layout> {
         self.table().array(self.id).and_then(|array| array.layout).cloned().map(Layout)
     }
 
-    /// The shapes of a tuple's elements, or of what a buffer holds.
+    /// The shapes of a tuple's elements, or of a buffer's content.
     #[getter]
     fn elements<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let children = match self.table().get(self.id) {
@@ -107,7 +108,7 @@ impl Shape {
         PyTuple::new(py, shapes?)
     }
 
-    /// The shapes of all leaves, in order.
+    /// Returns the shapes of all leaves, in order.
     fn leaves<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let leaves = self.table().leaves(self.id).map(|id| Bound::new(py, self.other(id)));
         PyTuple::new(py, leaves.collect::<PyResult<Vec<_>>>()?)
@@ -119,19 +120,19 @@ impl Shape {
         self.table().leaf_count(self.id)
     }
 
-    /// Number of elements of an array, dynamic dimensions at their bound; None if unknown.
+    /// Number of elements of an array, with dynamic dimensions at their bound; None if unknown.
     #[getter]
     fn element_count(&self) -> Option<u64> {
         self.table().array(self.id).and_then(|array| array.elements())
     }
 
-    /// Unpadded bytes of all leaves; None if some dimension has no bound.
+    /// Unpadded bytes of all leaves; None if a dimension has no bound.
     #[getter]
     fn bytes(&self) -> Option<u64> {
         self.table().logical_bytes(self.id)
     }
 
-    /// Whether both have the same structure, element types and sizes, whatever their layouts.
+    /// Returns whether both have the same structure, element types and sizes; layouts may differ.
     fn is_compatible(&self, other: &Bound<'_, Shape>) -> bool {
         let other = other.get();
         self.table().is_compatible(self.id, other.table(), other.id)
@@ -195,20 +196,20 @@ impl Shape {
     }
 }
 
-/// What stands in the braces after an array shape.
+/// The layout in the braces after an array shape.
 #[pyclass(frozen, eq, module = "hlofast._core")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Layout(CoreLayout);
 
 #[pymethods]
 impl Layout {
-    /// Dimension numbers from the fastest-varying to the slowest.
+    /// Dimension numbers from fastest-varying to slowest.
     #[getter]
     fn minor_to_major<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.0.minor_to_major.iter())
     }
 
-    /// The tiles, outermost first; None inside one combines with the next minor dimension.
+    /// The tiles, outermost first; None in a tile combines the dimension with the next minor one.
     #[getter]
     fn tiles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let tiles = self.0.tiles.iter().map(|tile| {
@@ -217,37 +218,37 @@ impl Layout {
         PyTuple::new(py, tiles.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Memory space; 0 is the default one.
+    /// Memory space; 0 is the default.
     #[getter]
     fn memory_space(&self) -> i64 {
         self.0.memory_space
     }
 
-    /// Bits of one element where they are packed; 0 where they are not.
+    /// Bits of one packed element; 0 if elements are not packed.
     #[getter]
     fn element_bits(&self) -> i64 {
         self.0.element_bits
     }
 
-    /// Elements to whose multiple the end is padded.
+    /// The end of the array is padded to a multiple of this many elements.
     #[getter]
     fn tail_padding_alignment(&self) -> i64 {
         self.0.tail_padding_alignment
     }
 
-    /// Element type of the indices of legacy sparse layouts.
+    /// Element type of the indices of legacy sparse layouts; None if not given.
     #[getter]
     fn index_type(&self) -> Option<&'static str> {
         self.0.index_type.map(|kind| kind.as_str())
     }
 
-    /// Element type of the pointers of legacy sparse layouts.
+    /// Element type of the pointers of legacy sparse layouts; None if not given.
     #[getter]
     fn pointer_type(&self) -> Option<&'static str> {
         self.0.pointer_type.map(|kind| kind.as_str())
     }
 
-    /// Split dimensions and where they are split.
+    /// Split dimensions and their split points.
     #[getter]
     fn splits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let splits = self.0.splits.iter().map(|(dimension, indices)| {
@@ -296,7 +297,7 @@ impl Layout {
     }
 }
 
-/// The fields of a layout in their order; a layout needs no module to be made again.
+/// The fields of a layout, in order; restoring a layout needs no module.
 type LayoutParts = (
     Vec<i64>,
     Vec<Vec<i64>>,
@@ -310,7 +311,7 @@ type LayoutParts = (
     bool,
 );
 
-/// What unpickling a layout calls.
+/// Restores a pickled layout.
 #[pyfunction]
 pub fn _restore_layout(parts: LayoutParts) -> PyResult<Layout> {
     let (order, tiles, tail, index, pointer, bits, space, splits, prefix, had_levels) = parts;

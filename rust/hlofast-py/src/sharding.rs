@@ -1,4 +1,5 @@
-//! `Sharding` and `ReplicaGroups`: which device holds or does what, kept compact.
+//! `Sharding` and `ReplicaGroups`: the placement of arrays and the device groups of collectives, in
+//! compact form.
 
 use crate::held::{Held, text};
 use crate::instruction::typed;
@@ -14,7 +15,7 @@ use pyo3::types::{PyString, PyTuple};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Expanding beyond this many devices needs an explicit limit.
+/// More devices than this are only expanded with an explicit limit.
 const DEFAULT_LIMIT: usize = 1 << 22;
 
 fn hash_bytes(bytes: &[u8]) -> u64 {
@@ -23,12 +24,12 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// How arrays lie on devices: one sharding, or one per leaf of a tuple.
+/// The placement of arrays on devices: one sharding, or one per leaf of a tuple.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct Sharding {
     pub held: Arc<Held>,
     pub span: Span,
-    /// None shows all leaves; else one of those that are written.
+    /// The index of a written leaf; None for all leaves.
     pub leaf: Option<usize>,
 }
 
@@ -73,7 +74,7 @@ impl Sharding {
         Ok(kind.unwrap_or("tuple"))
     }
 
-    /// The shardings that are written: one, or one per leaf of a tuple.
+    /// The shardings as written: one, or one per leaf of a tuple.
     #[getter]
     fn leaves<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let count = if self.leaf.is_some() { 1 } else { self.read()?.leaves().len() };
@@ -87,7 +88,7 @@ impl Sharding {
         PyTuple::new(py, leaves?)
     }
 
-    /// Whether every device holds everything.
+    /// Whether every device holds the whole array.
     #[getter]
     fn is_replicated(&self) -> PyResult<bool> {
         match self.with_leaf(|leaf| leaf.is_replicated())? {
@@ -96,37 +97,39 @@ impl Sharding {
         }
     }
 
-    /// Number of tiles along each dimension of the array; None where nothing is cut.
+    /// Number of tiles along each dimension of the array; None if it is not divided.
     #[getter]
     fn tile_dimensions<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let dimensions = self.with_leaf(|leaf| leaf.tile_dimensions())?.flatten();
         dimensions.map(|dimensions| PyTuple::new(py, dimensions)).transpose()
     }
 
-    /// Number of devices that the sharding names; None if it names none.
+    /// Number of devices named by the sharding; None if it names none.
     #[getter]
     fn device_count(&self) -> PyResult<Option<u64>> {
         Ok(self.with_leaf(|leaf| leaf.device_count())?.flatten())
     }
 
-    /// The sharding in terms of the axes of `mesh`: the same tiles on the same devices. Where
-    /// there is none the result shows the sharding as written, and its `reason` says why. A
-    /// ValueError for several leaves: each has a spec of its own.
+    /// Returns the sharding in terms of the axes of `mesh`: the same tiles on the same devices.
+    ///
+    /// If that is impossible, the result shows the sharding as written, and `reason` says why.
+    /// Raises `ValueError` for several leaves: each has a spec of its own.
     fn spec(&self, py: Python<'_>, mesh: &Mesh) -> PyResult<PartitionSpec> {
         match self.with_leaf(|leaf| mesh.spec(py, leaf))? {
             Some(spec) => spec,
-            None => Err(PyValueError::new_err("several leaves; each of them has a spec")),
+            None => Err(PyValueError::new_err("several leaves: use the spec of each leaf")),
         }
     }
 
-    /// The devices in row-major order of the tile grid; None if the sharding names none. A
-    /// ValueError beyond `limit` devices.
+    /// Returns the devices in row-major order of the tile grid; None if the sharding names none.
+    ///
+    /// Raises `ValueError` for more than `limit` devices.
     #[pyo3(signature = (limit=4_194_304))]
     fn devices<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let count = self.device_count()?;
         let devices = self.with_leaf(|leaf| leaf.devices(limit))?.flatten();
         if devices.is_none() && count.is_some_and(|count| count > limit as u64) {
-            return Err(PyValueError::new_err("more devices than the limit"));
+            return Err(PyValueError::new_err("the sharding has more devices than the limit"));
         }
         devices.map(|devices| PyTuple::new(py, devices)).transpose()
     }
@@ -156,7 +159,7 @@ impl Sharding {
     }
 }
 
-/// Which devices take part together in a collective; expanded on demand.
+/// The device groups of a collective; expanded on demand.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct ReplicaGroups {
     pub held: Arc<Held>,
@@ -167,7 +170,7 @@ impl ReplicaGroups {
     fn read(&self) -> PyResult<CoreGroups<'_>> {
         match typed(&self.held, b"replica_groups", Opcode::Unknown, self.span)? {
             AttributeValue::ReplicaGroups(groups) => Ok(groups),
-            _ => Err(PyValueError::new_err("no replica groups")),
+            _ => Err(PyValueError::new_err("not replica groups")),
         }
     }
 
@@ -189,19 +192,21 @@ impl ReplicaGroups {
         })
     }
 
-    /// Number of groups; None for one group of everyone.
+    /// Number of groups; None for a single group of all devices.
     #[getter]
     fn group_count(&self) -> PyResult<Option<u64>> {
         Ok(self.read()?.group_count())
     }
 
-    /// Devices per group; None if they differ or are not written.
+    /// Devices per group; None if the groups differ in size or the text does not list them.
     #[getter]
     fn group_size(&self) -> PyResult<Option<u64>> {
         Ok(self.read()?.group_size())
     }
 
-    /// All groups as tuples; None for one group of everyone. A ValueError beyond `limit` devices.
+    /// Returns all groups as tuples; None for a single group of all devices.
+    ///
+    /// Raises `ValueError` for more than `limit` devices.
     #[pyo3(signature = (limit=4_194_304))]
     fn expand<'py>(&self, py: Python<'py>, limit: usize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let groups = self.read()?;
@@ -210,7 +215,7 @@ impl ReplicaGroups {
         }
         let lists = groups.expand(limit);
         let lists = lists
-            .ok_or_else(|| PyValueError::new_err("more devices than the limit, or unknown"))?;
+            .ok_or_else(|| PyValueError::new_err("device count unknown or above the limit"))?;
         let tuples: PyResult<Vec<_>> = lists.iter().map(|group| PyTuple::new(py, group)).collect();
         PyTuple::new(py, tuples?).map(Some)
     }

@@ -1,4 +1,4 @@
-//! `StagesData`: the core's pipeline stages, which `hlofast._stages` makes into tables.
+//! `StagesData`: the core's pipeline stages, which `hlofast._stages` formats as tables.
 
 use crate::held::Stage;
 use crate::table_builder::to_list;
@@ -22,7 +22,7 @@ impl StagesData {
         let mut options = Options::default();
         if let Some(share) = most_moved {
             if !(0.0..=1.0).contains(&share) {
-                let text = format!("most_moved is a share from 0 to 1, not {share}");
+                let text = format!("most_moved must be between 0 and 1, not {share}");
                 return Err(PyValueError::new_err(text));
             }
             options.most_moved = share;
@@ -42,43 +42,44 @@ impl StagesData {
 
 #[pymethods]
 impl StagesData {
-    /// Names and columns of the table of markers.
+    /// Fields and columns of the table of markers.
     fn markers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::markers(self.module(), &self.found))
     }
 
-    /// By marker: the sizes that its configuration says.
+    /// The sizes in the configuration of each marker.
     fn marker_sizes(&self) -> Vec<Option<Vec<i64>>> {
         self.found.markers.iter().map(|marker| marker.sizes.clone()).collect()
     }
 
-    /// Names and columns of the table of sections.
+    /// Fields and columns of the table of sections.
     fn sections<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::sections(&self.found))
     }
 
-    /// Names and columns of the table of what stays from forward to backward.
+    /// Fields and columns of the table of values kept from forward to backward.
     fn stash<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::stash(self.module(), &self.found))
     }
 
-    /// Names and columns of the table of reductions over meshes.
+    /// Fields and columns of the table of reductions over meshes.
     fn cross_mesh<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::cross_mesh(self.module(), &self.found))
     }
 
-    /// Names and columns of the table of divisions by the number of micro-batches.
+    /// Fields and columns of the table of divisions by the number of micro-batches.
     fn divisions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, table::divisions(self.module(), &self.found))
     }
 
-    /// How many micro-batches a step has; None if unknown.
+    /// Number of micro-batches per step; None if unknown.
     #[getter]
     fn micro_batches(&self) -> Option<u64> {
         self.found.micro_batches.count
     }
 
-    /// What the first forward section gets, and the cheapest cut nearby; None without one.
+    /// The values that the first forward section receives, and the cheapest cut nearby; None
+    /// without one.
     fn boundary<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(boundary) = &self.found.boundary else { return Ok(None) };
         let dict = PyDict::new(py);
@@ -105,8 +106,8 @@ impl StagesData {
         Ok(Some(dict))
     }
 
-    /// Bytes of state, stash, copies of weights in that, and the peak of a micro-batch without
-    /// the state; None if memory cannot be analysed.
+    /// Bytes of state, of stash, of weight copies in the stash, and of the peak of a micro-batch
+    /// without the state; None if memory cannot be analysed.
     fn memory(&self) -> Option<(u64, u64, u64, Option<i64>)> {
         let memory = self.found.memory.as_ref()?;
         Some((memory.state, memory.stash, memory.weight_copies, memory.working_peak))

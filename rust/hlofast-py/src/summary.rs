@@ -9,7 +9,7 @@ use hlofast::summary::{Options, Port, Summary};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-/// The longest text of a shape that is shown whole.
+/// Longer texts of shapes are cut.
 const SHAPE_TEXT: usize = 200;
 
 /// The summary of a module as the dictionary that `hlofast.Summary` describes.
@@ -103,7 +103,7 @@ fn counts<'py>(
     })
 }
 
-/// None where the core says -1.
+/// None for the core's -1.
 fn known(bytes: i64) -> Option<i64> {
     (bytes >= 0).then_some(bytes)
 }
@@ -147,7 +147,7 @@ fn entry<'py>(py: Python<'py>, held: &Held, summary: &Summary) -> PyResult<Bound
     })
 }
 
-/// What the framework calls an argument, such as `params['w']`.
+/// The framework's name of an argument, such as `params['w']`.
 fn op_name<'py>(
     py: Python<'py>,
     module: &Module,

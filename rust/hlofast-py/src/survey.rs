@@ -1,4 +1,4 @@
-//! Surveys as plain values that other processes take, and files whose bytes come from Python.
+//! Surveys as plain values for other processes, and files whose bytes come from Python.
 
 use hlofast::dump::group::NONE;
 use hlofast::dump::store::{Disk, Store};
@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where the bytes are: what `read` returns, or on the disk.
+/// The source of file contents: the function `read`, or the disk.
 pub fn store(read: Option<Py<PyAny>>) -> Arc<dyn Store> {
     match read {
         Some(read) => Arc::new(Callable { read }),
@@ -35,30 +35,30 @@ impl Store for Callable {
             let text = error.value(py).to_string();
             if text.is_empty() { error.to_string() } else { text }
         };
-        // The interpreter may be at its end while a thread is still under way.
+        // The interpreter may be shutting down while a thread is still reading.
         Python::try_attach(|py| read(py).map_err(|error| reason(py, error)))
             .unwrap_or_else(|| Err("the interpreter has ended".to_owned()))
             .map_err(io::Error::other)
     }
 
-    /// Whoever reads through Python mostly waits.
+    /// A thread that reads through Python mostly waits for the network or the disk.
     fn at_once(&self) -> usize {
         16
     }
 }
 
-/// A file: path, root, folder, name, bytes, when written, is it a folder, trouble (whether it failed,
-/// and why), number of its kind, number of its program.
+/// A file: path, root, folder, name, bytes, modification time, whether it is a folder, trouble
+/// (whether it failed, and why), index of its kind, index of its program.
 type PackedFile =
     (OsString, u32, String, String, u64, u64, bool, Option<(bool, String)>, usize, Option<u32>);
 
-/// A program: key, root, folder, host, name of its module, its files.
+/// A program: key, root, folder, host, module name, files.
 type PackedProgram = (String, u32, String, String, String, Vec<u32>);
 
-/// Files, programs, what they are below, how many of the files are to be read.
+/// Files, programs, root paths, number of files to read.
 pub type PackedSurvey = (Vec<PackedFile>, Vec<PackedProgram>, Vec<String>, usize);
 
-/// A part of a survey as plain values: all that reading its files asks for.
+/// Part of a survey as plain values: everything needed to read its files.
 pub fn packed(survey: Survey) -> PackedSurvey {
     let Survey { found, kinds, programs, roots, own, .. } = survey;
     let files = found.into_iter().zip(kinds).zip(programs.of_file);
@@ -79,7 +79,7 @@ pub fn packed(survey: Survey) -> PackedSurvey {
     (files.collect(), programs.collect(), roots, own)
 }
 
-/// A part of a survey from its plain values; None if they do not fit together.
+/// Restores part of a survey from its plain values; None if they are inconsistent.
 pub fn unpacked(packed: PackedSurvey, store: Arc<dyn Store>) -> Option<Survey> {
     let (files, programs, roots, own) = packed;
     let (mut found, mut kinds, mut of_file) = (Vec::new(), Vec::new(), Vec::new());

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 type Texts = Vec<Box<[u8]>>;
 
-/// Field and column of every fact in the instruction table.
+/// Returns field and column of every fact in the instruction table.
 #[pyfunction]
 pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<'py, PyList>> {
     let py = module.py();
@@ -30,7 +30,7 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
     let computations: Texts = (0..core.computations().len() as u32)
         .map(|id| core.computation_name(ComputationId(id)).into())
         .collect();
-    // Written shapes stay far below this; inferred ones share parts and could be endless.
+    // Shapes in the text stay far below this limit; inferred ones share parts and could be endless.
     let mut left = core.text().len().saturating_mul(8).saturating_add(1 << 20);
     let shape = |id| {
         let text = shape_text(&held, id, left.max(256));
@@ -85,7 +85,7 @@ pub fn _instruction_columns<'py>(module: &Bound<'py, Module>) -> PyResult<Bound<
     Ok(list)
 }
 
-/// Opcode codes and their names; unknown opcodes get codes of their own behind the table.
+/// Opcode codes and names; unknown opcodes get codes after the known ones.
 fn opcodes(core: &Arc<hlofast::ir::Module>) -> (Column, Texts) {
     let mut names: Texts =
         Opcode::ALL.iter().map(|opcode| opcode.as_str().as_bytes().into()).collect();

@@ -1,4 +1,4 @@
-//! `TextColumn`: a table's column of texts, as codes into distinct texts or one by one.
+//! `TextColumn`: a table's column of texts, stored as codes into distinct texts or one by one.
 
 use crate::column::Column;
 use crate::held::text;
@@ -6,16 +6,16 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-/// A read-only column of texts; None where there is none.
+/// A read-only column of texts; absent texts are None.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct TextColumn {
     values: Vec<Box<[u8]>>,
-    /// None: the values themselves, in order.
+    /// None if `values` holds the texts in row order.
     codes: Option<Py<Column>>,
 }
 
 impl TextColumn {
-    /// `codes` number `values`; without codes the values are the column.
+    /// A column of `values`, indexed by `codes` if given.
     pub fn new_from(values: Vec<Box<[u8]>>, codes: Option<Py<Column>>) -> Self {
         Self { values, codes }
     }
@@ -55,7 +55,7 @@ impl TextColumn {
         PyList::new(py, (0..self.len()).map(of))
     }
 
-    /// Codes and distinct texts, if it is made of them.
+    /// Codes and distinct texts, if the column has codes.
     pub fn dictionary(&self) -> Option<(&Column, &[Box<[u8]>])> {
         self.codes.as_ref().map(|codes| (codes.get(), &self.values[..]))
     }
@@ -63,8 +63,7 @@ impl TextColumn {
 
 #[pymethods]
 impl TextColumn {
-    /// `codes` number `values`; a number outside of them is None. Without codes the values are
-    /// the column.
+    /// A column of `values`, indexed by `codes` if given; a code out of range is None.
     #[new]
     #[pyo3(signature = (values, codes=None))]
     fn new(values: Vec<String>, codes: Option<Py<Column>>) -> PyResult<Self> {
@@ -72,7 +71,7 @@ impl TextColumn {
             .as_ref()
             .is_some_and(|codes| codes.get().integer(0).is_none() && codes.get().len() > 0)
         {
-            return Err(PyValueError::new_err("codes are integers"));
+            return Err(PyValueError::new_err("codes must be integers"));
         }
         let values =
             values.into_iter().map(|value| value.into_bytes().into_boxed_slice()).collect();
@@ -96,12 +95,14 @@ impl TextColumn {
         self.bytes(position as usize).map(|bytes| Ok(text(py, bytes)?.into_any())).transpose()
     }
 
-    /// The texts as a list of str.
+    /// Returns the texts as a list of str, with None for absent ones.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.list(py, false)
     }
 
-    /// The texts of `rows`.
+    /// Returns the texts of `rows`, as a column.
+    ///
+    /// Raises `IndexError` for a row that does not exist.
     fn take(&self, py: Python<'_>, rows: Vec<usize>) -> PyResult<Self> {
         if rows.iter().any(|row| *row >= self.len()) {
             return Err(PyIndexError::new_err("row out of range"));

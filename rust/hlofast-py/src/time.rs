@@ -1,4 +1,4 @@
-//! `TimeData`: the core's time of a module, which `hlofast._time` puts into words and tables.
+//! `TimeData`: the core's time model of a module, which `hlofast._time` formats as text and tables.
 
 use crate::column::Column;
 use crate::held::Stage;
@@ -14,18 +14,18 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::Arc;
 
-/// A module, its time and what it was timed with.
+/// A module, its times and the device they are modelled for.
 pub struct Timed {
     pub stage: Arc<Stage>,
     pub time: Time,
     pub device: Device,
-    /// Executions outside fusions; -1 beyond 64 bits.
+    /// Executions outside fusions; -1 for more than 64 bits.
     multiplicity: Vec<i64>,
     bound: Vec<u8>,
     provenance: Vec<u8>,
 }
 
-/// The time of a module, as modelled by `Module.time`.
+/// The modelled time of a module, computed by `Module.time`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct TimeData {
     pub timed: Arc<Timed>,
@@ -56,7 +56,7 @@ pub fn _time(
             "roofline" => Estimates::Roofline,
             "compiler" => Estimates::Compiler,
             _ => {
-                let message = "estimates is \"model\", \"roofline\" or \"compiler\"";
+                let message = "estimates must be \"model\", \"roofline\" or \"compiler\"";
                 return Err(PyValueError::new_err(message));
             }
         },
@@ -65,7 +65,7 @@ pub fn _time(
             "speed-of-light" => Model::SpeedOfLight,
             "alpa" => Model::Alpa,
             _ => {
-                let message = "collectives is \"topology\", \"speed-of-light\" or \"alpa\"";
+                let message = "collectives must be \"topology\", \"speed-of-light\" or \"alpa\"";
                 return Err(PyValueError::new_err(message));
             }
         },
@@ -83,8 +83,8 @@ pub fn _time(
 }
 
 impl TimeData {
-    /// By row: seconds of one execution, of collectives those that the network takes; NaN where
-    /// they are not known.
+    /// Seconds of one execution of each row; for collectives, seconds on the network. NaN if
+    /// unknown.
     pub fn seconds_alone(&self) -> Vec<f64> {
         let time = &self.timed.time;
         let mut seconds = time.rows.seconds.clone();
@@ -102,12 +102,12 @@ impl TimeData {
     }
 }
 
-/// The core's device.
+/// Converts a device to that of the core.
 pub fn device_of((name, backend, topology, figures, peaks): DeviceParts) -> Device {
     let mut device = Device { name, is_tpu: backend == "tpu", peaks, ..Device::default() };
     device.topology = topology.and_then(|word| Topology::from_word(&word));
     for (figure, value) in &figures {
-        // Figures that no model needs are for people.
+        // Figures that the model does not know are only shown to users.
         device.set(figure, *value);
     }
     device
@@ -123,7 +123,7 @@ fn multiplicity(module: &CoreModule, executions: &[u64]) -> Vec<i64> {
 
 #[pymethods]
 impl TimeData {
-    /// The column over instructions called `name`.
+    /// The per-instruction column `name`.
     fn column(&self, name: &str) -> PyResult<Column> {
         let timed = &self.timed;
         let rows = |of: fn(&Timed) -> &[f64]| Column::project(timed, of);
@@ -143,25 +143,26 @@ impl TimeData {
         })
     }
 
-    /// Figures that were needed and are not known.
+    /// Figures that the model needed but that are unknown.
     #[getter]
     fn unknown_figures(&self) -> Vec<String> {
         self.timed.time.rows.unknown_figures.clone()
     }
 
-    /// The mesh as text.
+    /// The mesh as text; None without one.
     #[getter]
     fn mesh(&self) -> Option<String> {
         self.timed.stage.mesh().map(hlofast::comms::Mesh::to_text)
     }
 
-    /// Where the mesh comes from.
+    /// The source of the mesh.
     #[getter]
     fn mesh_source(&self) -> &'static str {
         self.timed.stage.mesh_source()
     }
 
-    /// Seconds of the step: in all, computing, moving data, other; then waiting, by axes.
+    /// Seconds of the step: total, computing, moving data and other; then exposed communication by
+    /// axes.
     fn step(&self) -> (f64, f64, f64, f64, Vec<(String, f64)>) {
         let simulation = &self.timed.time.simulation;
         let step = &simulation.step;
@@ -169,18 +170,18 @@ impl TimeData {
         (step.seconds, step.compute, step.memory, step.other, exposed.collect())
     }
 
-    /// Rows of loops that count once since their trip count is not known.
+    /// Rows of loops that are counted once because their trip count is unknown.
     fn open_loops(&self) -> Vec<u32> {
         self.timed.time.simulation.open_loops.iter().map(|row| row.0).collect()
     }
 
-    /// Rows of conditionals and the computations that count.
+    /// Rows of conditionals, each with the computation that is counted.
     fn branches(&self) -> Vec<(u32, u32)> {
         let branches = &self.timed.time.simulation.branches;
         branches.iter().map(|(row, computation)| (row.0, computation.0)).collect()
     }
 
-    /// One row per collective.
+    /// Returns a table with one row per collective.
     fn collectives<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let timed = &self.timed;
         let found = &timed.stage.collectives().collectives;
@@ -189,8 +190,10 @@ impl TimeData {
     }
 }
 
-/// Seconds, wire bytes, seconds that do not depend on the size, and wire bytes per second of one
-/// collective. A missing figure is the message of the `ValueError`.
+/// Returns seconds, wire bytes, seconds independent of the size, and wire bytes per second of one
+/// collective.
+///
+/// Raises `ValueError` for a missing figure or an unknown kind.
 #[pyfunction]
 #[pyo3(signature = (device, kind, payload, group_size, *, near=None, axes=None, model="topology", communicators=1, alpha=1.0, beta=1.0))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -226,9 +229,13 @@ pub fn _collective_time(
         }
         "alpa" => {
             let cost = collective::alpa(kind, payload, group_size, alpha, beta);
-            let cost = cost.ok_or_else(|| PyValueError::new_err("Alpa has no formula for it"))?;
+            let cost =
+                cost.ok_or_else(|| PyValueError::new_err("Alpa has no formula for this kind"))?;
             Ok((cost, wire, alpha, 0.0))
         }
-        _ => Err(PyValueError::new_err("model is \"topology\", \"speed-of-light\" or \"alpa\"")),
+        _ => {
+            let message = "model must be \"topology\", \"speed-of-light\" or \"alpa\"";
+            Err(PyValueError::new_err(message))
+        }
     }
 }

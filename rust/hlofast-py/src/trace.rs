@@ -11,14 +11,16 @@ use pyo3::types::{PyBytes, PyList};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 
-/// The schedule of a module as slices and samples, as made by `Module.trace`.
+/// The schedule of a module as slices and samples, created by `Module.trace`.
 #[pyclass(frozen, module = "hlofast._core")]
 pub struct TraceData {
     timed: Arc<Timed>,
     trace: Trace,
 }
 
-/// The trace of a module that has been timed; bytes alive are those of `memory`.
+/// Creates the trace of a timed module, with live bytes from `memory` if given.
+///
+/// Raises `ValueError` if the step is too long for a trace.
 #[pyfunction]
 #[pyo3(signature = (time, memory=None, *, iterations=None, min_seconds=0.0))]
 pub fn _trace(
@@ -36,7 +38,7 @@ pub fn _trace(
     Ok(TraceData { timed, trace })
 }
 
-/// Bytes go to a Python function; what it raises is kept.
+/// Passes bytes to a Python function and keeps the exception that it raises.
 struct Receiver<'py> {
     write: Bound<'py, PyAny>,
     raised: Option<PyErr>,
@@ -58,12 +60,14 @@ impl Write for Receiver<'_> {
     }
 }
 
-/// Bytes handed to Python at once.
+/// Bytes passed to Python at once.
 const PART: usize = 1 << 20;
 
 #[pymethods]
 impl TraceData {
-    /// Hands the trace to `write` in parts: `json` or `pftrace`. `facts` are told of the module.
+    /// Passes the trace to `write` in parts.
+    ///
+    /// `form` is `json` or `pftrace`; `facts` describe the module in the trace.
     fn write(
         &self,
         form: &str,
@@ -79,10 +83,10 @@ impl TraceData {
         let written = match form {
             "json" => write_chrome(&described, &mut parts),
             "pftrace" => write_perfetto(&described, &mut parts),
-            _ => return Err(PyValueError::new_err("form is \"json\" or \"pftrace\"")),
+            _ => return Err(PyValueError::new_err("form must be \"json\" or \"pftrace\"")),
         };
         let written = written.and_then(|()| parts.flush());
-        // What is left after a failure has nowhere to go.
+        // After a failure the remaining bytes are discarded.
         drop(parts.into_parts());
         match receiver.raised {
             Some(error) => Err(error),
@@ -90,29 +94,29 @@ impl TraceData {
         }
     }
 
-    /// One row per track.
+    /// Returns a table with one row per track.
     fn tracks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, tracks(&self.trace.tracks))
     }
 
-    /// One row per loop: instruction, name, trip_count (-1: not known), shown.
+    /// Returns a table with one row per loop: instruction, name, trip_count (-1 if unknown), shown.
     fn loops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         to_list(py, shown_loops(self.timed.stage.module(), &self.trace.loops))
     }
 
-    /// The most bytes alive; None where they are not counted.
+    /// The highest number of live bytes; None if live bytes were not counted.
     #[getter]
     fn peak(&self) -> Option<i64> {
         self.trace.samples.iter().map(|sample| sample.bytes).max()
     }
 
-    /// Samples of bytes alive.
+    /// Number of samples of live bytes.
     #[getter]
     fn samples(&self) -> usize {
         self.trace.samples.len()
     }
 
-    /// Calls shown as a whole since the trace would be too large.
+    /// Number of calls shown as a single slice because the trace would otherwise be too large.
     #[getter]
     fn not_played(&self) -> u64 {
         self.trace.not_played

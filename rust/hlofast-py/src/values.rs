@@ -31,7 +31,8 @@ where
     Ok(PyTuple::new(py, records?)?.into_any())
 }
 
-/// The computation called by `row` through attribute `key`, else the text.
+/// The computations that `row` calls through attribute `key`, or `names` as text if the calls do
+/// not match them.
 fn computations<'py>(
     py: Python<'py>,
     held: &Arc<Held>,
@@ -52,7 +53,7 @@ fn computations<'py>(
     names.iter().map(|name| Ok(text(py, name)?.into_any())).collect()
 }
 
-/// The Python form of an instruction attribute's value.
+/// Converts an instruction attribute's value to a Python object.
 pub fn to_python<'py>(
     py: Python<'py>,
     held: &Arc<Held>,
@@ -171,7 +172,7 @@ fn original<'py>(py: Python<'py>, value: Option<&OriginalValue<'_>>) -> PyResult
     }
 }
 
-/// Nested tuples of `(name, index)`; a str for the special form.
+/// Nested tuples of `(name, index)`; a str for `synthetic_call`.
 fn origin_to_python<'py>(py: Python<'py>, origin: &Origin<'_>) -> PyResult<Object<'py>> {
     let Origin::Tree(parts) = origin else { return "synthetic_call".into_bound_py_any(py) };
     let mut stack: Vec<Vec<Object<'py>>> = vec![Vec::new()];
@@ -198,7 +199,7 @@ fn origin_to_python<'py>(py: Python<'py>, origin: &Origin<'_>) -> PyResult<Objec
     Ok(all.next().unwrap_or_else(|| py.None().into_bound(py)))
 }
 
-/// The Python form of a header attribute's value.
+/// Converts a header attribute's value to a Python object.
 pub fn header_to_python<'py>(
     py: Python<'py>,
     held: &Arc<Held>,

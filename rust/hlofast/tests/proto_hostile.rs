@@ -55,7 +55,7 @@ fn what_is_no_protobuf() {
     let other = Message::new().bytes(1, "\u{1}name").bytes(2, "value");
     let error = text(&other).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotHlo);
-    assert!(error.message().contains("holds no HLO module"), "{error}");
+    assert!(error.message().contains("contains no HLO module"), "{error}");
 }
 
 #[test]
@@ -63,16 +63,16 @@ fn ids_that_lead_nowhere() {
     let parameter = || instruction(0, "p", "parameter");
     let negate = |id, operand| instruction(id, "r", "negate").packed(36, &[operand]);
     let entry = |instructions: &[Message]| module(0, &[computation(0, "e", 1, instructions)]);
-    refused(&entry(&[parameter(), negate(1, 7)]), "id 7 is no instruction before");
-    refused(&entry(&[parameter(), negate(1, 1)]), "id 1 is no instruction before");
-    refused(&entry(&[negate(1, 0), parameter()]), "id 0 is no instruction before");
+    refused(&entry(&[parameter(), negate(1, 7)]), "id 7 is not an instruction before");
+    refused(&entry(&[parameter(), negate(1, 1)]), "id 1 is not an instruction before");
+    refused(&entry(&[negate(1, 0), parameter()]), "id 0 is not an instruction before");
     refused(&entry(&[parameter(), parameter()]), "two instructions with id 0");
     refused(&entry(&[parameter()]), "root's id 1");
     refused(&entry(&[]), "without instructions");
     refused(&entry(&[parameter(), negate(-1, 0)]), "negative id");
     let call = |callee| instruction(1, "r", "call").packed(36, &[0]).packed(38, &[callee]);
-    refused(&entry(&[parameter(), call(0)]), "id 0 is no computation before");
-    refused(&entry(&[parameter(), call(5)]), "id 5 is no computation before");
+    refused(&entry(&[parameter(), call(0)]), "id 0 is not a computation before");
+    refused(&entry(&[parameter(), call(5)]), "id 5 is not a computation before");
     let two = [computation(0, "a", 0, &[parameter()]), computation(0, "b", 0, &[parameter()])];
     refused(&module(0, &two), "two computations with id 0");
     refused(&module(3, &two[..1]), "entry's id 3");

@@ -289,7 +289,7 @@ fn what_has_no_field_is_named_with_its_place() {
     use ErrorKind as K;
     for (line, column, kind, message) in [
         ("ROOT r = f32[4]{0} negate(p), speed=3", 33, K::UnexpectedAttribute, "speed of negate"),
-        ("ROOT r = f32[4]{0} frobnicate(p)", 22, K::UnknownOpcode, "frobnicate is no opcode"),
+        ("ROOT r = f32[4]{0} frobnicate(p)", 22, K::UnknownOpcode, "frobnicate is not an opcode"),
         (
             "ROOT r = f32[4]{0} negate(p), metadata={op_name=\"a\" creator=4}",
             42,
@@ -307,7 +307,7 @@ fn what_has_no_field_is_named_with_its_place() {
             "ROOT r = f32[4]{0} negate(p), sharding={devices=[3]<=[2]}",
             42,
             K::InvalidSharding,
-            "as many as its devices",
+            "different numbers of tiles and devices",
         ),
         (
             "ROOT r = f32[4]{0} negate(p), sharding={mesh['a'=4], [{'b'}]}",

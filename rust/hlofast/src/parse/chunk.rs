@@ -1,6 +1,6 @@
-//! Several threads on one text: it is cut where computations end, the parts are read on their
-//! own and joined. The result is the one-thread result, id for id; whatever does not fit that
-//! (an error, a brace line inside a string) is read again by one thread.
+//! Parses one text with several threads: the text is cut where computations end, and the parts are
+//! read separately and joined. The result equals the single-threaded one, id for id. A text that
+//! cannot be handled this way (an error, a brace line inside a string) is read again by one thread.
 
 use super::Options;
 use super::reader::Reader;
@@ -9,19 +9,19 @@ use crate::ir::module::NO_METADATA;
 use crate::ir::{Call, Columns, ComputationId, Dimension, Row, ShapeId, ShapeView};
 use crate::text::Span;
 
-/// Texts below this are read by one thread.
+/// Shorter texts are read by one thread.
 const DEFAULT_MIN_BYTES: usize = 8 << 20;
 
-/// Threads for one text, whatever was asked for.
+/// Upper limit on threads per text, regardless of the options.
 const MAX_THREADS: usize = 64;
 
-/// Reads `text` with several threads; None if it is to be read by one.
+/// Reads `text` with several threads; None if a single thread has to read it.
 pub(super) fn read_parallel<'a>(text: &'a [u8], options: &Options) -> Option<Reader<'a>> {
     let least = match options.parallel_from {
         0 => DEFAULT_MIN_BYTES,
         bytes => bytes,
     };
-    // A thread is worth its start for a share of the least size, not for less.
+    // An additional thread pays off only for another eighth of the minimum size.
     let threads = options.threads.min(MAX_THREADS).min(1 + text.len() / (least / 8).max(1));
     if threads < 2 || text.len() < least {
         return None;
@@ -63,7 +63,8 @@ pub(super) fn read_parallel<'a>(text: &'a [u8], options: &Options) -> Option<Rea
     Some(whole)
 }
 
-/// Offsets just after lines that are only `}`, as near to equal shares of `text[start..]` as any.
+/// Offsets just after lines that contain only `}`, as close as possible to equal shares of
+/// `text[start..]`.
 fn cuts(text: &[u8], start: usize, threads: usize) -> Vec<usize> {
     let share = (text.len() - start) / threads;
     let mut cuts: Vec<usize> = Vec::new();
@@ -77,13 +78,13 @@ fn cuts(text: &[u8], start: usize, threads: usize) -> Vec<usize> {
     cuts
 }
 
-/// The offset between `from` and `to` just after a line that is only `}` that is nearest to
-/// `target`, and at most about `reach` away.
+/// The offset between `from` and `to`, just after a line that contains only `}`, that is closest to
+/// `target` and at most about `reach` away.
 fn nearest_cut(text: &[u8], target: usize, reach: usize, from: usize, to: usize) -> Option<usize> {
     const LINE: &[u8] = b"\n}\n";
     let line = memchr::memmem::Finder::new(LINE);
-    // Rings around the target, each as wide as all before it, so that a near cut is found soon.
-    // They overlap by a line, since one may lie across their border.
+    // Searches in rings around the target, each as wide as all rings inside it, so that a nearby
+    // cut is found quickly. Rings overlap by a line because a line may cross their border.
     let (mut inner, mut outer) = (0, 1 << 12);
     while inner < reach {
         let ring = |start: usize, end: usize| {
@@ -103,19 +104,19 @@ fn nearest_cut(text: &[u8], target: usize, reach: usize, from: usize, to: usize)
     None
 }
 
-/// How far the numbers and offsets of a part move when it follows others.
+/// The amounts added to the ids and offsets of a part when it follows other parts.
 #[derive(Clone, Copy)]
 struct Shift {
     rows: u32,
     computations: u32,
     operands: u32,
     calls: u32,
-    /// Where the arena starts, and how far offsets into it move.
+    /// The start of the arena, and the amount added to offsets in it.
     arena: (u32, u32),
 }
 
 impl Shift {
-    /// An offset into text or arena.
+    /// Shifts an offset into text or arena.
     fn offset(&self, at: u32) -> u32 {
         if at >= self.arena.0 { at + self.arena.1 } else { at }
     }
@@ -124,7 +125,7 @@ impl Shift {
         Span { start: self.offset(span.start), end: self.offset(span.end) }
     }
 
-    /// Moves the offsets of a whole column, if any can point into the arena.
+    /// Appends a column of offsets, shifted if any of them can point into the arena.
     fn append_offsets(&self, to: &mut Vec<u32>, from: &[u32], has_arena: bool) {
         if has_arena {
             to.extend(from.iter().map(|at| self.offset(*at)));
@@ -135,7 +136,7 @@ impl Shift {
 }
 
 impl Reader<'_> {
-    /// Appends what other readers found in the text after this one's, in order; None if names
+    /// Appends the results of other readers, whose parts follow this one's in order; None if names
     /// clash.
     fn append(&mut self, mut parts: Vec<Self>) -> Option<()> {
         let mut shift = Shift {
@@ -162,7 +163,7 @@ impl Reader<'_> {
             shift.calls += part.calls.len() as u32;
             shift.arena.1 += part.arena.len() as u32;
         }
-        // Most of the time goes into fresh pages, which several threads can touch at once.
+        // Most of the time is spent faulting in new pages, which several threads can do at once.
         let mut columns = std::mem::take(&mut self.columns);
         let taken: Vec<Columns> =
             parts.iter_mut().map(|part| std::mem::take(&mut part.columns)).collect();
@@ -241,7 +242,7 @@ impl Reader<'_> {
         )
     }
 
-    /// Adds the shapes of another reader's table to this one's; the new ids.
+    /// Adds the shapes of another reader's table to this one's; returns the new ids.
     fn import_shapes(&mut self, part: &Reader<'_>) -> Vec<ShapeId> {
         let table = &part.shapes.table;
         let mut map: Vec<ShapeId> = Vec::with_capacity(table.len());

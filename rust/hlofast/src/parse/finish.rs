@@ -1,5 +1,5 @@
-//! What can only be said at the end: of a computation (forward references, root, parameters) and
-//! of the module (called computations, entry).
+//! Resolution and checks at the end of a computation (forward references, root, parameters) and at
+//! the end of the module (called computations, entry).
 
 use super::operands::{Operand, unknown_instruction};
 use super::reader::{Queued, Reader};
@@ -12,7 +12,7 @@ use crate::text::{Source, Span};
 use std::sync::OnceLock;
 
 impl Reader<'_> {
-    /// Resolves what the computation just read left open and appends its record.
+    /// Resolves what the finished computation left open and appends its record.
     pub(super) fn finish_computation(
         &mut self,
         mut computation: Computation,
@@ -49,7 +49,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Appends a finished computation's record; None if its name is taken.
+    /// Appends the record of a finished computation; None if its name is taken.
     pub(super) fn register_computation(
         &mut self,
         computation: Computation,
@@ -57,7 +57,7 @@ impl Reader<'_> {
         let id = self.computations.len() as u32;
         let at = (computation.name.start as usize, computation.name.len());
         self.computation_names.push((at.0 as u32, at.1 as u32));
-        // Names in the arena are ours; no text refers to them.
+        // Names in the arena are generated; no text refers to them.
         if at.0 < self.arena_base() {
             let hash = self.keys.hash(self.whole, at.0, at.1);
             let scope = &mut self.computation_scope;
@@ -97,7 +97,7 @@ impl Reader<'_> {
         self.check_cycles()
     }
 
-    /// Removes the operand slots that stayed unresolved (only when errors are collected).
+    /// Removes unresolved operand slots (only when errors are collected).
     fn drop_operands(&mut self) {
         let columns = &mut self.columns;
         let first = self.first_row as usize;
@@ -112,14 +112,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Forward references may close a cycle, which no program has.
+    /// Checks that forward references do not close a cycle; no valid program has one.
     fn check_cycles(&mut self) -> Result<()> {
         let first = self.first_row;
         let count = (self.next_row() - first) as usize;
         let offsets = &self.columns.operand_offsets[first as usize..];
         let operands = &self.columns.operands;
         let edges = |row: usize| &operands[offsets[row] as usize..offsets[row + 1] as usize];
-        // Control predecessors are dependencies too; a row's follow its operands.
+        // Control predecessors are dependencies too: they follow the row's operands.
         let pairs = &self.control_predecessors;
         let first_pair = pairs.partition_point(|(row, _)| row.0 < first);
         let inside = pairs[first_pair..].iter().map(|(row, before)| (row.0 - first, before.0));
@@ -150,7 +150,7 @@ impl Reader<'_> {
                 return Err(error);
             }
             self.keep(error);
-            // The dependency is dropped, so that every analysis sees a graph without cycles.
+            // The dependency is dropped, so that all analyses see an acyclic graph.
             match pair {
                 Some(pair) => cut_pairs.push(pair),
                 None => {
@@ -170,7 +170,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The name of `row` in the text; for one that the text only implies, of what it is part of.
+    /// The span of the name of `row`; for an implicit row, of the written instruction that it
+    /// belongs to.
     fn place_of(&self, row: u32) -> Span {
         let from = row as usize;
         let written = (from..self.columns.flags.len())
@@ -180,7 +181,7 @@ impl Reader<'_> {
         self.row_name(row as u32)
     }
 
-    /// No two parameters of a computation share a number.
+    /// Checks that the parameter numbers of a computation are distinct.
     fn check_parameters(&mut self) -> Result<()> {
         let in_order = |p: &[(u64, u32)]| p.windows(2).all(|w| w[0].0 < w[1].0);
         if in_order(&self.parameters) {
@@ -202,7 +203,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The computation that async sugar wraps: parameters for the operands, and the instruction.
+    /// Reads the computation wrapped by async sugar: parameters for the operands, and the
+    /// instruction.
     pub(super) fn read_wrapped(&mut self, queued: Queued) -> Result<()> {
         let Queued::Wrapped { depth, call, start, opcode, tail, calls, blocks } = queued else {
             return Ok(());
@@ -218,7 +220,7 @@ impl Reader<'_> {
             return Err(ParseError::new(
                 ErrorKind::InvalidAsync,
                 place,
-                "the result of an asynchronous start is ((operands), result, ...)",
+                "the result of an asynchronous start must be ((operands), result, ...)",
             ));
         };
         self.start_computation();
@@ -253,12 +255,12 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Resolves called computations named before their definition; finds the entry.
+    /// Resolves calls of computations defined later; finds the entry.
     fn finish_calls(&mut self) -> Result<()> {
         let pending = std::mem::take(&mut self.pending_calls);
         let (mut unresolved, mut is_late) = (false, self.has_late_calls);
-        // Sugar stands for the computation that it wraps; XLA leaves that out of the text even if
-        // others call it too, and cannot read its own text then.
+        // Sugar replaces the computation that it wraps. XLA omits that computation from the text
+        // even if others call it too, and then cannot read its own text.
         let is_sugared = || self.columns.flags.iter().any(|flags| flags & Flags::SUGAR != 0);
         let may_be_hidden = !pending.is_empty() && is_sugared();
         for (call, name) in &pending {
@@ -266,7 +268,8 @@ impl Reader<'_> {
                 Some(id) => {
                     let call = &mut self.calls[*call as usize];
                     call.computation = ComputationId(id);
-                    // Another thread may have read what stands before the caller.
+                    // With several threads, a computation before its caller may have been read by
+                    // another thread.
                     is_late |= self.computations[id as usize].end_row > call.row.0;
                 }
                 None => {
@@ -278,8 +281,8 @@ impl Reader<'_> {
                     );
                     if may_be_hidden {
                         error = error.with_help(
-                            "text leaves out what an asynchronous instruction like negate-start \
-                             wraps, even if it is called elsewhere: read the module's protobuf",
+                            "text omits the computation that an asynchronous instruction such as \
+                             negate-start wraps, even if others call it; read the protobuf",
                         );
                     }
                     if !self.options.collect_errors {
@@ -297,7 +300,7 @@ impl Reader<'_> {
         if is_late { self.check_recursion() } else { Ok(()) }
     }
 
-    /// Forward references between computations may make a computation call itself.
+    /// Checks that no computation calls itself; forward references allow that.
     fn check_recursion(&mut self) -> Result<()> {
         let calls = &self.calls;
         let starts: Vec<usize> = self
@@ -328,7 +331,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Everything a module is made of, but its source.
+    /// The contents of a module, except its source.
     pub(super) fn into_parts(mut self) -> Result<Parts> {
         self.finish_calls()?;
         let last = self.computations.iter().rposition(|c| !c.is_inline && !c.is_implicit);
@@ -398,7 +401,7 @@ impl Parts {
         self.columns.opcodes.len()
     }
 
-    /// The frozen module.
+    /// Builds the frozen module.
     pub(super) fn into_module(self, source: Source) -> Module {
         Module {
             source,
@@ -416,7 +419,7 @@ impl Parts {
     }
 }
 
-/// Edges without which the graph has no cycle, as (node, index): node `n` has the targets
+/// Edges whose removal makes the graph acyclic, as (node, index): the targets of node `n` are
 /// `edge(n, 0)`, `edge(n, 1)`, ...
 fn closing_edges(
     nodes: usize,

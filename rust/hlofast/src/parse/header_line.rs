@@ -1,4 +1,4 @@
-//! The fast path for headers: the module's and a computation's, each on one line.
+//! The fast path for the headers of modules and computations that are on one line.
 
 use super::masked_line::MaskedLine;
 use super::reader::Reader;
@@ -7,8 +7,8 @@ use crate::text::kernel::{LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
 use crate::text::{Span, is_identifier_start};
 
 impl Reader<'_> {
-    /// Reads the module header's attributes, `, key=value` to the end of the line at `start`; None,
-    /// with nothing read, if the line holds anything else.
+    /// Reads the module header's attributes, `, key=value` up to the end of the line at `start`;
+    /// None, with nothing read, if the line contains anything else.
     pub(super) fn header_attributes_line(
         &mut self,
         start: usize,
@@ -42,7 +42,7 @@ impl Reader<'_> {
                 b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
                 _ => {
                     let stop = masked.value_end(value)?.min(end);
-                    // A space may end the value; only the general path knows.
+                    // A space may end the value; that is left to the general path.
                     if masks.next::<SPACE>(value) < stop {
                         return None;
                     }
@@ -61,8 +61,8 @@ impl Reader<'_> {
         Some(start + end)
     }
 
-    /// Reads a computation's header, if the line is one and nothing else:
-    /// `ENTRY %name (x: f32[]) -> f32[] {` or `name {`.
+    /// Reads a computation's header if it fills the line: `ENTRY %name (x: f32[]) -> f32[] {` or
+    /// `name {`.
     pub(super) fn computation_line(
         &mut self,
         start: usize,
@@ -117,7 +117,7 @@ impl Reader<'_> {
             if end < shape {
                 return None;
             }
-            // A number behind the brace would make it the shape's layout.
+            // A number after the brace would make the brace part of the shape's layout.
             let next = self.text[start + line.len()..].iter().find(|b| !b.is_ascii_whitespace());
             if next.is_some_and(|b| matches!(b, b'0'..=b'9' | b':' | b'-' | b'/')) {
                 return None;

@@ -1,4 +1,4 @@
-//! The general path: one instruction in any form the language allows.
+//! The general path: one instruction in any valid form.
 
 use super::infer::{Attribute, Callee, Request, Signature, infer};
 use super::operands::{Operand, Operands};
@@ -12,29 +12,29 @@ use crate::ir::{Call, CallRole, Computation, ComputationId, Flags, Opcode, Row, 
 use crate::text::{Cursor, Span, is_identifier_byte};
 use std::sync::Arc;
 
-/// Deepest nesting of blocks that are read ahead for the sake of their signatures: each level takes
-/// some 20 KiB of a stack that may be no larger than 2 MiB.
+/// Maximum nesting of blocks that are read ahead for their signatures. Each level takes about 20
+/// KiB of a stack that may be as small as 2 MiB.
 const MAX_BLOCK_LEVEL: u8 = 32;
 
-/// Levels that may hold any amount of text; `Reader::signature_budget` bounds those beyond.
+/// Levels without a limit on text; deeper ones are bounded by `Reader::signature_budget`.
 const FREE_BLOCK_LEVELS: u8 = 8;
 
 /// How an opcode is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Plain,
-    /// `X-start`, `X-update` or `X-done` of an `X` without such opcodes.
+    /// `X-start`, `X-update` or `X-done` for an opcode `X` that has no such opcodes of its own.
     Sugar(Opcode),
 }
 
-/// An attribute of the general path.
+/// An attribute read by the general path.
 pub(super) struct RawAttribute {
     pub key: Span,
     pub value: Span,
 }
 
 impl Reader<'_> {
-    /// Reads the instruction at `start`; where it ends.
+    /// Reads the instruction at `start`; returns where it ends.
     pub(super) fn instruction(&mut self, start: usize) -> Result<usize> {
         let mut cursor = self.cursor(start);
         self.undroppable = 0;
@@ -56,7 +56,7 @@ impl Reader<'_> {
         Ok(cursor.position())
     }
 
-    /// Takes `ROOT` if it is the keyword, not a name.
+    /// Skips `ROOT` if it is the keyword, not a name.
     fn eat_root(&mut self, cursor: &mut Cursor<'_>) -> Result<bool> {
         cursor.skip_space()?;
         let before = *cursor;
@@ -70,7 +70,7 @@ impl Reader<'_> {
         Ok(false)
     }
 
-    /// Reads `shape? opcode(...)attributes` and appends the row; its number.
+    /// Reads `shape? opcode(...)attributes` and appends the row; returns its number.
     pub(super) fn right_hand_side(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -85,7 +85,7 @@ impl Reader<'_> {
         let word = cursor.span_since(at);
         if text.is_empty() {
             return Err(match shape {
-                // What stands here is then more likely a broken shape.
+                // A broken shape is more likely here.
                 None => parse_shape(cursor, &mut self.shapes).map_or_else(
                     |error| error,
                     |_| cursor.expected("an opcode", "after the result shape"),
@@ -155,7 +155,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads `, key=value` as often as it comes.
+    /// Reads any number of `, key=value`.
     fn read_attributes(&mut self, cursor: &mut Cursor<'_>) -> Result<Vec<RawAttribute>> {
         let mut attributes = Vec::new();
         loop {
@@ -186,7 +186,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The computations that attributes name, and the blocks that stand for computations.
+    /// Returns the computations named by attributes, and the blocks that replace names.
     fn call_attributes(&mut self, attributes: &[RawAttribute]) -> Result<CallsAndBlocks> {
         let mut calls = Vec::new();
         let mut blocks = Vec::new();
@@ -233,7 +233,7 @@ impl Reader<'_> {
         Ok((calls, blocks))
     }
 
-    /// Adds the call edges of the row that is pushed next.
+    /// Adds the call edges of the row that will be pushed next.
     pub(super) fn push_calls(&mut self, calls: Vec<(Span, CallRole)>, blocks: Vec<usize>) {
         let row = Row(self.next_row());
         for (index, (span, role)) in calls.into_iter().enumerate() {
@@ -247,7 +247,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Queues the computation that async sugar wraps.
+    /// Queues the computation wrapped by async sugar.
     fn queue_wrapped(
         &mut self,
         opcode: Opcode,
@@ -297,7 +297,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The result shape that the text omits.
+    /// Infers an omitted result shape.
     pub(super) fn infer_shape(
         &mut self,
         opcode: Opcode,
@@ -342,8 +342,8 @@ impl Reader<'_> {
         })
     }
 
-    /// What the computation called `name` takes and gives, if it is defined by now. In place of a
-    /// name there may be a block.
+    /// Parameter and result shapes of the computation `name`, if it is already defined. A block may
+    /// replace the name.
     fn signature(&mut self, name: Span) -> Option<Arc<Signature>> {
         if self.text.get(name.start as usize) == Some(&b'{') {
             return self.block_signature(name);
@@ -372,8 +372,9 @@ impl Reader<'_> {
         Some(Signature { parameters, result })
     }
 
-    /// Blocks are read after the computation they stand in, so one whose signature is needed
-    /// before is read twice; its own blocks may need the same, up to `MAX_BLOCK_LEVEL` levels.
+    /// Blocks are read after the computation that contains them, so a block whose signature is
+    /// needed earlier is read twice. Its own blocks may need the same, up to `MAX_BLOCK_LEVEL`
+    /// levels.
     fn block_signature(&mut self, body: Span) -> Option<Arc<Signature>> {
         if self.block_level >= MAX_BLOCK_LEVEL {
             return None;
@@ -419,7 +420,7 @@ impl Reader<'_> {
 
 type CallsAndBlocks = (Vec<(Span, CallRole)>, Vec<usize>);
 
-/// The opcode that `word` spells, with async sugar undone.
+/// The opcode spelled by `word`, with async sugar undone.
 pub(super) fn opcode_of(word: &[u8]) -> (Opcode, Form) {
     if let Some(opcode) = Opcode::from_bytes(word) {
         return (opcode, Form::Plain);
@@ -438,8 +439,8 @@ pub(super) fn opcode_of(word: &[u8]) -> (Opcode, Form) {
     (Opcode::Unknown, Form::Plain)
 }
 
-/// Most leaves, tuples and buffers of an inferred shape in a text of `length` bytes: more than an
-/// honest text comes by, and yet no more than in proportion to it.
+/// Most leaves, tuples and buffers of an inferred shape, for a text of `length` bytes: more than
+/// any honest text needs, and proportional to its length.
 fn most_nodes(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX).saturating_mul(4).saturating_add(1 << 16)
 }

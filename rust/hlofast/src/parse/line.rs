@@ -3,9 +3,9 @@
 //! ```text
 //!   ROOT %add.3 = f32[2]{0} add(f32[2]{0} %x, f32[2]{0} %y), metadata={op_name="a"}
 //! ```
-//! The line's masks say where identifiers, strings and brackets end, so that no byte is looked at
-//! twice. Whatever is not in this form is left, untouched, to the general path (`instruction`),
-//! which reads the whole language; both give equal rows.
+//! The line's masks show where identifiers, strings and brackets end, so that no byte is examined
+//! twice. Anything not in this form is left unread for the general path (`instruction`), which
+//! reads the whole language; both produce equal rows.
 
 #![allow(unsafe_code, reason = "calls kernels whose CPU features were detected")]
 
@@ -21,10 +21,10 @@ use crate::text::kernel::{Kernel, LineMasks, NOT_IDENTIFIER, OUTSIDE, SPACE};
 use crate::text::{is_identifier_byte, is_identifier_start};
 use std::ops::Range;
 
-/// Operands from which a list counts as long.
+/// Operand lists from this length count as long.
 const MANY: usize = 8;
 
-/// What became of a line.
+/// The outcome of reading a line.
 pub(super) enum Line {
     /// A row was appended; the next line starts here.
     Read(usize),
@@ -43,7 +43,7 @@ impl Reader<'_> {
         start: usize,
         masks: &mut LineMasks,
     ) -> Result<Line> {
-        // SAFETY: the caller vouches for the features.
+        // SAFETY: the caller guarantees the features.
         let closed = unsafe { masks.scan::<K>(self.text, start) };
         if self.scope.is_large() {
             self.prefetch_name::<K>(start + masks.length + 1);
@@ -55,8 +55,8 @@ impl Reader<'_> {
         result
     }
 
-    /// Fetches the slot of the name that the line at `start` defines, while the line before it is
-    /// read: in a table of megabytes every new name is a cache miss.
+    /// Prefetches the hash slot for the name defined on the line at `start` while the previous line
+    /// is read: in a table of megabytes, every new name is a cache miss.
     #[inline(always)]
     fn prefetch_name<K: Kernel>(&self, start: usize) {
         let Some(rest) = self.text.get(start..) else { return };
@@ -87,7 +87,7 @@ impl Reader<'_> {
         {
             return Ok(Line::Other);
         }
-        // The name is entered last, when all else is read; its slot can be on its way by then.
+        // The name is inserted last, so its slot can be fetched in the meantime.
         let hash = self.keys.hash(self.text, start + name, name_end - name);
         if let Some(slot) = self.scope.slot(hash) {
             K::prefetch(slot);
@@ -109,7 +109,7 @@ impl Reader<'_> {
         let (opcode, flags) = match Opcode::from_text(line, word, open) {
             Some(opcode) => (opcode, 0),
             None => match opcode_of(&line[word..open]) {
-                // Sugar that wraps nothing new.
+                // Sugar that does not wrap a new computation.
                 (opcode @ (Opcode::AsyncDone | Opcode::AsyncUpdate), Form::Sugar(_)) => {
                     (opcode, Flags::SUGAR)
                 }
@@ -158,8 +158,8 @@ impl Reader<'_> {
         Ok(Line::Read(start + masks.length))
     }
 
-    /// Reads from the opening parenthesis at `open` to the line's end. Returns where the text
-    /// after the closing parenthesis starts, and where the metadata does in the text.
+    /// Reads from the opening parenthesis at `open` to the end of the line. Returns the start of
+    /// the text after the closing parenthesis, and the start of the metadata.
     #[inline(always)]
     fn operands_and_tail(
         &mut self,
@@ -187,7 +187,8 @@ impl Reader<'_> {
     }
 
     /// The end of the tuple type at `at`. Old dumps repeat a tuple's whole type in each of its
-    /// get-tuple-elements, so it is compared with the last few before its brackets are followed.
+    /// get-tuple-elements, so it is compared with the last few types before its brackets are
+    /// matched.
     #[inline(always)]
     fn tuple_type_end(
         &mut self,
@@ -211,8 +212,8 @@ impl Reader<'_> {
         Some(end)
     }
 
-    /// Whether a type written before an operand is a shape; mostly it is spelled as where the
-    /// operand is defined.
+    /// Whether the type written before an operand is a shape. Usually it is spelled as at the
+    /// operand's definition.
     #[inline(always)]
     fn check_operand_type(
         &mut self,
@@ -231,7 +232,7 @@ impl Reader<'_> {
         self.shape_of_text(start + typed.start, start + typed.end).map(|_| ())
     }
 
-    /// Whether the instruction ends with its line: what follows must start something new.
+    /// Whether the instruction ends with its line: the next line must start something new.
     #[inline(always)]
     pub(super) fn ends_here(&self, newline: usize) -> bool {
         let mut at = newline + 1;
@@ -244,7 +245,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the operands after the parenthesis at `open`; where the closing one stands.
+    /// Reads the operands after the parenthesis at `open`; returns the position of the closing one.
     #[inline(always)]
     fn operand_list(
         &mut self,
@@ -290,7 +291,7 @@ impl Reader<'_> {
                 return None;
             }
             let name = (start + at, end - at);
-            // The operands of a large tuple are mostly consecutive rows.
+            // Operands of a large tuple are mostly consecutive rows.
             let next = self.columns.operands.last().map_or(0, |row| row.wrapping_add(1));
             let found = if position >= MANY && self.is_named(next, name) {
                 Some(next)
@@ -326,8 +327,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Walks the attributes from `at`; None unless all are `, key=value` with closed brackets.
-    /// Returns where the metadata starts.
+    /// Reads the attributes from `at`; None unless all have the form `, key=value` with matching
+    /// brackets. Returns the start of the metadata.
     #[inline(always)]
     fn tail(
         &mut self,
@@ -356,7 +357,7 @@ impl Reader<'_> {
                 b' ' | b',' | b'\n' => return None,
                 b'"' => masks.next::<OUTSIDE>(value + 1) + 1,
                 b'm' if masked.line.get(value..value + 5) == Some(b"mesh[") => {
-                    // `mesh['a'=2] {'a'}`, all that is printed unless devices are listed.
+                    // `mesh['a'=2] {'a'}`, the printed form unless devices are listed.
                     let axes = masked.closing(value + 4)? + 2;
                     if masked.byte(axes - 1) != b' ' || masked.byte(axes) != b'{' {
                         return None;
@@ -433,7 +434,7 @@ impl Reader<'_> {
     }
 }
 
-/// The number that `digits` are, if they are few.
+/// Parses `digits`, if there are few.
 #[inline(always)]
 pub(super) fn parameter_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 9 || !digits.iter().all(u8::is_ascii_digit) {

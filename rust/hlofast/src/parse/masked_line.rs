@@ -1,8 +1,8 @@
-//! A line and the masks of its bytes: where its brackets close and its attribute values end.
+//! A line with the masks of its bytes: matches brackets and finds the ends of attribute values.
 
 use crate::text::kernel::{CLOSE, COMMA, LineMasks, NOT_IDENTIFIER, OPEN, SPECIAL};
 
-/// Deepest nesting of brackets inside one attribute value or literal on the fast path.
+/// Maximum nesting of brackets inside one attribute value or literal on the fast path.
 const MAX_NESTING: usize = 16;
 
 /// A line and its masks.
@@ -18,7 +18,7 @@ impl MaskedLine<'_, '_> {
         self.line.get(at).copied().unwrap_or(b'\n')
     }
 
-    /// The bracket that closes the one at `open`; None if kinds or counts do not fit.
+    /// The bracket that closes the one at `open`; None if the brackets do not match.
     #[inline(always)]
     pub fn closing(&self, open: usize) -> Option<usize> {
         let at = self.masks.next_of::<OPEN, CLOSE>(open + 1);
@@ -28,7 +28,7 @@ impl MaskedLine<'_, '_> {
         self.closing_nested(open, at)
     }
 
-    /// As `closing`, when brackets lie between; `at` is the first of them.
+    /// Like `closing`, with nested brackets in between; `at` is the first of them.
     #[inline(always)]
     pub fn closing_nested(&self, open: usize, at: usize) -> Option<usize> {
         let mut stack = [0u8; MAX_NESTING];
@@ -84,8 +84,8 @@ impl MaskedLine<'_, '_> {
         if self.byte(at) == b'/' { self.masks.next::<SPECIAL>(at + 1) + 1 } else { at }
     }
 
-    /// Whether `value..end` is one word for the general path too, which ends values at gaps, reads
-    /// on at comments and knows that a mesh has a comma in it.
+    /// Checks that `value..end` is a single word for the general path too, which ends values at
+    /// gaps, continues after comments and allows a comma in a mesh.
     #[cold]
     #[inline(never)]
     pub fn plain_value(&self, value: usize, end: usize) -> Option<()> {

@@ -1,4 +1,4 @@
-//! From text to a frozen module.
+//! Parses text into a frozen module.
 
 mod chunk;
 mod finish;
@@ -22,47 +22,47 @@ use crate::ir::Module;
 use crate::text::{Source, Span};
 use reader::Reader;
 
-/// Offsets are 32-bit, and the arena needs room behind the text.
+/// Offsets are 32-bit, and the arena's offsets follow those of the text.
 const MAX_TEXT: usize = u32::MAX as usize - (64 << 20);
 
 /// How strictly to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// Unknown opcodes, attributes and keys are data; forward references resolve.
+    /// Unknown opcodes, attributes and keys are kept as data; forward references are resolved.
     #[default]
     Tolerant,
-    /// As the XLA parser of jaxlib 0.10.2 accepts and rejects.
+    /// Accepts and rejects what the XLA parser of jaxlib 0.10.2 does.
     Jaxlib,
-    /// Also what only newer XLA accepts.
+    /// Also accepts what only newer XLA accepts.
     Newest,
 }
 
 /// How to read a module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// How strictly.
+    /// How strictly to read.
     pub strictness: Strictness,
-    /// Go on after a fault at the next instruction or computation and keep the faults in
+    /// After a fault, continue at the next instruction or computation and keep the faults in
     /// `Module::errors`, instead of failing at the first.
     pub collect_errors: bool,
-    /// Threads for large texts; 0 and 1 mean one.
+    /// Number of threads for large texts; 0 and 1 mean one.
     pub threads: usize,
     /// Texts of at least this many bytes are read by several threads; 0 means 8 MB.
     pub parallel_from: usize,
-    /// Use the portable scanning kernels even where faster ones exist (tests).
+    /// Use the portable scanning kernels even if faster ones are available (tests).
     pub force_scalar: bool,
     /// Never use the line-based fast path (tests: both paths must agree).
     pub force_general: bool,
 }
 
-/// Reads the one module that `source` holds, tolerantly; `crate::parse()` also checks strictly.
+/// Reads the single module in `source` tolerantly; `crate::parse()` adds the strict checks.
 pub fn read(source: Source, options: &Options) -> Result<Module> {
     let text = source.bytes();
     if text.len() >= MAX_TEXT {
         return Err(ParseError::new(
             ErrorKind::TooLarge,
             Span::EMPTY,
-            "the text of one module must be below 4 GiB",
+            "the text of one module must be smaller than 4 GiB",
         ));
     }
     let outline = source.take_outline();
@@ -79,7 +79,7 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
         };
         reader.into_parts()
     };
-    // The parts borrow nothing of the source's bytes, which the module then owns.
+    // The parts do not borrow from the source, which the module takes over.
     let parts = match read() {
         Ok(parts) if parts.errors.is_empty() => parts,
         faulty => read_again(text, options, faulty)?,
@@ -87,15 +87,15 @@ pub fn read(source: Source, options: &Options) -> Result<Module> {
     Ok(parts.into_module(source))
 }
 
-/// Reads a text with a fault once more, to see whether a bracket or string that is never closed
-/// made it; `first` if none did.
+/// Reads a faulty text again to find out whether an unclosed bracket or string caused the fault;
+/// returns `first` if not.
 #[cold]
 fn read_again(
     text: &[u8],
     options: &Options,
     first: Result<finish::Parts>,
 ) -> Result<finish::Parts> {
-    // The fast path reads strings over several lines, so everything takes the general one.
+    // The fast path reads strings across lines, so everything takes the general path.
     let options = Options { force_general: true, ..*options };
     let mut reader = Reader::new(text, options);
     reader.unclosed = unclosed::Unclosed::checked(text.len());
@@ -105,7 +105,7 @@ fn read_again(
     }
     let second = read.and_then(|()| reader.into_parts());
     match (&first, &second) {
-        // A text that was followed wrongly has lost more than it should.
+        // Losing more rows than the first reading means that brackets were followed wrongly.
         (Ok(one), Ok(other)) if other.row_count() < one.row_count() => first,
         _ => second,
     }

@@ -11,11 +11,11 @@ use crate::ir::attributes::{read_value, skip_to_value};
 use crate::text::kernel::{Kernel, KernelChoice, LineMasks, Portable};
 use crate::text::{Cursor, Span, is_identifier_byte};
 
-/// Deepest nesting of blocks that stand for computations, well beyond what strict modes (and XLA)
-/// read. Each level is read once more, so `Reader::block_budget` bounds depth times length.
+/// Maximum nesting of blocks that replace computation names, well beyond what strict modes (and
+/// XLA) read. Each level is read once more, so `Reader::block_budget` bounds depth times length.
 const MAX_BLOCKS: u32 = 256;
 
-/// Levels that may hold any amount of text.
+/// Levels without a limit on text.
 const FREE_BLOCKS: u32 = 12;
 
 impl Reader<'_> {
@@ -32,7 +32,7 @@ impl Reader<'_> {
         self.read_computations(&mut cursor)
     }
 
-    /// Reads computations from the cursor to the text's end.
+    /// Reads computations from the cursor to the end of the text.
     pub(super) fn read_computations(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         loop {
             cursor.skip_space()?;
@@ -44,14 +44,14 @@ impl Reader<'_> {
                 let at = start.max(cursor.position());
                 let again = self.may_read_again(&error, at);
                 self.collect(error)?;
-                // The brace may be what the fault stopped at.
+                // The fault may have been reported at the brace itself.
                 let next = || self.after_computation(start.max(at.saturating_sub(1)));
                 cursor.set_position(if again { next() } else { usize::MAX });
             }
         }
     }
 
-    /// Keeps `error` and goes on, if the caller asked for that.
+    /// Keeps `error` and continues if errors are collected.
     fn collect(&mut self, error: ParseError) -> Result<()> {
         if !self.options.collect_errors {
             return Err(error);
@@ -60,8 +60,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether reading may go on behind `at` after `error`. What a fault made the reader pass
-    /// over is read again; all faults together may cost a few times the text.
+    /// Whether reading may continue at `at` after `error`. Text that the faulty read skipped is
+    /// read again; a budget bounds this, for all faults together, to a few times the text.
     fn may_read_again(&mut self, error: &ParseError, at: usize) -> bool {
         use ErrorKind::{UnclosedBracket, UnclosedComment, UnclosedString, UnexpectedEnd};
         let reached = match error.kind() {
@@ -74,13 +74,13 @@ impl Reader<'_> {
         enough
     }
 
-    /// Where the line after `at` starts.
+    /// The start of the line after `at`.
     fn next_line(&self, at: usize) -> usize {
         let rest = self.text.get(at..).unwrap_or_default();
         memchr::memchr(b'\n', rest).map_or(self.text.len(), |skip| at + skip + 1)
     }
 
-    /// Past the next line that is only a closing brace.
+    /// The position after the next line that is only a closing brace.
     fn after_computation(&self, from: usize) -> usize {
         let mut at = from;
         while let Some(skip) = memchr::memmem::find(&self.text[at..], b"\n}") {
@@ -93,7 +93,8 @@ impl Reader<'_> {
         if found { at } else { self.text.len() }
     }
 
-    /// `HloModule name, key=value, ...` and the tables; or nothing, for headerless text.
+    /// Reads `HloModule name, key=value, ...` and the tables; reads nothing if the text has no
+    /// header.
     pub(super) fn read_header(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         cursor.skip_space()?;
         let start = cursor.position();
@@ -145,7 +146,7 @@ impl Reader<'_> {
         self.read_tables(cursor)
     }
 
-    /// `ENTRY? name signature? { instructions }` and what it queues.
+    /// Reads `ENTRY? name signature? { instructions }` and the computations that it queues.
     fn read_computation(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         let computation = match self.header_line(cursor) {
             Some(computation) => computation,
@@ -172,7 +173,8 @@ impl Reader<'_> {
         self.read_queue()
     }
 
-    /// The header in any form, up to the opening brace; None if the text is a single instruction.
+    /// Reads a header in any form, up to the opening brace; None if the text is a single
+    /// instruction.
     fn read_computation_header(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Computation>> {
         let start = cursor.position();
         let mut computation = Computation::default();
@@ -220,7 +222,7 @@ impl Reader<'_> {
         Err(cursor.expected("{", "at the beginning of a computation's body"))
     }
 
-    /// The header on one line, as XLA prints it; the cursor is moved past its brace.
+    /// Reads a one-line header as XLA prints it, and moves the cursor past its brace.
     fn header_line(&mut self, cursor: &mut Cursor<'_>) -> Option<Computation> {
         let start = cursor.position();
         let mut masks = std::mem::take(&mut self.masks);
@@ -249,7 +251,7 @@ impl Reader<'_> {
         )
     }
 
-    /// Whether the computation's name and entry mark are new.
+    /// Checks that the computation's name and entry mark are new.
     fn check_computation(&mut self, computation: &Computation) -> Result<()> {
         let name = computation.name;
         if let Some(known) = self.find_computation(name) {
@@ -274,7 +276,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads instructions from `position` to the closing brace; what comes after it.
+    /// Reads instructions from `position` to the closing brace; returns the position after it.
     pub(super) fn read_body(
         &mut self,
         position: usize,
@@ -285,7 +287,8 @@ impl Reader<'_> {
         self.start_computation();
         let mut masks = std::mem::take(&mut self.masks);
         let end = match self.kernel {
-            // SAFETY: `KernelChoice::detect` found the features these functions are compiled for.
+            // SAFETY: `KernelChoice::detect` found the features that these functions are compiled
+            // for.
             #[cfg(target_arch = "x86_64")]
             KernelChoice::Avx512 => unsafe { self.body_avx512(position, open, &mut masks) },
             // SAFETY: as above.
@@ -298,7 +301,7 @@ impl Reader<'_> {
         let end = match end {
             Ok(end) => end,
             Err(error) => {
-                // What was read stays, as if the body ended with the text.
+                // Instructions read so far are kept, as if the body ended with the text.
                 self.collect(error)?;
                 computation.body = Span::new(open, self.text.len());
                 return Ok(self.text.len());
@@ -320,7 +323,7 @@ impl Reader<'_> {
         open: usize,
         masks: &mut LineMasks,
     ) -> Result<usize> {
-        // SAFETY: this function's features are the kernel's.
+        // SAFETY: this function enables the kernel's features.
         unsafe { self.body::<crate::text::kernel::Avx512>(position, open, masks) }
     }
 
@@ -334,11 +337,11 @@ impl Reader<'_> {
         open: usize,
         masks: &mut LineMasks,
     ) -> Result<usize> {
-        // SAFETY: this function's features are the kernel's.
+        // SAFETY: this function enables the kernel's features.
         unsafe { self.body::<crate::text::kernel::Avx2>(position, open, masks) }
     }
 
-    /// The loop over instructions; the offset of the closing brace.
+    /// Loops over the instructions; returns the offset of the closing brace.
     ///
     /// # Safety
     /// The CPU must have the features of `K`.
@@ -367,7 +370,7 @@ impl Reader<'_> {
             }
             let mark = self.options.collect_errors.then(|| self.mark());
             let read = match at >= self.general_until && byte != b'/' {
-                // SAFETY: the caller vouches for the features.
+                // SAFETY: the caller guarantees the features.
                 true => unsafe { self.line::<K>(at, masks) },
                 false => Ok(Line::Other),
             };
@@ -395,8 +398,8 @@ impl Reader<'_> {
             return Ok(cursor.position());
         }
         if let Err(error) = self.check_closed(cursor.position()) {
-            // Read for its shapes, which the fast path has met too: every way of reading a text
-            // gives equal tables.
+            // The instruction is read for its shapes, which the fast path also interns: all ways of
+            // reading a text give equal tables.
             let read = self.instruction(cursor.position());
             let reached = read.map_or(self.text.len(), |end| end);
             self.unclosed.resume = self.unclosed.resume.map(|(line, at)| (line, at.max(reached)));
@@ -405,7 +408,7 @@ impl Reader<'_> {
         self.instruction(cursor.position())
     }
 
-    /// Goes on at the next line after a fault, if faults are collected.
+    /// After a fault, continues at the next line if faults are collected.
     #[cold]
     #[inline(never)]
     fn recover(
@@ -438,7 +441,7 @@ impl Reader<'_> {
         self.root = None;
     }
 
-    /// Reads the computations that the last one queued, and what those queue.
+    /// Reads the queued computations, and those that they queue.
     fn read_queue(&mut self) -> Result<()> {
         while let Some(queued) = self.queue.pop_front() {
             self.has_late_calls = true;
@@ -451,7 +454,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A block `{...}` where a computation's name was expected.
+    /// Reads a block `{...}` in place of a computation's name.
     fn read_inline(&mut self, call: u32, body: Span, depth: u32) -> Result<()> {
         if depth >= MAX_BLOCKS {
             return Err(ParseError::new(
@@ -460,11 +463,11 @@ impl Reader<'_> {
                 format!("computations nest deeper than {MAX_BLOCKS} levels"),
             ));
         }
-        // The first levels of a large text are free, whatever was spent on others.
+        // The first levels of a large text are free, whatever the rest of it used.
         if depth >= FREE_BLOCKS {
             self.block_budget = self.block_budget.checked_sub(body.len()).ok_or_else(|| {
                 let start = Span { start: body.start, end: body.start + 1 };
-                let message = "too much text in computations nested inside of others";
+                let message = "too much text in nested computations";
                 ParseError::new(ErrorKind::TooDeep, start, message)
             })?;
         }
@@ -481,7 +484,7 @@ impl Reader<'_> {
         };
         let open = body.start as usize;
         computation.header = Span::new(open, open + 1);
-        // The rest of the line that a block starts on was given up before; later lines were not.
+        // The fast path already failed on the line where the block starts, but not on later lines.
         if !self.options.force_general {
             let rest = &self.text[body.range()];
             self.general_until = open + memchr::memchr(b'\n', rest).unwrap_or(rest.len());
@@ -492,8 +495,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Text that is one instruction and nothing else: a module with one computation, in which
-    /// unknown typed operands are parameters.
+    /// Reads text that is a single instruction: a module with one computation, in which unknown
+    /// typed operands become parameters.
     fn read_single_instruction(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         self.start_computation();
         let mark = self.mark();
@@ -531,7 +534,7 @@ impl Reader<'_> {
             return Err(ParseError::new(
                 ErrorKind::NoModule,
                 Span::new(start, (start + 1).min(cursor.end())),
-                "this is no HLO: expected HloModule, a computation or an instruction",
+                "not HLO: expected HloModule, a computation or an instruction",
             ));
         }
         let computation = Computation {
@@ -544,7 +547,7 @@ impl Reader<'_> {
     }
 }
 
-/// `, execution_thread="name"` after a computation.
+/// Reads `, execution_thread="name"` after a computation.
 fn read_execution_thread(cursor: &mut Cursor<'_>) -> Result<Span> {
     let before = *cursor;
     cursor.skip_space()?;

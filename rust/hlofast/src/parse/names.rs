@@ -1,8 +1,8 @@
-//! Name tables: open addressing over spans of the text, confirmed byte by byte.
+//! Name tables: open addressing over spans of the text, confirmed by comparing bytes.
 
 use crate::text::is_identifier_byte;
 
-/// Keys of the hash, drawn once per process so that collisions cannot be prepared.
+/// Random hash keys, drawn once per process, so that collisions cannot be crafted.
 #[derive(Clone, Copy)]
 pub(super) struct HashKeys(u64, u64);
 
@@ -112,7 +112,7 @@ pub(super) fn equal(text: &[u8], a: usize, b: usize, length: usize) -> bool {
     x == y
 }
 
-/// Where a named thing's name stands.
+/// The location of an item's name.
 pub(super) trait Names {
     /// Start and length of the name of item `id`.
     fn name(&self, text: &[u8], id: u32) -> (usize, usize);
@@ -138,7 +138,7 @@ fn long_name(text: &[u8], start: usize) -> usize {
     text.iter().skip(start).take_while(|byte| is_identifier_byte(**byte)).count()
 }
 
-/// A span list: (start, length) by id.
+/// A list of (start, length) by id.
 impl Names for [(u32, u32)] {
     #[inline(always)]
     fn name(&self, _text: &[u8], id: u32) -> (usize, usize) {
@@ -147,10 +147,10 @@ impl Names for [(u32, u32)] {
 }
 
 const SMALL: usize = 128;
-/// Slots from which a table no longer fits the second-level cache.
+/// Tables from this number of slots no longer fit the second-level cache.
 const LARGE: usize = 1 << 16;
 
-/// Names of one scope. Slots hold a 32-bit hash and id + 1; 0 is empty.
+/// The names in one scope. A slot holds a 32-bit hash and id + 1; 0 means empty.
 pub(super) struct Scope {
     slots: Vec<u64>,
     mask: usize,
@@ -162,7 +162,7 @@ impl Scope {
         Self { slots: vec![0; SMALL], mask: SMALL - 1, count: 0 }
     }
 
-    /// Forgets all names.
+    /// Removes all names.
     pub fn clear(&mut self) {
         self.count = 0;
         self.mask = SMALL - 1;
@@ -170,19 +170,19 @@ impl Scope {
         self.slots.fill(0);
     }
 
-    /// Whether the table has outgrown the caches, so that slots are worth fetching early.
+    /// Whether the table has outgrown the caches, so that prefetching slots pays off.
     #[inline(always)]
     pub fn is_large(&self) -> bool {
         self.mask >= LARGE
     }
 
-    /// The slot where the search for `hash` starts.
+    /// The slot at which a search for `hash` starts.
     #[inline(always)]
     pub fn slot(&self, hash: u32) -> Option<&u64> {
         self.slots.get(hash as usize & self.mask)
     }
 
-    /// The item called `text[start..start + length]`.
+    /// The item named `text[start..start + length]`.
     #[inline(always)]
     pub fn find<N: Names + ?Sized>(
         &self,
@@ -208,7 +208,8 @@ impl Scope {
         }
     }
 
-    /// Adds item `id` called `text[start..start + length]`; the known item if the name is taken.
+    /// Adds item `id` named `text[start..start + length]`; returns the existing item if the name is
+    /// taken.
     #[inline(always)]
     pub fn insert<N: Names + ?Sized>(
         &mut self,
@@ -241,8 +242,8 @@ impl Scope {
         None
     }
 
-    /// Adds all items of `other`, whose numbers rise by `base`; None if a name is taken. Their
-    /// texts are only looked at where hashes agree.
+    /// Adds all items of `other` with `base` added to their ids; None if a name is taken. Names are
+    /// only compared if their hashes are equal.
     pub fn insert_all<N: Names + ?Sized>(
         &mut self,
         names: &N,
@@ -250,7 +251,7 @@ impl Scope {
         other: &Scope,
         base: u32,
     ) -> Option<()> {
-        // In the order of its slots, names would crowd into the start of a smaller table.
+        // Inserting in slot order would cluster names at the start of a smaller table.
         while (self.count + other.count) * 3 > self.mask * 2 {
             self.grow();
         }

@@ -1,5 +1,5 @@
-//! Operand lists in their full generality: typed and untyped names, `%x#0` paths, nested
-//! instructions, empty slots.
+//! Operand lists in full generality: typed and untyped names, `%x#0` paths, nested instructions,
+//! empty slots.
 
 use super::reader::{Pending, Reader};
 use super::shape::{parse_shape, starts_shape};
@@ -8,21 +8,21 @@ use crate::ir::module::NO_METADATA;
 use crate::ir::{ElementType, Flags, Opcode, ShapeId};
 use crate::text::{Cursor, Span};
 
-/// Deepest nesting of instructions inside operand lists.
+/// Maximum nesting of instructions inside operand lists.
 const MAX_NESTING: usize = super::shape::MAX_DEPTH;
 
-/// An operand, resolved or still to be.
+/// An operand, resolved or pending.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
     Row(u32),
     Named(Span),
 }
 
-/// What an operand list held.
+/// The contents of an operand list.
 #[derive(Default)]
 pub(super) struct Operands {
     pub list: Vec<Operand>,
-    /// Whether something other than plain or typed names stood in it.
+    /// Whether it contained anything but plain or typed names.
     pub folded: bool,
 }
 
@@ -56,19 +56,21 @@ impl Reader<'_> {
                 Ok(Some(operand)) => operands.list.push(operand),
                 Ok(None) => operands.folded = true,
                 Err(error) => {
-                    // XLA drops a slot that it cannot read if it stops at the slot's end.
+                    // XLA drops a slot that it cannot read if the reader stops at the end of the
+                    // slot.
                     let stopped = matches!(cursor.peek(), b',' | b')');
                     let mut word = slot;
                     let reserved = starts_shape(&slot) || is_reserved(word.identifier());
                     if !(stopped && reserved && cursor.position() > slot.position()) {
                         *cursor = slot;
-                        // What stops an inner slot from being dropped stops those around it.
+                        // An inner slot that cannot be dropped also prevents dropping the outer
+                        // ones.
                         let hopeless = slot.position() < self.undroppable;
                         if hopeless || !skip_droppable(cursor, &mut self.undroppable) {
                             return Err(error);
                         }
                     }
-                    // Instructions that were complete by then stay, as in XLA.
+                    // Instructions completed by then are kept, as in XLA.
                     let rows = self.next_row();
                     while self.parameters.last().is_some_and(|last| last.1 >= rows) {
                         self.parameters.pop();
@@ -126,7 +128,8 @@ impl Reader<'_> {
         cursor.skip_space()?;
         if cursor.peek() == b'(' && !marked {
             *folded = true;
-            // The recursion is as deep as the text nests; it must not depend on the thread's stack.
+            // Recursion is as deep as the nesting in the text and must not depend on the thread's
+            // stack.
             return stacker::maybe_grow(64 << 10, 1 << 20, || {
                 self.read_nested(cursor, name, shape, depth)
             })
@@ -143,7 +146,7 @@ impl Reader<'_> {
         }
         if self.single_instruction {
             let key: Box<[u8]> = self.text[name.range()].into();
-            // A slot that was dropped takes its parameters with it.
+            // A dropped slot removes its parameters.
             if let Some(row) = self.single_parameters.get(&key).copied()
                 && self.is_parameter(row, &key)
             {
@@ -181,7 +184,7 @@ impl Reader<'_> {
         self.push_implicit(name, Opcode::Parameter, shape, &number.to_string(), &[])
     }
 
-    /// `%x#1#0`: get-tuple-elements, one row per distinct path.
+    /// Reads `%x#1#0`: get-tuple-elements, with one row per distinct path.
     fn read_tuple_path(&mut self, cursor: &mut Cursor<'_>, name: Span) -> Result<Operand> {
         let Some(mut row) = self.lookup((name.start as usize, name.len())) else {
             return Err(unknown_instruction(self.text, name));
@@ -201,22 +204,22 @@ impl Reader<'_> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidOperand,
                     name.to(cursor.span_since(at)),
-                    "'#' takes an element of a tuple, but this is no tuple",
+                    "'#' takes an element of a tuple, but this is not a tuple",
                 ));
             };
             let Some(element) = elements.get(index as usize).copied() else {
                 return Err(ParseError::new(
                     ErrorKind::InvalidOperand,
                     cursor.span_since(at),
-                    format!("the tuple has {} elements, so no element {index}", elements.len()),
+                    format!("no element {index}: the tuple has {} elements", elements.len()),
                 ));
             };
             row = match self.tuple_elements.get(&(row, index)) {
                 Some(known) => *known,
                 None => {
                     let mut spelled = &self.text[name.start as usize..cursor.position()];
-                    // Each step of a long path would spell all steps before it again, and longer
-                    // names than 254 bytes end where identifiers do.
+                    // With full names, each step of a long path would repeat all earlier steps, and
+                    // names longer than 254 bytes are cut.
                     let short = format!("get-tuple-element.anon.{at}");
                     if spelled.len() > if steps > 0 { 64 } else { 254 } {
                         spelled = short.as_bytes();
@@ -240,7 +243,7 @@ impl Reader<'_> {
         Ok(Operand::Row(row))
     }
 
-    /// `multiply(a, b)` where an operand is expected; the cursor stands on the parenthesis.
+    /// Reads `multiply(a, b)` in place of an operand; the cursor is at the parenthesis.
     fn read_nested(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -311,7 +314,7 @@ impl Reader<'_> {
         Ok(Operand::Row(row))
     }
 
-    /// Appends a row that the text only implies; its own text goes to the arena.
+    /// Appends an implicit row; its text goes to the arena.
     pub(super) fn push_implicit(
         &mut self,
         name: &[u8],
@@ -351,7 +354,7 @@ impl Reader<'_> {
         Ok(row)
     }
 
-    /// Appends the operands of the row that is pushed next.
+    /// Appends the operands of the row that will be pushed next.
     pub(super) fn push_operands(&mut self, operands: &[Operand]) {
         for operand in operands {
             let row = match *operand {
@@ -369,19 +372,19 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the computation being read has parameter `number` already.
+    /// Whether the computation being read already has parameter `number`.
     fn has_parameter(&mut self, number: u64) -> bool {
         for (index, (known, _)) in self.parameters.iter().enumerate().skip(self.indexed_parameters)
         {
             self.parameter_index.insert(*known, index);
         }
         self.indexed_parameters = self.parameters.len();
-        // Entries of parameters that were taken back lead elsewhere.
+        // The index entry of a removed parameter points to another one.
         let index = self.parameter_index.get(&number).copied();
         index.and_then(|index| self.parameters.get(index)).is_some_and(|known| known.0 == number)
     }
 
-    /// The number in `parameter(number)`.
+    /// Parses the number in `parameter(number)`.
     pub(super) fn parameter_payload(&self, payload: Span) -> Result<u64> {
         let mut cursor = Cursor::within(self.text, payload);
         let number = cursor.integer()?;
@@ -423,15 +426,15 @@ impl Reader<'_> {
     }
 }
 
-/// Words that XLA reads as the start of a type or of an instruction, not as a name.
+/// Words that XLA reads as the start of a type or an instruction, not as a name.
 fn is_reserved(word: &[u8]) -> bool {
     ElementType::from_bytes(word).is_some()
         || super::instruction::opcode_of(word).0 != Opcode::Unknown
 }
 
-/// XLA drops an operand slot without a word when reading it fails but stops at its end: a type
-/// without a name, an opcode without operands. Skips such a slot; false for anything else,
-/// and then sets `stopped` to what it met.
+/// XLA silently drops an operand slot if it fails to read it but stops at its end: a type without a
+/// name, an opcode without operands. Skips such a slot. For anything else returns false and sets
+/// `stopped` to the position that prevents it.
 fn skip_droppable(cursor: &mut Cursor<'_>, stopped: &mut usize) -> bool {
     let mut ahead = *cursor;
     if !starts_shape(cursor) && !is_reserved(ahead.identifier()) {
@@ -460,7 +463,7 @@ fn skip_droppable(cursor: &mut Cursor<'_>, stopped: &mut usize) -> bool {
     true
 }
 
-/// The error for a name that nothing defines.
+/// The error for an undefined name.
 #[cold]
 pub(super) fn unknown_instruction(text: &[u8], name: Span) -> ParseError {
     let shown = String::from_utf8_lossy(&text[name.range()]).into_owned();

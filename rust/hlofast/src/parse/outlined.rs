@@ -1,5 +1,5 @@
-//! Instructions of which it is known beforehand where their parts are: text that stands for a
-//! protobuf. Gives what the path for lines gives, without looking for anything.
+//! Reads instructions whose parts have known positions: text generated from a protobuf. The result
+//! equals that of the line path, without any scanning.
 
 use super::line::parameter_number;
 use super::names::InstructionNames;
@@ -9,14 +9,14 @@ use crate::ir::{CallRole, Computation, Opcode, ShapeId};
 use crate::text::kernel::Kernel;
 use crate::text::{Outline, OutlinedCall, OutlinedHeader, OutlinedLine, Span};
 
-/// Lines that are read before their names are entered, whose slots are on their way by then.
+/// Lines that are read before their names are inserted, so that the hash slots are prefetched.
 const RUN: usize = 64;
 
-/// A shape whose number was not met yet.
+/// A shape whose number has not occurred yet.
 const UNKNOWN: ShapeId = ShapeId(u32::MAX);
 
 impl Reader<'_> {
-    /// The header of a computation that starts at `start`, if its parts are known.
+    /// The computation header at `start`, if its positions are known.
     pub(super) fn outlined_header(&mut self, start: usize) -> Option<Computation> {
         let headers = self.outline.headers.get(self.outlined_headers..)?;
         let behind = |header: &&OutlinedHeader| (header.whole.start as usize) < start;
@@ -39,9 +39,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads the instruction that starts at `start` (after indentation) and some of those that
-    /// follow it, if their parts are known; where the last one's line ends. Faults end the parse:
-    /// whoever collects them does without an outline.
+    /// Reads the instruction at `start` (after indentation) and some of those after it, if their
+    /// positions are known; returns where the last line ends. Faults end the parse: callers that
+    /// collect errors do not use an outline.
     #[inline(always)]
     pub(super) fn outlined_lines<K: Kernel>(&mut self, start: usize) -> Result<Option<usize>> {
         if self.outlined >= self.outline.lines.len() {
@@ -76,14 +76,14 @@ impl Reader<'_> {
             if line.start as usize != next || self.outlined_line(line, operands, calls).is_none() {
                 break;
             }
-            // The name is entered last; its slot can be on its way by then.
+            // The name is inserted last, so its slot can be fetched in the meantime.
             let name = line.name as usize;
             *hash = self.keys.hash(self.text, name, line.name_end as usize - name);
             if let Some(slot) = self.scope.slot(*hash) {
                 K::prefetch(slot);
             }
             reached = (line.operands_end, line.calls_end);
-            // Behind the newline and the indentation.
+            // Skips the newline and the indentation.
             next = line.end as usize + 3;
             count += 1;
         }
@@ -110,8 +110,8 @@ impl Reader<'_> {
         Ok(Some(lines[last].end as usize))
     }
 
-    /// Reads what of `line` its text decides: opcode and shape, of parameters the number, calls.
-    /// None, with nothing read, if its row is another or it has other operands than are known.
+    /// Reads what the text of `line` determines: opcode, shape, parameter number, calls. None, with
+    /// nothing read, if its row or its operands differ from the outline.
     #[inline(always)]
     fn outlined_line(
         &mut self,
@@ -122,7 +122,7 @@ impl Reader<'_> {
         let row = self.next_row();
         let open = line.open as usize;
         let opcode = Opcode::from_text(self.text, line.shape_end as usize + 1, open)?;
-        // After a line that was left out, or for an operand that comes later, names decide.
+        // After an omitted line, or if an operand comes later, operands are found by name.
         let is_known =
             row - self.first_row == line.row && operands.iter().all(|one| *one < line.row);
         if !is_known || !opcode.arity().accepts(operands.len()) {
@@ -162,8 +162,8 @@ impl Reader<'_> {
         Some(shape)
     }
 
-    /// Appends what is known of `lines` to the columns, which have their opcodes and shapes.
-    /// `operands` are theirs; those before end at `operands_start` in the outline.
+    /// Appends the outline's data for `lines` to the columns, which already have their opcodes and
+    /// shapes. `operands` are those of `lines`; they start at `operands_start` in the outline.
     #[inline(always)]
     fn push_outlined(&mut self, lines: &[OutlinedLine], operands: &[u32], operands_start: u32) {
         let columns = &mut self.columns;

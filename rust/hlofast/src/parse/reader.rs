@@ -1,4 +1,4 @@
-//! The state of a parse: the columns so far, the scopes, and what is still to be resolved.
+//! The state of a parse: the columns so far, the scopes, and the references still to be resolved.
 
 use super::Options;
 use super::infer::Signatures;
@@ -23,12 +23,12 @@ pub(super) struct Pending {
     pub name: Span,
 }
 
-/// A computation that is read after the one it was found in.
+/// A computation that is read after the one that contains it.
 pub(super) enum Queued {
-    /// A block `{...}` where a name was expected, inside `depth` others.
+    /// A block `{...}` in place of a name, nested in `depth` others.
     Inline { call: u32, body: Span, depth: u32 },
-    /// What async sugar wraps: `opcode` with the attributes in `tail`. `blocks` are those of
-    /// `calls` that are blocks.
+    /// The computation wrapped by async sugar: `opcode` with the attributes in `tail`. `blocks` are
+    /// the indices of `calls` that are blocks.
     Wrapped {
         depth: u32,
         call: u32,
@@ -48,16 +48,16 @@ pub(super) struct ShapeTexts {
     ids: Vec<ShapeId>,
 }
 
-/// Everything a parse builds up.
+/// Everything that a parse builds.
 pub(super) struct Reader<'a> {
-    /// The text up to where this reader reads.
+    /// The text up to the end of this reader's part.
     pub text: &'a [u8],
-    /// The whole text, behind which the arena's offsets start.
+    /// The whole text; the arena's offsets follow those of the text.
     pub whole: &'a [u8],
     pub options: Options,
     pub kernel: KernelChoice,
     pub keys: HashKeys,
-    /// Scratch of the fast path.
+    /// Scratch space of the fast path.
     pub masks: LineMasks,
     pub arena: Vec<u8>,
     pub header: Header,
@@ -68,7 +68,7 @@ pub(super) struct Reader<'a> {
     pub entry: Option<u32>,
     pub shapes: ShapeInterner,
     pub shape_texts: ShapeTexts,
-    /// The last few tuple types written before operands: where each starts, its length.
+    /// The last few tuple types written before operands: start and length.
     pub tuple_types: [(usize, usize); 6],
     pub errors: Vec<ParseError>,
     /// Instruction names of the computation being read.
@@ -76,19 +76,19 @@ pub(super) struct Reader<'a> {
     /// Computation names.
     pub computation_scope: Scope,
     pub computation_names: Vec<(u32, u32)>,
-    /// Called computations whose names are not defined yet: index into `calls`, name.
+    /// Calls of computations that are not defined yet: index into `calls`, name.
     pub pending_calls: Vec<(u32, Span)>,
     pub pending: Vec<Pending>,
     pub queue: VecDeque<Queued>,
     /// (number, row) of the parameters of the computation being read.
     pub parameters: Vec<(u64, u32)>,
-    /// Where in `parameters` a number stands, for the first `indexed_parameters` of them; only
-    /// filled for parameters inside operand lists.
+    /// Position in `parameters` by number, for the first `indexed_parameters` of them; only filled
+    /// for parameters inside operand lists.
     pub parameter_index: hashbrown::HashMap<u64, usize, crate::ir::intern::BuildMix>,
     pub indexed_parameters: usize,
     /// Implicit get-tuple-elements of the computation being read, by (operand row, index).
     pub tuple_elements: hashbrown::HashMap<(u32, u32), u32, crate::ir::intern::BuildMix>,
-    /// Their keys in the order they were added, to take them back.
+    /// Their keys in the order of insertion, to undo them.
     pub tuple_element_keys: Vec<(u32, u32)>,
     /// Rows of nested instructions of the computation being read, by their generated names.
     pub anonymous: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
@@ -97,44 +97,43 @@ pub(super) struct Reader<'a> {
     /// First row of the computation being read.
     pub first_row: u32,
     pub root: Option<u32>,
-    /// Below this offset the fast path was tried in vain.
+    /// Below this offset the fast path was tried without success.
     pub general_until: usize,
-    /// Whether a computation was read after the one that its text stands in, which it may call.
+    /// Whether a computation was read after the one that contains its text, which it may call.
     pub has_late_calls: bool,
-    /// Blocks around the computation being read.
+    /// Number of blocks around the computation being read.
     pub depth: u32,
-    /// Bytes that deeply nested blocks may still hold, each level counted.
+    /// Bytes that deeply nested blocks may still contain, counted once per level.
     pub block_budget: usize,
-    /// Bytes that may still be read again after faults, so that collecting them stays linear.
+    /// Bytes that may still be read again after faults; keeps collecting faults linear.
     pub budget: usize,
     /// Operand slots that start below this offset cannot be dropped.
     pub undroppable: usize,
-    /// Whether brackets are followed before instructions are read, and what that found.
+    /// Unclosed brackets found so far, if brackets are followed before instructions are read.
     pub unclosed: Unclosed,
-    /// What is known of the text's lines beforehand, and which of them is next.
+    /// Positions in the text that are known in advance, and the next line.
     pub outline: Outline,
     pub outlined: usize,
     pub outlined_headers: usize,
-    /// The shapes of its numbers; of those not met yet `u32::MAX`.
+    /// The shapes by the outline's numbers; `u32::MAX` for those that have not occurred yet.
     pub outlined_shapes: Vec<ShapeId>,
-    /// Where the last instruction of the general path stopped.
+    /// Where the general path stopped in the last instruction.
     pub reached: usize,
-    /// Whether this reader has the beginning of the text.
+    /// Whether this reader's part is the beginning of the text.
     pub is_first_part: bool,
     /// Whether unknown typed operands become parameters (single-instruction text).
     pub single_instruction: bool,
     /// Rows of those parameters.
     pub single_parameters: hashbrown::HashMap<Box<[u8]>, u32, crate::ir::intern::BuildMix>,
-    /// Computations whose signatures shape inference asked for.
+    /// Signatures of computations that shape inference asked for.
     pub signatures: Signatures,
-    /// How many readers wait for the signature of the block that this one reads.
+    /// How many readers wait for the signature of the block that this reader reads.
     pub block_level: u8,
-    /// Bytes that blocks deep inside of others may still hold, each counted as often as it is read
-    /// for the sake of a signature.
+    /// Bytes that deeply nested blocks may still contain, counted once per reading for a signature.
     pub signature_budget: usize,
 }
 
-/// The columns' lengths before an instruction, to take it back after a fault.
+/// The lengths of the columns before an instruction, to undo it after a fault.
 pub(super) struct Mark {
     rows: usize,
     operands: usize,
@@ -206,7 +205,7 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// A reader of `part` of `whole`; offsets stay those of the whole.
+    /// A reader of `part` of `whole`; offsets count from the start of `whole`.
     pub fn of_part(whole: &'a [u8], part: Range<usize>, options: Options) -> Self {
         let mut reader = Self::new(&[], options);
         reader.text = &whole[..part.end];
@@ -223,16 +222,16 @@ impl<'a> Reader<'a> {
         self.whole.len()
     }
 
-    /// Sizes the columns for the text from `position` on, where the first computation begins: text
-    /// that is no module takes no memory.
+    /// Sizes the columns for the text from `position` on, where the first computation begins. Text
+    /// that is not a module therefore takes no memory.
     pub fn reserve_from(&mut self, position: usize) {
         if self.columns.opcodes.capacity() == 0 {
             self.reserve(self.text.len().saturating_sub(position));
         }
     }
 
-    /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is given
-    /// back at the end.
+    /// Sizes the columns for `bytes` of text, so that they rarely grow; unused capacity is released
+    /// at the end.
     fn reserve(&mut self, bytes: usize) {
         let rows = bytes / 72;
         let columns = &mut self.columns;
@@ -282,14 +281,14 @@ impl<'a> Reader<'a> {
         columns.operand_offsets.push(columns.operands.len() as u32);
     }
 
-    /// Makes the name of the next row known; an error if it is taken.
+    /// Inserts the name of the next row; an error if it is taken.
     #[inline(always)]
     pub fn define(&mut self, name: (usize, usize)) -> Result<()> {
         let hash = self.keys.hash(self.text, name.0, name.1);
         self.define_hashed(name, hash)
     }
 
-    /// As `define`, for a name whose hash is known.
+    /// Like `define`, with a known hash.
     #[inline(always)]
     pub fn define_hashed(&mut self, name: (usize, usize), hash: u32) -> Result<()> {
         let names = InstructionNames {
@@ -317,7 +316,7 @@ impl<'a> Reader<'a> {
         .with_related(Span::new(first, first + name.1))
     }
 
-    /// Whether `row` of the computation being read is called so.
+    /// Whether `row` of the computation being read has this name.
     #[inline(always)]
     pub fn is_named(&self, row: u32, name: (usize, usize)) -> bool {
         let columns = &self.columns;
@@ -333,7 +332,7 @@ impl<'a> Reader<'a> {
             && equal(self.text, *start as usize, name.0, name.1)
     }
 
-    /// Where the name of `row` stands.
+    /// The span of the name of `row`.
     pub fn row_name(&self, row: u32) -> Span {
         let start = self.columns.name_starts[row as usize] as usize;
         match self.columns.name_lengths[row as usize] {
@@ -348,7 +347,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The row of the instruction called so in the computation being read.
+    /// The row with this name in the computation being read.
     #[inline(always)]
     pub fn lookup(&self, name: (usize, usize)) -> Option<u32> {
         let hash = self.keys.hash(self.text, name.0, name.1);
@@ -359,7 +358,7 @@ impl<'a> Reader<'a> {
         self.scope.find(&names, self.text, name, hash)
     }
 
-    /// Adds an operand to the row being read that is named before its definition.
+    /// Adds an operand that is used before its definition to the row being read.
     #[cold]
     #[inline(never)]
     pub fn push_pending(&mut self, name: (usize, usize)) {
@@ -371,7 +370,7 @@ impl<'a> Reader<'a> {
         self.columns.operands.push(u32::MAX);
     }
 
-    /// The id of the shape spelled by `text[start..end]`, if that is a shape and nothing else.
+    /// The id of the shape spelled by `text[start..end]`, if it is exactly a shape.
     #[inline(always)]
     pub fn shape_of_text(&mut self, start: usize, end: usize) -> Option<ShapeId> {
         let length = end - start;
@@ -402,7 +401,7 @@ impl<'a> Reader<'a> {
         Some(shape)
     }
 
-    /// Adds a call edge of the row being read, resolved now if the computation is known.
+    /// Adds a call edge to the row being read, resolved now if the computation is known.
     pub fn push_call(&mut self, name: Span, role: CallRole) {
         let row = Row(self.next_row());
         let index = self.calls.len() as u32;
@@ -416,14 +415,14 @@ impl<'a> Reader<'a> {
         self.calls.push(Call { row, computation, role });
     }
 
-    /// The computation called `text[name]`.
+    /// The computation named `text[name]`.
     pub fn find_computation(&self, name: Span) -> Option<u32> {
         let at = (name.start as usize, name.len());
         let hash = self.keys.hash(self.text, at.0, at.1);
         self.computation_scope.find(&self.computation_names[..], self.text, at, hash)
     }
 
-    /// Appends `bytes` to the arena; the span they get.
+    /// Appends `bytes` to the arena; returns their span.
     pub fn append_to_arena(&mut self, bytes: &[u8]) -> Result<Span> {
         let start = self.arena_base() + self.arena.len();
         if start + bytes.len() >= u32::MAX as usize {
@@ -457,7 +456,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes back everything after `mark`. Names stay in the scope only if their row stays.
+    /// Undoes everything after `mark`. Names stay in the scope only if their rows stay.
     pub fn take_back(&mut self, mark: &Mark) {
         let columns = &mut self.columns;
         columns.opcodes.truncate(mark.rows);
@@ -488,7 +487,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Adds to the faults found, up to a number in proportion to the text.
+    /// Adds a fault; the number kept is limited in proportion to the text.
     pub fn keep(&mut self, error: ParseError) {
         let most = 1000 + self.whole.len() / 64;
         if self.errors.len() < most {
@@ -499,7 +498,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Marks row `row` as the root, if the text says so; an error if there is one already.
+    /// Marks row `row` as the root; an error if there is one already.
     pub fn mark_root(&mut self, row: u32, at: Span) -> Result<()> {
         if let Some(first) = self.root {
             let start = self.columns.name_starts[first as usize] as usize;
@@ -516,9 +515,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes that computations in place of names may take together beyond the twelfth level, for a text
-/// of `length` bytes. Each level is read once more and takes memory, which `parse_hostile.rs` bounds
-/// at 40 bytes per byte; a small text may nest a hundred levels, as XLA reads them, in 512 KiB.
+/// Bytes that computations in place of names may contain in total beyond the twelfth level, for a
+/// text of `length` bytes. Each level is read once more and takes memory, which `parse_hostile.rs`
+/// bounds at 40 bytes per byte; a small text may nest a hundred levels, as XLA reads them, within
+/// 512 KiB.
 fn block_budget(length: usize) -> usize {
     (512_usize << 10).saturating_sub(length) + length / 2
 }

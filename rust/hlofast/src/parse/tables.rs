@@ -1,11 +1,11 @@
-//! The tables of stack frames behind a module's header.
+//! The tables of stack frames after a module's header.
 
 use super::reader::Reader;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::{Cursor, Span};
 
 impl Reader<'_> {
-    /// `FileNames`, `FunctionNames`, `FileLocations`, `StackFrames`: all four or none.
+    /// Reads `FileNames`, `FunctionNames`, `FileLocations`, `StackFrames`: all four or none.
     pub(super) fn read_tables(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
         const KEYWORDS: [&[u8]; 4] =
             [b"FileNames", b"FunctionNames", b"FileLocations", b"StackFrames"];
@@ -22,7 +22,7 @@ impl Reader<'_> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidHeader,
                     Span::new(start, (start + 1).min(cursor.end())),
-                    format!("expected the table {shown}: tables come all four or not at all"),
+                    format!("expected the table {shown}: all four tables are needed, or none"),
                 ));
             }
             let from = cursor.position();
@@ -37,7 +37,7 @@ impl Reader<'_> {
                         cursor.balanced()?;
                     }
                     b'-' | b'0'..=b'9' => {
-                        // A lone minus is no integer, and stays where it is.
+                        // A lone minus is not an integer and is not consumed.
                         if cursor.integer()?.is_none() {
                             break;
                         }

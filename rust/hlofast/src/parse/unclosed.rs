@@ -1,58 +1,58 @@
-//! Brackets and quotes that are never closed, found where they open.
+//! Finds brackets and quotes that are never closed, at the place where they open.
 //!
-//! What an unclosed bracket swallows is only noticed where something does not fit any more, which
-//! may be pages later. So a text with a fault is read a second time, and then each instruction is
-//! first followed to its end: if the next instruction or computation begins while a bracket or a
-//! string is open, that one is at fault. Texts without a fault are never read this way: strings and
-//! dictionaries may hold anything, whole modules too.
+//! The effect of an unclosed bracket is only noticed where the text stops making sense, possibly
+//! pages later. So a faulty text is read a second time, and each instruction is first followed to
+//! its end: if the next instruction or computation begins while a bracket or string is open, that
+//! bracket or string is the fault. Texts without a fault are never read this way, because strings
+//! and dictionaries may contain anything, even whole modules.
 
 use super::reader::Reader;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::{Cursor, Span, is_computation, is_instruction, line};
 
-/// A bracket that is open.
+/// An open bracket.
 struct Open {
     at: usize,
-    /// It holds instructions: a computation in place of a name.
+    /// It contains instructions: a computation in place of a name.
     is_block: bool,
-    /// Only braces and strings count inside, as in `backend_config`.
+    /// Only braces and strings count inside it, as in `backend_config`.
     is_opaque: bool,
 }
 
-/// What the second reading of a text knows of brackets and strings that are not closed.
+/// State of the second reading of a text, for unclosed brackets and strings.
 pub(super) struct Unclosed {
-    /// Bytes that may still be followed; 0 in a first reading. Following what is not closed again
-    /// and again stays linear this way.
+    /// Bytes that may still be followed; 0 in a first reading. It keeps the work linear if unclosed
+    /// brackets are followed repeatedly.
     budget: usize,
     /// Whether anything was found.
     pub is_found: bool,
-    /// Where reading goes on after the last one: the next instruction, and how far the text was
-    /// looked at.
+    /// Where reading continues after the last one: the next instruction, and how far the text was
+    /// examined.
     pub resume: Option<(usize, usize)>,
 }
 
 impl Unclosed {
-    /// Nothing is followed.
+    /// Does not follow brackets.
     pub const UNCHECKED: Self = Self { budget: 0, is_found: false, resume: None };
 
     /// For the second reading of a text of `length` bytes.
     pub fn checked(length: usize) -> Self {
-        // As many times the text as faults may cost.
+        // The same multiple of the text as faults may cost.
         Self { budget: length.saturating_mul(16).saturating_add(1 << 20), ..Self::UNCHECKED }
     }
 }
 
-/// How far behind a brace the first instruction of a block is looked for, and how much of a line
-/// is looked at to know one: enough for any name and the beginning of a shape.
+/// Bytes after a brace in which a block's first instruction is searched, and bytes of a line that
+/// are examined to recognise one: enough for any name and the beginning of a shape.
 const NEAR: usize = 4096;
 
-/// Brackets inside each other up to which an instruction is followed: XLA reads no more than a
-/// hundred levels of any kind.
+/// Bracket nesting up to which an instruction is followed; XLA reads at most a hundred levels of
+/// any kind.
 const DEEPEST: usize = 1024;
 
 impl Reader<'_> {
-    /// Follows the instruction (or the header) at `start` to its end; an error where something in
-    /// it is not closed. All else that is wrong with it is left to those who read it.
+    /// Follows the instruction (or header) at `start` to its end; an error if anything in it is not
+    /// closed. Other faults are left to the parser.
     #[cold]
     pub(super) fn check_closed(&mut self, start: usize) -> Result<()> {
         if self.unclosed.budget == 0 {
@@ -68,7 +68,7 @@ impl Reader<'_> {
     fn follow_brackets(&mut self, start: usize, at: &mut usize) -> Result<()> {
         let text = self.text;
         let mut open: Vec<Open> = Vec::new();
-        // The bracket that a line beginning with `}` closed last.
+        // The last bracket closed by a line that begins with `}`.
         let mut closed_by_line = None;
         while let Some(&byte) = text.get(*at) {
             let is_opaque = open.last().is_some_and(|open| open.is_opaque);
@@ -131,7 +131,7 @@ impl Reader<'_> {
                 _ => *at += 1,
             }
         }
-        // The body's brace was taken for one of the instruction's.
+        // The brace of the body was taken as one of the instruction's.
         let mut cursor = self.cursor(*at);
         let is_after_body = cursor.skip_space().is_ok()
             && (cursor.is_at_end() || is_header(line(text, cursor.position()).trim_ascii()));
@@ -145,8 +145,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Moves behind the string at `at`; an error if instructions stand in it and what follows it
-    /// is nothing that follows strings.
+    /// Moves past the string at `at`; an error if it contains instructions and is followed by
+    /// something that cannot follow a string.
     fn follow_string(&mut self, at: &mut usize) -> Result<()> {
         let open = *at;
         let mut cursor = self.cursor(open);
@@ -167,8 +167,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The error for the bracket at `at`, seen when the reader had come to `reached`; the next
-    /// instruction is on `line`.
+    /// The error for the bracket at `at`, noticed when the reader was at `reached`; the next
+    /// instruction starts at `line`.
     fn unclosed_bracket(&mut self, at: usize, line: usize, reached: usize) -> ParseError {
         self.unclosed.resume = Some((line, reached));
         self.unclosed.is_found = true;
@@ -181,7 +181,7 @@ impl Reader<'_> {
     }
 }
 
-/// Where an instruction goes on behind the line break at `at`, if it does.
+/// Where an instruction continues after the line break at `at`, if it does.
 fn goes_on(text: &[u8], start: usize, at: usize) -> Option<usize> {
     let before = text.get(start..at)?.trim_ascii_end().last();
     let mut cursor = Cursor::new(text);
@@ -191,7 +191,7 @@ fn goes_on(text: &[u8], start: usize, at: usize) -> Option<usize> {
     goes_on.then_some(cursor.position())
 }
 
-/// Whether `line` (trimmed) opens a computation, and is not the beginning of a value.
+/// Whether `line` (trimmed) opens a computation, rather than being the beginning of a value.
 fn is_header(line: &[u8]) -> bool {
     is_computation(line)
         && (line.starts_with(b"ENTRY") || memchr::memmem::find(line, b"->").is_some())

@@ -1,4 +1,4 @@
-//! `BufferAssignmentProto` as the file `-buffer-assignment.txt`, which is read elsewhere.
+//! `BufferAssignmentProto` as the text of the file `-buffer-assignment.txt`.
 
 use super::Map;
 use super::metadata::clean_name;
@@ -7,14 +7,14 @@ use super::out::Out;
 use super::record::{Store, repeated};
 use super::wire::{Fault, Read};
 
-/// A value that lies in an allocation.
+/// A value in an allocation.
 struct Buffer<'a> {
-    /// The `LogicalBufferProto.Location` that defines it.
+    /// The `LogicalBufferProto.Location` where it is defined.
     defined_at: &'a [u8],
     color: i64,
 }
 
-/// The text of `assignment`, of the module `context` whose lines stand in `scratch`.
+/// The text of `assignment` for the module `context`, whose lines are in `scratch`.
 pub(super) fn to_text(assignment: &[u8], context: &Context<'_>, scratch: &[u8]) -> Read<Vec<u8>> {
     let mut store = Store::default();
     let fields = store.read(assignment, repeated(&[1, 2, 3, 4, 5]))?;
@@ -35,7 +35,7 @@ pub(super) fn to_text(assignment: &[u8], context: &Context<'_>, scratch: &[u8]) 
         let size = allocation.integer(2);
         total = match total.checked_add(size).filter(|_| size >= 0) {
             Some(total) => total,
-            None => return Err(Fault::new(message, "sizes of allocations beyond 64 bits")),
+            None => return Err(Fault::new(message, "allocation sizes beyond 64 bits")),
         };
         out.push(b"allocation ");
         out.integer(allocation.integer(1));
@@ -71,7 +71,7 @@ pub(super) fn to_text(assignment: &[u8], context: &Context<'_>, scratch: &[u8]) 
     Ok(out.text)
 }
 
-/// ` value: <112 w.1{0} @0> (size=262144,offset=0)`, in the order of the values' ids.
+/// Writes ` value: <112 w.1{0} @0> (size=262144,offset=0)`, in the order of the values' ids.
 fn values(
     out: &mut Out<'_>,
     allocation: &super::record::Record<'_, '_>,
@@ -95,7 +95,7 @@ fn values(
         out.integer(id);
         out.byte(b' ');
         match (names.get(&place.integer(4)), place.text(2)) {
-            // Until 2022 places had names.
+            // Until 2022, locations contained names.
             (_, Some(name)) => out.refer(&clean_name(name))?,
             (Some(name), None) => out.refer(name)?,
             (None, None) => {

@@ -1,5 +1,5 @@
-//! The attributes that belong to an opcode, in XLA's order: those of regular values as the table of
-//! attributes says, others each in its own way.
+//! The attributes of an opcode, in XLA's order: regular values are written by the table of
+//! attributes, others by functions of their own.
 
 use super::computation::Scope;
 use super::out::Out;
@@ -27,7 +27,7 @@ pub(super) fn write<'a>(
     if fields.has_any(attribute::fields(opcode)) || attribute::is_always_printed(opcode) {
         return own(out, scope, opcode, fields);
     }
-    // Of opcodes that call nothing this is a fault.
+    // A fault for opcodes that call nothing.
     if fields.has(instruction::CALLS) {
         return instruction::calls(out, scope, opcode, fields);
     }
@@ -46,7 +46,7 @@ fn own<'a>(
         let path = first.field.path;
         if path == [0, 0] {
             if matches!(first.grammar, Grammar::Computation | Grammar::Computations) {
-                // Which of them there are, and how they are called, all of them say together.
+                // All of these attributes together determine which calls there are and their names.
                 if !has_called {
                     instruction::calls(out, scope, opcode, fields)?;
                 }
@@ -56,7 +56,7 @@ fn own<'a>(
             }
             continue;
         }
-        // The attributes that one message holds follow each other.
+        // Attributes in the same message are adjacent.
         let rest = uses.clone().take_while(|next| next.field.path == path);
         let lists = rest.clone().chain([first]).filter(|one| one.is_repeated());
         let lists = lists.fold(0, |set, one| set | 1 << one.field.number);
@@ -80,7 +80,7 @@ fn own<'a>(
     Ok(())
 }
 
-/// Appends one attribute, whose field is in `message`; all of the instruction is in `fields`.
+/// Appends one attribute, whose field is in `message`; `fields` holds the whole instruction.
 fn one<'a>(
     out: &mut Out<'a>,
     scope: &Scope<'a, '_>,
@@ -134,7 +134,7 @@ fn one<'a>(
             }
         }
         Grammar::Word(words) => {
-            // What is less than the number of absence means the same.
+            // Codes below the one for absence mean the same.
             let code = message.integer(number);
             let is_usual = code == field.absent || code < field.absent && field.absent > 0;
             if field.is_always_printed || !is_usual {
@@ -174,7 +174,7 @@ fn one<'a>(
         }
         Grammar::Pairs => pairs(out, attribute, message)?,
         Grammar::Domain => {
-            // The first field belongs to the operand's side, which the text calls the exit.
+            // The first field is for the operand's side, which the text calls the exit.
             for (number, name) in [
                 (field.with, &b", domain={kind=\"sharding\", entry="[..]),
                 (field.number, b", exit="),
@@ -185,7 +185,7 @@ fn one<'a>(
             out.byte(b'}');
         }
         Grammar::Accuracy => result_accuracy(out, message.bytes(number).unwrap_or_default())?,
-        // The computations stand where `own` puts them, what every opcode has behind it.
+        // Computations are written by `own`; attributes of all opcodes follow those of the opcode.
         Grammar::Computation
         | Grammar::Computations
         | Grammar::Names
@@ -199,7 +199,7 @@ fn one<'a>(
     Ok(())
 }
 
-/// The value of an integer that text has.
+/// The value of an integer, if the text has it.
 #[inline]
 fn integer(attribute: &Use, message: &Record<'_, '_>) -> Read<Option<i64>> {
     let field = attribute.field;
@@ -218,7 +218,7 @@ fn integer(attribute: &Use, message: &Record<'_, '_>) -> Read<Option<i64>> {
     Ok(value.or(field.is_always_printed.then_some(0)))
 }
 
-/// `{1,2}`.
+/// Writes `{1,2}`.
 #[inline]
 fn list(out: &mut Out<'_>, attribute: &Use, message: &Record<'_, '_>) -> Read<()> {
     let start = out.text.len();
@@ -240,9 +240,9 @@ fn list(out: &mut Out<'_>, attribute: &Use, message: &Record<'_, '_>) -> Read<()
     Ok(())
 }
 
-/// `slice_sizes={{1,2},{1,2}}` of a collective-permute, whose field holds one list behind the other.
-/// Each has a number for every dimension of what it is cut from (`CreateFromProto` in XLA's
-/// hlo_instruction.cc reads them in this way); numbers beyond those are a list of their own.
+/// Writes `slice_sizes={{1,2},{1,2}}` of a collective-permute, whose field concatenates the lists.
+/// Each list has one number per dimension of the sliced array (`CreateFromProto` in XLA's
+/// hlo_instruction.cc reads them this way); remaining numbers form a list of their own.
 fn slice_sizes(
     out: &mut Out<'_>,
     scope: &Scope<'_, '_>,
@@ -266,7 +266,7 @@ fn slice_sizes(
     match shape::type_code(input)? {
         shape::TUPLE => {
             for (index, element) in shape::elements(input)?.into_iter().enumerate() {
-                // A tuple of starts here is one of several slices of this element.
+                // A tuple of starts here means that several slices are taken from this element.
                 let several = match starts.get(index) {
                     Some(starts) => shape::elements(starts)?,
                     None => Vec::new(),
@@ -299,7 +299,7 @@ fn slice_sizes(
     Ok(())
 }
 
-/// The word with the number `code`; unknown numbers are faults.
+/// The word with the number `code`; an unknown number is a fault.
 fn word<'w>(name: &str, message: &Record<'_, '_>, code: i64, words: &[&'w str]) -> Read<&'w str> {
     let found = usize::try_from(code).ok().and_then(|code| words.get(code));
     found
@@ -307,7 +307,7 @@ fn word<'w>(name: &str, message: &Record<'_, '_>, code: i64, words: &[&'w str]) 
         .ok_or_else(|| Fault::new(message.message(), format!("{name} of unknown value {code}")))
 }
 
-/// The type of a comparison that its operands imply.
+/// The comparison type implied by the operands.
 fn usual_type(scope: &Scope<'_, '_>, fields: &Record<'_, '_>) -> Read<&'static [u8]> {
     let code = scope.operand_type(fields)?;
     Ok(match shape::element_type(code).map(|found| found.kind()) {
@@ -384,7 +384,7 @@ fn pad(out: &mut Out<'_>, config: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// `operand_precision={high,default}`, if one of them is not the default.
+/// Writes `operand_precision={high,default}`, unless all are the default.
 fn precision(out: &mut Out<'_>, config: &Record<'_, '_>, number: u32) -> Read<()> {
     let operands = config.list(number)?;
     if operands.iter().all(|code| *code == 0) {
@@ -428,7 +428,7 @@ fn pairs(out: &mut Out<'_>, attribute: &Use, fields: &Record<'_, '_>) -> Read<()
     Ok(())
 }
 
-/// `output_to_operand_aliasing={{0}: (1, {})}`.
+/// Writes `output_to_operand_aliasing={{0}: (1, {})}`.
 fn aliasing(out: &mut Out<'_>, attribute: &Use, fields: &Record<'_, '_>) -> Read<()> {
     key(out, attribute.key);
     out.byte(b'{');
@@ -449,7 +449,7 @@ fn aliasing(out: &mut Out<'_>, attribute: &Use, fields: &Record<'_, '_>) -> Read
     Ok(())
 }
 
-/// `result_accuracy={mode=highest}`, or its tolerance.
+/// Writes `result_accuracy={mode=highest}`, or its tolerance.
 fn result_accuracy(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let accuracy = store.read(message, 0)?;

@@ -1,5 +1,5 @@
-//! `HloComputationProto`: its instructions as lines, in the order of the file, and then the whole
-//! in the order of text.
+//! `HloComputationProto`: writes its instructions as lines in file order, then the whole
+//! computation in text order.
 
 use super::lines::{INDENT, Line, Lines};
 use super::metadata::clean_name;
@@ -13,7 +13,7 @@ use crate::text::{Outline, OutlinedCall, OutlinedHeader, Span};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Where the parts of a line are in the scratch text.
+/// The positions of a line's parts in the scratch text.
 #[derive(Clone, Copy)]
 pub(super) struct Parts {
     pub(super) name_end: u32,
@@ -21,48 +21,48 @@ pub(super) struct Parts {
     /// The parentheses around the operands.
     pub(super) open: u32,
     pub(super) close: u32,
-    /// The value of its metadata, or `u32::MAX`.
+    /// The value of its metadata; `u32::MAX` without one.
     pub(super) metadata: u32,
-    /// The number of its shape among the texts that were written once.
+    /// The number of its shape among the texts that were written only once.
     pub(super) shape: u32,
-    /// Whether operands and computations are all that it refers to.
+    /// Whether it refers to nothing but operands and computations.
     pub(super) is_plain: bool,
 }
 
-/// A computation whose lines have been written.
+/// A computation whose lines are written.
 pub(super) struct Computation<'a> {
     pub(super) id: i64,
     pub(super) name: Cow<'a, [u8]>,
-    /// Its own of `Written::lines`.
+    /// Its range in `Written::lines`.
     lines: Range<usize>,
-    /// Its own of `Written::parameters`.
+    /// Its range in `Written::parameters`.
     parameters: Range<usize>,
-    /// Its own of `Written::callees`.
+    /// Its range in `Written::callees`.
     callees: Range<usize>,
-    /// The order of lines in the text, if it is another.
+    /// The order of lines in the text, if it differs from the file.
     schedule: Option<Vec<u32>>,
     /// The line of its root.
     root: usize,
     thread: &'a [u8],
 }
 
-/// What the computations of a module consist of, one after the other.
+/// The contents of a module's computations, one after the other.
 #[derive(Default)]
 pub(super) struct Written<'a> {
     pub(super) lines: Lines<'a>,
-    /// Numbers of parameters and their lines, counted from the first of the computation, in the
-    /// order of the numbers.
+    /// Parameter numbers and lines, counted from the first line of the computation, ordered by
+    /// number.
     parameters: Vec<(i64, u32)>,
-    /// The computations that each calls, in the order of its instructions' ids.
+    /// The computations that each computation calls, ordered by the ids of its instructions.
     callees: Vec<usize>,
 }
 
-/// Which instruction of a computation has a local id.
+/// Finds the instruction with a local id in a computation.
 #[derive(Default)]
 pub(super) struct Places {
-    /// Indices by id; `u32::MAX` where there is none.
+    /// Indices by id; `u32::MAX` if absent.
     dense: Vec<u32>,
-    /// The same for ids far beyond the number of instructions.
+    /// Indices by id, for ids far above the number of instructions.
     sparse: Map<u32, u32>,
 }
 
@@ -72,7 +72,7 @@ impl Places {
         self.sparse.clear();
     }
 
-    /// Takes note of instruction `index`; whether its id is new.
+    /// Adds instruction `index`; returns whether its id is new.
     #[inline]
     fn insert(&mut self, local: u32, index: u32) -> bool {
         let at = local as usize;
@@ -83,7 +83,7 @@ impl Places {
             self.dense.resize(at + 1, u32::MAX);
         }
         let earlier = std::mem::replace(&mut self.dense[at], index);
-        // A late instruction may be dense where an early one with its id was not.
+        // A late instruction may be in the dense table although an earlier one with its id is not.
         earlier == u32::MAX && (self.sparse.is_empty() || !self.sparse.contains_key(&local))
     }
 
@@ -98,14 +98,14 @@ impl Places {
     }
 }
 
-/// What reading a computation needs beside the module.
+/// State for reading computations, besides the module.
 #[derive(Default)]
 pub(super) struct Scratch<'a> {
     places: Places,
     store: Store,
-    /// Instructions and the computations they call.
+    /// Instructions, and the computations they call.
     calls: Vec<(u32, usize)>,
-    /// The computations so far.
+    /// The computations written so far.
     pub(super) written: Written<'a>,
 }
 
@@ -147,7 +147,7 @@ impl<'a> Computation<'a> {
                         return Err(Fault::new(instruction, message));
                     }
                     let ends = (lines.operands.len() as u32, lines.calls.len() as u32);
-                    // Filled where it will stay: to be copied, it would have to be whole before.
+                    // Filled in place: copying it would require it to be complete first.
                     let line = lines.list.push_mut(Line::default());
                     line.at.start = start;
                     line.at.row = row;
@@ -182,7 +182,7 @@ impl<'a> Computation<'a> {
             None => None,
         };
         written.parameters[first_parameter..].sort_by_key(|(number, _)| *number);
-        // Stable, so that the calls of one instruction keep their order.
+        // Stable, so the calls of one instruction keep their order.
         calls.sort_by_key(|(row, _)| written.lines.list[first + *row as usize].id as u32);
         written.callees.extend(calls.iter().map(|(_, callee)| *callee));
         let name = if name.is_empty() {
@@ -196,13 +196,13 @@ impl<'a> Computation<'a> {
         Ok(Computation { id, name, lines, parameters, callees, schedule, root, thread })
     }
 
-    /// The computations it calls, in the order of its instructions' ids.
+    /// The computations it calls, ordered by the ids of its instructions.
     pub(super) fn callees<'s>(&self, written: &'s Written<'a>) -> &'s [usize] {
         &written.callees[self.callees.clone()]
     }
 
-    /// Appends the computation to `out`, with the lines that stand in `scratch`, and where their
-    /// parts are then to `outline`.
+    /// Appends the computation to `out`, with its lines from `scratch`, and the new positions of
+    /// their parts to `outline`.
     pub(super) fn write(
         &self,
         out: &mut Out<'a>,
@@ -226,7 +226,7 @@ impl<'a> Computation<'a> {
         Ok(())
     }
 
-    /// `ENTRY %name (x: f32[2]) -> f32[2] {`, parameters in the order of their numbers.
+    /// Writes `ENTRY %name (x: f32[2]) -> f32[2] {`, with parameters ordered by number.
     fn header(
         &self,
         out: &mut Out<'a>,
@@ -262,7 +262,7 @@ impl<'a> Computation<'a> {
     }
 }
 
-/// Rows in the order of `schedule`: instruction ids.
+/// Rows in the order of `schedule`, a list of instruction ids.
 fn scheduled(schedule: &[u8], places: &Places, count: usize) -> Read<Vec<u32>> {
     let mut rows = Vec::with_capacity(count);
     let mut seen = vec![false; count];
@@ -273,7 +273,7 @@ fn scheduled(schedule: &[u8], places: &Places, count: usize) -> Read<Vec<u32>> {
         }
         value.integers(|id| {
             let Some(index) = places.find(id) else {
-                let message = format!("the schedule has an instruction of unknown id {id}");
+                let message = format!("the schedule has an instruction with unknown id {id}");
                 return Err(Fault::new(schedule, message));
             };
             if std::mem::replace(&mut seen[index], true) {
@@ -294,7 +294,7 @@ fn opcode_of(fields: &Record<'_, '_>) -> Opcode {
     let (message, word) = (fields.message(), fields.bytes(2).unwrap_or_default());
     let start = (word.as_ptr() as usize).wrapping_sub(message.as_ptr() as usize);
     let found = start.checked_add(word.len()).and_then(|end| {
-        // Reads the word where it stands, which is quicker than as a slice of its own.
+        // Reads the word in place, which is faster than as a separate slice.
         Opcode::from_text(message, start, end)
     });
     found.unwrap_or(Opcode::Unknown)
@@ -303,15 +303,15 @@ fn opcode_of(fields: &Record<'_, '_>) -> Opcode {
 fn id_of(fields: &Record<'_, '_>) -> Read<i64> {
     let id = fields.integer(35);
     if id < 0 {
-        return Err(Fault::new(fields.message(), format!("an instruction of negative id {id}")));
+        return Err(Fault::new(fields.message(), format!("an instruction with negative id {id}")));
     }
     Ok(id)
 }
 
-/// The computation being read, as its next instruction sees it.
+/// The current computation, as seen by its next instruction.
 pub(super) struct Scope<'a, 's> {
     pub(super) module: &'s Context<'a>,
-    /// The instructions before, those of this computation from `first` on.
+    /// The instructions read so far; those of this computation start at `first`.
     lines: &'s mut Lines<'a>,
     first: usize,
     places: &'s Places,
@@ -319,12 +319,12 @@ pub(super) struct Scope<'a, 's> {
 }
 
 impl<'a> Scope<'a, '_> {
-    /// The number in the computation of the instruction with `id`, which must stand before this
-    /// one: no cycles.
+    /// The index of the instruction with `id` in its computation. It must be before this one, which
+    /// excludes cycles.
     #[inline]
     fn find(&self, id: i64, message: &[u8]) -> Read<usize> {
         self.places.find(id).ok_or_else(|| {
-            let text = format!("id {id} is no instruction before this one in its computation");
+            let text = format!("id {id} is not an instruction before this one in its computation");
             Fault::new(message, text)
         })
     }
@@ -334,7 +334,7 @@ impl<'a> Scope<'a, '_> {
         self.lines.refer(out, self.first + self.find(id, message)?)
     }
 
-    /// Appends the name of an operand, and takes note of it.
+    /// Appends the name of an operand, and records it.
     #[inline]
     pub(super) fn operand(&mut self, out: &mut Out<'a>, id: i64, message: &[u8]) -> Read<()> {
         let found = self.find(id, message)?;
@@ -342,7 +342,7 @@ impl<'a> Scope<'a, '_> {
         self.lines.refer(out, self.first + found)
     }
 
-    /// `PrimitiveType` of the first operand of `fields`.
+    /// The `PrimitiveType` of the first operand of `fields`.
     pub(super) fn operand_type(&self, fields: &Record<'_, '_>) -> Read<i64> {
         shape::type_code(self.operand_shape(fields, 0)?)
     }
@@ -354,15 +354,15 @@ impl<'a> Scope<'a, '_> {
         Ok(found.map_or(&[], |found| self.lines.list[self.first + found].shape))
     }
 
-    /// Takes note that this instruction calls the computations `ids`, in that order.
+    /// Records that this instruction calls the computations `ids`, in that order.
     pub(super) fn note_calls(&mut self, ids: &[i64]) {
         let row = (self.lines.list.len() - self.first) as u32;
         let numbers = ids.iter().filter_map(|id| self.module.numbers.get(id));
         self.calls.extend(numbers.map(|number| (row, *number)));
     }
 
-    /// Appends the name of the computation with `id`, which must stand before this one: no
-    /// recursion. The line calls it by `key`, a range of the text.
+    /// Appends the name of the computation with `id`, which must be before this one: no recursion.
+    /// `key` is the range of the calling attribute in the text.
     pub(super) fn call(
         &mut self,
         out: &mut Out<'a>,
@@ -371,7 +371,7 @@ impl<'a> Scope<'a, '_> {
         message: &[u8],
     ) -> Read<()> {
         let Some(number) = self.module.numbers.get(&id) else {
-            let text = format!("id {id} is no computation before this one");
+            let text = format!("id {id} is not a computation before this one");
             return Err(Fault::new(message, text));
         };
         let start = out.text.len();

@@ -1,18 +1,18 @@
-//! Which message a file holds, and where in it the module is.
+//! Finds out which message a file holds, and where the module is in it.
 
 use super::wire::{Fault, Fields, Read, Value, varint};
 use crate::error::ErrorKind;
 
-/// A module found in bytes.
+/// A module found in a file.
 pub(super) struct Found<'a> {
     /// An `HloModuleProto`.
     pub(super) module: &'a [u8],
-    /// The `BufferAssignmentProto` beside it.
+    /// The `BufferAssignmentProto` next to it.
     pub(super) assignment: Option<&'a [u8]>,
 }
 
-/// Whether `bytes` could be a protobuf and cannot be text: they begin with a field of HLO's
-/// messages and hold bytes that text does not have.
+/// Whether `bytes` can be a protobuf but not text: they begin with a field of HLO's messages and
+/// contain bytes that text does not have.
 pub(super) fn is_binary_message(bytes: &[u8]) -> bool {
     let head = bytes.get(..4096).unwrap_or(bytes);
     let is_control = |byte: &u8| *byte < 32 && !matches!(byte, 7 | 9..=13 | 27);
@@ -25,20 +25,20 @@ pub(super) fn is_binary_message(bytes: &[u8]) -> bool {
     (begins_with_field(bytes) || is_delimited) && head.iter().any(is_control)
 }
 
-/// Whether `bytes` begin with a name or a message as HLO's messages do: fields 1 to 4.
+/// Whether `bytes` begin with a name or message in fields 1 to 4, as HLO's messages do.
 fn begins_with_field(bytes: &[u8]) -> bool {
     let [tag @ (0x0a | 0x12 | 0x1a | 0x22), rest @ ..] = bytes else { return false };
     let mut rest = rest;
     let Ok(length) = varint(&mut rest) else { return false };
     let inside = usize::try_from(length).ok().and_then(|length| rest.get(..length));
-    // A message cut off is one all the same if another begins in it.
+    // A truncated message also counts if another message begins inside it.
     let inside = inside.unwrap_or(rest);
     let is_name = inside.iter().all(|byte| (0x20..0x7f).contains(byte));
     inside.is_empty() || *tag != 0x0a || is_name || matches!(inside[0], 0x0a | 0x12 | 0x1a | 0x22)
 }
 
-/// Whether `head` begins with `HloProto.hlo_module`, in it the name of the module, or with
-/// `HloModuleProto.name`, behind it the name of the entry computation or a computation.
+/// Whether `head` begins with `HloProto.hlo_module` and in it the module's name, or with
+/// `HloModuleProto.name` followed by the entry computation's name or a computation.
 pub(super) fn begins_with_module(head: &[u8]) -> bool {
     let Some((length, inside)) = first_field(head) else { return false };
     if let Some((length, name)) = first_field(inside) {
@@ -48,7 +48,7 @@ pub(super) fn begins_with_module(head: &[u8]) -> bool {
     is_name(inside, length) && after.is_some_and(|tag| matches!(tag, 0x12 | 0x1a))
 }
 
-/// Length and content of field 1, if `bytes` begin with it; the end may be cut off.
+/// Length and content of field 1 if `bytes` begin with it; the end may be truncated.
 fn first_field(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut rest = bytes.strip_prefix(&[0x0a])?;
     let length = varint(&mut rest).ok()?;
@@ -62,11 +62,12 @@ fn is_name(bytes: &[u8], length: u64) -> bool {
     (1..4096).contains(&length) && name.unwrap_or(bytes).iter().all(is_part)
 }
 
-/// The module in `bytes`, whichever message is around it, if that is whole.
+/// Finds the module in `bytes`, inside any of the messages that contain one; the bytes must be
+/// complete.
 pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     if is_module(bytes) {
-        // Field 1 of an HloProto around a module is a message; that of a module is its name.
-        // A snapshot with a result and a platform has fields that a module has too.
+        // Field 1 is a message in an HloProto around a module, but a name in a module. A snapshot
+        // with a result and a platform has fields that a module has too.
         let outer = first(bytes, 1);
         let proto = outer.filter(|inner| !is_module(inner));
         if let Some(module) = proto.and_then(|proto| first(proto, 1)).filter(|m| is_module(m)) {
@@ -88,7 +89,7 @@ pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
             return beside(module, inner);
         }
     }
-    // An unoptimized snapshot: its length, the message, then the arguments.
+    // An unoptimized snapshot: length, message, then the arguments.
     let mut rest = bytes;
     if let Ok(length) = varint(&mut rest)
         && let Some(message) = usize::try_from(length).ok().and_then(|length| rest.get(..length))
@@ -99,20 +100,21 @@ pub(super) fn find(bytes: &[u8]) -> Read<Found<'_>> {
     Err(explain(bytes))
 }
 
-/// `module` of an `HloProto`, and what that says of its buffers.
+/// The `module` of an `HloProto`, with the proto's buffer assignment.
 fn beside<'a>(module: &'a [u8], proto: &'a [u8]) -> Read<Found<'a>> {
     read_to_end(proto)?;
     Ok(Found { module, assignment: first(proto, 3) })
 }
 
-/// The fault of a message that does not consist of whole fields.
+/// Checks that a message consists of whole fields.
 fn read_to_end(bytes: &[u8]) -> Read<()> {
     let mut fields = Fields::new(bytes);
     while fields.next()?.is_some() {}
     Ok(())
 }
 
-/// The first value of a field that holds a message; None in what is no message as far as there.
+/// The first value of a field that contains a message; None if the bytes before it are not valid
+/// fields.
 fn first(bytes: &[u8], wanted: u32) -> Option<&[u8]> {
     let mut fields = Fields::new(bytes);
     while let Some((number, value)) = fields.next().ok()? {
@@ -123,7 +125,7 @@ fn first(bytes: &[u8], wanted: u32) -> Option<&[u8]> {
     None
 }
 
-/// Whether `bytes` are fields to the end and look like a module: computations, and an entry's
+/// Whether `bytes` consist of whole fields and look like a module: computations, and an entry's
 /// name, id or program shape.
 fn is_module(bytes: &[u8]) -> bool {
     let (mut has_computations, mut has_entry) = (false, false);
@@ -139,7 +141,7 @@ fn is_module(bytes: &[u8]) -> bool {
     }
 }
 
-/// Why there is no module in `bytes`: the first fault on the way, if there is one.
+/// Explains why `bytes` contain no module: the first fault found, if any.
 fn explain(bytes: &[u8]) -> Fault {
     let mut level = bytes;
     for _ in 0..3 {
@@ -154,10 +156,10 @@ fn explain(bytes: &[u8]) -> Fault {
             }
         }
         match next {
-            // A message, not a name.
+            // A message rather than a name.
             Some(inner) if inner.first() == Some(&0x0a) => level = inner,
             _ => break,
         }
     }
-    Fault { kind: ErrorKind::NotHlo, ..Fault::new(bytes, "a protobuf that holds no HLO module") }
+    Fault { kind: ErrorKind::NotHlo, ..Fault::new(bytes, "a protobuf that contains no HLO module") }
 }

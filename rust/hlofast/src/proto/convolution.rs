@@ -5,7 +5,7 @@ use super::out::Out;
 use super::record::{Store, repeated};
 use super::wire::{Fault, Fields, Read};
 
-/// Which operands of a convolution are sparse.
+/// Writes which operands of a convolution are sparse.
 pub(super) fn sparsity(out: &mut Out<'_>, config: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let config = store.read(config, 0)?;
@@ -33,7 +33,8 @@ pub(super) fn sparsity(out: &mut Out<'_>, config: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// `window={size=3x3 stride=2x2 pad=0_1x0_1 lhs_dilate=2x2 rhs_dilate=2x2 rhs_reversal=1x1}`.
+/// Writes `window={size=3x3 stride=2x2 pad=0_1x0_1 lhs_dilate=2x2 rhs_dilate=2x2
+/// rhs_reversal=1x1}`.
 pub(super) fn window(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let mut dimensions = Vec::new();
     let mut all = Fields::new(message);
@@ -75,11 +76,11 @@ pub(super) fn window(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// Dimensions of a convolution beyond which labels are refused.
+/// Maximum number of dimensions of a convolution.
 const MAX_LABELS: usize = 256;
 
-/// `dim_labels=b01f_01io->b01f`; `?` where no number points. Spatial dimensions hide the others
-/// and features hide batches, as XLA prints them.
+/// Writes `dim_labels=b01f_01io->b01f`, with `?` for dimensions without a label. If labels collide,
+/// spatial dimensions win over features, and features over batches, as in XLA.
 pub(super) fn dimension_labels(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let numbers = store.read(message, repeated(&[6, 11, 12]))?;
@@ -94,7 +95,7 @@ pub(super) fn dimension_labels(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
         let mut place = |at: i64, label: Vec<u8>| {
             let at = usize::try_from(at).ok().filter(|at| *at < MAX_LABELS);
             let Some(at) = at else {
-                return Err(Fault::new(message, "a dimension of a convolution out of range"));
+                return Err(Fault::new(message, "a dimension of a convolution is out of range"));
             };
             if at >= labels.len() {
                 labels.resize(at + 1, b"?".to_vec());
@@ -106,7 +107,7 @@ pub(super) fn dimension_labels(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
             place(numbers.integer(number), vec![letter])?;
         }
         for (index, dimension) in numbers.list(spatial)?.iter().enumerate() {
-            // Below zero for a spatial dimension that this side does not have.
+            // Negative for a spatial dimension that this side does not have.
             if *dimension < 0 {
                 continue;
             }

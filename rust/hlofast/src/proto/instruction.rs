@@ -9,7 +9,7 @@ use crate::ir::attribute::{self, field_of, second_field_of};
 use crate::ir::{CallRole, Opcode};
 use crate::text::Span;
 
-/// Fields that stand in every opcode's message.
+/// Fields that are in the messages of all opcodes.
 const OPERANDS: u32 = 36;
 pub(super) const CALLS: u32 = field_of("calls");
 const SHARDING: u32 = field_of("sharding");
@@ -21,22 +21,23 @@ const METADATA: u32 = field_of("metadata");
 const CONFIGURATION: u32 = field_of("backend_config");
 const CONFIGURATION_PAYLOAD: u32 = second_field_of("backend_config");
 
-/// The fields that are lists.
+/// The repeated fields.
 pub(super) const REPEATED: u128 = attribute::REPEATED
     | repeated(&[
         OPERANDS, 49, 57, // Of earlier years.
         4, 5, 6, 44, 64, 86,
     ]);
 
-/// The fields that refer to instructions that are no operands.
+/// Fields that refer to instructions other than operands.
 const REFERENCES: u128 = repeated(&[PREDECESSORS]);
 
 const PREDICATE: i64 = 1;
 
-/// Literals of so many bytes are mostly scalars, of which the same few come again and again.
+/// Literals up to this many bytes are mostly scalars with few distinct values.
 const SMALL: usize = 64;
 
-/// Appends the line of `fields`, without indentation and `ROOT`; says where its parts are.
+/// Appends the line of `fields`, without indentation and `ROOT`; returns the positions of its
+/// parts.
 #[inline(always)]
 pub(super) fn write<'a>(
     out: &mut Out<'a>,
@@ -104,7 +105,7 @@ pub(super) fn write<'a>(
     })
 }
 
-/// The direction in an opcode from before `compare`.
+/// The direction in an opcode from the time before `compare`.
 fn old_comparison(word: &[u8]) -> Option<&'static [u8]> {
     Some(match word {
         b"equal-to" => b"EQ",
@@ -130,7 +131,7 @@ fn operands<'a>(out: &mut Out<'a>, scope: &mut Scope<'a, '_>, fields: &Record<'a
     })
 }
 
-/// The computations that are called, by their roles.
+/// Writes the called computations, by their roles.
 pub(super) fn calls<'a>(
     out: &mut Out<'a>,
     scope: &mut Scope<'a, '_>,
@@ -158,7 +159,7 @@ pub(super) fn calls<'a>(
         }
         (O::Conditional, _) => list(out, scope, CallRole::Branch, &ids, fields),
         (O::CustomCall, _) => list(out, scope, CallRole::Called, &ids, fields),
-        // Their callee is that of the operand; old dumps say it again.
+        // Their callee is that of the operand; old dumps repeat it.
         (O::AsyncUpdate | O::AsyncDone, _) => Ok(()),
         (O::Fusion | O::AsyncStart | O::Unknown, [callee]) => {
             one(out, scope, CallRole::Calls, *callee, fields)
@@ -174,7 +175,7 @@ pub(super) fn calls<'a>(
     }
 }
 
-/// `, role=%name`.
+/// Writes `, role=%name`.
 fn one<'a>(
     out: &mut Out<'a>,
     scope: &mut Scope<'a, '_>,
@@ -187,7 +188,7 @@ fn one<'a>(
     scope.call(out, key, id, fields.message())
 }
 
-/// `, role={%a, %b}`.
+/// Writes `, role={%a, %b}`.
 fn list<'a>(
     out: &mut Out<'a>,
     scope: &mut Scope<'a, '_>,
@@ -210,7 +211,7 @@ fn list<'a>(
     Ok(())
 }
 
-/// Appends `, role`; where the role stands.
+/// Appends `, role`; returns the span of the role.
 fn role_key(out: &mut Out<'_>, role: CallRole) -> Span {
     out.push(b", ");
     let start = out.text.len();
@@ -218,8 +219,8 @@ fn role_key(out: &mut Out<'_>, role: CallRole) -> Span {
     Span::new(start, out.text.len())
 }
 
-/// The attributes that every opcode may have. Gives where the value of the metadata begins,
-/// `u32::MAX` without any.
+/// Writes the attributes that every opcode may have. Returns the start of the metadata's value,
+/// `u32::MAX` without one.
 fn common<'a>(out: &mut Out<'a>, scope: &Scope<'a, '_>, fields: &Record<'a, '_>) -> Read<u32> {
     if let Some(value) = fields.bytes(SHARDING) {
         out.push(b", sharding=");

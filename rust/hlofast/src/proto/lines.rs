@@ -1,52 +1,52 @@
-//! The lines of all computations of a module: written once, in the order of the file, and put into
-//! the text from there.
+//! The lines of all computations of a module: written once in file order, then copied into the
+//! text.
 
 use super::out::Out;
 use super::wire::Read;
 use crate::text::{Outline, OutlinedCall, OutlinedLine, Span};
 use std::ops::Range;
 
-/// What stands before every line.
+/// The prefix of every line.
 pub(super) const INDENT: &[u8] = b"  ";
 const ROOT: &[u8] = b"ROOT ";
 
-/// Instructions whose lines have been written, and what they refer to.
+/// Instructions whose lines are written, and what they refer to.
 #[derive(Default)]
 pub(super) struct Lines<'a> {
     pub(super) list: Vec<Line<'a>>,
-    /// Operands, as numbers of lines counted from the first of the computation.
+    /// Operands, as line numbers within the computation.
     pub(super) operands: Vec<u32>,
-    /// Where in the scratch text computations are called.
+    /// Positions of calls in the scratch text.
     pub(super) calls: Vec<OutlinedCall>,
 }
 
-/// One of them.
+/// The line of one instruction.
 #[derive(Default)]
 pub(super) struct Line<'a> {
-    /// Where its parts are in the scratch text, without indentation and `ROOT`, and its number in
-    /// the computation, as the file has it.
+    /// The positions of its parts in the scratch text, without indentation and `ROOT`, and its
+    /// index in the computation in file order.
     pub(super) at: OutlinedLine,
-    /// Whether operands and computations are all that it refers to.
+    /// Whether it refers to nothing but operands and computations.
     pub(super) is_plain: bool,
-    /// Its id. Within a computation XLA looks at the low 32 bits only.
+    /// Its id. Within a computation, XLA only uses the low 32 bits.
     pub(super) id: i64,
-    /// Its result.
+    /// The shape of its result.
     pub(super) shape: &'a [u8],
 }
 
 impl Line<'_> {
-    /// Where its name is in the scratch text.
+    /// The range of its name in the scratch text.
     pub(super) fn name(&self) -> Range<usize> {
         self.at.name as usize..self.at.name_end as usize
     }
 
-    /// Where the line is in the scratch text, with its newline.
+    /// The range of the line in the scratch text, including its newline.
     fn range(&self) -> Range<usize> {
         self.at.start as usize..self.at.end as usize + 1
     }
 }
 
-/// How far things move: from the scratch text to the text, from `Lines` to `Outline`.
+/// The offsets from the scratch text to the text, and from `Lines` to `Outline`.
 #[derive(Clone, Copy)]
 struct Shift {
     text: u32,
@@ -86,7 +86,7 @@ impl Shift {
 }
 
 impl Lines<'_> {
-    /// Where in `operands` and `calls` it stands what line `index` refers to.
+    /// The ranges in `operands` and `calls` of the references of line `index`.
     fn references(&self, index: usize) -> (Range<usize>, Range<usize>) {
         let ends = |index: usize| {
             let line = self.list[index].at;
@@ -97,7 +97,7 @@ impl Lines<'_> {
         (first.0..end.0, first.1..end.1)
     }
 
-    /// How far the references of lines from `first` on move if they come next in `outline`.
+    /// The shift of the references of lines from `first` on, if they are next in `outline`.
     fn shift(&self, first: usize, outline: &Outline) -> Shift {
         let (operands, calls) = self.references(first);
         let distance = |to: usize, from: usize| (to as u32).wrapping_sub(from as u32);
@@ -108,7 +108,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Appends the lines `range` as they stand in `scratch`, and where they are then.
+    /// Appends the lines `range` as they are in `scratch`, and their new positions to the outline.
     pub(super) fn write_in_order(
         &self,
         range: Range<usize>,
@@ -147,7 +147,7 @@ impl Lines<'_> {
         outline.calls.extend(from_root.iter().map(|call| behind.call(call)));
     }
 
-    /// The same in another order: `rows` are numbers of lines in the computation.
+    /// Appends lines in another order: `rows` are line numbers in the computation.
     pub(super) fn write_scheduled(
         &self,
         range: Range<usize>,
@@ -175,8 +175,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Notes where line `index` is, as number `row` of its computation and `text` further in the
-    /// text, if operands and computations are all that it refers to.
+    /// Adds line `index` to the outline as row `row` of its computation, shifted by `text` in the
+    /// text, if it refers to nothing but operands and computations.
     fn outline(
         &self,
         index: usize,

@@ -7,12 +7,12 @@ use super::wire::{Fault, Read, Value};
 use crate::ir::decode::float_value;
 use crate::ir::{ElementKind, ElementType};
 
-/// Arrays of more dimensions are refused: XLA's own limit is far lower.
+/// Maximum number of dimensions; XLA's own limit is far lower.
 const MAX_RANK: usize = 64;
-/// Braces of a literal without elements; beyond that it is elided.
+/// Maximum number of braces of a literal without elements; larger ones are elided.
 const MAX_EMPTY: usize = 1024;
 
-/// The field of `LiteralProto` that holds elements of a type, and how.
+/// The field of `LiteralProto` that holds elements of a type, and its storage.
 pub(super) fn field(element_type: ElementType) -> Option<(u32, Storage)> {
     use ElementType as T;
     use Storage::*;
@@ -53,18 +53,18 @@ pub(super) fn field(element_type: ElementType) -> Option<(u32, Storage)> {
     })
 }
 
-/// How a field of `LiteralProto` holds elements.
+/// The storage of elements in a field of `LiteralProto`.
 #[derive(Clone, Copy)]
 pub(super) enum Storage {
     /// Packed varints.
     Varints,
-    /// Packed numbers of so many bytes each.
+    /// Packed numbers of the given number of bytes.
     Fixed(usize),
-    /// A string of bytes, so many for each element.
+    /// A string with the given number of bytes per element.
     Little(usize),
 }
 
-/// Appends the literal, as `constant(...)` has it; `with_shape` as `literal=` has it.
+/// Appends the literal as in `constant(...)`; with `with_shape`, as in `literal=`.
 pub(super) fn write<'a>(
     out: &mut Out<'a>,
     literal: &'a [u8],
@@ -101,7 +101,7 @@ pub(super) fn write<'a>(
     };
     let (sizes, strides, count) = extents(shape, literal)?;
     let values = Values::read(&fields, number, storage, element_type, count)?;
-    // Without elements there may still be any number of empty braces.
+    // Even without elements there may be any number of empty braces.
     let leading = sizes.iter().take_while(|size| **size != 0);
     if count == 0 && leading.fold(1usize, |all, size| all.saturating_mul(*size)) > MAX_EMPTY {
         out.push(b"{...}");
@@ -112,13 +112,13 @@ pub(super) fn write<'a>(
     Ok(())
 }
 
-/// Sizes and strides in elements of each dimension, and the number of elements.
+/// The size and stride (in elements) of each dimension, and the number of elements.
 fn extents(shape: &[u8], literal: &[u8]) -> Read<(Vec<usize>, Vec<usize>, usize)> {
     let mut store = Store::default();
     let fields = store.read(shape, repeated(&[3, 4, 6]))?;
     let mut sizes = Vec::new();
     fields.integers(3, |size| {
-        sizes.push(usize::try_from(size).map_err(|_| Fault::new(literal, "a size below zero"))?);
+        sizes.push(usize::try_from(size).map_err(|_| Fault::new(literal, "a negative size"))?);
         Ok(())
     })?;
     let mut order = Vec::new();
@@ -143,9 +143,9 @@ fn extents(shape: &[u8], literal: &[u8]) -> Read<(Vec<usize>, Vec<usize>, usize)
     for dimension in order {
         match strides.get_mut(dimension) {
             Some(stride) if *stride == 0 => *stride = count,
-            _ => return Err(Fault::new(literal, "a literal whose layout is no permutation")),
+            _ => return Err(Fault::new(literal, "a literal whose layout is not a permutation")),
         }
-        // Zero sizes keep the strides apart from the places not met yet.
+        // A zero size counts as one: a stride of 0 marks a dimension that has not occurred yet.
         let next = count.checked_mul(sizes[dimension].max(1));
         count = next.ok_or_else(|| Fault::new(literal, "a literal of too many elements"))?;
     }
@@ -155,10 +155,10 @@ fn extents(shape: &[u8], literal: &[u8]) -> Read<(Vec<usize>, Vec<usize>, usize)
     Ok((sizes, strides, count))
 }
 
-/// The elements of one array.
+/// The elements of an array.
 enum Values<'a> {
     Integers(Vec<i64>),
-    /// Bytes for each number, and the numbers of each element (two of complex types).
+    /// Bytes of each number, and the count of numbers per element (two for complex types).
     Bytes(std::borrow::Cow<'a, [u8]>, usize),
 }
 
@@ -235,8 +235,8 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    /// Appends dimension `level`, which is number `number` of the one around it, and what is
-    /// inside of it.
+    /// Appends dimension `level`, which has index `number` in the enclosing dimension, with its
+    /// contents.
     fn write(&self, out: &mut Out<'_>, level: usize, at: usize, number: usize) {
         let Some(size) = self.sizes.get(level).copied() else {
             self.element(out, at);
@@ -295,8 +295,8 @@ impl Printer<'_> {
     }
 }
 
-/// Appends a float as XLA does: shortest of the two precisions that gives it back; small types
-/// with as many digits as tell all their values apart; NaNs with their payload if unusual.
+/// Appends a float as XLA does: the shorter of two precisions that round-trips; small types with as
+/// many digits as distinguish all their values; NaNs with their payload if it is unusual.
 pub(super) fn write_float(out: &mut Out<'_>, bits: u64, element_type: ElementType) {
     let (value, payload) = float_value(bits, element_type);
     if value.is_nan() {
@@ -312,8 +312,8 @@ pub(super) fn write_float(out: &mut Out<'_>, bits: u64, element_type: ElementTyp
     }
 }
 
-/// Appends a number of `double` as XLA prints statistics and tolerances: six digits, unless that
-/// would lose some.
+/// Appends a `double` as XLA prints statistics and tolerances: six digits, or more if digits would
+/// be lost.
 pub(super) fn write_figure(out: &mut Out<'_>, value: f64) {
     if !value.is_finite() {
         write_float(out, value.to_bits(), ElementType::F64);
@@ -326,7 +326,7 @@ pub(super) fn write_figure(out: &mut Out<'_>, value: f64) {
     }
 }
 
-/// Appends a number of `float` as XLA prints it outside of literals.
+/// Appends a `float` as XLA prints it outside literals.
 pub(super) fn write_single(out: &mut Out<'_>, value: f32) {
     if value.is_finite() {
         write_general(out, f64::from(value), 6, 9, true);
@@ -335,7 +335,7 @@ pub(super) fn write_single(out: &mut Out<'_>, value: f32) {
     }
 }
 
-/// Digits that are tried first, and digits that always suffice.
+/// The number of digits to try first, and the number that always suffices.
 fn digits(element_type: ElementType) -> (usize, usize) {
     use ElementType as T;
     match element_type {
@@ -350,9 +350,9 @@ fn digits(element_type: ElementType) -> (usize, usize) {
     }
 }
 
-/// C's `%.{digits}g`, with `short` digits if they give the value back, else with `long`.
+/// C's `%.{digits}g`, with `short` digits if they round-trip, otherwise with `long` digits.
 fn write_general(out: &mut Out<'_>, value: f64, short: usize, long: usize, is_single: bool) {
-    // Most constants are small whole numbers, which look the same in every precision.
+    // Most constants are small whole numbers, which are printed the same in every precision.
     if value == value.trunc() && value.abs() < 100.0 && (value != 0.0 || value.is_sign_positive()) {
         let whole = value as i64;
         if short > 2 || whole.abs() < 100 {

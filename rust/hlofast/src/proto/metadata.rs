@@ -6,7 +6,7 @@ use super::shape::MAX_DEPTH;
 use super::wire::{Fault, Fields, Read, Value};
 use crate::text::{Cursor, is_identifier_byte, is_identifier_start};
 
-/// The bytes of a `Payload`: its own, or those it numbers in `payloads`.
+/// The bytes of a `Payload`: its own, or those it refers to in `payloads`.
 pub(super) fn payload<'a>(payload: &'a [u8], payloads: &[&'a [u8]]) -> Read<&'a [u8]> {
     let mut store = Store::default();
     let fields = store.read(payload, 0)?;
@@ -21,7 +21,7 @@ pub(super) fn payload<'a>(payload: &'a [u8], payloads: &[&'a [u8]]) -> Read<&'a 
     })
 }
 
-/// The keys of `metadata` in XLA's order, with the fields they stand for.
+/// The keys of `metadata` in XLA's order, with their fields.
 const KEYS: [(u32, &[u8]); 12] = [
     (1, b"op_type="),
     (2, b"op_name="),
@@ -39,7 +39,7 @@ const KEYS: [(u32, &[u8]); 12] = [
 
 pub(super) const KEY: &[u8] = b", metadata=";
 
-/// Appends `, metadata={...}`; nothing if nothing would stand in it.
+/// Appends `, metadata={...}`; nothing if it would be empty.
 pub(super) fn write_attribute(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<()> {
     let start = out.text.len();
     out.push(KEY);
@@ -49,7 +49,7 @@ pub(super) fn write_attribute(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[
     Ok(())
 }
 
-/// Appends `{op_name="..." stack_frame_id=3}`; whether anything stands in it.
+/// Appends `{op_name="..." stack_frame_id=3}`; returns whether it is not empty.
 pub(super) fn write(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<bool> {
     let start = out.text.len();
     if let Some(is_some) = write_usual(out, metadata)? {
@@ -59,8 +59,8 @@ pub(super) fn write(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> R
     write_any(out, metadata, payloads)
 }
 
-/// The same for metadata whose fields are the usual few and stand in the order of text; None,
-/// and any text, for others.
+/// Like `write`, for metadata that has only the usual fields, in text order. For other metadata
+/// returns None, and may have appended incomplete text.
 fn write_usual(out: &mut Out<'_>, metadata: &[u8]) -> Read<Option<bool>> {
     out.byte(b'{');
     let start = out.text.len();
@@ -131,7 +131,7 @@ fn write_any(out: &mut Out<'_>, metadata: &[u8], payloads: &[&[u8]]) -> Read<boo
     Ok(is_some)
 }
 
-/// Whether `text` is one `{...}` as the reader of text delimits it.
+/// Whether `text` is a single `{...}` as delimited by the text reader.
 fn is_dictionary(text: &[u8], quotes: &mut Quotes) -> bool {
     if text.first() != Some(&b'{') {
         return false;
@@ -152,8 +152,8 @@ fn is_dictionary(text: &[u8], quotes: &mut Quotes) -> bool {
     end.is_some_and(|end| end + 1 == text.len())
 }
 
-/// Appends the value of a backend configuration or of a frontend attribute: dictionaries as they
-/// are, everything else as a string.
+/// Appends the value of a backend configuration or frontend attribute: dictionaries as they are,
+/// anything else as a string.
 pub(super) fn write_opaque(out: &mut Out<'_>, value: &[u8]) {
     if is_dictionary(value, &mut out.quotes) {
         out.push(value);
@@ -162,7 +162,7 @@ pub(super) fn write_opaque(out: &mut Out<'_>, value: &[u8]) {
     }
 }
 
-/// Appends `{a="1",b={opaque}}`, sorted by key as XLA does; whether there are any.
+/// Appends `{a="1",b={opaque}}`, sorted by key as XLA does; nothing if there are none.
 pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -> Read<()> {
     if attributes.is_empty() {
         return Ok(());
@@ -180,7 +180,7 @@ pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -
     if entries.is_empty() {
         return Ok(());
     }
-    // Of doubled keys the last one counts.
+    // For duplicate keys the last one counts.
     entries.reverse();
     entries.sort_by_key(|(key, _)| *key);
     entries.dedup_by_key(|(key, _)| *key);
@@ -195,9 +195,9 @@ pub(super) fn write_frontend(out: &mut Out<'_>, key: &[u8], attributes: &[u8]) -
     Ok(())
 }
 
-/// A name as text can have it: XLA too writes `_` for other characters.
+/// A name in the characters that text allows: like XLA, replaces other characters with `_`.
 pub(super) fn clean_name(name: &[u8]) -> std::borrow::Cow<'_, [u8]> {
-    // Without a branch for each byte.
+    // Avoids a branch for each byte.
     let is_word = |all: bool, byte: &u8| all & is_identifier_byte(*byte);
     let is_clean = name.first().is_some_and(|byte| is_identifier_start(*byte));
     if is_clean && name.iter().fold(true, is_word) {
@@ -232,8 +232,8 @@ pub(super) fn write_statistics(out: &mut Out<'_>, statistics: &[u8]) -> Read<()>
     Ok(())
 }
 
-/// Appends `, origin={(({"v1"}, {"v2" {0,1}}), {})}`, whose brackets follow the places of its
-/// elements.
+/// Appends `, origin={(({"v1"}, {"v2" {0,1}}), {})}`, with brackets according to the tuple paths of
+/// its elements.
 pub(super) fn write_origin(out: &mut Out<'_>, origin: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let fields = store.read(origin, repeated(&[1]))?;
@@ -244,18 +244,18 @@ pub(super) fn write_origin(out: &mut Out<'_>, origin: &[u8]) -> Read<()> {
         if !fields.has(1) {
             out.push(b"()");
         }
-        // The path of the last element: brackets close and open where paths part.
+        // The path of the previous element: brackets close and open where two paths diverge.
         let mut path = List::default();
         for (count, message) in fields.messages(1).enumerate() {
             let mut store = Store::default();
             let element = store.read(message, repeated(&[1]))?;
             let next = element.list(1)?;
             if next.len() > MAX_DEPTH as usize {
-                return Err(Fault::new(message, "a place in a tuple nested deeper than 100"));
+                return Err(Fault::new(message, "a tuple path deeper than 100"));
             }
             let shared = path.iter().zip(next.iter()).take_while(|(a, b)| a == b).count();
             if count > 0 {
-                // The component in which they part stays inside the same brackets.
+                // The component in which they diverge stays inside the same brackets.
                 (shared + 1..path.len()).for_each(|_| out.byte(b')'));
                 out.push(b", ");
                 (shared + 1..next.len()).for_each(|_| out.byte(b'('));
@@ -274,7 +274,7 @@ pub(super) fn write_origin(out: &mut Out<'_>, origin: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// An `OriginalArrayProto`.
+/// Appends an `OriginalArrayProto`.
 pub(super) fn write_array(out: &mut Out<'_>, array: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let array = store.read(array, repeated(&[2]))?;

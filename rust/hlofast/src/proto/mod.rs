@@ -1,8 +1,8 @@
 //! Modules in XLA's binary form: `HloModuleProto`, alone or inside `HloProto`, `HloSnapshot` and
-//! their kin.
+//! similar messages.
 //!
-//! A proto is turned into the text that XLA would print for it, and that text is read like any
-//! other: what follows knows one form of input only. [`to_text`] is the whole of it.
+//! A proto is converted to the text that XLA would print for it, and that text is parsed like any
+//! other, so all later stages see a single input format. Start at [`to_text`].
 
 mod assignment;
 mod attributes;
@@ -26,46 +26,46 @@ use crate::text::{Outline, Span};
 
 pub use write::{NOT_IN_PROTO, Written, from_module, wrapped};
 
-/// Tables by numbers of the proto; collisions cannot be prepared.
+/// Tables keyed by numbers from the proto; collisions cannot be crafted.
 type Map<K, V> = hashbrown::HashMap<K, V, crate::ir::intern::BuildMix>;
 
-/// Fields that text does not have, so that they do not outlive reading.
+/// Fields that text does not have, and which are therefore lost in reading.
 pub const NOT_IN_TEXT: &[(&str, &str)] = &[
-    ("HloModuleProto.id", "a number of the process"),
+    ("HloModuleProto.id", "a process-local number"),
     ("HloModuleProto.cross_program_prefetches", "compiler state"),
     ("HloModuleProto.is_dynamic", "compiler state"),
     ("HloModuleProto.spmd_output_sharding", "the sharding of results before partitioning"),
-    ("HloModuleProto.spmd_parameters_shardings", "the shardings of parameters before partitioning"),
+    ("HloModuleProto.spmd_parameters_shardings", "the sharding of parameters before partitioning"),
     (
         "HloModuleProto.device_assignment",
-        "its devices; its counts become replica_count and num_partitions",
+        "devices; the counts become replica_count and num_partitions",
     ),
     ("HloModuleProto.use_auto_spmd_partitioning", "a compiler option"),
     ("HloModuleProto.profile_info", "compiler state"),
     ("HloModuleProto.device_type", "a compiler option"),
-    ("HloModuleProto.pjrt_id", "a number of the process"),
-    ("HloModuleProto.debug_attributes", "newer than the printers known"),
-    ("HloComputationProto.id", "numbers; names are what text has"),
+    ("HloModuleProto.pjrt_id", "a process-local number"),
+    ("HloModuleProto.debug_attributes", "newer than the known printers"),
+    ("HloComputationProto.id", "a number; text has names"),
     ("HloComputationProto.is_fusion_computation", "follows from its caller"),
     ("HloComputationProto.program_shape", "follows from parameters and root"),
-    ("HloInstructionProto.id", "numbers; names are what text has"),
-    ("HloInstructionProto.outer_dimension_partitions", "dead"),
-    ("HloInstructionProto.async_group_id", "dead; earlier texts have it, those of today do not"),
+    ("HloInstructionProto.id", "a number; text has names"),
+    ("HloInstructionProto.outer_dimension_partitions", "no longer used"),
+    ("HloInstructionProto.async_group_id", "no longer used; only old text has it"),
     ("OpMetadata.size_of_generated_code_in_bytes", "never printed"),
     ("OpMetadata.size_of_memory_working_set_in_bytes", "never printed"),
     ("OpMetadata.profile_info", "never printed"),
-    ("LiteralProto.sparse_indices", "dead"),
+    ("LiteralProto.sparse_indices", "no longer used"),
     ("LiteralProto.dynamic_sizes", "never printed"),
 ];
 
-/// What stands in a proto.
+/// The contents of a proto as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The module as XLA's text.
     pub text: Vec<u8>,
-    /// XLA's account of the module's buffers, as the file `-buffer-assignment.txt` has it.
+    /// XLA's buffer assignment of the module, in the format of the file `-buffer-assignment.txt`.
     pub buffer_assignment: Option<Vec<u8>>,
-    /// Where the parts of the text's lines are.
+    /// The positions of the parts of the text's lines.
     pub(crate) outline: Outline,
 }
 
@@ -74,15 +74,15 @@ pub fn is_proto(bytes: &[u8]) -> bool {
     container::is_binary_message(bytes)
 }
 
-/// Whether a file that begins with `head` holds an `HloProto` or an `HloModuleProto`, by the names
-/// that they begin with: dumps have other protobufs too, for which `is_proto` also holds.
+/// Whether a file that begins with `head` contains an `HloProto` or `HloModuleProto`, judging by
+/// the names at its start. `is_proto` also accepts the other protobufs in dumps.
 pub fn begins_with_module(head: &[u8]) -> bool {
     container::begins_with_module(head)
 }
 
-/// The module in `bytes` as text. Errors say at which byte.
+/// Converts the module in `bytes` to text. Errors give the byte offset.
 ///
-/// Work and memory are linear in `bytes`; text far larger than any real module's is refused.
+/// Work and memory are linear in `bytes`; text far larger than that of any real module is refused.
 pub fn to_text(bytes: &[u8]) -> Result<Translation> {
     let read = || {
         let found = container::find(bytes)?;

@@ -1,4 +1,4 @@
-//! `HloModuleProto` as text: header, tables, computations in the order of text.
+//! `HloModuleProto` as text: header, tables, and computations in text order.
 
 use super::computation::{Computation, Scratch, Written};
 use super::metadata::{self, clean_name};
@@ -9,35 +9,35 @@ use super::{Map, Translation, assignment, shape};
 use crate::print::needs_percent;
 use crate::text::Outline;
 
-/// What all computations of a module share.
+/// State shared by all computations of a module.
 pub(super) struct Context<'a> {
     pub(super) computations: Vec<Computation<'a>>,
-    /// Which computation has an id.
+    /// Computation indices by id.
     pub(super) numbers: Map<i64, usize>,
-    /// The number of the entry computation.
+    /// The index of the entry computation.
     pub(super) entry: usize,
-    /// The sequence of each scheduled computation, by its id.
+    /// The instruction sequence of each scheduled computation, by the computation's id.
     pub(super) schedule: Map<i64, &'a [u8]>,
-    /// Strings that others refer to by number.
+    /// Strings that others refer to by index.
     pub(super) payloads: Vec<&'a [u8]>,
-    /// What the computations consist of.
+    /// The contents of the computations.
     written: Written<'a>,
 }
 
 const REPEATED: u128 = repeated(&[3, 10, 13, 14, 22, 24]);
 
-/// Modules inside of modules beyond which they are refused: each level escapes what is in it.
+/// Maximum nesting of modules inside modules: each level escapes its contents.
 const MAX_MODULES: u32 = 4;
 
-/// The text of the module `message`, which is `depth` modules inside of another, and of the
-/// `BufferAssignmentProto` that came with it.
+/// The text of the module `message`, nested `depth` levels in other modules, and of the
+/// `BufferAssignmentProto` next to it.
 pub(super) fn to_text(message: &[u8], assignment: Option<&[u8]>, depth: u32) -> Read<Translation> {
     if depth > MAX_MODULES {
         return Err(Fault::new(message, "modules nested more than 4 deep"));
     }
     let mut store = Store::default();
     let fields = store.read(message, REPEATED)?;
-    // Lines in the order of the file: each refers only to what comes before it.
+    // Lines in file order: each refers only to earlier ones.
     let mut lines = Out::new(message.len());
     let context = Context::read(&fields, &mut lines)?;
     let scratch = std::mem::take(&mut lines.text);
@@ -80,7 +80,7 @@ impl<'a> Context<'a> {
             written: Written::default(),
         };
         let mut scratch = Scratch::default();
-        // A guess that is mostly enough.
+        // An estimate that is usually sufficient.
         scratch.written.lines.list.reserve(fields.message().len() / 128);
         for message in fields.messages(3) {
             let computation = Computation::read(message, &context, out, &mut scratch)?;
@@ -101,14 +101,14 @@ impl<'a> Context<'a> {
         Ok(context)
     }
 
-    /// The names of instructions by their ids.
+    /// The names of instructions by id.
     pub(super) fn names<'s>(&self, scratch: &'s [u8]) -> Map<i64, &'s [u8]> {
         self.written.lines.list.iter().map(|line| (line.id, &scratch[line.name()])).collect()
     }
 
-    /// Computations in the order of text: depth first, callees before callers. Those that nobody
-    /// calls come in the order of their ids, callees in that of their callers' ids: XLA keeps
-    /// instructions in the order of their ids and writes protos in another.
+    /// Computations in text order: depth first, callees before callers. Computations without
+    /// callers are ordered by id, and callees by the ids of the calling instructions: XLA keeps
+    /// instructions ordered by id and writes protos in a different order.
     fn text_order(&self) -> Vec<usize> {
         let mut is_called = vec![false; self.computations.len()];
         let callees = |number: usize| self.computations[number].callees(&self.written);
@@ -143,7 +143,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The sequence of each computation that has one, by its id.
+/// The instruction sequence of each scheduled computation, by the computation's id.
 fn schedule(message: &[u8]) -> Read<Map<i64, &[u8]>> {
     let mut found = Map::default();
     let mut entries = Fields::new(message);
@@ -151,7 +151,7 @@ fn schedule(message: &[u8]) -> Read<Map<i64, &[u8]>> {
         if let (1, Some(sequence)) = (number, value.bytes()) {
             let mut store = Store::default();
             let sequence = store.read(sequence, 0)?;
-            // Of doubled keys the last one counts.
+            // For duplicate keys the last one counts.
             found.insert(sequence.integer(1), sequence.bytes(2).unwrap_or_default());
         }
     }
@@ -192,7 +192,7 @@ fn header<'a>(out: &mut Out<'a>, fields: &Record<'a, '_>, depth: u32) -> Read<()
     }
 }
 
-/// `, origin_recovery_table={ {"a"} : {"b"}, "HloModule ..." }` over several lines.
+/// Writes `, origin_recovery_table={ {"a"} : {"b"}, "HloModule ..." }` on several lines.
 fn recovery(out: &mut Out<'_>, message: &[u8], depth: u32) -> Read<()> {
     out.push(b", origin_recovery_table={\n");
     let mut fields = Fields::new(message);
@@ -222,7 +222,7 @@ fn recovery(out: &mut Out<'_>, message: &[u8], depth: u32) -> Read<()> {
     Ok(())
 }
 
-/// `, input_output_alias={ {0}: (0, {}, may-alias) }`.
+/// Writes `, input_output_alias={ {0}: (0, {}, may-alias) }`.
 fn aliases(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let mut fields = Fields::new(message);
     let mut count = 0;
@@ -245,7 +245,7 @@ fn aliases(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// `, buffer_donor={ (0, {}) }`.
+/// Writes `, buffer_donor={ (0, {}) }`.
 fn donors(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let mut fields = Fields::new(message);
     let mut count = 0;
@@ -266,7 +266,7 @@ fn donors(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// `, entry_computation_layout={(f32[2]{0})->f32[2]{0}}`.
+/// Writes `, entry_computation_layout={(f32[2]{0})->f32[2]{0}}`.
 fn entry_layout<'a>(out: &mut Out<'a>, message: &'a [u8]) -> Read<()> {
     let mut store = Store::default();
     let program = store.read(message, repeated(&[1, 3]))?;
@@ -285,7 +285,7 @@ fn entry_layout<'a>(out: &mut Out<'a>, message: &'a [u8]) -> Read<()> {
     Ok(())
 }
 
-/// The tables of source places. Text counts parents from 1 for none.
+/// Writes the tables of source locations. Parent ids are one higher in text, where 1 means none.
 fn tables(out: &mut Out<'_>, message: &[u8]) -> Read<()> {
     let sections: [(u32, &[u8]); 4] =
         [(1, b"FileNames"), (2, b"FunctionNames"), (3, b"FileLocations"), (4, b"StackFrames")];

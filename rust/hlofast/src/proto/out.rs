@@ -1,35 +1,36 @@
-//! The text being written, with a limit on how much.
+//! The output text, limited in size.
 
 use super::shape::{self, Style};
 use super::wire::{Fault, Read};
 use crate::error::ErrorKind;
 use crate::text::kernel::{CLOSE, KernelChoice, LineMasks, OPEN};
 
-/// Real modules take two to four times the bytes of their proto as text. References are a few
-/// bytes in a proto and whole names in text, so a hostile proto could ask for any amount.
+/// The text of a real module takes two to four times the bytes of its proto. A reference is a few
+/// bytes in a proto but a whole name in text, so a hostile proto could otherwise demand text of any
+/// size.
 const GROWTH: usize = 64;
 const FLOOR: usize = 16 << 20;
 
-/// HLO text under way.
+/// HLO text being written.
 pub(super) struct Out<'a> {
     pub(super) text: Vec<u8>,
     limit: usize,
-    /// Messages written lately and where their text stands: the same few come again and again.
+    /// Recently written messages and the positions of their text: a few messages recur often.
     known: Vec<Known<'a>>,
-    /// Messages written, not copied.
+    /// Number of messages written, excluding copies.
     written: u32,
     pub(super) quotes: Quotes,
 }
 
-/// Finds what stands outside of the strings in a text.
+/// Finds bytes outside the strings of a text.
 pub(super) struct Quotes {
     kernel: KernelChoice,
     masks: LineMasks,
 }
 
 impl Quotes {
-    /// Where brackets stand in `text` outside of strings; None if it is not one line, or one whose
-    /// quotes may be escaped or are not closed.
+    /// The brackets in `text` outside strings; None if it has several lines, escaped quotes or
+    /// unclosed strings.
     pub(super) fn brackets(&mut self, text: &[u8]) -> Option<impl Iterator<Item = usize>> {
         let is_plain = memchr::memchr2(b'\\', b'\n', text).is_none();
         if !is_plain || !self.kernel.scan(&mut self.masks, text, 0) {
@@ -43,7 +44,7 @@ impl Quotes {
     }
 }
 
-/// As what a message was written: equal bytes may mean different text elsewhere.
+/// The kind of message: equal bytes of different kinds may have different text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
     None,
@@ -62,7 +63,7 @@ struct Known<'a> {
     meaning: Meaning,
     start: u32,
     end: u32,
-    /// How many texts were written before.
+    /// The number of texts written before it.
     number: u32,
 }
 
@@ -70,7 +71,7 @@ const UNKNOWN: Known<'_> =
     Known { message: &[], meaning: Meaning::None, start: 0, end: 0, number: 0 };
 
 impl<'a> Out<'a> {
-    /// For the text of a proto of `bytes` bytes.
+    /// Creates the output for a proto of `bytes` bytes.
     pub(super) fn new(bytes: usize) -> Out<'a> {
         let limit = bytes.saturating_mul(GROWTH).saturating_add(FLOOR).min(u32::MAX as usize);
         let quotes = Quotes { kernel: KernelChoice::detect(false), masks: LineMasks::default() };
@@ -93,8 +94,8 @@ impl<'a> Out<'a> {
         self.text.push(byte);
     }
 
-    /// Appends what stands elsewhere in the proto: the only texts that can be longer than the
-    /// bytes that ask for them.
+    /// Appends text from elsewhere in the proto. Only such text can be longer than the bytes that
+    /// refer to it.
     #[inline]
     pub(super) fn refer(&mut self, text: &[u8]) -> Read<()> {
         self.limit_reference(text)?;
@@ -102,7 +103,7 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// Checks that `text`, which stands elsewhere in the proto, may be appended, escaped or not.
+    /// Checks that there is room for `text` from elsewhere in the proto, possibly escaped.
     #[inline]
     pub(super) fn limit_reference(&self, text: &[u8]) -> Read<()> {
         if self.text.len() + text.len() > self.limit {
@@ -117,7 +118,7 @@ impl<'a> Out<'a> {
         Fault { at: 0, kind: ErrorKind::TooLarge, message }
     }
 
-    /// Appends again what stands at `range`, a name that others refer to.
+    /// Appends a copy of `range`, a name that others refer to.
     #[inline]
     pub(super) fn copy(&mut self, range: std::ops::Range<usize>) -> Read<()> {
         if self.text.len() + range.len() > self.limit {
@@ -127,19 +128,19 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// Allows `bytes` more.
+    /// Raises the limit by `bytes`.
     pub(super) fn raise_limit(&mut self, bytes: usize) {
         self.limit = self.limit.saturating_add(bytes).min(u32::MAX as usize);
     }
 
-    /// Whether there is room for more.
+    /// Checks that the limit is not exceeded.
     #[inline]
     pub(super) fn check(&self) -> Read<()> {
         if self.text.len() > self.limit { Err(self.too_large()) } else { Ok(()) }
     }
 
-    /// Appends what `write` makes of `message`, copied from where it stands already if it does. Gives
-    /// a number that only copies of the same text share.
+    /// Appends the text that `write` produces for `message`, copied if it was written before.
+    /// Returns a number that is shared only by copies of the same text.
     #[inline]
     pub(super) fn again(
         &mut self,
@@ -168,12 +169,12 @@ impl<'a> Out<'a> {
         Ok(number)
     }
 
-    /// Gives texts numbers that those of `other` do not have.
+    /// Continues the numbering of texts after that of `other`.
     pub(super) fn number_from(&mut self, other: &Out<'_>) {
         self.written = other.written;
     }
 
-    /// Where `message` is in the table of known ones, if it is there; the size is a power of two.
+    /// The slot of `message` in the table of known messages; the table size is a power of two.
     #[inline]
     fn place_of(&self, message: &[u8], meaning: Meaning) -> usize {
         let chunk = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -191,7 +192,7 @@ impl<'a> Out<'a> {
         (mixed >> 40) as usize & self.known.len().wrapping_sub(1)
     }
 
-    /// Appends the text of `shape`; the number of that text.
+    /// Appends the text of `shape`; returns the number of that text.
     #[inline]
     pub(super) fn shape(&mut self, shape: &'a [u8], style: Style) -> Read<u32> {
         let meaning = match style {
@@ -201,7 +202,7 @@ impl<'a> Out<'a> {
         self.again(shape, meaning, |out, shape| shape::write(out, shape, style, 0))
     }
 
-    /// A decimal number.
+    /// Appends a decimal number.
     #[inline]
     pub(super) fn integer(&mut self, value: i64) {
         if (0..10).contains(&value) {
@@ -214,14 +215,14 @@ impl<'a> Out<'a> {
         self.unsigned(value.unsigned_abs());
     }
 
-    /// A decimal number without sign.
+    /// Appends an unsigned decimal number.
     pub(super) fn unsigned(&mut self, value: u64) {
         const EIGHT_DIGITS: u64 = 100_000_000;
         let (high, mut low) = (value / EIGHT_DIGITS, value % EIGHT_DIGITS);
         if high > 0 {
             self.unsigned(high);
         }
-        // The first digit comes last and then is the lowest byte: all are written at once.
+        // The first digit is produced last and becomes the lowest byte, so all are written at once.
         let (mut digits, mut count) = (0u64, 0);
         while count == 0 || low > 0 || high > 0 && count < 8 {
             let digit = u64::from(b'0') + low % 10;
@@ -234,14 +235,14 @@ impl<'a> Out<'a> {
         self.text.truncate(length);
     }
 
-    /// `{1,2}`.
+    /// Appends `{1,2}`.
     pub(super) fn integers(&mut self, values: &[i64]) {
         self.byte(b'{');
         self.plain_integers(values);
         self.byte(b'}');
     }
 
-    /// `1,2`.
+    /// Appends `1,2`.
     pub(super) fn plain_integers(&mut self, values: &[i64]) {
         for (index, value) in values.iter().enumerate() {
             if index > 0 {
@@ -251,14 +252,14 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// A string with quotes, escaped as XLA does: C escapes, octal for what does not print.
+    /// Appends a quoted string, escaped as XLA does: C escapes, octal for unprintable bytes.
     pub(super) fn string(&mut self, bytes: &[u8]) {
         self.byte(b'"');
         self.escaped(bytes);
         self.byte(b'"');
     }
 
-    /// The inside of a string.
+    /// Appends the escaped content of a string.
     pub(super) fn escaped(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         loop {
@@ -284,16 +285,16 @@ impl<'a> Out<'a> {
     }
 }
 
-/// How many bytes at the start of `text` need no escape.
+/// The number of bytes at the start of `text` that need no escaping.
 #[inline]
 fn plain_length(text: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 255;
     const TOPS: u64 = ONES << 7;
-    // The top bit of each byte that is zero in `word`, and perhaps of bytes above such a byte.
+    // The top bit of each zero byte in `word`, and possibly of bytes above a zero byte.
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
     let mut length = 0;
     for chunk in text.chunks_exact(16) {
-        // Without a branch for each byte, so that all are compared at once.
+        // Avoids a branch for each byte, so that all are compared at once.
         let special = |byte: &u8| {
             u8::from(byte.wrapping_sub(0x20) >= 0x5f)
                 | u8::from(*byte == b'"')

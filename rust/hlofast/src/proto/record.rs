@@ -1,8 +1,8 @@
-//! The fields of one message, to be asked for in any order.
+//! The fields of one message, accessible in any order.
 
 use super::wire::{Fault, Fields, Read, Value, field, varint};
 
-/// The set of field numbers that may stand several times.
+/// The set of field numbers that may occur several times.
 pub(super) const fn repeated(numbers: &[u32]) -> u128 {
     let mut set = 0;
     let mut index = 0;
@@ -13,18 +13,18 @@ pub(super) const fn repeated(numbers: &[u32]) -> u128 {
     set
 }
 
-/// Room for the fields of one message, to be used again for the next.
+/// Storage for the fields of one message, reused for the next.
 pub(super) struct Store {
-    /// The last value of each number: of bytes where they begin in the message and their length.
+    /// The last value of each field; for bytes, their offset in the message and their length.
     values: [u64; NUMBERS],
     wires: [u8; NUMBERS],
-    /// Which of the numbers are there.
+    /// The field numbers that are present.
     present: Numbers,
-    /// Which of them stand more than once.
+    /// The field numbers that occur more than once.
     several: Numbers,
 }
 
-/// A set of field numbers, a bit for each.
+/// A set of field numbers, one bit each.
 #[derive(Clone, Copy, Default)]
 struct Numbers([u64; 2]);
 
@@ -40,7 +40,7 @@ impl Numbers {
     }
 }
 
-/// Numbers beyond these have no meaning.
+/// Field numbers from this one on are unused.
 const NUMBERS: usize = 128;
 
 impl Default for Store {
@@ -55,9 +55,9 @@ impl Default for Store {
 }
 
 impl Store {
-    /// Reads `message`, in which only fields of `repeated` may stand several times. Parsers of
-    /// protobuf let the last scalar win and merge messages; no writer doubles a field, so it is
-    /// refused rather than half read.
+    /// Reads `message`, in which only fields of `repeated` may occur several times. Protobuf
+    /// parsers let the last scalar win and merge messages; no writer duplicates a field, so
+    /// duplicates are refused rather than read partially.
     #[inline(always)]
     pub(super) fn read<'a>(&mut self, message: &'a [u8], repeated: u128) -> Read<Record<'a, '_>> {
         self.fill(message, repeated)?;
@@ -69,7 +69,7 @@ impl Store {
         if message.len() > u32::MAX as usize {
             return Err(Fault::new(message, "a message of 4 GiB or more"));
         }
-        // Two variables, not an array: the two stay in registers.
+        // Two variables instead of an array stay in registers.
         let (mut low, mut high) = (0u64, 0u64);
         let (mut at, mut count) = (0, 0);
         while at < message.len() {
@@ -91,7 +91,7 @@ impl Store {
             let several = several(message)?;
             if several & !repeated != 0 {
                 let number = (several & !repeated).trailing_zeros();
-                return Err(Fault::new(message, format!("field {number} stands twice")));
+                return Err(Fault::new(message, format!("field {number} occurs twice")));
             }
             self.several = Numbers([several as u64, (several >> 64) as u64]);
         }
@@ -99,7 +99,7 @@ impl Store {
     }
 }
 
-/// The numbers of fields that stand in `message` more than once.
+/// The numbers of fields that occur more than once in `message`.
 #[cold]
 fn several(message: &[u8]) -> Read<u128> {
     let (mut present, mut several) = (0u128, 0);
@@ -113,18 +113,18 @@ fn several(message: &[u8]) -> Read<u128> {
     Ok(several)
 }
 
-/// The fields of one message, to be asked for in any order.
+/// The fields of one message, accessible in any order.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'a, 's> {
     store: &'s Store,
     message: &'a [u8],
 }
 
-/// Every occurrence of a field.
+/// All occurrences of a field.
 pub(super) struct All<'a> {
-    /// The only one, if it is.
+    /// The value, if there is only one.
     only: Option<Value<'a>>,
-    /// Else the fields from which to go on.
+    /// Otherwise the fields that follow.
     fields: Option<Fields<'a>>,
     number: u32,
 }
@@ -145,7 +145,7 @@ impl<'a> All<'a> {
     #[inline(never)]
     fn next_of_several(&mut self) -> Option<Value<'a>> {
         let fields = self.fields.as_mut()?;
-        // The message was read before, so that nothing in it is broken.
+        // The message was read before, so all its fields are valid.
         while let Ok(Some((number, value))) = fields.next() {
             if number == self.number {
                 return Some(value);
@@ -166,7 +166,7 @@ impl<'a> Record<'a, '_> {
         self.store.present.has(number)
     }
 
-    /// Whether one of `numbers` is there.
+    /// Whether any of `numbers` is present.
     #[inline]
     pub(super) fn has_any(&self, numbers: u128) -> bool {
         self.store.present.has_any(numbers)
@@ -186,24 +186,24 @@ impl<'a> Record<'a, '_> {
         self.message.get((value >> 32) as usize..)?.get(..value as u32 as usize)
     }
 
-    /// A message, string or bytes that says something.
+    /// A message, string or bytes, if not empty.
     #[inline(always)]
     pub(super) fn text(&self, number: u32) -> Option<&'a [u8]> {
         self.bytes(number).filter(|bytes| !bytes.is_empty())
     }
 
-    /// A number, 0 if absent.
+    /// An integer; 0 if absent.
     #[inline(always)]
     pub(super) fn integer(&self, number: u32) -> i64 {
         self.value(number, 0).unwrap_or_default() as i64
     }
 
-    /// A `float`, 0 if absent.
+    /// A `float`; 0 if absent.
     pub(super) fn float(&self, number: u32) -> f32 {
         f32::from_bits(self.value(number, 5).unwrap_or_default() as u32)
     }
 
-    /// A `double`, 0 if absent.
+    /// A `double`; 0 if absent.
     pub(super) fn double(&self, number: u32) -> f64 {
         f64::from_bits(self.value(number, 1).unwrap_or_default())
     }
@@ -214,7 +214,7 @@ impl<'a> Record<'a, '_> {
         self.integer(number) != 0
     }
 
-    /// Every occurrence of a repeated field.
+    /// All occurrences of a repeated field.
     #[inline]
     pub(super) fn all(&self, number: u32) -> All<'a> {
         match self.store.several.has(number) {
@@ -236,12 +236,12 @@ impl<'a> Record<'a, '_> {
         }
     }
 
-    /// Every occurrence of a repeated message or string.
+    /// All occurrences of a repeated message or string.
     pub(super) fn messages(&self, number: u32) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.all(number).filter_map(Value::bytes)
     }
 
-    /// Every element of a repeated integer field.
+    /// Passes every element of a repeated integer field to `take`.
     #[inline(always)]
     pub(super) fn integers(&self, number: u32, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
         if !self.has(number) {
@@ -275,12 +275,12 @@ impl<'a> Record<'a, '_> {
     }
 }
 
-/// Integers; the usual few take no heap.
+/// A list of integers; short ones take no heap memory.
 #[derive(Default)]
 pub(super) struct List {
     inline: [i64; 8],
     length: usize,
-    /// All of them, if they are more.
+    /// All of them, if they do not fit inline.
     more: Vec<i64>,
 }
 

@@ -5,7 +5,7 @@ use super::record::{List, Store, repeated};
 use super::wire::{Fault, Fields, Read};
 use crate::ir::ElementType;
 
-/// Parsers stop at nested messages of depth 100, and XLA's readers with them.
+/// Maximum nesting of messages: protobuf parsers, including XLA's, stop at depth 100.
 pub(super) const MAX_DEPTH: u32 = 100;
 
 pub(super) const TUPLE: i64 = 13;
@@ -13,7 +13,7 @@ pub(super) const BUFFER: i64 = 34;
 
 use ElementType as T;
 
-/// Element types by `PrimitiveType`; none for tuples, buffers and numbers without a meaning.
+/// Element types by `PrimitiveType`; None for tuples, buffers and unused numbers.
 const TYPES: [Option<ElementType>; 37] = [
     None,
     Some(T::Pred),
@@ -54,7 +54,8 @@ const TYPES: [Option<ElementType>; 37] = [
     Some(T::F6e2m3fn),
 ];
 
-/// The element type that `PrimitiveType` numbers `code`; None for tuples, buffers and unknown ones.
+/// The element type with number `code` in `PrimitiveType`; None for tuples, buffers and unknown
+/// ones.
 pub(super) fn element_type(code: i64) -> Option<ElementType> {
     TYPES.get(usize::try_from(code).ok()?).copied().flatten()
 }
@@ -64,16 +65,16 @@ pub(super) fn code_of(element_type: ElementType) -> i64 {
     TYPES.iter().position(|known| *known == Some(element_type)).unwrap_or_default() as i64
 }
 
-/// What `write` leaves out or adds.
+/// The parts of a shape to write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// All, as instructions have it.
+    /// Everything, as in instructions.
     Full,
-    /// No layouts, as signatures have it.
+    /// Without layouts, as in signatures.
     Plain,
 }
 
-/// `/*index=5*/` before every fifth element.
+/// Writes `/*index=5*/` before every fifth element.
 pub(super) fn index_comment(out: &mut Out<'_>, index: usize) {
     if index != 0 && index.is_multiple_of(5) {
         out.push(b"/*index=");
@@ -96,7 +97,7 @@ pub(super) fn type_code(shape: &[u8]) -> Read<i64> {
     Ok(code)
 }
 
-/// How many dimensions an array has.
+/// Number of dimensions of an array.
 pub(super) fn rank(shape: &[u8]) -> Read<usize> {
     let mut fields = Fields::new(shape);
     let mut rank = 0;
@@ -111,7 +112,7 @@ pub(super) fn rank(shape: &[u8]) -> Read<usize> {
     Ok(rank)
 }
 
-/// The shapes in a tuple.
+/// The element shapes of a tuple.
 pub(super) fn elements(shape: &[u8]) -> Read<Vec<&[u8]>> {
     let mut fields = Fields::new(shape);
     let mut elements = Vec::new();
@@ -165,7 +166,7 @@ pub(super) fn write<'a>(out: &mut Out<'a>, shape: &'a [u8], style: Style, depth:
         return Err(Fault::new(shape, format!("a shape of unknown element type {code}")));
     };
     if !dynamic.is_empty() && dynamic.len() != sizes.len() {
-        return Err(Fault::new(shape, "a shape with more or fewer dynamic flags than dimensions"));
+        return Err(Fault::new(shape, "a shape with a wrong number of dynamic flags"));
     }
     out.push(element_type.as_str().as_bytes());
     out.byte(b'[');
@@ -193,7 +194,7 @@ pub(super) fn write<'a>(out: &mut Out<'a>, shape: &'a [u8], style: Style, depth:
     Ok(())
 }
 
-/// Appends `{1,0:T(8,128)S(1)}`; nothing for a scalar whose layout says nothing.
+/// Appends `{1,0:T(8,128)S(1)}`; nothing for a scalar with an empty layout.
 fn write_layout<'a>(out: &mut Out<'a>, layout: &'a [u8], rank: usize, depth: u32) -> Read<()> {
     let mut order = List::default();
     let mut fields = Fields::new(layout);
@@ -201,7 +202,7 @@ fn write_layout<'a>(out: &mut Out<'a>, layout: &'a [u8], rank: usize, depth: u32
     while let Some((number, value)) = fields.next()? {
         match number {
             1 => value.integers(|dimension| limited(&mut order, dimension, layout))?,
-            // Written as 1 always, which is the default.
+            // Always written as 1, which is the default.
             16 => has_items |= value.integer().is_some_and(|items| items > 1),
             7 | 8 | 11 | 12 | 15 => has_items |= value.integer().is_some_and(|value| value != 0),
             6 | 10 | 17 => has_items = true,
@@ -212,7 +213,7 @@ fn write_layout<'a>(out: &mut Out<'a>, layout: &'a [u8], rank: usize, depth: u32
         let message = format!("a layout of {} dimensions for a shape of {rank}", order.len());
         return Err(Fault::new(layout, message));
     }
-    // A permutation of 64 or more dimensions is left to the reader of the text.
+    // Orders of 64 or more dimensions are checked by the text reader.
     let mut seen = 0u64;
     for dimension in order.iter() {
         let bit = u32::try_from(*dimension).ok().filter(|d| (*d as usize) < rank);

@@ -1,4 +1,4 @@
-//! `OpSharding`, meshes and groups of devices as text.
+//! `OpSharding`, meshes and device groups as text.
 
 use super::out::Out;
 use super::record::{List, Store, repeated};
@@ -21,7 +21,7 @@ fn type_word(code: i64) -> Option<&'static [u8]> {
     })
 }
 
-/// Appends `{devices=[2,2]<=[4]}` and its kin.
+/// Appends `{devices=[2,2]<=[4]}` or a similar sharding.
 pub(super) fn write(out: &mut Out<'_>, sharding: &[u8], depth: u32) -> Read<()> {
     if depth >= MAX_DEPTH {
         return Err(Fault::new(sharding, "a sharding nested deeper than 100"));
@@ -48,7 +48,7 @@ pub(super) fn write(out: &mut Out<'_>, sharding: &[u8], depth: u32) -> Read<()> 
         MAXIMAL => {
             let devices = fields.list(4)?;
             let [device] = &devices[..] else {
-                return Err(Fault::new(sharding, "a maximal sharding without its one device"));
+                return Err(Fault::new(sharding, "a maximal sharding without exactly one device"));
             };
             out.push(b"maximal device=");
             out.integer(*device);
@@ -76,11 +76,11 @@ fn write_tiles(out: &mut Out<'_>, fields: &super::record::Record<'_, '_>) -> Rea
     };
     let count = if reshape.is_empty() { Some(devices.len() as i64) } else { product(&reshape) };
     if count.is_none() || product(&dimensions) != count {
-        let message = "a sharding whose tiles are not as many as its devices";
+        let message = "a sharding with different numbers of tiles and devices";
         return Err(Fault::new(fields.message(), message));
     }
     if count == Some(1) {
-        // XLA reads tiles for one device as no tiles.
+        // XLA reads tiles for a single device as no tiles.
         out.push(b"replicated");
         return Ok(());
     }
@@ -110,10 +110,10 @@ fn write_tiles(out: &mut Out<'_>, fields: &super::record::Record<'_, '_>) -> Rea
     Ok(())
 }
 
-/// `<=[4,2]T(1,0)`; without `T` for one dimension.
+/// Writes `<=[4,2]T(1,0)`, without `T` for one dimension.
 fn write_iota(out: &mut Out<'_>, reshape: &[i64], order: &[i64], message: &[u8]) -> Read<()> {
     if order.len() != reshape.len() {
-        return Err(Fault::new(message, "an order of devices that does not fit their sizes"));
+        return Err(Fault::new(message, "a device order that does not match its sizes"));
     }
     out.push(b"<=[");
     out.plain_integers(reshape);
@@ -126,7 +126,7 @@ fn write_iota(out: &mut Out<'_>, reshape: &[i64], order: &[i64], message: &[u8])
     Ok(())
 }
 
-/// ` metadata={...}`, or a list of several.
+/// Writes ` metadata={...}`, or a list if there are several.
 fn write_metadata(out: &mut Out<'_>, metadata: Vec<&[u8]>, separator: &[u8]) -> Read<()> {
     if metadata.is_empty() {
         return Ok(());
@@ -144,7 +144,7 @@ fn write_metadata(out: &mut Out<'_>, metadata: Vec<&[u8]>, separator: &[u8]) -> 
     Ok(())
 }
 
-/// `{mesh['a'=2,'b'=2], [{'a'}, {'b'}]}`.
+/// Writes `{mesh['a'=2,'b'=2], [{'a'}, {'b'}]}`.
 fn write_named(out: &mut Out<'_>, sharding: &[u8]) -> Read<()> {
     let mut store = Store::default();
     let fields = store.read(sharding, repeated(&[3, 4, 5, 6, 7]))?;
@@ -231,13 +231,13 @@ fn write_axes_named(
     mesh.write_axes(out, axes, b", ")
 }
 
-/// A mesh whose axes others refer to by number.
+/// A mesh whose axes are referred to by index.
 struct Mesh<'a> {
     axes: Vec<(&'a [u8], i64)>,
     devices: List,
     reshape: List,
     order: List,
-    /// The one device of a mesh without axes.
+    /// The only device of a mesh without axes.
     maximal: Option<i64>,
     message: &'a [u8],
 }
@@ -269,7 +269,7 @@ impl<'a> Mesh<'a> {
         Ok(mesh)
     }
 
-    /// Whether `axes` are all axes of the mesh, whole and in order.
+    /// Whether `axes` are all whole axes of the mesh, in order.
     fn is_all(&self, axes: &[&[u8]]) -> bool {
         let is_whole = |(index, axis): (usize, &&[u8])| {
             let mut store = Store::default();
@@ -279,7 +279,7 @@ impl<'a> Mesh<'a> {
         !axes.is_empty() && axes.len() == self.axes.len() && axes.iter().enumerate().all(is_whole)
     }
 
-    /// `mesh['a'=2,'b'=4]`, then the order of devices if it is not the usual one.
+    /// Writes `mesh['a'=2,'b'=4]`, followed by the device order if it is not the default.
     fn write(&self, out: &mut Out) -> Read<()> {
         if let Some(device) = self.maximal {
             out.push(b"maximal_mesh[device_id=");
@@ -323,7 +323,7 @@ impl<'a> Mesh<'a> {
         Ok(())
     }
 
-    /// `'a'`, or `'a':(1)2` for a part of it.
+    /// Writes `'a'`, or `'a':(1)2` for a part of it.
     fn write_axis(&self, out: &mut Out<'_>, axis: &[u8]) -> Read<()> {
         let mut store = Store::default();
         let fields = store.read(axis, 0)?;
@@ -355,7 +355,8 @@ fn write_axis_name(out: &mut Out<'_>, name: &[u8]) -> Read<()> {
     Ok(())
 }
 
-/// Appends the groups of a collective: fields 92, 93, 49, 87 in the order XLA asks for them.
+/// Appends the groups of a collective: fields 92, 93, 49, 87, in the order in which XLA looks for
+/// them.
 pub(super) fn write_groups(out: &mut Out<'_>, fields: &super::record::Record<'_, '_>) -> Read<()> {
     let mut store = Store::default();
     if let Some(iota) = fields.bytes(92) {
@@ -373,7 +374,7 @@ pub(super) fn write_groups(out: &mut Out<'_>, fields: &super::record::Record<'_,
         return write_group_list(out, fields.messages(49));
     }
     let list = store.read(fields.bytes(87).unwrap_or_default(), repeated(&[1]))?;
-    // Until 2025 the list could hold its short form.
+    // Until 2025, the list could contain its compact form.
     match list.bytes(2) {
         Some(iota) => write_iota_groups(out, iota),
         None => write_group_list(out, list.messages(1)),

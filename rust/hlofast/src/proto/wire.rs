@@ -1,10 +1,10 @@
-//! The protobuf wire format: fields of a message one by one as they stand, nothing copied, nothing
-//! allocated for a length that is only claimed.
+//! The protobuf wire format: reads the fields of a message in place, without copying, and without
+//! allocating for lengths that are merely claimed.
 
 use crate::error::ErrorKind;
 
-/// What is wrong, and at which address; the address becomes an offset when the error leaves the
-/// room, where the beginning of the file is known.
+/// A fault and its address. The address becomes an offset where the error leaves this module,
+/// because the start of the file is known there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: usize,
@@ -15,7 +15,7 @@ pub(super) struct Fault {
 pub(super) type Read<T> = Result<T, Fault>;
 
 impl Fault {
-    /// A fault where `bytes` begin.
+    /// A fault at the start of `bytes`.
     #[cold]
     pub(super) fn new(bytes: &[u8], message: impl Into<String>) -> Fault {
         let at = bytes.as_ptr() as usize;
@@ -37,7 +37,7 @@ pub(super) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A message or a string; None for another wire type, which readers then skip as C++ does.
+    /// A message or a string; None for another wire type, which is then skipped as in C++.
     pub(super) fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Value::Bytes(bytes) => Some(bytes),
@@ -45,7 +45,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A number; negative ones of 32 bits are written with 64.
+    /// A number; negative 32-bit numbers are encoded with 64 bits.
     pub(super) fn integer(self) -> Option<i64> {
         match self {
             Value::Varint(value) => Some(value as i64),
@@ -53,7 +53,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Gives every element of a repeated integer field: packed or one by one.
+    /// Passes every element of a repeated integer field, packed or not, to `take`.
     #[inline(always)]
     pub(super) fn integers(self, mut take: impl FnMut(i64) -> Read<()>) -> Read<()> {
         let (mut rest, mut single): (&[u8], _) = match self {
@@ -61,7 +61,7 @@ impl<'a> Value<'a> {
             Value::Bytes(bytes) => (bytes, None),
             _ => (&[], None),
         };
-        // One place that calls, so that what it calls stands here.
+        // A single call site, so that the callee is inlined here.
         while single.is_some() || !rest.is_empty() {
             let value = match single.take() {
                 Some(value) => value,
@@ -73,7 +73,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The varint that `rest` begins with.
+/// Reads the varint at the start of `rest`.
 #[inline(always)]
 pub(super) fn varint(rest: &mut &[u8]) -> Read<u64> {
     match rest {
@@ -96,7 +96,8 @@ const TOPS: u64 = 0x8080_8080_8080_8080;
 fn long_varint(rest: &mut &[u8]) -> Read<u64> {
     let word = match rest.first_chunk() {
         Some(chunk) => u64::from_le_bytes(*chunk),
-        // Many numbers stand at the end of their message. What is not there never ends one.
+        // Many numbers are at the end of their message. Padding bytes have the top bit set, so they
+        // never end a number.
         None => rest.iter().rev().fold(TOPS, |word, byte| word << 8 | u64::from(*byte)),
     };
     let ends = !word & TOPS;
@@ -107,7 +108,7 @@ fn long_varint(rest: &mut &[u8]) -> Read<u64> {
     Ok(joined(word, ends))
 }
 
-/// The bits up to the byte that ends the number, the lowest of `ends`: seven of each, moved
+/// The bits up to the byte that ends the number, the lowest of `ends`: seven bits per byte, joined
 /// together.
 #[inline(always)]
 fn joined(word: u64, ends: u64) -> u64 {
@@ -121,7 +122,7 @@ fn joined(word: u64, ends: u64) -> u64 {
 fn slow_varint(rest: &mut &[u8]) -> Read<u64> {
     let mut value = 0u64;
     for (index, byte) in rest.iter().take(10).enumerate() {
-        // Bits beyond the 64th are dropped, as C++ does.
+        // Bits beyond the 64th are dropped, as in C++.
         value |= u64::from(byte & 0x7f) << (7 * index);
         if *byte < 0x80 {
             *rest = &rest[index + 1..];
@@ -129,7 +130,7 @@ fn slow_varint(rest: &mut &[u8]) -> Read<u64> {
         }
     }
     Err(match rest.len() {
-        0..10 => Fault::new(rest, "a number is cut off"),
+        0..10 => Fault::new(rest, "a number is truncated"),
         _ => Fault::new(rest, "a number of more than 10 bytes"),
     })
 }
@@ -162,10 +163,10 @@ impl<'a> Fields<'a> {
         Ok(Some((number, value)))
     }
 
-    /// The number and the wire type of the next field, of which there is one.
+    /// The number and wire type of the next field, which must exist.
     #[inline(always)]
     fn tag(&mut self) -> Read<u32> {
-        // Of one or two bytes, which is what writers make of all of HLO's fields.
+        // One or two bytes, as writers encode all of HLO's fields.
         match self.rest {
             [tag @ 8..0x80, rest @ ..] => {
                 self.rest = rest;
@@ -179,7 +180,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The value of field `number`, which began at `start`, of wire type 2.
+    /// The value of field `number`, of wire type 2, which began at `start`.
     #[inline(always)]
     fn bytes(&mut self, start: &[u8], number: u32) -> Read<&'a [u8]> {
         let length = varint(&mut self.rest)?;
@@ -192,14 +193,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A tag that is not written as usual.
+    /// Reads a tag with an unusual encoding.
     #[cold]
     fn long_tag(&mut self) -> Read<u32> {
         let start = self.rest;
         let tag = varint(&mut self.rest)?;
         match u32::try_from(tag) {
             Ok(tag) if tag >> 3 != 0 && start.len() - self.rest.len() <= 5 => Ok(tag),
-            _ => Err(Fault::new(start, format!("{tag} is no field of a message"))),
+            _ => Err(Fault::new(start, format!("{tag} is not a valid field tag"))),
         }
     }
 
@@ -232,8 +233,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Tag and value of the field of `message` at `at`, and where the next one begins: of bytes the
-/// value is where they begin, in its upper half, and their length.
+/// Tag and value of the field of `message` at `at`, and the offset of the next field. The value of
+/// a bytes field is its start in the upper half and its length in the lower half.
 #[inline(always)]
 pub(super) fn field(message: &[u8], at: usize) -> Read<(u32, u64, usize)> {
     match quick_field(message, at) {
@@ -242,11 +243,11 @@ pub(super) fn field(message: &[u8], at: usize) -> Read<(u32, u64, usize)> {
     }
 }
 
-/// Tag and value of the field at `at`, and where the next one begins: None for
-/// fields that are not written as most are, and for broken ones.
+/// Tag and value of the field at `at`, and the offset of the next field; None for unusual encodings
+/// and invalid fields.
 #[inline(always)]
 fn quick_field(message: &[u8], at: usize) -> Option<(u32, u64, usize)> {
-    // The eight bytes from `at` on, zeros behind the end.
+    // The eight bytes from `at` on, followed by zeros past the end.
     let start = at.min(message.len().checked_sub(8)?);
     let mut word = u64::from_le_bytes(*message.get(start..)?.first_chunk()?) >> (8 * (at - start));
     let mut tag = word & 0x7f;
@@ -267,7 +268,7 @@ fn quick_field(message: &[u8], at: usize) -> Option<(u32, u64, usize)> {
         let ends = !word & TOPS;
         value = joined(word, ends);
         next += ends.trailing_zeros() as usize / 8 + 1;
-        // A number that goes on behind the eight bytes ends in their zeros.
+        // A number that continues past the eight bytes would end in the zeros.
         if next > start + 8 {
             return None;
         }
@@ -283,7 +284,7 @@ fn quick_field(message: &[u8], at: usize) -> Option<(u32, u64, usize)> {
     (next <= message.len() && tag >= 8).then_some((tag as u32, value, next))
 }
 
-/// The same for any field.
+/// Like `quick_field`, for any field.
 #[inline(never)]
 fn slow_field(message: &[u8], at: usize) -> Read<(u32, u64, usize)> {
     let start = message.get(at..).unwrap_or_default();

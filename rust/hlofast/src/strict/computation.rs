@@ -1,4 +1,4 @@
-//! Computations, bodies, blocks and texts that are one instruction.
+//! Computations, bodies, blocks, and texts that are a single instruction.
 
 use super::Checker;
 use super::instruction::{Facts, Form};
@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, ParseError, Result};
 use crate::ir::{ComputationId, Flags, Opcode, Row};
 use crate::text::Span;
 
-/// Which rows the instructions being read have.
+/// The rows of the instructions being read.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Rows {
     pub first: u32,
@@ -17,7 +17,7 @@ pub(super) struct Rows {
 }
 
 impl Checker<'_> {
-    /// `ENTRY? name signature? { ... }`.
+    /// Reads `ENTRY? name signature? { ... }`.
     pub(super) fn computation(&mut self) -> Result<()> {
         self.eat_keyword(b"ENTRY");
         let name = self.name()?;
@@ -59,7 +59,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `(name: shape, ...) -> shape`; the result's text.
+    /// Reads `(name: shape, ...) -> shape`; returns the span of the result shape.
     fn signature(&mut self) -> Result<Span> {
         self.list(Kind::LeftParen, Kind::RightParen, |checker| {
             checker.name()?;
@@ -69,7 +69,7 @@ impl Checker<'_> {
         self.shape()
     }
 
-    /// `{ instruction+ }` of computation `id`.
+    /// Reads `{ instruction+ }` of computation `id`.
     fn body(&mut self, id: ComputationId) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' at the beginning of a computation's body")?;
         let computation = self.module.computation(id);
@@ -90,7 +90,7 @@ impl Checker<'_> {
         self.check_parameters(id)
     }
 
-    /// `ROOT? name = ...`.
+    /// Reads `ROOT? name = ...`.
     fn instruction(&mut self) -> Result<()> {
         self.eat_keyword(b"ROOT");
         if !matches!(self.kind(), Kind::Name | Kind::Ident) {
@@ -109,7 +109,8 @@ impl Checker<'_> {
         self.right_hand_side(row, true, &mut facts)
     }
 
-    /// XLA renames what it would not print again, and then complains that the name changed.
+    /// XLA renames an instruction whose name it would print differently, and then rejects the
+    /// changed name.
     fn check_name(&self, name: Span) -> Result<()> {
         let word = self.bytes(name);
         let is_reserved = word.starts_with(b"__") && !word.starts_with(b"__xla_");
@@ -120,11 +121,11 @@ impl Checker<'_> {
         Err(ParseError::new(
             ErrorKind::InvalidName,
             name,
-            format!("XLA would have to rename an instruction called {shown}"),
+            format!("XLA would rename an instruction called {shown}"),
         ))
     }
 
-    /// The next row that is an instruction of the text; it must be called `name`.
+    /// Returns the next row that is written in the text; it must be called `name`.
     #[inline]
     fn row_named(&mut self, name: Span) -> Result<Row> {
         let columns = self.module.columns();
@@ -141,7 +142,7 @@ impl Checker<'_> {
         Err(ParseError::new(ErrorKind::ExpectedName, name, "XLA reads another instruction here"))
     }
 
-    /// A block where a computation's name was expected.
+    /// Reads a block in place of a computation's name.
     pub(super) fn block(&mut self) -> Result<Option<ComputationId>> {
         let Some(id) = self.blocks.get(&(self.lexer.start as u32)).copied() else {
             return Err(self.expected("a computation's name"));
@@ -150,7 +151,7 @@ impl Checker<'_> {
         Ok(Some(id))
     }
 
-    /// Parameter numbers are 0, 1, 2, ... without a gap.
+    /// Checks that parameter numbers are 0, 1, 2, ... without gaps.
     fn check_parameters(&self, id: ComputationId) -> Result<()> {
         let columns = self.module.columns();
         let rows = self.module.computation(id).rows();
@@ -164,14 +165,14 @@ impl Checker<'_> {
                 return Err(ParseError::new(
                     ErrorKind::ParameterGap,
                     self.module.name_span(row),
-                    format!("the computation has {count} parameters, but not with numbers from 0"),
+                    format!("the numbers of the {count} parameters must be 0, 1, 2, ..."),
                 ));
             }
         }
         Ok(())
     }
 
-    /// Text that is one instruction and nothing else.
+    /// Reads text that is a single instruction.
     pub(super) fn single_instruction(&mut self) -> Result<()> {
         let id = self.module.entry();
         let computation = self.module.computation(id);

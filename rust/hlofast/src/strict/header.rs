@@ -10,7 +10,7 @@ use crate::parse::{Options, read};
 use crate::text::{Source, Span};
 
 impl Checker<'_> {
-    /// Everything from the text's start to its end.
+    /// Reads everything from the start to the end of the text.
     pub(super) fn module(&mut self) -> Result<()> {
         let has_header = self.lexer.is_keyword(b"HloModule");
         if has_header {
@@ -50,7 +50,7 @@ impl Checker<'_> {
         self.tables()
     }
 
-    /// Reads an attribute's name; its place and its index in `known`.
+    /// Reads an attribute's name; returns its span and its index in `known`.
     pub(super) fn attribute_key(&mut self, known: &[&[u8]]) -> Result<(Span, usize)> {
         if self.kind() != Kind::AttributeName {
             return Err(self.error(ErrorKind::ExpectedName, "expected an attribute's name and '='"));
@@ -113,7 +113,7 @@ impl Checker<'_> {
                     return Err(ParseError::new(
                         ErrorKind::InvalidHeader,
                         kind,
-                        "an alias is a may-alias or a must-alias",
+                        "an alias must be may-alias or must-alias",
                     ));
                 }
             }
@@ -131,7 +131,7 @@ impl Checker<'_> {
             return Err(ParseError::new(
                 ErrorKind::InvalidHeader,
                 place,
-                "a parameter's number is not negative",
+                "a parameter's number must not be negative",
             ));
         }
         Ok(())
@@ -177,7 +177,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `{ {"a" {0}} : {"b"}, "HloModule ..." }`.
+    /// Reads `{ {"a" {0}} : {"b"}, "HloModule ..." }`.
     fn recovery_table(&mut self) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before the recovery table")?;
         while self.kind() != Kind::RightBrace {
@@ -193,7 +193,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A module inside a string: read with the same strictness.
+    /// Checks a module inside a string with the same strictness.
     fn recovery_module(&mut self, place: Span) -> Result<()> {
         let inside = Span { start: place.start + 1, end: place.end - 1 };
         let text = crate::ir::decode::unescape(self.bytes(inside))?;
@@ -254,7 +254,7 @@ impl Checker<'_> {
         }
         self.table_keyword(b"FunctionNames")?;
         while self.eat(Kind::Int) {
-            // XLA does not insist on the name.
+            // The name is optional in XLA.
             self.eat(Kind::String);
         }
         self.table_keyword(b"FileLocations")?;
@@ -279,7 +279,7 @@ impl Checker<'_> {
         Err(self.error(ErrorKind::InvalidHeader, &format!("expected the table {shown}")))
     }
 
-    /// Aliased outputs must exist in the entry's result.
+    /// Checks that aliased outputs exist in the entry's result.
     fn check_aliases(&mut self) -> Result<()> {
         let module = self.module;
         let Some(value) = module.header_attribute("input_output_alias") else { return Ok(()) };
@@ -295,7 +295,7 @@ impl Checker<'_> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidHeader,
                     place,
-                    "the entry's result has no such element",
+                    "the entry's result has no element at this index",
                 ));
             }
             while !matches!(self.kind(), Kind::RightParen | Kind::End | Kind::Error) {
@@ -308,7 +308,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Whether `index` leads to a part of shape `id`.
+    /// Whether `index` selects a part of shape `id`.
     pub(super) fn has_index(&self, id: ShapeId, index: &[i64]) -> bool {
         let shapes = self.module.shapes();
         let mut shape = id;

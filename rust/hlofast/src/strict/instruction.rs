@@ -1,4 +1,4 @@
-//! One instruction: result shape, opcode, operands or payload, attributes.
+//! Reads one instruction: result shape, opcode, operands or payload, attributes.
 
 use super::Checker;
 use super::lexer::Kind;
@@ -8,16 +8,16 @@ use crate::ir::attribute::{self, Key, Set};
 use crate::ir::{Arity, ComputationId, Module, Opcode, Row};
 use crate::text::Span;
 
-/// What an instruction says about itself, as far as later checks need it.
+/// Facts about an instruction that later checks need.
 #[derive(Clone, Default)]
 pub(super) struct Facts {
-    /// The attributes given.
+    /// The attributes present.
     pub seen: Set,
-    /// Where the opcode stands.
+    /// The span of the opcode.
     pub word: Span,
-    /// Whether the result shape is written.
+    /// Whether the result shape is written in the text.
     pub has_shape: bool,
-    /// How many integers `dimensions` holds.
+    /// Number of integers in `dimensions`.
     pub dimensions: usize,
     pub channel_id: Option<i64>,
     pub use_global_device_ids: bool,
@@ -29,7 +29,7 @@ pub(super) struct Facts {
     pub thread: Option<Span>,
     /// The shapes of `operand_layout_constraints`.
     pub constraints: Option<Vec<Span>>,
-    /// How many leaves `parameter_replication` speaks of.
+    /// Number of leaves in `parameter_replication`.
     pub replication: Option<usize>,
 }
 
@@ -45,16 +45,16 @@ pub(super) enum Form {
 /// The instruction being checked.
 #[derive(Clone, Copy)]
 pub(super) struct Subject {
-    /// `Row(NO_ROW)` where the tolerant reader saw no such instruction.
+    /// `Row(NO_ROW)` if the tolerant reader did not see this instruction.
     pub row: Row,
     pub opcode: Opcode,
     pub form: Form,
-    /// Where its operands start in `Checker::operands`.
+    /// The index in `Checker::operands` of its first operand.
     pub first_operand: usize,
 }
 
 impl Subject {
-    /// The opcode whose attributes and rules hold: the wrapped one for the start of async sugar.
+    /// The opcode whose attributes and rules apply: the wrapped one for the start of async sugar.
     pub fn described(self) -> Opcode {
         match self.form {
             Form::Start(stem) => stem,
@@ -64,7 +64,7 @@ impl Subject {
 }
 
 impl<'a> Checker<'a> {
-    /// `shape? opcode(...)` and, if `attributes`, `, key=value` as often as it comes.
+    /// Reads `shape? opcode(...)` and, if `attributes`, any number of `, key=value`.
     pub(super) fn right_hand_side(
         &mut self,
         row: Row,
@@ -88,8 +88,8 @@ impl<'a> Checker<'a> {
         self.operation(row, opcode, form, attributes, facts)
     }
 
-    /// Skips ` = shape opcode` after the name that ends at `end`, if it stands there as XLA prints
-    /// it and the shape's text passed before. The current token is then the parenthesis.
+    /// Skips ` = shape opcode` after the name that ends at `end`, if it is in XLA's printed form
+    /// and the text of the shape passed before. The current token is then the parenthesis.
     #[inline]
     pub(super) fn plain_head(&mut self, row: Row, end: usize, facts: &mut Facts) -> bool {
         let module: &'a Module = self.module;
@@ -113,7 +113,7 @@ impl<'a> Checker<'a> {
         spelled
     }
 
-    /// `(...)` and the attributes; what precedes them was read.
+    /// Reads `(...)` and the attributes.
     pub(super) fn operation(
         &mut self,
         row: Row,
@@ -155,7 +155,7 @@ impl<'a> Checker<'a> {
         result
     }
 
-    /// The opcode at the current token.
+    /// Reads the opcode at the current token.
     #[inline]
     fn opcode(&mut self) -> Result<(Opcode, Form)> {
         if self.kind() != Kind::Ident {
@@ -179,7 +179,7 @@ impl<'a> Checker<'a> {
             }
         }
         let shown = String::from_utf8_lossy(word);
-        Err(self.error(ErrorKind::UnknownOpcode, &format!("XLA knows no opcode {shown}")))
+        Err(self.error(ErrorKind::UnknownOpcode, &format!("XLA does not know the opcode {shown}")))
     }
 
     fn parameter_payload(&mut self) -> Result<()> {
@@ -189,7 +189,7 @@ impl<'a> Checker<'a> {
             return Err(ParseError::new(
                 ErrorKind::InvalidOperand,
                 place,
-                "a parameter's number is not negative",
+                "a parameter's number must not be negative",
             ));
         }
         self.expect(Kind::RightParen, "')' after a parameter's number")
@@ -201,7 +201,7 @@ impl<'a> Checker<'a> {
             return Err(ParseError::new(
                 ErrorKind::InvalidLiteral,
                 facts.word,
-                "this constant has no readable shape",
+                "the shape of this constant cannot be read",
             ));
         }
         let module: &'a Module = self.module;
@@ -209,7 +209,7 @@ impl<'a> Checker<'a> {
         self.expect(Kind::RightParen, "')' after a constant's value")
     }
 
-    /// The attributes that the subject may and must have.
+    /// The attributes that the subject may have, and those that it must have.
     fn expected_attributes(&self, subject: Subject) -> (Set, Set) {
         let newest = self.is_newest();
         const THREAD: Set = Key::of("async_execution_thread").only();
@@ -249,7 +249,7 @@ impl<'a> Checker<'a> {
         (allowed, required)
     }
 
-    /// Reads `, key=value` as often as it comes.
+    /// Reads any number of `, key=value`.
     #[inline]
     fn attributes(&mut self, subject: Subject, allowed: Set, facts: &mut Facts) -> Result<()> {
         while self.eat(Kind::Comma) {
@@ -278,7 +278,8 @@ impl<'a> Checker<'a> {
         let error = self.unexpected_attribute(key, subject.opcode.as_str());
         let newer = attribute::newer(subject.opcode);
         if !self.is_newest() && known.is_some_and(|known| newer & known.only() != 0) {
-            return error.with_help("XLA newer than jaxlib 0.10.2 takes it: use strict=\"newest\"");
+            return error
+                .with_help("XLA newer than jaxlib 0.10.2 accepts it: use strict=\"newest\"");
         }
         error
     }

@@ -1,16 +1,16 @@
-//! Tokens as XLA's lexer cuts them, with its context-free number patterns and the `=` and `:` that
-//! glue to the word before them.
+//! Tokens as XLA's lexer produces them, with its context-free number patterns, and with `=` and `:`
+//! attached to the word before them.
 
 use super::string::is_unescapable;
 use crate::error::{ErrorKind, ParseError};
 use crate::ir::ElementType;
 use crate::text::{Cursor, Span, is_identifier_byte, is_identifier_start};
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     End,
-    /// Bytes that form no token; `Lexer::fault` says why.
+    /// Bytes that are not a token; `Lexer::fault` gives the reason.
     Error,
     Equal,
     Comma,
@@ -31,9 +31,9 @@ pub(super) enum Kind {
     LessEqual,
     /// `%name`, or `name:` with its colon.
     Name,
-    /// A word with the `=` that follows it.
+    /// A word and the `=` after it.
     AttributeName,
-    /// An element type's word.
+    /// An element type.
     Type,
     /// A reserved word.
     Keyword,
@@ -47,7 +47,7 @@ pub(super) enum Kind {
     String,
 }
 
-/// Why bytes form no token.
+/// Why bytes are not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Character,
@@ -58,7 +58,7 @@ pub(super) enum Fault {
     Dictionary,
 }
 
-/// Bytes with which a reserved word or a `DimLabels` may start.
+/// Bytes that can start a reserved word or a `DimLabels`.
 const MAYBE_RESERVED: [bool; 256] = {
     let mut table = [false; 256];
     let firsts = b"tfiHERFSmrlsunpbco";
@@ -80,7 +80,7 @@ pub(super) fn is_type(word: &[u8]) -> bool {
     }
 }
 
-/// Whether `word` can only be a name with `%` before it.
+/// Whether `word` can only be a name if it has `%` before it.
 #[inline]
 pub(super) fn is_reserved(word: &[u8]) -> bool {
     word.first().is_some_and(|byte| MAYBE_RESERVED[*byte as usize])
@@ -108,16 +108,16 @@ fn is_keyword(word: &[u8]) -> bool {
     }
 }
 
-/// A position in the text and the token found there.
+/// A position in the text and the token at that position.
 #[derive(Clone, Copy)]
 pub(super) struct Lexer<'a> {
     text: &'a [u8],
     position: usize,
     /// The current token.
     pub kind: Kind,
-    /// Its first byte; for names without `%`.
+    /// Offset of its first byte; for names, without `%`.
     pub start: usize,
-    /// One past its last byte, without a glued `:` or `=`.
+    /// Offset after its last byte, without an attached `:` or `=`.
     pub end: usize,
     /// The value of an `Int`.
     pub value: i64,
@@ -127,7 +127,7 @@ pub(super) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// A lexer whose current token is the first from `position` on.
+    /// Creates a lexer whose current token is the first one from `position` on.
     pub fn new(text: &'a [u8], position: usize) -> Self {
         let mut lexer = Self {
             text,
@@ -149,7 +149,7 @@ impl<'a> Lexer<'a> {
         self.text.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// The current token's place.
+    /// The current token's span.
     #[inline]
     pub fn span(&self) -> Span {
         Span::new(self.start, self.end)
@@ -173,13 +173,13 @@ impl<'a> Lexer<'a> {
         self.text.get(at).copied().unwrap_or(0)
     }
 
-    /// The offset behind the current token.
+    /// The offset after the current token.
     #[inline]
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Reads the token at `position`; what lies before it was read by other means.
+    /// Reads the token at `position`; the text before it was read by other means.
     #[inline]
     pub fn resume(&mut self, position: usize) {
         self.position = position;
@@ -319,7 +319,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `nan`, perhaps with `(0xPAYLOAD)`; `end` is behind the word.
+    /// Reads `nan`, optionally with `(0xPAYLOAD)`; `end` is the offset after the word.
     fn nan(&mut self, end: usize) {
         self.nan_payload = None;
         self.token(Kind::Decimal, end);
@@ -343,7 +343,7 @@ impl<'a> Lexer<'a> {
         self.token(Kind::Decimal, at + 1);
     }
 
-    /// The end of `bf01_io01->bf01` at `at`, if it stands there.
+    /// The end of `bf01_io01->bf01` at `at`, if present.
     fn dim_labels(&self, at: usize) -> Option<usize> {
         let run = |from: usize, letters: &[u8]| {
             let mut end = from;
@@ -383,7 +383,7 @@ impl<'a> Lexer<'a> {
         at
     }
 
-    /// The end of an exponent at `at`, if one stands there.
+    /// The end of an exponent at `at`, if present.
     fn exponent(&self, at: usize) -> Option<usize> {
         if !matches!(self.byte(at), b'e' | b'E') {
             return None;
@@ -393,7 +393,7 @@ impl<'a> Lexer<'a> {
         (end > from).then_some(end)
     }
 
-    /// The end of a decimal number at `at`: it has a point or an exponent.
+    /// The end of a decimal number at `at`; a decimal has a point or an exponent.
     fn decimal(&self, at: usize) -> Option<usize> {
         let from = at + usize::from(self.byte(at) == b'-');
         let whole = self.digits(from);
@@ -409,7 +409,7 @@ impl<'a> Lexer<'a> {
 
     #[inline]
     fn number(&mut self, at: usize) {
-        // Plain integers first: they are nearly all there is.
+        // Plain integers first: they are by far the most frequent.
         let mut end = at;
         let mut value = 0i64;
         while self.byte(end).is_ascii_digit() && end - at < 18 {
@@ -554,13 +554,11 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// What to say about an `Error` token.
+    /// The error for an `Error` token.
     #[cold]
     pub fn error(&self) -> ParseError {
         let (kind, message) = match self.fault {
-            Fault::Character => {
-                (ErrorKind::UnexpectedCharacter, "this starts nothing that HLO text knows")
-            }
+            Fault::Character => (ErrorKind::UnexpectedCharacter, "unexpected character"),
             Fault::Comment => (ErrorKind::UnclosedComment, "unclosed comment"),
             Fault::String => {
                 (ErrorKind::InvalidString, "this string has an escape or bytes that XLA rejects")

@@ -1,4 +1,4 @@
-//! Literals: counts, ranges and the many things that XLA lets pass inside braces.
+//! Literals: element counts, ranges, and what else XLA accepts inside braces.
 
 use super::Checker;
 use super::lexer::Kind;
@@ -8,7 +8,7 @@ use crate::ir::shape::ArrayShape;
 use crate::ir::{Dimension, ElementKind, ElementType, ShapeId, ShapeTable, ShapeView};
 use crate::text::Span;
 
-/// Deepest nesting of braces that is counted without the heap.
+/// Brace nesting that is counted without using the heap.
 const INLINE_RANK: usize = 8;
 
 impl<'a> Checker<'a> {
@@ -26,7 +26,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// `(literal, literal)`; the commas between may be missing.
+    /// Reads `(literal, literal)`; the commas between elements are optional.
     fn tuple_literal(&mut self, shapes: &'a ShapeTable, elements: &'a [ShapeId]) -> Result<()> {
         self.expect(Kind::LeftParen, "'(' before the elements of a tuple")?;
         if self.eat(Kind::RightParen) {
@@ -65,7 +65,8 @@ impl<'a> Checker<'a> {
         self.nested_literal(array.element_type, counts, element_count(&array))
     }
 
-    /// The braces of a literal. `counts` holds, per dimension, what was seen and what there is.
+    /// Reads the braces of a literal. `counts` holds, per dimension, the elements seen and the
+    /// size.
     fn nested_literal(
         &mut self,
         element_type: ElementType,
@@ -98,7 +99,7 @@ impl<'a> Checker<'a> {
                     else {
                         return Err(self.error(
                             ErrorKind::InvalidLiteral,
-                            "this '}' closes nothing in the literal",
+                            "this '}' has no matching '{' in the literal",
                         ));
                     };
                     if *seen != *size {
@@ -112,7 +113,7 @@ impl<'a> Checker<'a> {
                     if level != 1 {
                         return Err(self.error(
                             ErrorKind::InvalidLiteral,
-                            "'...' may only stand for elements of the first dimension",
+                            "'...' is only allowed in place of elements of the first dimension",
                         ));
                     }
                     if let Some((seen, size)) = counts.first_mut() {
@@ -124,7 +125,7 @@ impl<'a> Checker<'a> {
                     return Err(self.nested_wrongly(rank));
                 }
                 _ => {
-                    // XLA counts a number only where it belongs, but stores it anyway.
+                    // XLA counts a number only at its proper nesting level, but stores it anyway.
                     if level == rank
                         && let Some((seen, size)) = counts.last_mut()
                     {
@@ -153,7 +154,7 @@ impl<'a> Checker<'a> {
 
     fn scalar_literal(&mut self, element_type: ElementType) -> Result<()> {
         match self.kind() {
-            // XLA takes a lone comma for the default value.
+            // XLA reads a lone comma as the default value.
             Kind::Comma => {
                 self.advance();
                 Ok(())
@@ -180,7 +181,7 @@ impl<'a> Checker<'a> {
         self.error(ErrorKind::InvalidLiteral, &message)
     }
 
-    /// One element.
+    /// Reads one element.
     #[inline]
     fn element(&mut self, element_type: ElementType) -> Result<()> {
         let place = self.lexer.span();
@@ -196,7 +197,7 @@ impl<'a> Checker<'a> {
             if self.kind() != Kind::LeftParen {
                 return Err(self.error(
                     ErrorKind::InvalidLiteral,
-                    "a complex element is written as (real, imaginary)",
+                    "write a complex element as (real, imaginary)",
                 ));
             }
             return self.complex_element(element_type, place);
@@ -265,7 +266,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// A number: its value and NaN payload; None for infinities.
+    /// Reads a number: its value and NaN payload; None for infinities.
     pub(super) fn double(&mut self) -> Result<Option<(f64, Option<u64>)>> {
         let found = match self.kind() {
             Kind::Int => Some((self.lexer.value as f64, None)),
@@ -285,7 +286,7 @@ impl<'a> Checker<'a> {
         Ok(found)
     }
 
-    /// A constant's layout must order each dimension once; XLA aborts on others.
+    /// The layout of a constant must order each dimension once; XLA aborts otherwise.
     fn check_constant_layout(&self, array: &ArrayShape<'_>) -> Result<()> {
         let Some(layout) = array.layout else { return Ok(()) };
         let rank = array.rank();
@@ -301,7 +302,7 @@ impl<'a> Checker<'a> {
         ))
     }
 
-    /// `literal=`: shape and value, or a tuple of such.
+    /// Reads the value of `literal=`: shape and value, or a tuple of these.
     pub(super) fn typed_literal(&mut self) -> Result<()> {
         if self.eat(Kind::LeftParen) {
             self.deeper(|checker| {

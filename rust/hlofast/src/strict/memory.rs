@@ -1,4 +1,4 @@
-//! What a check remembers: keyed hashes of texts, and attribute values that passed.
+//! The memory of a check: keyed hashes of texts, and attribute values that passed.
 
 use super::Checker;
 use super::instruction::Subject;
@@ -9,9 +9,9 @@ use crate::ir::intern::{hash_bytes, hash_seed};
 use crate::text::Span;
 use std::hash::{BuildHasher, Hasher};
 
-/// Slots for values that passed.
+/// Slots for passed values.
 const SLOTS: usize = 1024;
-/// Bytes of a value that choose its slot.
+/// Maximum number of bytes of a value that determine its slot.
 const LONGEST_KEY: usize = 512;
 
 /// Hasher state for texts and ids, keyed once per process.
@@ -53,15 +53,15 @@ impl Hasher for TextHasher {
     }
 }
 
-/// Values in braces that passed. Such a value ends where its braces close, so that a text that
-/// starts with its bytes starts with the same value.
+/// Values in braces that passed. Such a value ends where its braces close, so text that starts with
+/// the same bytes starts with the same value.
 #[derive(Default)]
 pub(super) struct PassedValues {
     slots: Vec<(Key, Span)>,
 }
 
-/// Whether reading a value in braces depends on its bytes alone, and tells nothing but that it
-/// passed.
+/// Whether reading a value in braces depends only on its bytes and has no result other than
+/// passing.
 fn is_self_contained(grammar: Grammar) -> bool {
     matches!(
         grammar,
@@ -70,8 +70,8 @@ fn is_self_contained(grammar: Grammar) -> bool {
 }
 
 impl Checker<'_> {
-    /// Skips the value at the current token if it passed before; otherwise the slot in which
-    /// `remember_value` may put it.
+    /// Skips the value at the current token if it passed before; otherwise returns the slot in
+    /// which `remember_value` may store it.
     #[inline]
     pub(super) fn passed_value(
         &mut self,
@@ -87,8 +87,8 @@ impl Checker<'_> {
         let end = self.module.tail(subject.row).end as usize;
         let Some(rest) = self.text.get(start..end) else { return PassedValue::Unknown };
         let mut key = rest.get(..LONGEST_KEY).unwrap_or(rest);
-        // A backend configuration is the last attribute; of others the first closing brace is
-        // as good as all of the value.
+        // A backend configuration is the last attribute and may contain braces; for others, the
+        // text up to the first closing brace is enough of the value.
         if !matches!(grammar, Grammar::BackendConfig)
             && let Some(close) = memchr::memchr(b'}', key)
         {
@@ -110,7 +110,7 @@ impl Checker<'_> {
     pub(super) fn remember_value(&mut self, attribute: Key, slot: usize, start: usize) {
         let Some(read) = self.text.get(start..self.lexer.start) else { return };
         let value = read.trim_ascii_end();
-        // A comment might hold the brace that seems to be the last.
+        // The last brace might be inside a comment.
         if value.last() != Some(&b'}') || memchr::memmem::find(value, b"//").is_some() {
             return;
         }
@@ -124,7 +124,7 @@ impl Checker<'_> {
     }
 }
 
-/// What is remembered about a value.
+/// Whether a value is remembered.
 #[derive(Clone, Copy)]
 pub(super) enum PassedValue {
     Skipped,

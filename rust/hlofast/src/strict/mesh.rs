@@ -1,4 +1,4 @@
-//! Meshes with named axes: shardings and replica groups of the newest generation.
+//! Meshes with named axes: the newest form of shardings and replica groups.
 
 use super::Checker;
 use super::lexer::Kind;
@@ -6,14 +6,15 @@ use super::newer::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::Span;
 
-/// A mesh: axis names (with quotes) and sizes. A maximal mesh has none.
+/// A mesh: axis names (with quotes) and sizes; a maximal mesh has no axes.
 #[derive(Default)]
 struct Mesh {
     axes: Vec<(Span, i64)>,
     is_maximal: bool,
 }
 
-/// A part of an axis: `pre` is the product of what lies before it, `end` of it and that.
+/// A part of an axis: `pre` is the product of the sizes before it, `end` is `pre` times its own
+/// size.
 struct Part {
     axis: usize,
     pre: i64,
@@ -21,7 +22,7 @@ struct Part {
 }
 
 impl Checker<'_> {
-    /// What follows `{` in a sharding that names a mesh.
+    /// Reads the text after `{` in a sharding with a mesh.
     pub(super) fn named_sharding(&mut self) -> Result<()> {
         let mesh = self.mesh()?;
         if mesh.is_maximal {
@@ -53,7 +54,7 @@ impl Checker<'_> {
             }
             checker.expect(Kind::RightBrace, "',' or '}' after an axis")
         })?;
-        // A list that is given twice replaces the first.
+        // A list given twice replaces the first one.
         let dimensions = parts.len();
         let mut sets: [Vec<Part>; 3] = Default::default();
         while self.eat(Kind::Comma) {
@@ -74,7 +75,7 @@ impl Checker<'_> {
         self.expect(Kind::RightBrace, "',' or '}' in a sharding")
     }
 
-    /// `replicated={'a'}` and its like; which.
+    /// Reads `replicated={'a'}` or a similar set; returns which one.
     fn axis_set(&mut self, mesh: &Mesh, parts: &mut Vec<Part>) -> Result<usize> {
         let (_, index) = self.attribute_key(&[b"replicated", b"unreduced", b"manual"])?;
         if index == 1 && self.allows(Newer::UnreducedKinds) && self.kind() == Kind::Ident {
@@ -84,7 +85,7 @@ impl Checker<'_> {
         Ok(index)
     }
 
-    /// `mesh['a'=2], device_ids=(...) {'a'}`.
+    /// Reads `mesh['a'=2], device_ids=(...) {'a'}`.
     pub(super) fn mesh_groups(&mut self) -> Result<()> {
         let place = self.lexer.span();
         let mesh = self.mesh()?;
@@ -104,7 +105,7 @@ impl Checker<'_> {
         self.check_overlap(&parts)
     }
 
-    /// A mesh and its device order; a comma after it that leads to no order is taken, too.
+    /// Reads a mesh and its device order; a comma without a device order after it is consumed too.
     fn mesh(&mut self) -> Result<Mesh> {
         let mut mesh = Mesh { is_maximal: self.lexer.word() == b"maximal_mesh", ..Mesh::default() };
         let place = self.lexer.span();
@@ -145,7 +146,7 @@ impl Checker<'_> {
         Ok(mesh)
     }
 
-    /// `([2,4]T(1,0))` or `(0,2,1,3)`.
+    /// Reads `([2,4]T(1,0))` or `(0,2,1,3)`.
     fn device_order(&mut self, mesh: &Mesh, place: Span) -> Result<()> {
         self.expect(Kind::LeftParen, "'(' before device numbers")?;
         if self.kind() == Kind::LeftSquare {
@@ -174,13 +175,13 @@ impl Checker<'_> {
             return Err(ParseError::new(
                 ErrorKind::InvalidSharding,
                 place,
-                "the device numbers are not those of the mesh, each once",
+                "the device numbers must be those of the mesh, each exactly once",
             ));
         }
         Ok(())
     }
 
-    /// `'a'` or `'a':(2)4`.
+    /// Reads `'a'` or `'a':(2)4`.
     fn axis(&mut self, mesh: &Mesh, parts: &mut Vec<Part>) -> Result<()> {
         let place = self.string()?;
         let name = self.inside(place);
@@ -194,14 +195,14 @@ impl Checker<'_> {
             return Err(ParseError::new(
                 ErrorKind::InvalidSharding,
                 place,
-                "the mesh has no such axis",
+                "the mesh has no axis with this name",
             ));
         };
         let mut part = Part { axis, pre: 1, end: size };
         if self.eat(Kind::Colon) {
-            self.expect(Kind::LeftParen, "'(' before the size in front of a part of an axis")?;
+            self.expect(Kind::LeftParen, "'(' before the size that precedes a part of an axis")?;
             part.pre = self.integer()?;
-            self.expect(Kind::RightParen, "')' after the size in front of a part of an axis")?;
+            self.expect(Kind::RightParen, "')' after the size that precedes a part of an axis")?;
             let length = self.integer()?;
             part.end = part.pre.checked_mul(length).unwrap_or(0);
             if part.pre < 1 || length < 1 || part.end < 1 || size % part.end != 0 {
@@ -221,7 +222,7 @@ impl Checker<'_> {
         self.bytes(Span { start: span.start + 1, end: span.end - 1 })
     }
 
-    /// No two parts of an axis overlap.
+    /// Checks that parts of an axis do not overlap.
     fn check_overlap(&self, parts: &[Part]) -> Result<()> {
         for (index, part) in parts.iter().enumerate() {
             let overlaps = parts.iter().take(index).any(|other| {

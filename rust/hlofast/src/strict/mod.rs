@@ -1,6 +1,6 @@
-//! Strict mode: what XLA's own parser accepts, and nothing else.
+//! Strict mode: accepts exactly what XLA's own parser accepts.
 //!
-//! The tolerant reader builds the module; then a checker reads the text again, token by token as
+//! The tolerant reader builds the module. Then a checker reads the text again, token by token as
 //! XLA does, and looks up shapes and operands in the module. A module that passes is therefore the
 //! one that tolerant reading gives.
 
@@ -29,18 +29,18 @@ use hashbrown::{HashMap, HashSet};
 use lexer::{Kind, Lexer};
 use newer::{NEWEST_CONSTRUCTS, Newer};
 
-/// Deepest nesting of instructions, literals and blocks inside each other, as in XLA.
+/// Maximum nesting of instructions, literals and blocks, as in XLA.
 const MAX_NESTING: usize = crate::parse::shape::MAX_DEPTH;
 
 type Build = memory::BuildText;
 
-/// Checks that XLA's parser, of the vintage that `strictness` names, accepts `module`'s text.
+/// Checks that XLA's parser, in the version that `strictness` selects, accepts `module`'s text.
 pub fn check(module: &Module, strictness: Strictness) -> Result<()> {
     if strictness == Strictness::Tolerant {
         return Ok(());
     }
     if module.source().follows_mark() {
-        let message = "a byte order mark stands in front, which XLA does not read";
+        let message = "the text starts with a byte order mark, which XLA does not accept";
         return Err(ParseError::new(ErrorKind::UnexpectedCharacter, Span::at(0), message));
     }
     Checker::new(module, strictness).module()
@@ -52,26 +52,26 @@ pub(super) struct Checker<'a> {
     text: &'a [u8],
     strictness: Strictness,
     lexer: Lexer<'a>,
-    /// Computations that the text defined so far.
+    /// Computations defined so far.
     computations: HashMap<&'a [u8], ComputationId, Build>,
     /// Computations written as blocks, by the offset of their brace.
     blocks: HashMap<u32, ComputationId, Build>,
     depth: usize,
-    /// Shapes of declarations, apart from the module's own table.
+    /// Shapes of declarations, separate from the module's own table.
     declared: ShapeInterner,
     declared_texts: HashMap<&'a [u8], ShapeId, Build>,
-    /// Pairs of declared and actual shapes that were found compatible.
+    /// Pairs of declared and actual shapes known to be compatible.
     compatible: HashSet<(ShapeId, ShapeId), Build>,
-    /// Per shape of the module's table: whether the text that the table knows for it passed.
+    /// For each shape of the module's table, whether its text in the table passed.
     passed: Vec<bool>,
     passed_values: memory::PassedValues,
-    /// Whether the text is one instruction and nothing else.
+    /// Whether the text is a single instruction.
     single: bool,
     /// Rows of the operands of the instructions being read, innermost last.
     operands: Vec<u32>,
     rows: computation::Rows,
     next_computation: usize,
-    /// Rows by name, of the computation that starts at row `names_of`, up to `names_until`.
+    /// Rows by name, for the computation that starts at row `names_of`, up to row `names_until`.
     names: HashMap<&'a [u8], u32, Build>,
     names_of: u32,
     names_until: u32,
@@ -115,7 +115,7 @@ impl<'a> Checker<'a> {
         self.strictness == Strictness::Newest
     }
 
-    /// Whether a construct that jaxlib 0.10.2 does not know is allowed.
+    /// Whether a construct unknown to jaxlib 0.10.2 is allowed.
     fn allows(&self, construct: Newer) -> bool {
         self.is_newest() && NEWEST_CONSTRUCTS.contains(&construct)
     }
@@ -130,7 +130,7 @@ impl<'a> Checker<'a> {
         self.lexer.advance();
     }
 
-    /// Takes the current token if it is `kind`.
+    /// Skips the current token if it is of `kind`.
     #[inline]
     fn eat(&mut self, kind: Kind) -> bool {
         let found = self.lexer.kind == kind;
@@ -140,7 +140,7 @@ impl<'a> Checker<'a> {
         found
     }
 
-    /// Takes the current token if it is the identifier `word`.
+    /// Skips the current token if it is the identifier `word`.
     fn eat_word(&mut self, word: &[u8]) -> bool {
         let found = self.lexer.kind == Kind::Ident && self.lexer.word() == word;
         if found {
@@ -149,7 +149,7 @@ impl<'a> Checker<'a> {
         found
     }
 
-    /// Takes the current token if it is the reserved word `word`.
+    /// Skips the current token if it is the reserved word `word`.
     fn eat_keyword(&mut self, word: &[u8]) -> bool {
         let found = self.lexer.is_keyword(word);
         if found {
@@ -158,7 +158,7 @@ impl<'a> Checker<'a> {
         found
     }
 
-    /// Demands a token of `kind`.
+    /// Requires a token of `kind`.
     #[inline]
     fn expect(&mut self, kind: Kind, what: &str) -> Result<()> {
         if self.eat(kind) { Ok(()) } else { Err(self.expected(what)) }
@@ -170,7 +170,7 @@ impl<'a> Checker<'a> {
         self.error(ErrorKind::ExpectedToken, &format!("expected {what}"))
     }
 
-    /// An error at the current token; what is wrong with the token itself comes first.
+    /// An error at the current token; an invalid token is reported first.
     #[cold]
     fn error(&self, kind: ErrorKind, message: &str) -> ParseError {
         match self.lexer.kind {
@@ -184,7 +184,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads a name; where it stands.
+    /// Reads a name; returns its span.
     #[inline]
     fn name(&mut self) -> Result<Span> {
         if !matches!(self.lexer.kind, Kind::Name | Kind::Ident) {
@@ -229,7 +229,7 @@ impl<'a> Checker<'a> {
         Ok(true)
     }
 
-    /// `open item, item close`; no comma before the closing token.
+    /// Reads `open item, item close`; no comma before the closing token.
     fn list(
         &mut self,
         open: Kind,
@@ -251,12 +251,12 @@ impl<'a> Checker<'a> {
         Ok(count)
     }
 
-    /// `{1, 2}`; the number of integers.
+    /// Reads `{1, 2}`; returns the number of integers.
     fn integer_list(&mut self) -> Result<usize> {
         self.list(Kind::LeftBrace, Kind::RightBrace, |checker| checker.integer().map(drop))
     }
 
-    /// `{1, 2,}`: the numbers of a shape index, a trailing comma allowed.
+    /// Reads `{1, 2,}`: the numbers of a shape index, with an optional trailing comma.
     fn shape_index(&mut self, index: &mut Vec<i64>) -> Result<()> {
         index.clear();
         self.expect(Kind::LeftBrace, "'{' before a shape index")?;
@@ -269,7 +269,7 @@ impl<'a> Checker<'a> {
         self.expect(Kind::RightBrace, "'}' after a shape index")
     }
 
-    /// Reads what stands one level deeper.
+    /// Calls `read` one nesting level deeper.
     fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth >= MAX_NESTING {
             return Err(ParseError::new(
@@ -279,7 +279,8 @@ impl<'a> Checker<'a> {
             ));
         }
         self.depth += 1;
-        // The recursion is as deep as the text nests; it must not depend on the thread's stack.
+        // Recursion is as deep as the nesting in the text and must not depend on the thread's
+        // stack.
         let result = stacker::maybe_grow(64 << 10, 1 << 20, || read(self));
         self.depth -= 1;
         result

@@ -1,23 +1,23 @@
-//! Apart from attributes, what only XLA newer than jaxlib 0.10.2 understands.
+//! Constructs, other than attributes, that only XLA newer than jaxlib 0.10.2 understands.
 
-/// A construct on which XLA newer than jaxlib 0.10.2 differs from it, apart from attributes.
+/// A construct, other than an attribute, in which XLA newer than jaxlib 0.10.2 differs from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Newer {
-    /// `%x#1#0`: an operand that is an element of a tuple.
+    /// `%x#1#0`: an operand that is a tuple element.
     CompactOperands,
-    /// Further operands of updates and dones, starts without operands, and starts that reach
-    /// updates and dones through other operations.
+    /// More operands of updates and dones, starts without operands, and starts connected to updates
+    /// and dones through other operations.
     LateOperands,
-    /// A computation that several asynchronous operations run.
+    /// A computation shared by several asynchronous operations.
     SharedComputations,
     /// `unreduced=max{'a'}` in shardings over a mesh.
     UnreducedKinds,
-    /// Tile assignments and iota groups must have as many devices as their dimensions say. This
-    /// one is stricter than before.
+    /// Tile assignments and iota groups must have as many devices as their dimensions say. Newer
+    /// XLA is stricter in this.
     DeviceCounts,
 }
 
-/// All of them: what `Checker::allows` answers for strict mode "newest".
+/// All constructs, which `Checker::allows` accepts in strict mode "newest".
 pub(super) const NEWEST_CONSTRUCTS: &[Newer] = &[
     Newer::CompactOperands,
     Newer::LateOperands,

@@ -1,15 +1,15 @@
-//! Which numbers fit which element type.
+//! Range checks of numbers by element type.
 
 use crate::ir::{ElementKind, ElementType};
 
-/// The value of a decimal token, `nan` included; None if it is beyond a double.
+/// The value of a decimal token, including `nan`; None if it exceeds a double.
 pub(super) fn parse(word: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(word).ok()?;
     let value = if text.contains('n') { f64::NAN } else { text.parse::<f64>().ok()? };
     (!value.is_infinite()).then_some(value)
 }
 
-/// Whether an integer, already wrapped to 64 bits, fits. XLA lets every bit pattern pass for the
+/// Whether an integer, already wrapped to 64 bits, fits. XLA accepts every bit pattern for the
 /// 64-bit types.
 pub(super) fn fits_integer(element_type: ElementType, value: i64) -> bool {
     let bits = element_type.bits();
@@ -22,15 +22,15 @@ pub(super) fn fits_integer(element_type: ElementType, value: i64) -> bool {
     }
 }
 
-/// Whether a finite value stays finite when it is rounded to the type. NaN always fits.
+/// Whether a finite value stays finite when rounded to the type. NaN always fits.
 pub(super) fn fits_float(element_type: ElementType, value: f64) -> bool {
     use ElementType::*;
     if value.is_nan() {
         return true;
     }
     let size = value.abs();
-    // The first value that rounds away from the largest finite one: halfway to where the next
-    // would be, which itself rounds to the even neighbour.
+    // The smallest value that no longer rounds to the largest finite one: halfway to the next
+    // representable value, where ties round to even, away from the largest.
     let limit = match element_type {
         F16 => return f64::from(value as f32).abs() < 65520.0,
         Bf16 => return f64::from((value as f32).abs()) < 2f64.powi(128) * (1.0 - 2f64.powi(-9)),
@@ -46,7 +46,7 @@ pub(super) fn fits_float(element_type: ElementType, value: f64) -> bool {
     size < limit
 }
 
-/// The largest payload of a NaN of the type; 0 if its NaN carries none.
+/// The largest NaN payload of the type; 0 if its NaN has none.
 pub(super) fn nan_payload_mask(element_type: ElementType) -> u64 {
     use ElementType::*;
     match element_type {

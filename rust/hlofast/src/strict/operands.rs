@@ -12,8 +12,8 @@ use crate::text::{Span, is_identifier_start};
 pub(super) const NO_ROW: u32 = u32::MAX;
 
 impl<'a> Checker<'a> {
-    /// Reads an operand list as XLA prints it: `(%a, f32[2]{0} %b)`, with types whose text passed
-    /// before. False, and nothing is read, if it is anything else.
+    /// Reads an operand list in XLA's printed form, `(%a, f32[2]{0} %b)`, with types whose text
+    /// passed before. Returns false, with nothing read, for anything else.
     #[inline]
     pub(super) fn plain_operands(&mut self, row: Row) -> bool {
         if self.kind() != Kind::LeftParen || self.single {
@@ -73,7 +73,7 @@ impl<'a> Checker<'a> {
         true
     }
 
-    /// Whether the name `spelled`, and no longer one, stands at `at` as an operand.
+    /// Whether exactly the name `spelled` is at `at` as an operand, not a longer one.
     #[inline]
     fn ends_name(&self, at: usize, spelled: &[u8]) -> bool {
         self.text.get(at..).is_some_and(|rest| rest.starts_with(spelled))
@@ -89,8 +89,8 @@ impl<'a> Checker<'a> {
         (self.text.get(end..end + 2) == Some(b"*/")).then_some(end + 2)
     }
 
-    /// Reads `(...)` and pushes the operands' rows onto `self.operands`. `row` is NO_ROW where
-    /// the tolerant reader saw no such instruction.
+    /// Reads `(...)` and pushes the operands' rows onto `self.operands`. `row` is NO_ROW if the
+    /// tolerant reader did not see this instruction.
     pub(super) fn operand_list(&mut self, row: u32) -> Result<()> {
         let module: &'a Module = self.module;
         let rows = if row == NO_ROW { &[] } else { module.operands(Row(row)) };
@@ -117,7 +117,8 @@ impl<'a> Checker<'a> {
                             self.operands.push(known);
                             index += 1;
                         }
-                        // XLA forgets a slot that it could not read if it stopped at its end.
+                        // XLA drops a slot that it could not read if it stopped at the end of the
+                        // slot.
                         Err(_) if matches!(self.kind(), Kind::Comma | Kind::RightParen) => {}
                         Err(error) => return Err(self.operand_error(&place, known, error)),
                     }
@@ -130,7 +131,7 @@ impl<'a> Checker<'a> {
         self.expect(Kind::RightParen, "',' or ')' after an operand")
     }
 
-    /// The better of the two errors about an operand.
+    /// The more informative of the two errors for an operand.
     #[cold]
     fn operand_error(
         &mut self,
@@ -148,8 +149,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads `shape? name`: the row it names; None if that is not all of the operand. `known` is
-    /// the row that tolerant reading found next.
+    /// Reads `shape? name`; returns the row of that name, None if the operand does not end there.
+    /// `known` is the next operand row found by tolerant reading.
     #[inline]
     fn plain_operand(&mut self, known: u32) -> Result<Option<u32>> {
         let mut declared = None;
@@ -187,15 +188,15 @@ impl<'a> Checker<'a> {
             return Err(ParseError::new(
                 ErrorKind::ShapeMismatch,
                 declared,
-                "the operand's declared shape is not that of its definition",
+                "the operand's declared shape differs from its definition",
             )
             .with_related(first));
         }
         Ok(Some(row))
     }
 
-    /// The row before the current instruction that is called `name`, where tolerant reading saw no
-    /// operand: inside what XLA and it drop.
+    /// The row before the current instruction that is called `name`, for operands that tolerant
+    /// reading did not see because they are inside a dropped slot.
     #[cold]
     fn find_row(&mut self, name: Span) -> u32 {
         let module: &'a Module = self.module;
@@ -230,7 +231,7 @@ impl<'a> Checker<'a> {
         .with_related(self.module.name_span(Row(known)))
     }
 
-    /// Reads an instruction that stands where an operand is expected.
+    /// Reads an instruction in place of an operand.
     fn nested_operand(&mut self, row: u32) -> Result<()> {
         self.deeper(|checker| checker.right_hand_side(Row(row), false, &mut Facts::default()))
     }

@@ -1,4 +1,4 @@
-//! What must hold between an instruction, its operands and its callees.
+//! Consistency rules between an instruction, its operands and its callees.
 
 use super::Build;
 use super::Checker;
@@ -13,18 +13,18 @@ use crate::ir::{
 use crate::text::Span;
 use hashbrown::{HashMap, HashSet};
 
-/// What is known about asynchronous operations and transfers so far.
+/// Asynchronous operations and transfers seen so far.
 #[derive(Default)]
 pub(super) struct Asynchronous {
     /// `async_execution_thread` of starts, without quotes.
     threads: HashMap<Row, Span, Build>,
-    /// Computations that a start names.
+    /// Computations named by a start.
     started: HashSet<ComputationId, Build>,
     /// `channel_id` of sends and receives.
     channels: HashMap<Row, Option<i64>, Build>,
 }
 
-/// Whether XLA gives the opcode a token for its result, whatever the text says.
+/// Whether XLA always gives the opcode a token as its result, whatever the text says.
 pub(super) fn is_always_token(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::AfterAll | Opcode::Outfeed | Opcode::SendDone)
 }
@@ -34,7 +34,7 @@ impl<'a> Checker<'a> {
         self.operands.get(subject.first_operand..).unwrap_or_default()
     }
 
-    /// The shape of operand `index`, where it is known.
+    /// The shape of operand `index`, if known.
     fn operand_shape(&self, subject: Subject, index: usize) -> Option<ShapeId> {
         let row = self.operand_rows(subject).get(index).copied()?;
         (row != NO_ROW).then(|| self.module.shape(Row(row)))
@@ -55,13 +55,13 @@ impl<'a> Checker<'a> {
         array.is_some_and(|array| array.element_type == ElementType::Pred)
     }
 
-    /// Rules that hold before the attributes are read.
+    /// Checks the rules that apply before the attributes are read.
     pub(super) fn check_operands(&self, subject: Subject, facts: &Facts) -> Result<()> {
         let count = self.operand_rows(subject).len();
         let wrong =
             |kind: ErrorKind, message: &str| Err(ParseError::new(kind, facts.word, message));
         if let Form::Start(stem) = subject.form {
-            // Its update or done brings them all.
+            // Its update or done has all of the operands.
             if count == 0 && self.allows(Newer::LateOperands) {
                 return Ok(());
             }
@@ -99,14 +99,14 @@ impl<'a> Checker<'a> {
             Opcode::Reduce | Opcode::ReduceWindow | Opcode::Scatter
                 if !subject.described().arity().accepts(count) =>
             {
-                return wrong(ErrorKind::OperandCount, "the number of operands does not fit");
+                return wrong(ErrorKind::OperandCount, "wrong number of operands");
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Start indices: one scalar per dimension, or one vector.
+    /// Checks start indices: one scalar per dimension, or one vector.
     fn check_indices(&self, subject: Subject, facts: &Facts, first: usize) -> Result<()> {
         let count = self.operand_rows(subject).len();
         let is_vector = count == first + 1 && self.operand_rank(subject, first) == Some(1);
@@ -121,7 +121,7 @@ impl<'a> Checker<'a> {
         ))
     }
 
-    /// Rules that hold once the attributes are known.
+    /// Checks the rules that need the attributes.
     #[inline]
     pub(super) fn check_instruction(&mut self, subject: Subject, facts: &Facts) -> Result<()> {
         if facts.replication.is_some() {
@@ -150,7 +150,7 @@ impl<'a> Checker<'a> {
                     return Err(ParseError::new(
                         ErrorKind::OperandCount,
                         facts.word,
-                        "with slice_sizes this takes four operands",
+                        "four operands are needed with slice_sizes",
                     ));
                 }
                 Ok(())
@@ -195,7 +195,7 @@ impl<'a> Checker<'a> {
         Err(ParseError::new(
             ErrorKind::InvalidAttribute,
             facts.word,
-            "parameter_replication has one value per leaf of a parameter",
+            "parameter_replication must have one value per leaf of the parameter",
         ))
     }
 
@@ -217,7 +217,7 @@ impl<'a> Checker<'a> {
         Err(ParseError::new(
             ErrorKind::OperandCount,
             facts.word,
-            "the operands do not fit the called computations",
+            "the operands do not match the called computations",
         ))
     }
 
@@ -226,7 +226,7 @@ impl<'a> Checker<'a> {
         rows.filter(|row| self.module.opcode(Row(*row)) == Opcode::Parameter).count()
     }
 
-    /// The shape that the described operation has.
+    /// The result shape of the described operation.
     fn result(&self, subject: Subject) -> Option<ShapeId> {
         let shape = self.module.shape(subject.row);
         match subject.form {
@@ -244,25 +244,25 @@ impl<'a> Checker<'a> {
         let (fits, message) = match subject.described() {
             Opcode::Tuple => (
                 subject.form != Form::Plain || elements.is_some_and(|e| e.len() == count),
-                "the result of tuple has as many elements as there are operands",
+                "the result of a tuple must have one element per operand",
             ),
             Opcode::Reshape => {
-                (self.keeps_elements(subject, result), "a reshape keeps the number of elements")
+                (self.keeps_elements(subject, result), "a reshape must keep the number of elements")
             }
             Opcode::DynamicReshape => (
                 shapes.array(result).is_some_and(|array| array.rank() + 1 == count)
                     && self.keeps_elements(subject, result),
-                "a dynamic-reshape keeps the number of elements and has a size per dimension",
+                "a dynamic-reshape must keep the number of elements and have a size per dimension",
             ),
             Opcode::ReplicaId | Opcode::PartitionId => (
                 shapes.array(result).is_some_and(|array| {
                     array.rank() == 0 && array.element_type == ElementType::U32
                 }),
-                "the result is u32[]",
+                "the result must be u32[]",
             ),
             _ => (
                 elements.is_some_and(|elements| !elements.is_empty()),
-                "the result is a tuple with elements",
+                "the result must be a tuple with elements",
             ),
         };
         if !fits {
@@ -283,7 +283,7 @@ impl<'a> Checker<'a> {
         if operand.dimensions().any(|dimension| dimension.bound().is_none()) {
             return true;
         }
-        // XLA leaves dimensions without a bound out (`ShapeUtil::StaticExtentProduct`).
+        // XLA omits dimensions without a bound (`ShapeUtil::StaticExtentProduct`).
         let product = |array: &crate::ir::shape::ArrayShape<'_>| {
             array
                 .dimensions()
@@ -293,7 +293,7 @@ impl<'a> Checker<'a> {
         product(&operand) == product(&result)
     }
 
-    /// Transfers and their ends name the same channel.
+    /// Checks that a transfer and its done have the same channel.
     fn check_channel(&mut self, subject: Subject, facts: &Facts) -> Result<()> {
         if matches!(subject.opcode, Opcode::Send | Opcode::Recv) {
             self.asynchronous.channels.insert(subject.row, facts.channel_id);
@@ -314,13 +314,13 @@ impl<'a> Checker<'a> {
         if matches!(opcode, Opcode::Send | Opcode::Recv) {
             let channel = self.asynchronous.channels.get(&first).copied().flatten();
             if opcode != wanted || channel != facts.channel_id {
-                return wrong("the transfer that ends here is of another kind or channel");
+                return wrong("the transfer completed here has another kind or channel");
             }
         }
         let shape = self.module.shape(first);
         let is_tuple = self.module.shapes().tuple(shape).is_some_and(|e| !e.is_empty());
         if subject.described() == Opcode::RecvDone && !is_tuple {
-            return wrong("the operand of recv-done is a tuple");
+            return wrong("the operand of recv-done must be a tuple");
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl<'a> Checker<'a> {
             return Err(ParseError::new(
                 ErrorKind::InvalidAttribute,
                 facts.word,
-                "operand_layout_constraints has one shape per operand",
+                "operand_layout_constraints must have one shape per operand",
             ));
         }
         for (constraint, row) in constraints.iter().zip(rows) {
@@ -340,7 +340,7 @@ impl<'a> Checker<'a> {
                 return Err(ParseError::new(
                     ErrorKind::ShapeMismatch,
                     *constraint,
-                    "this layout constraint does not fit its operand",
+                    "this layout constraint does not match its operand",
                 ));
             }
         }
@@ -361,7 +361,7 @@ impl<'a> Checker<'a> {
         if elements.len() < 2 || inputs.is_none() {
             return Err(self.wrong_async(
                 facts,
-                "the result of an asynchronous start is ((operands), result, ...)",
+                "the result of an asynchronous start must be ((operands), result, ...)",
             ));
         }
         if let Some(thread) = facts.thread {
@@ -373,12 +373,13 @@ impl<'a> Checker<'a> {
             && !self.asynchronous.started.insert(callee)
             && !self.allows(Newer::SharedComputations)
         {
-            return Err(self.wrong_async(facts, "this computation is started twice"));
+            return Err(self
+                .wrong_async(facts, "this computation is already started by another instruction"));
         }
         Ok(())
     }
 
-    /// An update or done: its operand is the start, or an update of it.
+    /// Checks an update or done: its operand must be the start or an update of it.
     fn check_continuation(&mut self, subject: Subject, facts: &Facts) -> Result<()> {
         let rows = self.operand_rows(subject);
         let first = rows.first().copied().filter(|row| *row != NO_ROW).map(Row);
@@ -393,7 +394,7 @@ impl<'a> Checker<'a> {
             }
             return Err(self.wrong_async(
                 facts,
-                "the operand of an update or done is one asynchronous start or update",
+                "an update or done must have one operand: an asynchronous start or update",
             ));
         };
         let mut start = first;
@@ -430,13 +431,13 @@ impl<'a> Checker<'a> {
         if subject.opcode == Opcode::AsyncUpdate && subject.row.0 != NO_ROW {
             let (own, previous) = (self.module.shape(subject.row), self.module.shape(first));
             if !self.is_same_shape(own, previous) && !self.allows(Newer::LateOperands) {
-                return Err(self.wrong_async(facts, "an update has the shape of its operand"));
+                return Err(self.wrong_async(facts, "an update must have the shape of its operand"));
             }
         }
         Ok(())
     }
 
-    /// Whether two shapes are equal, an absent layout meaning the default one.
+    /// Whether two shapes are equal; a missing layout means the default layout.
     fn is_same_shape(&self, a: ShapeId, b: ShapeId) -> bool {
         let shapes = self.module.shapes();
         let mut stack = vec![(a, b)];

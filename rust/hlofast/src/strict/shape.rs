@@ -8,7 +8,7 @@ use crate::ir::{ElementKind, ElementType, Module, Row, ShapeId, ShapeTable, Shap
 use crate::text::{Cursor, Span, is_identifier_start};
 
 impl<'a> Checker<'a> {
-    /// Whether the current token may start a shape.
+    /// Whether the current token can start a shape.
     #[inline]
     pub(super) fn starts_shape(&self) -> bool {
         match self.kind() {
@@ -18,8 +18,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether the module's text for the shape of `row` stands at `position`, followed by a space
-    /// and a word: where it ends.
+    /// Returns the end of the module's text for the shape of `row`, if it is at `position` and
+    /// followed by a space and a word.
     #[inline]
     pub(super) fn spelled_at(&self, position: usize, row: Row) -> Option<usize> {
         let module: &'a Module = self.module;
@@ -35,7 +35,7 @@ impl<'a> Checker<'a> {
         (ends && !here.is_empty() && here == known).then_some(end)
     }
 
-    /// Reads the result shape of `row`. A text that passed before is skipped.
+    /// Reads the result shape of `row`; text that passed before is skipped.
     #[inline]
     pub(super) fn result_shape(&mut self, row: Row) -> Result<()> {
         if row.0 == super::operands::NO_ROW {
@@ -58,7 +58,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Reads a shape; its text.
+    /// Reads a shape; returns its span.
     pub(super) fn shape(&mut self) -> Result<Span> {
         let start = self.lexer.start;
         let mut end = self.lexer.end;
@@ -80,7 +80,7 @@ impl<'a> Checker<'a> {
                     return Err(ParseError::new(
                         ErrorKind::InvalidShape,
                         Span::new(start, end),
-                        "a buffer holds exactly one array shape",
+                        "a buffer must contain exactly one array shape",
                     ));
                 }
             } else {
@@ -112,8 +112,8 @@ impl<'a> Checker<'a> {
         ))
     }
 
-    /// `f32[2,3]{1,0}`; moves `end` behind its last token. Whether it is a token or opaque. XLA
-    /// validates the layouts of tuples, and no others.
+    /// Reads `f32[2,3]{1,0}` and sets `end` to the end of its last token; returns whether it is a
+    /// token or opaque. XLA validates layouts only inside tuples.
     fn array_shape(&mut self, end: &mut usize, in_tuple: bool) -> Result<bool> {
         let start = self.lexer.start;
         if self.kind() != Kind::Type {
@@ -153,14 +153,14 @@ impl<'a> Checker<'a> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidLayout,
                     Span::new(at, *end),
-                    "the layout of an array in a tuple orders each dimension once",
+                    "the layout of an array in a tuple must order each dimension once",
                 ));
             }
             if ordered != rank {
                 return Err(ParseError::new(
                     ErrorKind::InvalidLayout,
                     Span::new(at, *end),
-                    format!("the shape has {rank} dimensions, but its layout orders {ordered}"),
+                    format!("the layout orders {ordered} dimensions, but the shape has {rank}"),
                 ));
             }
         }
@@ -169,13 +169,13 @@ impl<'a> Checker<'a> {
             return Err(ParseError::new(
                 ErrorKind::InvalidShape,
                 Span::new(start, *end),
-                "a token or opaque value has neither dimensions nor layout",
+                "a token or opaque value must not have dimensions or a layout",
             ));
         }
         Ok(is_opaque)
     }
 
-    /// Reads a dimension; a negative size is an error only once the dimensions are complete.
+    /// Reads a dimension; a negative size only becomes an error when all dimensions are read.
     fn dimension(&mut self, negative: &mut Option<Span>) -> Result<()> {
         if self.eat(Kind::Question) {
             return Ok(());
@@ -183,14 +183,15 @@ impl<'a> Checker<'a> {
         let is_bounded = self.eat(Kind::LessEqual);
         let place = self.lexer.span();
         let size = self.integer()?;
-        // The smallest integer is how XLA stores `?`.
+        // XLA stores `?` as the smallest integer.
         if size < 0 && !(is_bounded && size == i64::MIN) {
             negative.get_or_insert(place);
         }
         Ok(())
     }
 
-    /// `{1,0:T(8,128)}`; the number of dimensions it orders, and whether it orders each of them once.
+    /// Reads `{1,0:T(8,128)}`; returns the number of dimensions it orders, and whether each is
+    /// ordered once.
     fn layout(&mut self, end: &mut usize) -> Result<(usize, bool)> {
         self.advance();
         let mut ordered = 0;
@@ -216,8 +217,8 @@ impl<'a> Checker<'a> {
         Ok((ordered, numbers.into_iter().eq(0..ordered as i64)))
     }
 
-    /// XLA ignores what is wrong with an item and goes on where its reader stopped, with the next
-    /// kind of item; in the end only the closing brace counts.
+    /// XLA ignores errors in an item and continues where its reader stopped, with the next kind of
+    /// item; only the closing brace is required.
     fn layout_items(&mut self) -> Result<()> {
         if self.eat_word(b"D") {
             let _ = self.list(Kind::LeftParen, Kind::RightParen, Self::level_type);
@@ -231,7 +232,7 @@ impl<'a> Checker<'a> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidLayout,
                     place,
-                    "an alignment is at least 1",
+                    "an alignment must be at least 1",
                 ));
             }
         }
@@ -295,7 +296,7 @@ impl<'a> Checker<'a> {
             Some(place) => Err(ParseError::new(
                 ErrorKind::InvalidLayout,
                 place,
-                "the size of a tile is not negative",
+                "the size of a tile must not be negative",
             )),
         }
     }
@@ -327,7 +328,7 @@ impl<'a> Checker<'a> {
         Ok(value)
     }
 
-    /// The id, in `self.declared`, of the shape that `span` spells.
+    /// The id, in `self.declared`, of the shape spelled by `span`.
     pub(super) fn declared_shape(&mut self, span: Span) -> Result<ShapeId> {
         let text = self.bytes(span);
         if let Some(id) = self.declared_texts.get(text) {
@@ -339,7 +340,7 @@ impl<'a> Checker<'a> {
         Ok(id)
     }
 
-    /// Whether the shape that `span` spells is compatible with that of `row`.
+    /// Whether the shape spelled by `span` is compatible with that of `row`.
     pub(super) fn is_compatible(&mut self, span: Span, row: Row) -> Result<bool> {
         let declared = self.declared_shape(span)?;
         let module: &'a Module = self.module;
@@ -360,7 +361,7 @@ impl<'a> Checker<'a> {
 }
 
 /// Whether structure, element types and dimensions agree; a dimension without a bound agrees with
-/// every other.
+/// any other.
 fn is_compatible(a: &ShapeTable, first: ShapeId, b: &ShapeTable, second: ShapeId) -> bool {
     let mut stack = vec![(first, second)];
     while let Some((x, y)) = stack.pop() {

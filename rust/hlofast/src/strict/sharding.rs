@@ -1,15 +1,16 @@
-//! Shardings and replica groups of the older forms.
+//! Shardings and replica groups in the older forms.
 
 use super::Checker;
 use super::lexer::Kind;
 use super::newer::Newer;
 use crate::error::{ErrorKind, ParseError, Result};
 
-/// What `devices=` says.
+/// The contents of `devices=`.
 #[derive(Default)]
 struct Tiles {
     dimensions: usize,
-    /// Products of the dimensions, of the iota's dimensions, and the number of devices.
+    /// The product of the tile dimensions, the product of the iota's dimensions, and the device
+    /// count.
     product: i64,
     reshape_product: i64,
     reshape: usize,
@@ -22,7 +23,7 @@ impl Tiles {
         Self { product: 1, reshape_product: 1, ..Self::default() }
     }
 
-    /// Whether there are as many devices as tiles; XLA newer than jaxlib 0.10.2 demands it.
+    /// Whether there are as many devices as tiles, as XLA newer than jaxlib 0.10.2 requires.
     fn counts_agree(&self) -> bool {
         let devices = if self.reshape > 0 { self.reshape_product } else { self.devices as i64 };
         self.product == devices
@@ -30,7 +31,7 @@ impl Tiles {
 }
 
 impl Checker<'_> {
-    /// `{replicated}`, or a tuple of such.
+    /// Reads `{replicated}` or a tuple of shardings.
     pub(super) fn sharding(&mut self) -> Result<()> {
         if self.kind() != Kind::LeftBrace {
             return Err(self.error(ErrorKind::InvalidSharding, "expected '{' before a sharding"));
@@ -94,9 +95,7 @@ impl Checker<'_> {
             } else if self.eat_keyword(b"shard_as") || self.eat_keyword(b"shard_like") {
                 self.integer()?;
             } else {
-                return Err(
-                    self.error(ErrorKind::InvalidSharding, "this word means nothing in a sharding")
-                );
+                return Err(self.error(ErrorKind::InvalidSharding, "unknown word in a sharding"));
             }
         }
         self.advance();
@@ -106,11 +105,11 @@ impl Checker<'_> {
         let [replicated, maximal, manual, unknown, unreduced] = words;
         if replicated || !maximal && (manual || unknown || unreduced) {
             if tiles.devices > 0 {
-                return wrong("this sharding takes no devices");
+                return wrong("this sharding must not have devices");
             }
         } else if maximal {
             if tiles.devices != 1 {
-                return wrong("a maximal sharding has exactly one device");
+                return wrong("a maximal sharding must have exactly one device");
             }
         } else {
             if tiles.dimensions == 0 {
@@ -129,13 +128,13 @@ impl Checker<'_> {
                 return wrong("the number of devices is not the product of the tile dimensions");
             }
             if last_dimensions > tiles.dimensions {
-                return wrong("a sharding has fewer dimensions than kinds of subgroups");
+                return wrong("the sharding has fewer dimensions than subgroup kinds");
             }
         }
         Ok(())
     }
 
-    /// `[2,2]0,1,2,3` or `[2,2]<=[4]`; device lists only if `devices`.
+    /// Reads `[2,2]0,1,2,3` or `[2,2]<=[4]`; device lists are only allowed if `devices`.
     fn tile_assignment(&mut self, tiles: &mut Tiles, devices: bool) -> Result<()> {
         self.expect(Kind::LeftSquare, "'[' before the dimensions of a tile assignment")?;
         loop {
@@ -146,7 +145,7 @@ impl Checker<'_> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidSharding,
                     place,
-                    "a tile dimension is not negative",
+                    "a tile dimension must not be negative",
                 ));
             }
             tiles.dimensions += 1;
@@ -170,7 +169,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `[2,4]T(1,0)`, the transpose only if there is more than one dimension.
+    /// Reads `[2,4]T(1,0)`; the transpose is only allowed with several dimensions.
     fn iota(&mut self, tiles: &mut Tiles) -> Result<()> {
         let (count, product) = self.iota_dimensions()?;
         tiles.reshape += count;
@@ -183,7 +182,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `[2,4]`; how many dimensions, and their product.
+    /// Reads `[2,4]`; returns the number of dimensions and their product.
     pub(super) fn iota_dimensions(&mut self) -> Result<(usize, i64)> {
         self.expect(Kind::LeftSquare, "'[' before the dimensions of an iota")?;
         let mut count = 0;
@@ -199,7 +198,7 @@ impl Checker<'_> {
         Ok((count, product))
     }
 
-    /// `T(1,0)`; how many numbers.
+    /// Reads `T(1,0)`; returns the number of integers.
     pub(super) fn permutation(&mut self, rank: usize) -> Result<usize> {
         if !self.eat_word(b"T") {
             return Err(self.expected("'T(' after the dimensions of an iota"));
@@ -213,7 +212,7 @@ impl Checker<'_> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidSharding,
                     place,
-                    format!("a permutation of {rank} dimensions has numbers below {rank}"),
+                    format!("a permutation of {rank} dimensions must have numbers below {rank}"),
                 ));
             }
             count += 1;
@@ -243,7 +242,7 @@ impl Checker<'_> {
         })
     }
 
-    /// `{...}` or `{{...}, {...}}`.
+    /// Reads `{...}` or `{{...}, {...}}`.
     pub(super) fn metadata_list(&mut self) -> Result<()> {
         if self.kind() == Kind::LeftBrace && self.lexer.look_ahead() == Kind::LeftBrace {
             self.list(Kind::LeftBrace, Kind::RightBrace, Self::metadata)?;
@@ -252,7 +251,7 @@ impl Checker<'_> {
         self.metadata()
     }
 
-    /// Replica groups of any generation.
+    /// Reads replica groups of any form.
     pub(super) fn replica_groups(&mut self) -> Result<()> {
         match self.kind() {
             Kind::LeftBrace => {
@@ -272,14 +271,14 @@ impl Checker<'_> {
                     return Err(ParseError::new(
                         ErrorKind::InvalidAttribute,
                         place,
-                        "replica groups have two dimensions: groups and their size",
+                        "replica groups must have two dimensions: groups and their size",
                     ));
                 }
                 if self.allows(Newer::DeviceCounts) && !tiles.counts_agree() {
                     return Err(ParseError::new(
                         ErrorKind::InvalidAttribute,
                         place,
-                        "the groups do not hold as many devices as the iota",
+                        "the groups and the iota differ in the number of devices",
                     ));
                 }
                 Ok(())

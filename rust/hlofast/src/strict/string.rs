@@ -1,6 +1,6 @@
-//! Which string contents XLA can unescape.
+//! String contents that XLA can unescape.
 
-/// Whether every escape in a string's content means something.
+/// Whether every escape in a string's content is valid.
 pub(super) fn is_unescapable(content: &[u8]) -> bool {
     let mut at = 0;
     let byte = |at: usize| content.get(at).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Values with a grammar of their own: windows, labels, slices, origins, accuracies.
+//! Values with their own grammar: windows, labels, slices, origins, accuracies.
 
 use super::Checker;
 use super::lexer::Kind;
@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, ParseError, Result};
 use crate::text::Span;
 
 impl Checker<'_> {
-    /// `{size=1x3 pad=0_0x1_1}`: fields in any order, no commas.
+    /// Reads `{size=1x3 pad=0_0x1_1}`: fields in any order, without commas.
     pub(super) fn window(&mut self) -> Result<()> {
         const FIELDS: [&[u8]; 6] =
             [b"size", b"stride", b"pad", b"lhs_dilate", b"rhs_dilate", b"rhs_reversal"];
@@ -28,13 +28,13 @@ impl Checker<'_> {
             return Err(ParseError::new(
                 ErrorKind::InvalidAttribute,
                 Span::new(place.start as usize, end),
-                format!("every list of this window needs {rank} numbers, as many as size="),
+                format!("every list of this window needs {rank} numbers, like size="),
             ));
         }
         Ok(())
     }
 
-    /// `3` or `1x3`; how many numbers.
+    /// Reads `3` or `1x3`; returns the number of sizes.
     fn sizes(&mut self) -> Result<usize> {
         let count = match self.kind() {
             Kind::Int => 1,
@@ -55,7 +55,7 @@ impl Checker<'_> {
         Ok(count)
     }
 
-    /// `0_1x2_3`, with interior padding if `interior`; how many dimensions.
+    /// Reads `0_1x2_3`, with interior padding if `interior`; returns the number of dimensions.
     fn pads(&mut self, interior: bool) -> Result<usize> {
         if self.kind() != Kind::Pad {
             return Err(self.error(ErrorKind::InvalidAttribute, "expected padding such as 0_1x2_3"));
@@ -70,7 +70,7 @@ impl Checker<'_> {
             if numbers != 2 && !interior {
                 return Err(self.error(
                     ErrorKind::InvalidAttribute,
-                    "a window pads each dimension with low_high",
+                    "the padding of a window is low_high per dimension",
                 ));
             }
             count += 1;
@@ -91,7 +91,8 @@ impl Checker<'_> {
         self.pads(true).map(drop)
     }
 
-    /// `bf01_io01->bf01`: letters and digits once per side, as many digits on each.
+    /// Reads `bf01_io01->bf01`: each letter and digit once per side, with equally many digits per
+    /// side.
     pub(super) fn dim_labels(&mut self) -> Result<()> {
         if self.kind() != Kind::DimLabels {
             return Err(self.error(
@@ -107,7 +108,7 @@ impl Checker<'_> {
                 if labels().take(index).any(|other| other == label) {
                     return Err(self.error(
                         ErrorKind::InvalidAttribute,
-                        "a label stands twice on one side of the dimension labels",
+                        "a label occurs twice on one side of the dimension labels",
                     ));
                 }
             }
@@ -123,7 +124,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `{[0:2], [0:4:2]}`.
+    /// Reads `{[0:2], [0:4:2]}`.
     pub(super) fn slice(&mut self) -> Result<()> {
         self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
             let place = checker.lexer.span();
@@ -143,7 +144,7 @@ impl Checker<'_> {
                 return Err(ParseError::new(
                     ErrorKind::InvalidAttribute,
                     place,
-                    "a range is [start:limit] or [start:limit:stride]",
+                    "a range must be [start:limit] or [start:limit:stride]",
                 ));
             }
             Ok(())
@@ -151,7 +152,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `{"name" {0,1}}` or `{}`.
+    /// Reads `{"name" {0,1}}` or `{}`.
     pub(super) fn original_array(&mut self) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before an original array")?;
         if self.eat(Kind::String) && self.kind() == Kind::LeftBrace {
@@ -160,7 +161,7 @@ impl Checker<'_> {
         self.expect(Kind::RightBrace, "'}' after an original array")
     }
 
-    /// `{({"a"}, {"b"})}` or `{[synthetic_call]}`. XLA does not match parentheses.
+    /// Reads `{({"a"}, {"b"})}` or `{[synthetic_call]}`. XLA does not match the parentheses.
     pub(super) fn origin(&mut self) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before an origin")?;
         if self.eat(Kind::LeftSquare) {
@@ -194,7 +195,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `{visualizing_index=1,name=0.5}`.
+    /// Reads `{visualizing_index=1,name=0.5}`.
     pub(super) fn statistics(&mut self) -> Result<()> {
         let mut first = true;
         self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
@@ -213,7 +214,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// `{mode=highest}` or `{tolerance={atol=1}}`.
+    /// Reads `{mode=highest}` or `{tolerance={atol=1}}`.
     pub(super) fn accuracy(&mut self) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before an accuracy")?;
         let (_, index) = self.attribute_key(&[b"mode", b"tolerance"])?;
@@ -229,7 +230,7 @@ impl Checker<'_> {
                     return Err(ParseError::new(
                         ErrorKind::InvalidAttribute,
                         place,
-                        "a tolerance is not negative",
+                        "a tolerance must not be negative",
                     ));
                 }
                 Ok(())
@@ -238,7 +239,7 @@ impl Checker<'_> {
         self.expect(Kind::RightBrace, "'}' after an accuracy")
     }
 
-    /// `{{0}: (1, {})}`: a trailing comma is allowed, kinds are not.
+    /// Reads `{{0}: (1, {})}`: a trailing comma is allowed, alias kinds are not.
     pub(super) fn operand_aliasing(&mut self) -> Result<()> {
         let mut index = Vec::new();
         self.expect(Kind::LeftBrace, "'{' before aliases")?;
@@ -257,7 +258,7 @@ impl Checker<'_> {
         self.expect(Kind::RightBrace, "'}' after aliases")
     }
 
-    /// `{kind="sharding", entry={...}, exit={...}}`.
+    /// Reads `{kind="sharding", entry={...}, exit={...}}`.
     pub(super) fn domain(&mut self) -> Result<()> {
         self.sub_attributes(&[b"kind", b"entry", b"exit"], 0b111, |key| match key {
             0 => SubAttribute::DomainKind,
@@ -265,7 +266,7 @@ impl Checker<'_> {
         })
     }
 
-    /// `{ lhs={sparsity=2x4 dimension=1 stride=1} rhs={...} }`.
+    /// Reads `{ lhs={sparsity=2x4 dimension=1 stride=1} rhs={...} }`.
     pub(super) fn sparsity(&mut self) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before a sparsity configuration")?;
         while self.kind() != Kind::RightBrace {
@@ -278,7 +279,7 @@ impl Checker<'_> {
                         return Err(ParseError::new(
                             ErrorKind::InvalidAttribute,
                             key,
-                            "sparsity is written as NxM",
+                            "sparsity must have the form NxM",
                         ));
                     }
                 } else {

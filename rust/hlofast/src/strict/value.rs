@@ -165,7 +165,7 @@ impl<'a> Checker<'a> {
         self.word_but(words.names, words.refused, words.any_case)
     }
 
-    /// One of `words`.
+    /// Reads one of `words`.
     pub(super) fn word_of(&mut self, words: &[&str], any_case: bool) -> Result<()> {
         self.word_but(words, &[], any_case)
     }
@@ -234,7 +234,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// A computation defined before, or a block.
+    /// Reads the name of a computation defined earlier, or a block.
     fn computation_name(&mut self) -> Result<Option<ComputationId>> {
         if self.kind() == Kind::LeftBrace {
             return self.block();
@@ -264,13 +264,13 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// `{a, b}`: instructions defined before; at least one.
+    /// Reads `{a, b}`: at least one instruction defined earlier.
     fn predecessors(&mut self, subject: Subject) -> Result<()> {
         self.expect(Kind::LeftBrace, "'{' before control predecessors")?;
         let module: &'a Module = self.module;
         let all = module.control_predecessors();
         let start = all.partition_point(|(row, _)| *row < subject.row);
-        // Names defined before stand in the module's list in the order of the text.
+        // The module lists predecessors defined earlier in text order.
         let mut own = all.iter().skip(start).take_while(|(row, _)| *row == subject.row);
         loop {
             let name = self.name()?;
@@ -299,7 +299,7 @@ impl<'a> Checker<'a> {
         self.string_or_dictionary().map(drop)
     }
 
-    /// `"text"` or `{anything with balanced braces}`.
+    /// Reads `"text"` or `{anything with balanced braces}`.
     fn string_or_dictionary(&mut self) -> Result<Span> {
         if self.kind() == Kind::LeftBrace {
             self.lexer.dictionary();
@@ -307,7 +307,7 @@ impl<'a> Checker<'a> {
         self.string()
     }
 
-    /// `{key="text",key={...}}`.
+    /// Reads `{key="text",key={...}}`.
     pub(super) fn frontend_attributes(&mut self) -> Result<()> {
         self.list(Kind::LeftBrace, Kind::RightBrace, |checker| {
             if checker.kind() != Kind::AttributeName {
@@ -319,8 +319,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Skips metadata that is written as XLA prints it: the keys once each, single spaces, no
-    /// escapes. False, and nothing is read, if it is anything else.
+    /// Skips metadata in XLA's printed form: each key once, single spaces, no escapes. Returns
+    /// false, with nothing read, for anything else.
     #[inline]
     fn plain_metadata(&mut self) -> bool {
         if self.kind() != Kind::LeftBrace {
@@ -375,8 +375,8 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// `{key=value key=value}`: a comma may stand before each key. `required` is a set of indices
-    /// into `keys`.
+    /// Reads `{key=value key=value}`: a comma is allowed before each key. `required` is a set of
+    /// indices into `keys`.
     pub(super) fn sub_attributes(
         &mut self,
         keys: &[&[u8]],
@@ -405,7 +405,7 @@ impl<'a> Checker<'a> {
                             return Err(ParseError::new(
                                 ErrorKind::InvalidAttribute,
                                 place,
-                                "a profile type is 0, 1, 2 or 3",
+                                "a profile type must be 0, 1, 2 or 3",
                             ));
                         }
                         Ok(())
@@ -433,14 +433,14 @@ impl<'a> Checker<'a> {
             return Err(ParseError::new(
                 ErrorKind::MissingAttribute,
                 start,
-                format!("{shown}= is missing here"),
+                format!("{shown}= is missing"),
             ));
         }
         Ok(())
     }
 }
 
-/// The index in `METADATA_KEYS` of the keys that XLA prints.
+/// The index in `METADATA_KEYS` of a key that XLA prints.
 #[inline]
 fn metadata_key(word: &[u8]) -> Option<usize> {
     Some(match word {

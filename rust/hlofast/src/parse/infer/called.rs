@@ -1,4 +1,4 @@
-//! Opcodes whose result follows from the computations they call.
+//! Opcodes whose result shape follows from the computations they call.
 
 use super::dimension::{all_agree, same_type};
 use super::request::{Array, Context, Signature};
@@ -12,7 +12,7 @@ pub(super) fn call(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let operands = context.request.operands;
     if callee.parameters.len() != operands.len() {
         let (takes, given) = (callee.parameters.len(), operands.len());
-        let message = format_args!("the computation takes {takes} operands, not {given}");
+        let message = format_args!("the computation takes {takes} operands, but {given} are given");
         return Err(context.mismatch(message));
     }
     for (index, (parameter, operand)) in callee.parameters.iter().zip(operands).enumerate() {
@@ -29,12 +29,12 @@ pub(super) fn while_loop(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let start = context.operand(0)?;
     let gives = context.as_array(condition.result);
     if !gives.is_some_and(|array| array.is_scalar() && array.element_type == ElementType::Pred) {
-        return Err(context.mismatch("condition= has to give pred[]"));
+        return Err(context.mismatch("condition= must return pred[]"));
     }
     let (&[condition_takes], &[body_takes]) =
         (condition.parameters.as_slice(), body.parameters.as_slice())
     else {
-        return Err(context.mismatch("condition= and body= have to take one value"));
+        return Err(context.mismatch("condition= and body= must take one value"));
     };
     for other in [condition_takes, body_takes, body.result] {
         if !context.compatible(start, other) {
@@ -58,7 +58,9 @@ pub(super) fn conditional(context: &mut Context<'_, '_>) -> Result<ShapeId> {
             branches.map(|callee| context.signature(callee)).collect::<Result<_>>()?
         }
         _ => {
-            return Err(context.mismatch(format_args!("the selector {selector} is no pred or s32")));
+            return Err(
+                context.mismatch(format_args!("the selector {selector} is not pred or s32"))
+            );
         }
     };
     let operands = context.request.operands.get(1..).unwrap_or_default();
@@ -77,7 +79,7 @@ pub(super) fn conditional(context: &mut Context<'_, '_>) -> Result<ShapeId> {
             return Err(context.mismatch(message));
         }
         if !context.compatible(first.result, branch.result) {
-            return Err(context.mismatch(format_args!("branch {index} gives another shape")));
+            return Err(context.mismatch(format_args!("branch {index} returns a different shape")));
         }
     }
     Ok(first.result)
@@ -108,25 +110,25 @@ pub(super) fn map(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let takes_elements = callee.parameters.len() == arrays.len()
         && callee.parameters.iter().zip(&arrays).all(|(parameter, array)| fits(parameter, array));
     if !takes_elements {
-        return Err(context.mismatch("the computation does not take the operands' elements"));
+        return Err(context.mismatch("the computation does not take elements of the operands"));
     }
     match context.as_array(callee.result) {
         Some(result) if result.is_scalar() => {
             let dimensions = widest.dimensions.clone();
             Ok(context.intern(Array::new(result.element_type, dimensions)))
         }
-        _ => Err(context.mismatch("the computation does not give a scalar")),
+        _ => Err(context.mismatch("the computation does not return a scalar")),
     }
 }
 
-/// Operands are the inputs, then the carried values. The computation gives one step's outputs,
-/// which are stacked along the scanned dimension, then the carried values.
+/// The operands are the inputs, then the carried values. The computation returns one step's
+/// outputs, which are stacked along the scanned dimension, then the carried values.
 pub(super) fn scan(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let callee = context.callee(CallRole::ToApply)?;
     let operands = context.request.operands;
     if callee.parameters.len() != operands.len() {
         let (takes, given) = (callee.parameters.len(), operands.len());
-        let message = format_args!("the computation takes {takes} operands, not {given}");
+        let message = format_args!("the computation takes {takes} operands, but {given} are given");
         return Err(context.mismatch(message));
     }
     let carried = context.demanded_integer("num_carries")?;
@@ -136,7 +138,7 @@ pub(super) fn scan(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     };
     let values = context.demanded_integers("dimensions")?;
     let &[value] = values.as_slice() else {
-        return Err(context.invalid("dimensions", "exactly one dimension is scanned"));
+        return Err(context.invalid("dimensions", "exactly one dimension must be scanned"));
     };
     let input = context.array(0)?;
     let along = context.index("dimensions", value, input.rank())?;

@@ -19,7 +19,7 @@ impl DotDimensions {
             let batch_values = context.listed_integers(batch)?;
             let mut values = batch_values.clone();
             values.extend(context.listed_integers(contracting)?);
-            // A dimension is batch or contracting, not both.
+            // No dimension is both batch and contracting.
             let mut indices = context.indices(contracting, &values, rank)?;
             let rest = indices.split_off(batch_values.len());
             Ok((indices, rest))
@@ -43,7 +43,7 @@ impl DotDimensions {
         Ok(Self { left_batch, right_batch, left_contracting, right_contracting })
     }
 
-    /// Batch dimensions, then those of each side that are left over.
+    /// The batch dimensions, then the remaining dimensions of each side.
     fn result(&self, left: &Array, right: &Array, group: Option<usize>) -> Vec<Dimension> {
         let mut dimensions: Vec<Dimension> =
             self.left_batch.iter().map(|index| left.dimensions[*index]).collect();
@@ -72,12 +72,13 @@ pub(super) fn dot(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     dot_of(context, 0, 1)
 }
 
-/// The operands are left side, its scale, right side, its scale; the scales play no part.
+/// The operands are left side, its scale, right side, its scale; the scales do not affect the
+/// shape.
 pub(super) fn scaled_dot(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     dot_of(context, 0, 2)
 }
 
-/// What the ragged dimension of the left side is.
+/// The role of the ragged dimension on the left side.
 #[derive(PartialEq)]
 enum Ragged {
     Free,
@@ -90,10 +91,10 @@ pub(super) fn ragged_dot(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let numbers = DotDimensions::read(context, &left, &right)?;
     let values = context.listed_integers("lhs_ragged_dims")?;
     let &[value] = values.as_slice() else {
-        return Err(context.invalid("lhs_ragged_dims", "exactly one dimension has to be ragged"));
+        return Err(context.invalid("lhs_ragged_dims", "exactly one dimension must be ragged"));
     };
     let ragged = context.index("lhs_ragged_dims", value, left.rank())?;
-    // Group sizes may differ between the indices of those dimensions that come before.
+    // Group sizes may differ between the indices of the dimensions before the ragged one.
     let position = |list: &[usize]| list.iter().position(|index| *index == ragged);
     let (mode, before): (Ragged, Vec<usize>) = if let Some(at) = position(&numbers.left_batch) {
         (Ragged::Batch, numbers.left_batch.iter().take(at).copied().collect())
@@ -113,7 +114,7 @@ pub(super) fn ragged_dot(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         (true, &[value]) => {
             let group = context.index("rhs_group_dims", value, right.rank())?;
             if numbers.right_batch.contains(&group) || numbers.right_contracting.contains(&group) {
-                let message = "the group dimension is a batch or contracting dimension";
+                let message = "the group dimension must not be batch or contracting";
                 return Err(context.invalid("rhs_group_dims", message));
             }
             if !agree(right.dimensions[group], groups) {
@@ -124,7 +125,7 @@ pub(super) fn ragged_dot(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         }
         (false, &[]) => None,
         (true, _) => {
-            let message = "exactly one dimension of the right side has to hold the groups";
+            let message = "exactly one dimension of the right side must hold the groups";
             return Err(context.invalid("rhs_group_dims", message));
         }
         (false, _) => {
@@ -140,7 +141,8 @@ pub(super) fn ragged_dot(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     Ok(context.intern(Array::new(element_type, dimensions)))
 }
 
-/// The number of groups: the last size of `sizes`, whose other dimensions are none or `before`.
+/// The number of groups: the last dimension of `sizes`, whose other dimensions are absent or equal
+/// `before`.
 fn group_count(
     context: &Context<'_, '_>,
     left: &Array,

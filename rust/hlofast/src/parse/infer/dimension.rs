@@ -4,17 +4,17 @@ use super::request::{Array, Context};
 use crate::error::Result;
 use crate::ir::{Dimension, ElementKind, ElementType};
 
-/// Whether both may be the size of one dimension: the same bound, or one has none.
+/// Whether both can be the size of the same dimension: they have the same bound, or one has none.
 pub(super) fn agree(a: Dimension, b: Dimension) -> bool {
     a == Dimension::Unbounded || b == Dimension::Unbounded || a.bound() == b.bound()
 }
 
-/// Whether two lists of dimensions agree in number and in every size.
+/// Whether two lists of dimensions have equal length and all sizes agree.
 pub(super) fn all_agree(a: &[Dimension], b: &[Dimension]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| agree(*a, *b))
 }
 
-/// What is known of a dimension that both describe; None if they contradict each other.
+/// Combines two descriptions of a dimension; None if they contradict each other.
 pub(super) fn most_specific(a: Dimension, b: Dimension) -> Option<Dimension> {
     use Dimension::*;
     match (a, b) {
@@ -25,18 +25,19 @@ pub(super) fn most_specific(a: Dimension, b: Dimension) -> Option<Dimension> {
     }
 }
 
-/// Whether the size is only known when the program runs.
+/// Whether the size is only known at run time.
 pub(super) fn is_dynamic(dimension: Dimension) -> bool {
     !matches!(dimension, Dimension::Static(_))
 }
 
-/// The bound, with a value no size has for none: XLA compares unbounded sizes by it.
+/// The bound, or XLA's marker if there is none: XLA compares unbounded sizes by it.
 pub(super) fn raw(dimension: Dimension) -> i64 {
     dimension.bound().unwrap_or(i64::MIN)
 }
 
 impl Context<'_, '_> {
-    /// A dimension of another size, dynamic as before. `size` is None if it does not fit 64 bits.
+    /// `dimension` with another size; it stays dynamic if it was. `size` is None if it does not fit
+    /// 64 bits.
     pub fn resized(&self, dimension: Dimension, size: Option<i64>) -> Result<Dimension> {
         let size = size
             .filter(|size| *size >= 0)
@@ -52,7 +53,7 @@ impl Context<'_, '_> {
         self.resized(Dimension::Static(0), size)
     }
 
-    /// The element type of two that XLA computes with when they are mixed.
+    /// The element type in which XLA computes when the two are mixed.
     pub fn wider(&self, a: ElementType, b: ElementType) -> Result<ElementType> {
         if a == b {
             return Ok(a);
@@ -68,18 +69,18 @@ impl Context<'_, '_> {
         }
     }
 
-    /// The error that element types differ.
+    /// The error for different element types.
     pub fn different_types(&self, a: &Array, b: &Array) -> crate::error::ParseError {
         self.mismatch(format_args!("different element types: {a} and {b}"))
     }
 }
 
-/// Whether two element types are the same, or both real floating-point types.
+/// Whether two element types are equal, or both real floating-point types.
 pub(super) fn same_type(a: ElementType, b: ElementType) -> bool {
     a == b || (a.kind() == ElementKind::Float && b.kind() == ElementKind::Float)
 }
 
-/// The component type of a complex type, and other types themselves.
+/// The component type of a complex type; other types are returned unchanged.
 pub(super) fn component(element_type: ElementType) -> ElementType {
     match element_type {
         ElementType::C64 => ElementType::F32,

@@ -64,7 +64,7 @@ pub(super) fn binary(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     Ok(context.intern(result))
 }
 
-/// The dimensions of an operation on both: the same sizes, or sizes of 1, or a scalar.
+/// The dimensions of a binary operation: equal sizes, sizes of 1, or a scalar.
 fn broadcast_both(context: &Context<'_, '_>, left: &Array, right: &Array) -> Result<Array> {
     if left.is_scalar() && !right.is_scalar() {
         return Ok(Array::new(right.element_type, right.dimensions.clone()));
@@ -128,7 +128,7 @@ pub(super) fn select(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let is_static = !dimensions.iter().any(|dimension| is_dynamic(*dimension));
     let layout = base.layout.clone().filter(|_| is_static);
     let mut result = Array { element_type, dimensions, layout };
-    // The dimensions are the predicate's, what an element takes is that of the first value.
+    // The dimensions come from the predicate, the element size from the first value.
     result.set_element_bits(yes.element_bits());
     Ok(context.intern(result))
 }

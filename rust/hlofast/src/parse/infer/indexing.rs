@@ -6,7 +6,7 @@ use super::request::{Array, Context};
 use crate::error::Result;
 use crate::ir::{CallRole, Dimension, ElementKind, ShapeId};
 
-/// The attributes that gather and scatter share under different names.
+/// Attributes that gather and scatter share under different names.
 struct Names {
     window: &'static str,
     dropped: &'static str,
@@ -31,20 +31,20 @@ const SCATTER: Names = Names {
     indices_batching: "scatter_indices_batching_dims",
 };
 
-/// The dimension numbers of a gather or scatter, checked.
+/// The checked dimension numbers of a gather or scatter.
 struct IndexDimensions {
-    /// The dimensions of result or updates that run over the window.
+    /// The window dimensions of the result or the updates.
     window: Vec<usize>,
-    /// The dimensions of the operand that the window does not have.
+    /// The operand dimensions that the window does not have.
     dropped: Vec<usize>,
     batching: Vec<usize>,
-    /// The sizes of the indices without the dimension of the index vector.
+    /// The sizes of the indices, without the index vector dimension.
     outer: Vec<Dimension>,
 }
 
 impl IndexDimensions {
-    /// Reads the attributes. `rank` is that of the operand, `window_rank` that of the array with
-    /// window dimensions, if it is given; else it follows.
+    /// Reads the attributes. `rank` is the rank of the operand, `window_rank` that of the array
+    /// with window dimensions; None if it has to be derived.
     fn read(
         context: &Context<'_, '_>,
         names: &Names,
@@ -54,10 +54,10 @@ impl IndexDimensions {
     ) -> Result<Self> {
         let kind = indices.element_type.kind();
         if !matches!(kind, ElementKind::Signed | ElementKind::Unsigned) {
-            return Err(context.mismatch(format_args!("the indices {indices} are no integers")));
+            return Err(context.mismatch(format_args!("the indices {indices} are not integers")));
         }
         let value = context.demanded_integer("index_vector_dim")?;
-        // A missing last dimension counts as one of size 1.
+        // A missing last dimension counts as a dimension of size 1.
         let vector = context.index("index_vector_dim", value, indices.rank() + 1)?;
         let mut outer = indices.dimensions.clone();
         let length = if vector < outer.len() { outer.remove(vector) } else { Dimension::Static(1) };
@@ -82,7 +82,7 @@ impl IndexDimensions {
         let other = context.listed_integers(names.indices_batching)?;
         let other = context.indices(names.indices_batching, &other, indices.rank())?;
         if batching.len() != other.len() {
-            let message = "the numbers of batching dimensions differ";
+            let message = "operand and indices differ in the number of batching dimensions";
             return Err(context.invalid(names.batching, message));
         }
         if window.len() + dropped.len() + batching.len() != rank {
@@ -97,7 +97,7 @@ impl IndexDimensions {
     }
 }
 
-/// The dimensions in `values`, which have to ascend.
+/// The dimensions in `values`, which must be ascending.
 fn ascending(
     context: &Context<'_, '_>,
     key: &str,
@@ -106,7 +106,7 @@ fn ascending(
 ) -> Result<Vec<usize>> {
     let indices = context.indices(key, values, rank)?;
     if indices.windows(2).any(|pair| pair[0] > pair[1]) {
-        return Err(context.invalid(key, format_args!("{key} must ascend")));
+        return Err(context.invalid(key, format_args!("{key} must be ascending")));
     }
     Ok(indices)
 }

@@ -10,7 +10,7 @@ pub(super) fn fft(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let Some(kind) = context.word("fft_type")? else { return Err(context.missing("fft_type=")) };
     let lengths = context.demanded_integers("fft_length")?;
     if !(1..=3).contains(&lengths.len()) {
-        return Err(context.invalid("fft_length", "an FFT has one to three dimensions"));
+        return Err(context.invalid("fft_length", "an FFT must have one to three dimensions"));
     }
     let Some(first) = operand.rank().checked_sub(lengths.len()) else {
         let message = format_args!("{operand} has fewer dimensions than the FFT");
@@ -36,10 +36,10 @@ pub(super) fn fft(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         let dimension = operand.dimensions[first + index];
         let is_last = index + 1 == lengths.len();
         let half = length / 2 + 1;
-        // The inverse transform starts from the half spectrum.
+        // The inverse transform starts from half of the spectrum.
         let is_half = kind == b"IRFFT" && is_last;
         let expected = if is_half { half } else { *length };
-        // XLA takes both an empty array and a single element as the spectrum of nothing.
+        // XLA accepts both an empty array and a single element as the spectrum of an empty signal.
         let fits = agree(dimension, Dimension::Static(expected))
             || (is_half && *length == 0 && dimension.bound() == Some(0));
         if *length < 0 || !fits {
@@ -65,7 +65,7 @@ pub(super) fn cholesky(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let operand = context.array(0)?;
     match operand.dimensions.as_slice() {
         [.., rows, columns] if agree(*rows, *columns) && is_field(&operand) => context.operand(0),
-        _ => Err(context.mismatch(format_args!("{operand} holds no square matrices of floats"))),
+        _ => Err(context.mismatch(format_args!("{operand} must hold square matrices of floats"))),
     }
 }
 
@@ -81,10 +81,10 @@ pub(super) fn triangular_solve(context: &mut Context<'_, '_>) -> Result<ShapeId>
     let ([a_batch @ .., a_rows, a_columns], [b_batch @ .., b_rows, b_columns]) =
         (a.dimensions.as_slice(), b.dimensions.as_slice())
     else {
-        return Err(context.mismatch(format_args!("{a} is no matrix")));
+        return Err(context.mismatch(format_args!("{a} is not a matrix")));
     };
     if !agree(*a_rows, *a_columns) {
-        return Err(context.mismatch(format_args!("{a} holds no square matrices")));
+        return Err(context.mismatch(format_args!("{a} must hold square matrices")));
     }
     let shared = if context.flag("left_side")? { b_rows } else { b_columns };
     if !agree(*shared, *a_columns) {
@@ -95,7 +95,7 @@ pub(super) fn triangular_solve(context: &mut Context<'_, '_>) -> Result<ShapeId>
     }
     match context.word("transpose_a")? {
         Some(b"NO_TRANSPOSE" | b"TRANSPOSE" | b"ADJOINT") => context.operand(1),
-        Some(_) => Err(context.invalid("transpose_a", "this is no way to transpose")),
+        Some(_) => Err(context.invalid("transpose_a", "unknown transpose_a")),
         None => Err(context.missing("transpose_a=")),
     }
 }

@@ -1,8 +1,8 @@
-//! Result shapes that the text omits, by XLA's shape inference rules.
+//! Infers omitted result shapes by XLA's shape inference rules.
 //!
-//! Start at [`infer`]: a table from opcodes to rules, which live in one file per family. A rule
-//! gives a layout only where XLA copies it from an operand; else the result has none. All
-//! arithmetic is checked, and no rule does work in proportion to a number in the text.
+//! Start at [`infer`]: a table from opcodes to rules, which are in one file per family. A rule
+//! gives a layout only if XLA copies it from an operand; otherwise the result has none. All
+//! arithmetic is checked, and no rule does work proportional to a number in the text.
 
 mod called;
 mod contraction;
@@ -21,8 +21,8 @@ use crate::error::Result;
 use crate::ir::{Opcode, ShapeId, ShapeInterner};
 use request::{Context, cannot};
 
-/// The result shape of `request`. An error whose span is `Span::EMPTY` is about the instruction
-/// as a whole; others point into an attribute.
+/// Infers the result shape of `request`. An error whose span is `Span::EMPTY` concerns the whole
+/// instruction; others point into an attribute.
 pub fn infer(request: &Request<'_>, interner: &mut ShapeInterner) -> Result<ShapeId> {
     let mut context = Context { request, interner };
     rule(request.opcode).map_or_else(|| Err(cannot(request.opcode)), |rule| rule(&mut context))
@@ -30,7 +30,7 @@ pub fn infer(request: &Request<'_>, interner: &mut ShapeInterner) -> Result<Shap
 
 type Rule = fn(&mut Context<'_, '_>) -> Result<ShapeId>;
 
-/// The rule for `opcode`; None where XLA has none.
+/// The rule for `opcode`; None if XLA has none.
 fn rule(opcode: Opcode) -> Option<Rule> {
     use Opcode::*;
     Some(match opcode {

@@ -1,12 +1,12 @@
-//! Reductions, and what all opcodes with a reducer share; batch normalisation.
+//! Reductions, the checks of reducers that several opcodes share, and batch normalisation.
 
 use super::dimension::{agree, all_agree, same_type};
 use super::request::{Array, Context};
 use crate::error::Result;
 use crate::ir::{CallRole, Dimension, ElementKind, ElementType, Opcode, ShapeId, ShapeView};
 
-/// Checks that the computation called as `role` reduces elements of types `inputs` into values
-/// that start as `starts`; the element types of its results.
+/// Checks that the computation called as `role` reduces elements of types `inputs` into values of
+/// the types of `starts`; returns the element types of its results.
 pub(super) fn check_reducer(
     context: &Context<'_, '_>,
     role: CallRole,
@@ -29,7 +29,7 @@ pub(super) fn check_reducer(
     };
     if results.len() != count {
         let given = results.len();
-        let message = format_args!("the reducer gives {given} values for {count} inputs");
+        let message = format_args!("the reducer returns {given} values for {count} inputs");
         return Err(context.mismatch(message));
     }
     let scalar =
@@ -91,8 +91,8 @@ pub(super) fn reduce(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     })
 }
 
-/// Operands: the data, then one value per feature (scale, offset or statistics); of the gradient
-/// also the gradient of the result.
+/// The operands are the data, then one value per feature (scale, offset or statistics); a gradient
+/// also has the gradient of the result.
 pub(super) fn batch_norm(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let arrays = context.arrays()?;
     let Some((data, others)) = arrays.split_first() else {

@@ -1,4 +1,4 @@
-//! What a rule is given, and the readers of operands and attributes that all rules share.
+//! The input of a rule, and readers of operands and attributes that all rules share.
 
 use super::dimension::agree;
 use crate::error::{ErrorKind, ParseError, Result};
@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What an instruction says about itself when its result shape is missing.
+/// An instruction whose result shape is missing.
 pub struct Request<'a> {
     /// The opcode.
     pub opcode: Opcode,
@@ -23,7 +23,7 @@ pub struct Request<'a> {
     pub attributes: &'a [Attribute<'a>],
     /// The called computations in text order.
     pub callees: &'a [Callee],
-    /// Most leaves, tuples and buffers that a result may hold.
+    /// Maximum number of leaves, tuples and buffers in a result.
     pub most_nodes: u32,
 }
 
@@ -34,7 +34,7 @@ pub struct Attribute<'a> {
     pub key: &'a [u8],
     /// The value.
     pub value: &'a [u8],
-    /// Where the value stands.
+    /// The span of the value.
     pub at: Span,
 }
 
@@ -42,11 +42,11 @@ pub struct Attribute<'a> {
 pub struct Callee {
     /// The attribute that names it.
     pub role: CallRole,
-    /// What it takes and gives; None if it is only defined later in the text.
+    /// Parameter and result shapes; None if the computation is only defined later in the text.
     pub signature: Option<Arc<Signature>>,
 }
 
-/// What a computation takes and gives.
+/// Parameter and result shapes of a computation.
 pub struct Signature {
     /// Shapes of the parameters by number.
     pub parameters: Vec<ShapeId>,
@@ -54,7 +54,7 @@ pub struct Signature {
     pub result: ShapeId,
 }
 
-/// Signatures by computation, so that each is collected once however often it is called.
+/// Signatures by computation, so that each is collected only once.
 pub type Signatures = HashMap<u32, Arc<Signature>, BuildMix>;
 
 /// An array shape that a rule works with.
@@ -70,7 +70,7 @@ impl Array {
         Self { element_type, dimensions, layout: None }
     }
 
-    /// The same array of elements of another type, which take as many bits as that type has.
+    /// Changes the element type; elements then have the natural size of that type.
     pub fn set_element_type(&mut self, element_type: ElementType) {
         if self.element_type != element_type {
             self.element_type = element_type;
@@ -78,7 +78,7 @@ impl Array {
         }
     }
 
-    /// Bits that an element takes, `E(n)`; 0 are those of its type.
+    /// Bits per element, `E(n)`; 0 for the natural size of the type.
     pub fn element_bits(&self) -> i64 {
         self.layout.as_ref().map_or(0, |layout| layout.element_bits)
     }
@@ -123,7 +123,7 @@ pub(super) fn cannot(opcode: Opcode) -> ParseError {
     )
 }
 
-/// A request and the table its shapes live in.
+/// A request and the table of its shapes.
 pub(super) struct Context<'r, 'i> {
     pub request: &'r Request<'r>,
     pub interner: &'i mut ShapeInterner,
@@ -138,14 +138,14 @@ impl<'r> Context<'r, '_> {
         &self.interner.table
     }
 
-    /// The error that the operands' shapes do not fit the opcode.
+    /// The error for operand shapes that do not fit the opcode.
     #[cold]
     pub fn mismatch(&self, message: impl fmt::Display) -> ParseError {
         let message = format!("{}: {message}", self.opcode().as_str());
         ParseError::new(ErrorKind::ShapeMismatch, Span::EMPTY, message)
     }
 
-    /// The error that attribute `key` has a value that does not fit.
+    /// The error for an invalid value of attribute `key`.
     #[cold]
     pub fn invalid(&self, key: &str, message: impl fmt::Display) -> ParseError {
         let at = self.attribute(key).map_or(Span::EMPTY, |attribute| attribute.at);
@@ -153,7 +153,7 @@ impl<'r> Context<'r, '_> {
         ParseError::new(ErrorKind::InvalidAttribute, at, message)
     }
 
-    /// The error that something the rule needs is not there.
+    /// The error for something missing that the rule needs.
     #[cold]
     pub fn missing(&self, what: impl fmt::Display) -> ParseError {
         let name = self.opcode().as_str();
@@ -161,20 +161,20 @@ impl<'r> Context<'r, '_> {
         ParseError::new(ErrorKind::CannotInferShape, Span::EMPTY, message)
     }
 
-    /// Operand `index`, whatever its shape.
+    /// Operand `index`, of any shape.
     pub fn operand(&self, index: usize) -> Result<ShapeId> {
         let operand = self.request.operands.get(index).copied();
         operand.ok_or_else(|| self.missing(format_args!("operand {index}")))
     }
 
-    /// Operand `index`, which has to be an array with elements.
+    /// Operand `index`, which must be an array with elements.
     pub fn array(&self, index: usize) -> Result<Array> {
         let id = self.operand(index)?;
         self.as_array(id)
             .ok_or_else(|| self.mismatch(format_args!("operand {index} is not an array")))
     }
 
-    /// All operands, which have to be arrays.
+    /// All operands, which must be arrays.
     pub fn arrays(&self) -> Result<Vec<Array>> {
         (0..self.request.operands.len()).map(|index| self.array(index)).collect()
     }
@@ -203,7 +203,7 @@ impl<'r> Context<'r, '_> {
         self.interner.tuple(&ids, Span::EMPTY)
     }
 
-    /// Whether two shapes have the same structure and element types, and sizes that agree.
+    /// Whether two shapes have the same structure and element types, and agreeing sizes.
     pub fn compatible(&self, a: ShapeId, b: ShapeId) -> bool {
         let table = self.table();
         let mut stack = vec![(a, b)];
@@ -233,7 +233,7 @@ impl<'r> Context<'r, '_> {
         self.request.attributes.iter().find(|attribute| attribute.key == key.as_bytes())
     }
 
-    /// The value of attribute `key`, if it is there.
+    /// The value of attribute `key`, if present.
     pub fn value(&self, key: &str) -> Result<Option<AttributeValue<'r>>> {
         let Some(attribute) = self.attribute(key) else { return Ok(None) };
         decode(attribute.key, self.opcode(), attribute.value).map(Some).map_err(|error| {
@@ -244,10 +244,10 @@ impl<'r> Context<'r, '_> {
 
     #[cold]
     fn wrong_kind(&self, key: &str) -> ParseError {
-        self.invalid(key, format_args!("the value of {key} is of another kind"))
+        self.invalid(key, format_args!("the value of {key} has the wrong kind"))
     }
 
-    /// The integers of attribute `key`, if it is there.
+    /// The integers of attribute `key`, if present.
     pub fn integers(&self, key: &str) -> Result<Option<Vec<i64>>> {
         match self.value(key)? {
             None => Ok(None),
@@ -256,17 +256,17 @@ impl<'r> Context<'r, '_> {
         }
     }
 
-    /// The integers of attribute `key`, which has to be there.
+    /// The integers of the required attribute `key`.
     pub fn demanded_integers(&self, key: &str) -> Result<Vec<i64>> {
         self.integers(key)?.ok_or_else(|| self.missing(format_args!("{key}=")))
     }
 
-    /// The integers of attribute `key`; none if it is absent.
+    /// The integers of attribute `key`; empty if it is absent.
     pub fn listed_integers(&self, key: &str) -> Result<Vec<i64>> {
         Ok(self.integers(key)?.unwrap_or_default())
     }
 
-    /// The integer of attribute `key`, if it is there.
+    /// The integer of attribute `key`, if present.
     pub fn integer(&self, key: &str) -> Result<Option<i64>> {
         match self.value(key)? {
             None => Ok(None),
@@ -275,12 +275,12 @@ impl<'r> Context<'r, '_> {
         }
     }
 
-    /// The integer of attribute `key`, which has to be there.
+    /// The integer of the required attribute `key`.
     pub fn demanded_integer(&self, key: &str) -> Result<i64> {
         self.integer(key)?.ok_or_else(|| self.missing(format_args!("{key}=")))
     }
 
-    /// Attribute `key`: `false` unless it says `true`.
+    /// The boolean attribute `key`; false if it is absent.
     pub fn flag(&self, key: &str) -> Result<bool> {
         match self.value(key)? {
             None => Ok(false),
@@ -289,7 +289,7 @@ impl<'r> Context<'r, '_> {
         }
     }
 
-    /// The word of attribute `key`, if it is there.
+    /// The word of attribute `key`, if present.
     pub fn word(&self, key: &str) -> Result<Option<&'r [u8]>> {
         match self.value(key)? {
             None => Ok(None),
@@ -298,7 +298,7 @@ impl<'r> Context<'r, '_> {
         }
     }
 
-    /// The window; without dimensions if there is none.
+    /// The window; empty if there is none.
     pub fn window(&self) -> Result<Vec<WindowDimension>> {
         match self.value("window")? {
             None => Ok(Vec::new()),
@@ -318,7 +318,7 @@ impl<'r> Context<'r, '_> {
         }
     }
 
-    /// The dimensions in `values` as indices below `rank`, each of them once.
+    /// The dimensions in `values` as distinct indices below `rank`.
     pub fn indices(&self, key: &str, values: &[i64], rank: usize) -> Result<Vec<usize>> {
         let mut seen = vec![false; rank];
         let mut indices = Vec::with_capacity(values.len());
@@ -332,7 +332,7 @@ impl<'r> Context<'r, '_> {
         Ok(indices)
     }
 
-    /// What the computation called as `role` takes and gives.
+    /// Parameter and result shapes of the computation called as `role`.
     pub fn callee(&self, role: CallRole) -> Result<Arc<Signature>> {
         let found = self.request.callees.iter().find(|callee| callee.role == role);
         let Some(callee) = found else {

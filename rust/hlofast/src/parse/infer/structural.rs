@@ -16,12 +16,12 @@ pub(super) fn tuple(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let most = context.request.most_nodes;
     let table = context.table();
     let nodes = operands.iter().fold(1u32, |sum, id| sum.saturating_add(table.node_count(*id)));
-    // A few lines of `tuple(t, t)` would otherwise double their way to a shape of any size.
+    // Otherwise a few lines of `tuple(t, t)` would double a shape to any size.
     if nodes > most {
         return Err(ParseError::new(
             ErrorKind::TooLarge,
             Span::EMPTY,
-            format!("an inferred tuple of this text may hold {most} elements in all"),
+            format!("an inferred tuple in this text may have at most {most} elements in total"),
         ));
     }
     Ok(context.interner.tuple(operands, Span::EMPTY))
@@ -47,8 +47,8 @@ pub(super) fn device_number(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     Ok(context.intern(Array::new(ElementType::U32, Vec::new())))
 }
 
-/// Without a result shape, `dimensions` are not the operand's dimensions in the result but sizes
-/// to put before them: the parser shares this rule with XLA's client interface.
+/// If the result shape is omitted, `dimensions` are not the operand's dimensions in the result but
+/// sizes to prepend: the parser shares this rule with XLA's client interface.
 pub(super) fn broadcast(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let operand = context.array(0)?;
     let sizes = match context.integers("dimensions")? {
@@ -79,11 +79,11 @@ pub(super) fn transpose(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let values = context.demanded_integers("dimensions")?;
     let permutation = context.indices("dimensions", &values, operand.rank())?;
     if permutation.len() != operand.rank() {
-        let message = format_args!("dimensions= is no permutation for {operand}");
+        let message = format_args!("dimensions= is not a permutation for {operand}");
         return Err(context.invalid("dimensions", message));
     }
     let dimensions = permutation.iter().map(|index| operand.dimensions[*index]).collect();
-    // An array without a layout has the default one, which moves with its dimensions, too.
+    // An array without a layout has the default one, which is permuted with its dimensions too.
     let default = || Layout::with_order((0..operand.rank() as i64).rev().collect());
     let is_identity = permutation.iter().copied().eq(0..operand.rank());
     let layout = match operand.layout.clone() {
@@ -93,7 +93,7 @@ pub(super) fn transpose(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     Ok(context.intern(Array { element_type: operand.element_type, dimensions, layout }))
 }
 
-/// The layout in which the same bytes are the transposed array.
+/// The layout in which the same bytes represent the transposed array.
 fn transposed(mut layout: Layout, permutation: &[usize]) -> Option<Layout> {
     let mut inverse = vec![0i64; permutation.len()];
     for (new, old) in permutation.iter().enumerate() {
@@ -119,7 +119,7 @@ pub(super) fn pad(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         _ => return Err(context.missing("padding=")),
     };
     if !value.is_scalar() {
-        return Err(context.mismatch(format_args!("the padding value {value} is no scalar")));
+        return Err(context.mismatch(format_args!("the padding value {value} is not a scalar")));
     }
     if !same_type(operand.element_type, value.element_type) {
         return Err(context.different_types(&operand, &value));
@@ -131,7 +131,7 @@ pub(super) fn pad(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let mut dimensions = Vec::with_capacity(operand.rank());
     for (dimension, padding) in operand.dimensions.iter().zip(&padding) {
         if padding.interior < 0 {
-            return Err(context.invalid("padding", "interior padding is negative"));
+            return Err(context.invalid("padding", "interior padding must not be negative"));
         }
         let Some(size) = dimension.bound() else {
             dimensions.push(*dimension);
@@ -154,7 +154,7 @@ pub(super) fn concatenate(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     };
     let values = context.demanded_integers("dimensions")?;
     let &[value] = values.as_slice() else {
-        return Err(context.invalid("dimensions", "exactly one dimension is concatenated"));
+        return Err(context.invalid("dimensions", "exactly one dimension must be concatenated"));
     };
     let along = context.index("dimensions", value, first.rank())?;
     let mut result = Array::new(first.element_type, first.dimensions.clone());
@@ -185,12 +185,12 @@ pub(super) fn concatenate(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     Ok(context.intern(result))
 }
 
-/// The dimension that `dimensions=` of the dimension size opcodes names.
+/// The dimension named by `dimensions=` of the dimension-size opcodes.
 fn sized_dimension(context: &Context<'_, '_>, rank: usize) -> Result<usize> {
     let values = context.demanded_integers("dimensions")?;
     match values.first() {
         Some(value) => context.index("dimensions", *value, rank),
-        None => Err(context.invalid("dimensions", "a dimension has to be named")),
+        None => Err(context.invalid("dimensions", "a dimension must be named")),
     }
 }
 
@@ -198,7 +198,7 @@ pub(super) fn get_dimension_size(context: &mut Context<'_, '_>) -> Result<ShapeI
     let operand = context.array(0)?;
     let index = sized_dimension(context, operand.rank())?;
     if operand.dimensions[index].bound().is_some_and(|size| size > i64::from(i32::MAX)) {
-        return Err(context.mismatch(format_args!("a size of {operand} does not fit s32")));
+        return Err(context.mismatch(format_args!("the size of {operand} does not fit s32")));
     }
     Ok(context.intern(Array::new(ElementType::S32, Vec::new())))
 }
@@ -223,7 +223,9 @@ pub(super) fn top_k(context: &mut Context<'_, '_>) -> Result<ShapeId> {
         Some(last) if last.bound().is_some_and(|size| (0..=size).contains(&k)) => {
             *last = Dimension::Static(k);
         }
-        _ => return Err(context.mismatch(format_args!("{operand} has no {k} elements in a row"))),
+        _ => {
+            return Err(context.mismatch(format_args!("k={k} does not fit {operand}")));
+        }
     }
     let indices = Array::new(ElementType::S32, dimensions.clone());
     Ok(context.intern_tuple(vec![Array::new(operand.element_type, dimensions), indices]))
@@ -231,7 +233,7 @@ pub(super) fn top_k(context: &mut Context<'_, '_>) -> Result<ShapeId> {
 
 pub(super) fn sort(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     if context.demanded_integers("dimensions")?.len() != 1 {
-        return Err(context.invalid("dimensions", "exactly one dimension is sorted"));
+        return Err(context.invalid("dimensions", "exactly one dimension must be sorted"));
     }
     let operands = context.request.operands;
     if let &[only] = operands {

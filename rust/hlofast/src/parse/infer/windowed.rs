@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::ir::decode::{AttributeValue, DimensionLabel, DimensionLabels, WindowDimension};
 use crate::ir::{CallRole, Dimension, ElementType, ShapeId};
 
-/// The number of positions the window has on each dimension of `base`.
+/// The number of window positions along each dimension of `base`.
 fn positions(
     context: &Context<'_, '_>,
     base: &[Dimension],
@@ -22,7 +22,7 @@ fn positions(
     for (dimension, window) in base.iter().zip(window) {
         let positive = [window.size, window.stride, window.base_dilation, window.window_dilation];
         if positive.iter().any(|value| *value <= 0) {
-            let message = "sizes, strides and dilations of a window are positive";
+            let message = "sizes, strides and dilations of a window must be positive";
             return Err(context.invalid("window", message));
         }
         dimensions.push(match dimension.bound() {
@@ -33,7 +33,7 @@ fn positions(
     Ok(dimensions)
 }
 
-/// None if a number on the way is negative or does not fit 64 bits.
+/// None if an intermediate number is negative or does not fit 64 bits.
 fn position_count(size: i64, window: &WindowDimension) -> Option<i64> {
     let padded = dilated(size, window.base_dilation)?
         .checked_add(window.padding_low)?
@@ -46,13 +46,12 @@ fn position_count(size: i64, window: &WindowDimension) -> Option<i64> {
     }
 }
 
-/// The extent of `size` elements that lie `dilation` apart.
+/// The extent of `size` elements with a distance of `dilation`.
 fn dilated(size: i64, dilation: i64) -> Option<i64> {
     if size == 0 { Some(0) } else { size.checked_sub(1)?.checked_mul(dilation)?.checked_add(1) }
 }
 
-/// As in XLA's parser, which infers only the form with one operand: operands beyond the first two
-/// play no part.
+/// XLA's parser infers only the form with one operand: operands after the first two are ignored.
 pub(super) fn reduce_window(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     let (operand, start) = (context.array(0)?, context.operand(1)?);
     check_reducer(context, CallRole::ToApply, &[start], &[operand.element_type])?;
@@ -67,7 +66,7 @@ pub(super) fn select_and_scatter(context: &mut Context<'_, '_>) -> Result<ShapeI
     let select = context.callee(CallRole::Select)?;
     let result = context.as_array(select.result);
     if !result.is_some_and(|r| r.is_scalar() && r.element_type == ElementType::Pred) {
-        return Err(context.mismatch("select= has to give pred[]"));
+        return Err(context.mismatch("select= must return pred[]"));
     }
     let takes_elements = select.parameters.len() == 2
         && select.parameters.iter().all(|parameter| {
@@ -77,7 +76,7 @@ pub(super) fn select_and_scatter(context: &mut Context<'_, '_>) -> Result<ShapeI
             })
         });
     if !takes_elements {
-        return Err(context.mismatch(format_args!("select= has to take two elements of {operand}")));
+        return Err(context.mismatch(format_args!("select= must take two elements of {operand}")));
     }
     check_reducer(context, CallRole::Scatter, &[start], &[source.element_type])?;
     let dimensions = positions(context, &operand.dimensions, &context.window()?)?;
@@ -129,7 +128,7 @@ pub(super) fn convolution(context: &mut Context<'_, '_>) -> Result<ShapeId> {
     Ok(context.intern(Array::new(element_type, dimensions)))
 }
 
-/// The dimension of `array` that has `label`.
+/// The dimension of `array` with `label`.
 fn labelled(
     context: &Context<'_, '_>,
     array: &Array,

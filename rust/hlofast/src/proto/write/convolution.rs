@@ -5,7 +5,7 @@ use crate::ir::decode::{
     DimensionLabel, DimensionLabels, Sparsity, SparsityConfig, WindowDimension,
 };
 
-/// `SparsityConfig`.
+/// Encodes a `SparsityConfig`.
 pub(super) fn sparsity(config: SparsityConfig) -> Message {
     let mut message = Message::default();
     for (number, side) in [(1, config.lhs), (2, config.rhs)] {
@@ -21,7 +21,7 @@ pub(super) fn sparsity(config: SparsityConfig) -> Message {
     message
 }
 
-/// `Window`.
+/// Encodes a `Window`.
 pub(super) fn window(dimensions: Vec<WindowDimension>) -> Message {
     let mut window = Message::default();
     for dimension in dimensions {
@@ -38,7 +38,7 @@ pub(super) fn window(dimensions: Vec<WindowDimension>) -> Message {
     window
 }
 
-/// `ConvolutionDimensionNumbers`.
+/// Encodes `ConvolutionDimensionNumbers`.
 pub(super) fn dimension_numbers(labels: &DimensionLabels) -> Message {
     use DimensionLabel as L;
     let mut message = Message::default();
@@ -55,11 +55,11 @@ pub(super) fn dimension_numbers(labels: &DimensionLabels) -> Message {
     let rank = all.filter_map(spatial).max().unwrap_or_default();
     for (side, number, roles) in sides {
         for (field, label) in roles {
-            // XLA takes a label that is not there for that of dimension 0.
+            // XLA reads a missing label as dimension 0.
             let place = DimensionLabels::position(side, label).unwrap_or_default();
             message.integer(field, place as i64);
         }
-        // Below zero for a spatial dimension that this side does not have.
+        // Negative for a spatial dimension that this side does not have.
         message.integers(
             number,
             (0..rank).map(|index| {

@@ -12,10 +12,10 @@ use crate::ir::{Row, ShapeInterner};
 use crate::text::{Source, Span};
 use std::collections::HashSet;
 
-/// Replicas times partitions beyond which no devices are written: the format lists every one.
+/// Maximum of replicas times partitions: the format lists every device.
 const MAX_DEVICES: i64 = 1 << 20;
 
-/// Modules inside of modules beyond which they are refused, as the reader does.
+/// Maximum nesting of modules inside modules, as in the reader.
 const MAX_MODULES: u32 = 4;
 
 impl Writer<'_> {
@@ -67,7 +67,7 @@ impl Writer<'_> {
                     | b"allow_spmd_sharding_propagation_to_output"
                     | b"alias_passthrough_params",
                     _,
-                ) => self.leave_out(*key_span, &format!("{name}, an option of the compiler")),
+                ) => self.leave_out(*key_span, &format!("{name}, a compiler option")),
                 _ => {
                     let message = format!("a protobuf has no field for {name} of a module");
                     let kind = ErrorKind::UnexpectedAttribute;
@@ -91,7 +91,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// `ProgramShapeProto` of parameters and a root.
+    /// The `ProgramShapeProto` of parameters and a root.
     pub(super) fn program_shape(&mut self, parameters: &[Row], root: Row) -> Result<Message> {
         let mut message = Message::default();
         for parameter in parameters {
@@ -145,7 +145,7 @@ impl Writer<'_> {
 fn input_output_aliases(aliases: &[decode::Alias]) -> Message {
     let mut message = Message::default();
     let mut seen = HashSet::new();
-    // Of several for one part of the result XLA reads the first.
+    // If a part of the result has several aliases, XLA reads the first.
     for alias in aliases.iter().filter(|alias| seen.insert(&alias.output_index)) {
         let mut entry = Message::default();
         entry.integers(1, alias.output_index.iter().copied());
@@ -168,8 +168,8 @@ fn buffer_donors(donors: &[BufferDonor]) -> Message {
     message
 }
 
-/// `DeviceAssignmentProto`, the one place for the counts. Which devices there are text does not
-/// say: they get the numbers that XLA gives them if nobody says otherwise.
+/// A `DeviceAssignmentProto`, the only field for the counts. Text does not list the devices, so
+/// they get the numbers that XLA assigns by default.
 fn device_assignment(
     replicas: Option<(i64, Span)>,
     partitions: Option<(i64, Span)>,

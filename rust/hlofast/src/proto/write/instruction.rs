@@ -1,4 +1,4 @@
-//! `HloInstructionProto`: what every instruction has.
+//! `HloInstructionProto`: the fields of all instructions.
 
 use super::Writer;
 use super::keys::Keys;
@@ -13,7 +13,7 @@ use crate::ir::{Call, CallRole, Opcode, Row, ShapeId, ShapeInterner};
 use crate::text::Cursor;
 
 impl Writer<'_> {
-    /// The message of `row`.
+    /// Encodes `row`.
     pub(super) fn instruction(&mut self, row: Row) -> Result<Message> {
         let module = self.module;
         let opcode = module.opcode(row);
@@ -22,12 +22,12 @@ impl Writer<'_> {
         if opcode == Opcode::Unknown {
             let (span, _) = module.opcode_and_payload(row);
             let word = String::from_utf8_lossy(module.opcode_text(row));
-            let message = format!("{word} is no opcode that XLA could read from a protobuf");
+            let message = format!("{word} is not an opcode that XLA can read from a protobuf");
             return Err(ParseError::new(ErrorKind::UnknownOpcode, span, message));
         }
         fields.text(2, opcode.as_str().as_bytes());
         let place = self.place(row);
-        // A literal always has a layout, and XLA wants that of its constant to be the same.
+        // A literal always has a layout, and XLA requires its constant to have the same one.
         let style = if opcode == Opcode::Constant { Style::Laid } else { Style::Full };
         let shape = self.shapes.get(module.shape(row), style);
         fields.element(3, shape.map_err(|error| super::at(error, place))?);
@@ -49,7 +49,7 @@ impl Writer<'_> {
         Ok(fields)
     }
 
-    /// Operands stand before their users, as many as XLA's reader asks for.
+    /// Operands come before their users, and as many as XLA's reader requires.
     fn operands(&self, fields: &mut Message, row: Row) -> Result<()> {
         let (module, opcode) = (self.module, self.module.opcode(row));
         if matches!(opcode, Opcode::Parameter | Opcode::Constant) {
@@ -75,14 +75,14 @@ impl Writer<'_> {
         let (_, payload) = self.module.opcode_and_payload(row);
         let text = self.module.bytes(payload);
         let found = literal::constant(text, &mut self.shapes, self.module.shape(row));
-        // Without a value XLA too prints `{...}`.
+        // Without a value XLA prints `{...}` too.
         if let Some(value) = found.map_err(|error| error.shifted(payload.start))? {
             fields.message(const { field_of("literal") }, value);
         }
         Ok(())
     }
 
-    /// The computations that `row` calls, in the order of protobufs.
+    /// The computations that `row` calls, in protobuf order.
     fn calls(&self, fields: &mut Message, keys: &mut Keys<'_>, row: Row) -> Result<()> {
         let opcode = self.module.opcode(row);
         if !opcode.may_call() {
@@ -93,11 +93,11 @@ impl Writer<'_> {
             Key::from_bytes(call.role.as_str().as_bytes()).and_then(|key| keys.take(key));
         }
         if opcode == Opcode::CustomCall {
-            // There may be none in the list.
+            // The list may be empty.
             keys.take(const { Key::of("called_computations") });
         }
         if matches!(opcode, Opcode::AsyncUpdate | Opcode::AsyncDone) {
-            // What they call is what the start calls that their operands lead to.
+            // They call the computation of the start that their operands lead to.
             return Ok(());
         }
         if calls.iter().any(|call| !self.is_written(call.computation)) {
@@ -128,7 +128,7 @@ impl Writer<'_> {
         own.map(|(_, predecessor)| self.id(*predecessor)).collect()
     }
 
-    /// `ShapeProto` of a shape that stands in an attribute. Spans of errors are relative to `text`.
+    /// The `ShapeProto` of a shape in an attribute. Spans of errors are relative to `text`.
     pub(super) fn shape_of_text(&self, text: &[u8]) -> Result<Vec<u8>> {
         let mut interner = ShapeInterner::default();
         let id = whole_shape(text, &mut interner)?;
@@ -137,7 +137,7 @@ impl Writer<'_> {
     }
 }
 
-/// The one shape that `text` spells.
+/// The shape spelled by all of `text`.
 pub(super) fn whole_shape(text: &[u8], interner: &mut ShapeInterner) -> Result<ShapeId> {
     let mut cursor = Cursor::new(text);
     let id = parse_shape(&mut cursor, interner)?;

@@ -1,4 +1,5 @@
-//! The attributes of one instruction, taken one by one: what nobody takes has no field.
+//! The attributes of one instruction, taken one by one: an attribute that is never taken has no
+//! field.
 
 use super::at;
 use crate::error::{ErrorKind, ParseError, Result};
@@ -8,11 +9,11 @@ use crate::ir::{Attribute, Module, Row};
 use crate::text::Span;
 use AttributeValue as V;
 
-/// The attributes that were not taken yet.
+/// The attributes not taken yet.
 pub(super) struct Keys<'m> {
     module: &'m Module,
     left: Vec<(Option<Key>, Attribute)>,
-    /// Those of the table among them.
+    /// Those of them that are in the table of attributes.
     known: Set,
 }
 
@@ -36,7 +37,7 @@ impl<'m> Keys<'m> {
         Ok(Keys { module, left, known })
     }
 
-    /// Where the value of `key` stands; not again.
+    /// Takes the span of the value of `key`.
     pub(super) fn take(&mut self, key: Key) -> Option<Span> {
         if self.known & key.only() == 0 {
             return None;
@@ -45,8 +46,8 @@ impl<'m> Keys<'m> {
         Some(self.left.remove(at).1.value)
     }
 
-    /// Does with the value of `attribute`, which stands at `span`, what `read` does with it
-    /// decoded; an error where that says that it is of a form that only earlier texts have.
+    /// Decodes the value of `attribute` at `span` and passes it to `read`; an error if `read` says
+    /// that only old text has this form.
     pub(super) fn read(
         &self,
         attribute: &Use,
@@ -55,7 +56,7 @@ impl<'m> Keys<'m> {
     ) -> Result<()> {
         let value = decode::decode_as(attribute.grammar, self.module.bytes(span))
             .map_err(|error| error.shifted(span.start))?;
-        // Faults of values know no place of their own.
+        // Faults in values have no location of their own.
         let place = |error: ParseError| match error.span() {
             Span::EMPTY => at(error, span),
             _ => error.shifted(span.start),
@@ -67,7 +68,7 @@ impl<'m> Keys<'m> {
         Err(ParseError::new(ErrorKind::InvalidAttribute, span, message))
     }
 
-    /// An error that names the first attribute that nobody took.
+    /// Checks that all attributes were taken; the error names the first that was not.
     pub(super) fn finish(self, word: &[u8]) -> Result<()> {
         let Some((_, first)) = self.left.first() else { return Ok(()) };
         let key = String::from_utf8_lossy(self.module.bytes(first.key));
@@ -77,7 +78,7 @@ impl<'m> Keys<'m> {
     }
 }
 
-/// The place of `word` among `words`, in capitals or not.
+/// The index of `word` in `words`, in lower or upper case.
 pub(super) fn code_of(word: &[u8], words: &[&str]) -> Result<i64> {
     let found = words.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(word));
     found.map(|code| code as i64).ok_or_else(|| {

@@ -9,8 +9,8 @@ use crate::ir::{ElementKind, ShapeId, ShapeInterner, ShapeTable, ShapeView};
 use crate::proto::literal::{Storage, field};
 use crate::text::{Cursor, Span};
 
-/// `LiteralProto` of the literal `payload` of shape `shape`; None where the text elides all of it,
-/// which a protobuf says by having none. Spans of errors are relative to `payload`.
+/// The `LiteralProto` of the literal `payload` of shape `shape`; None if the text elides all of it:
+/// the protobuf then has no literal. Spans of errors are relative to `payload`.
 pub(super) fn constant(
     payload: &[u8],
     shapes: &mut Shapes<'_>,
@@ -35,15 +35,15 @@ pub(super) fn constant(
     tree(shapes, shape, &mut values).map(Some)
 }
 
-/// A part of a literal is elided: neither its values nor their absence can be written.
+/// The error for a partly elided literal: neither its values nor their absence can be written.
 fn cut(span: Span) -> ParseError {
     let message = "a part of this literal is elided, so its values are not known";
     ParseError::new(ErrorKind::InvalidLiteral, span, message)
         .with_help("dump with --xla_dump_large_constants=true")
 }
 
-/// Elements up to which a constant is filled with zeros: memory must not be proportional to a
-/// number in the text without bound.
+/// Maximum number of elements of a constant filled with zeros: memory must not grow without bound
+/// with a number in the text.
 const MOST_FILLED: u64 = 1 << 20;
 
 /// None if all of it is elided.
@@ -86,7 +86,7 @@ fn tree(
 ) -> Result<Message> {
     let mut message = Message::default();
     message.element(1, shapes.get(shape, Style::Order)?);
-    // `get` has refused tuples that are nested too deep for recursion.
+    // `get` has refused tuples nested too deeply for recursion.
     match shapes.table().get(shape) {
         ShapeView::Tuple(children) => {
             for child in children {
@@ -102,7 +102,7 @@ fn tree(
     Ok(message)
 }
 
-/// The one field that holds the elements, in the order of memory.
+/// Writes the field that holds the elements, in memory order.
 fn elements(message: &mut Message, table: &ShapeTable, shape: ShapeId, data: &LiteralData) {
     let (Some(array), Some((number, storage))) = (table.array(shape), field(data.element_type))
     else {
@@ -132,7 +132,7 @@ fn elements(message: &mut Message, table: &ShapeTable, shape: ShapeId, data: &Li
                 }),
             );
         }
-        // The bits of a small type that its values do not have are zero.
+        // Bits beyond the width of a small type are zero.
         Storage::Little(1) if bits < 8 => {
             let mask = (1u8 << bits) - 1;
             message.text(number, &bytes.iter().map(|byte| byte & mask).collect::<Vec<u8>>());
@@ -144,8 +144,7 @@ fn elements(message: &mut Message, table: &ShapeTable, shape: ShapeId, data: &Li
     }
 }
 
-/// The elements of `width` bytes, which stand in row-major order, with dimension `order[0]`
-/// varying fastest.
+/// Reorders row-major elements of `width` bytes so that dimension `order[0]` varies fastest.
 fn in_memory_order(bytes: &[u8], width: usize, sizes: &[usize], order: &[usize]) -> Vec<u8> {
     if order.iter().rev().copied().eq(0..sizes.len()) {
         return bytes.to_vec();
@@ -158,7 +157,7 @@ fn in_memory_order(bytes: &[u8], width: usize, sizes: &[usize], order: &[usize])
             *before = stride * size;
         }
     }
-    // Sizes and strides from the fastest dimension on.
+    // Sizes and strides, fastest dimension first.
     let walk: Vec<(usize, usize)> = order
         .iter()
         .filter_map(|dimension| Some((*sizes.get(*dimension)?, *strides.get(*dimension)?)))
@@ -181,7 +180,7 @@ fn in_memory_order(bytes: &[u8], width: usize, sizes: &[usize], order: &[usize])
     sorted
 }
 
-/// `LiteralProto` of a literal each of whose arrays has its shape before it.
+/// The `LiteralProto` of a literal in which each array has its shape before it.
 pub(super) fn typed(text: &[u8], limit: usize) -> Result<Message> {
     let mut cursor = Cursor::new(text);
     let mut interner = ShapeInterner::default();
@@ -199,7 +198,7 @@ pub(super) fn typed(text: &[u8], limit: usize) -> Result<Message> {
     })
 }
 
-/// Reads one value; its text without shapes goes to `bare`.
+/// Reads one value; appends its text without shapes to `bare`.
 fn leaf_or_tuple(
     cursor: &mut Cursor<'_>,
     interner: &mut ShapeInterner,

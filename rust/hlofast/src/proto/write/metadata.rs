@@ -1,4 +1,5 @@
-//! `OpMetadata`, frontend attributes, statistics, original values and the tables of source places.
+//! `OpMetadata`, frontend attributes, statistics, original values and the tables of source
+//! locations.
 
 use super::shape::MAX_DEPTH;
 use super::wire::Message;
@@ -9,15 +10,15 @@ use crate::ir::decode::{
 use crate::text::Span;
 use std::collections::BTreeMap;
 
-/// `value` as the 32 bits that its field has.
+/// Checks that `value` fits the 32 bits of its field.
 fn small(name: &str, value: i64) -> Result<i64> {
     i32::try_from(value).map(i64::from).map_err(|_| {
-        let message = format!("{name} {value} does not fit the 32 bits of its field");
+        let message = format!("{name} {value} does not fit its 32-bit field");
         ParseError::new(ErrorKind::InvalidAttribute, Span::EMPTY, message)
     })
 }
 
-/// `OpMetadata`.
+/// Encodes `OpMetadata`.
 pub(super) fn metadata(metadata: &Metadata<'_>) -> Result<Message> {
     let mut message = Message::default();
     if let Some((key, _)) = metadata.other.first() {
@@ -52,7 +53,7 @@ pub(super) fn metadata(metadata: &Metadata<'_>) -> Result<Message> {
     Ok(message)
 }
 
-/// `FrontendAttributes`; of equal keys the last counts.
+/// Encodes `FrontendAttributes`; for equal keys the last counts.
 pub(super) fn frontend_attributes(attributes: &[FrontendAttribute<'_>]) -> Message {
     let sorted: BTreeMap<&[u8], &[u8]> =
         attributes.iter().map(|one| (one.key, one.value.as_ref())).collect();
@@ -66,7 +67,7 @@ pub(super) fn frontend_attributes(attributes: &[FrontendAttribute<'_>]) -> Messa
     message
 }
 
-/// `StatisticsViz`.
+/// Encodes `StatisticsViz`.
 pub(super) fn statistics(statistics: &Statistics<'_>) -> Message {
     let mut message = Message::default();
     message.integer(1, statistics.visualizing_index);
@@ -79,7 +80,7 @@ pub(super) fn statistics(statistics: &Statistics<'_>) -> Message {
     message
 }
 
-/// `OriginalArrayProto`.
+/// Encodes an `OriginalArrayProto`.
 pub(super) fn original_array((name, index): &OriginalValue<'_>) -> Message {
     let mut message = Message::default();
     message.text(1, name);
@@ -87,7 +88,7 @@ pub(super) fn original_array((name, index): &OriginalValue<'_>) -> Message {
     message
 }
 
-/// `OriginalValueProto`: one element for each leaf, with its place in the tuple.
+/// Encodes an `OriginalValueProto`: one element per leaf, with its tuple path.
 pub(super) fn origin(origin: &Origin<'_>) -> Result<Message> {
     let mut message = Message::default();
     let parts = match origin {
@@ -127,7 +128,7 @@ pub(super) fn origin(origin: &Origin<'_>) -> Result<Message> {
     Ok(message)
 }
 
-/// `StackFrameIndexProto`, whose parents count from 1 with 0 for none.
+/// Encodes a `StackFrameIndexProto`; parents are numbered from 1, and 0 means none.
 pub(super) fn stack_frames(tables: &StackFrames) -> Result<Message> {
     let mut message = Message::default();
     for (number, names) in [(1, &tables.file_names), (2, &tables.function_names)] {

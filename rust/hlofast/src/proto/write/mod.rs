@@ -1,7 +1,7 @@
-//! From a module to `HloModuleProto`: the inverse of reading one.
+//! Converts a module to `HloModuleProto`; the inverse of reading one.
 //!
-//! Every attribute is decoded and its field written. What has no field is an error with its place,
-//! but for what XLA itself loses between text and protobuf, which is listed in
+//! Every attribute is decoded and its field written. Anything without a field is an error with its
+//! location, except what XLA itself loses between text and protobuf, which is listed in
 //! [`Written::left_out`].
 
 mod convolution;
@@ -26,22 +26,23 @@ use shape::{Shapes, too_large};
 use std::collections::HashMap;
 use wire::Message;
 
-/// What text has and a protobuf does not, so that it does not outlive writing.
+/// Parts of text that a protobuf does not have, and which are therefore lost in writing.
 pub const NOT_IN_PROTO: &[(&str, &str)] = &[
-    ("allow_spmd_sharding_propagation_to_parameters", "an option of the compiler"),
-    ("allow_spmd_sharding_propagation_to_output", "an option of the compiler"),
-    ("alias_passthrough_params", "an option of the compiler"),
-    ("input_output_alias", "all but the first of one part of the result, as in XLA"),
-    ("mode", "of collectives: it follows from channel_id and use_global_device_ids"),
-    ("channel_id", "if below 1, which reads as none"),
-    ("slice_sizes", "of a collective-permute of tuples: which of the numbers belong together"),
+    ("allow_spmd_sharding_propagation_to_parameters", "a compiler option"),
+    ("allow_spmd_sharding_propagation_to_output", "a compiler option"),
+    ("alias_passthrough_params", "a compiler option"),
+    ("input_output_alias", "all aliases of a part of the result but the first, as in XLA"),
+    ("mode", "for collectives; follows from channel_id and use_global_device_ids"),
+    ("channel_id", "if below 1, which means none"),
+    ("slice_sizes", "the grouping of the numbers, for a collective-permute of tuples"),
 ];
 
-/// Bytes of protobuf for each byte of text, and in any case. Real modules take less than theirs.
+/// Maximum bytes of protobuf per byte of text, and minimum limit. The protobufs of real modules are
+/// smaller than their text.
 const GROWTH: usize = 32;
 const FLOOR: usize = 16 << 20;
 
-/// No protobuf can be longer.
+/// The maximum size of a protobuf.
 const MOST: usize = i32::MAX as usize;
 
 /// A module as a protobuf.
@@ -49,22 +50,22 @@ const MOST: usize = i32::MAX as usize;
 pub struct Written {
     /// The `HloModuleProto`.
     pub bytes: Vec<u8>,
-    /// What stands in the text and is in [`NOT_IN_PROTO`]: where, and what it is.
+    /// The parts of the text that are in [`NOT_IN_PROTO`]: span and description.
     pub left_out: Vec<(Span, String)>,
 }
 
-/// `module` as an `HloModuleProto` that XLA loads.
+/// Converts `module` to an `HloModuleProto` that XLA loads.
 ///
-/// Instructions stand after their operands and callees before their callers; of names that several
-/// instructions or computations share all but the first get numbers. A constant whose value the
-/// text elides has none in the protobuf either, which XLA prints as `{...}` again. `num_partitions`
-/// and `replica_count` become a device assignment in the usual order. The bytes follow from the
-/// text alone.
+/// Instructions come after their operands and callees before their callers. If several instructions
+/// or computations share a name, all but the first get a numbered name. A constant whose value the
+/// text elides has no value in the protobuf either; XLA prints it as `{...}` again.
+/// `num_partitions` and `replica_count` become a device assignment in the default order. The bytes
+/// depend only on the text.
 pub fn from_module(module: &Module) -> Result<Written> {
     module_proto(module, 0)
 }
 
-/// `module`, an `HloModuleProto`, as the `HloProto` that XLA dumps.
+/// Wraps `module`, an `HloModuleProto`, in the `HloProto` that XLA dumps.
 pub fn wrapped(module: &[u8]) -> Vec<u8> {
     let mut message = Message::default();
     message.element(1, module);
@@ -90,19 +91,19 @@ fn module_proto(module: &Module, depth: u32) -> Result<Written> {
     Ok(Written { bytes, left_out: writer.left_out })
 }
 
-/// What the parts of a module share.
+/// State shared by the parts of a module.
 struct Writer<'m> {
     module: &'m Module,
     names: UniqueNames<'m>,
     shapes: Shapes<'m>,
-    /// The rows of each computation in the order in which they are written.
+    /// The rows of each computation in the order of writing.
     orders: Vec<Vec<Row>>,
-    /// Where each row stands in that order, and which computation it is in.
+    /// The position of each row in that order, and its computation.
     places: Vec<u32>,
     owners: Vec<u32>,
-    /// The computations that stand in the module already.
+    /// The computations that are already written.
     written: Vec<bool>,
-    /// Who calls the computations that the text only implies.
+    /// The callers of implicit computations.
     callers: HashMap<u32, Row>,
     limit: usize,
     left_out: Vec<(Span, String)>,
@@ -152,12 +153,12 @@ impl Writer<'_> {
         }
     }
 
-    /// The id of a computation: from 1, in the order of the text.
+    /// The id of a computation: from 1, in text order.
     fn computation_id(&self, id: ComputationId) -> i64 {
         i64::from(id.0) + 1
     }
 
-    /// The id of an instruction: that of its computation in the high half, then from 1.
+    /// The id of an instruction: the computation's id in the high half, then a number from 1.
     fn id(&self, row: Row) -> i64 {
         let index = row.0 as usize;
         let owner = self.owners.get(index).copied().unwrap_or_default();
@@ -173,7 +174,7 @@ impl Writer<'_> {
         self.written.get(id.0 as usize) == Some(&true)
     }
 
-    /// Where `row` stands in the text; of rows that it only implies, what implies them.
+    /// The location of `row` in the text; for an implicit row, of the instruction that implies it.
     fn place(&self, row: Row) -> Span {
         let owner = self.owners.get(row.0 as usize).copied().unwrap_or_default();
         let caller = self.callers.get(&owner).map(|caller| self.module.name_span(*caller));
@@ -187,7 +188,7 @@ impl Writer<'_> {
         self.left_out.push((span, what.to_owned()));
     }
 
-    /// `HloComputationProto`; `before` bytes of the module are written already.
+    /// Encodes an `HloComputationProto`; `before` bytes of the module are already written.
     fn computation(&mut self, id: ComputationId, is_fused: bool, before: usize) -> Result<Message> {
         let module = self.module;
         let mut fields = Message::default();
@@ -195,7 +196,7 @@ impl Writer<'_> {
         let order = self.orders.get_mut(id.0 as usize).map(std::mem::take).unwrap_or_default();
         for row in &order {
             let instruction = self.instruction(*row).map_err(|error| {
-                // What the text only implies is spelt beside it.
+                // Implicit text lies outside the module's text.
                 let is_inside = error.span().end as usize <= module.text().len();
                 if is_inside { error } else { moved(&error, self.place(*row)) }
             })?;
@@ -223,7 +224,7 @@ impl Writer<'_> {
         Ok(fields)
     }
 
-    /// `HloScheduleProto`: the order of every computation that is not fused.
+    /// Encodes the `HloScheduleProto`: the order of every computation that is not fused.
     fn schedule(&self, is_fused: &[bool]) -> Message {
         let mut schedule = Message::default();
         for (index, order) in self.orders.iter().enumerate() {
@@ -241,7 +242,7 @@ impl Writer<'_> {
     }
 }
 
-/// Which computations are the body of a fusion.
+/// For each computation, whether it is the body of a fusion.
 fn fused(module: &Module) -> Vec<bool> {
     let mut is_fused = vec![false; module.computations().len()];
     for call in module.all_calls() {
@@ -255,17 +256,17 @@ fn fused(module: &Module) -> Vec<bool> {
     is_fused
 }
 
-/// Whether `row` is what async sugar wraps: its control predecessors are those of the start.
+/// Whether `row` is wrapped by async sugar: its control predecessors are those of the start.
 fn is_wrapped(module: &Module, row: Row) -> bool {
     module.flags(row) & (Flags::SUGAR | Flags::IMPLICIT) == Flags::SUGAR | Flags::IMPLICIT
 }
 
-/// `error` without its span, which belongs to another text than the module's.
+/// Removes the span of `error`, which refers to a text other than the module's.
 fn without_place(error: ParseError) -> ParseError {
     moved(&error, Span::EMPTY)
 }
 
-/// `error` at `span`, unless it has a place of its own.
+/// Places `error` at `span`, unless it has a location of its own.
 fn at(error: ParseError, span: Span) -> ParseError {
     if error.span() == Span::EMPTY { moved(&error, span) } else { error }
 }

@@ -1,20 +1,21 @@
-//! Names as XLA demands them: no two instructions of a module share one, no two computations.
+//! Names as XLA requires them: unique among all instructions of a module, and among all
+//! computations.
 
 use crate::ir::{ComputationId, Module, Row};
 use crate::print::Names;
 use std::collections::{HashMap, HashSet};
 
-/// Names in the order of a module's rows and computations.
+/// Names by the rows and computations of a module.
 pub(super) struct UniqueNames<'m> {
     module: &'m Module,
     names: &'m Names,
-    /// Those that had to change.
+    /// The names that had to change.
     rows: HashMap<Row, Vec<u8>>,
     computations: HashMap<ComputationId, Vec<u8>>,
 }
 
 impl<'m> UniqueNames<'m> {
-    /// The first of several keeps its name, the others get numbers.
+    /// The first user of a name keeps it, the others get numbers.
     pub(super) fn new(module: &'m Module, names: &'m Names) -> UniqueNames<'m> {
         let ids = (0..module.computations().len() as u32).map(ComputationId);
         let rows = distinct(module.rows().map(|row| (row, names.row(module, row))));

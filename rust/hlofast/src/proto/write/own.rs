@@ -1,5 +1,5 @@
-//! The fields of attributes: those of regular values as the table of attributes says,
-//! others each in its own way.
+//! The fields of attributes: regular values are written by the table of attributes, others by
+//! functions of their own.
 
 use super::keys::{Keys, code_of};
 use super::shape::Style;
@@ -21,7 +21,7 @@ pub(super) fn common(
     attribute::common().try_for_each(|attribute| one(writer, fields, keys, row, attribute))
 }
 
-/// Appends the fields of the attributes of the opcode.
+/// Appends the fields of the opcode's attributes.
 pub(super) fn write(
     writer: &mut Writer<'_>,
     fields: &mut Message,
@@ -35,7 +35,7 @@ pub(super) fn write(
             one(writer, fields, keys, row, first)?;
             continue;
         }
-        // The attributes that one message holds follow each other; it stands even if it is empty.
+        // Attributes in the same message are adjacent; the message is written even if it is empty.
         let mut message = Message::default();
         let mut innermost = Message::default();
         let is_nested = inner != 0;
@@ -52,7 +52,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Appends the field of one attribute to the message that it stands in.
+/// Appends the field of one attribute to the message that contains it.
 fn one(
     writer: &mut Writer<'_>,
     fields: &mut Message,
@@ -92,7 +92,7 @@ fn one(
             }
             (Grammar::Integers, V::Integers(value)) => fields.integers(number, value),
             (Grammar::IntegerLists, V::IntegerLists(lists)) => {
-                // Readers cut them apart by the dimensions of what they are cut from.
+                // Readers split the numbers by the dimensions of the sliced array.
                 let operand = writer.module.operands(row).first();
                 let array = operand.and_then(|operand| {
                     writer.module.shapes().array(writer.module.shape(Row(*operand)))
@@ -164,7 +164,7 @@ fn one(
             (Grammar::Shapes, V::Shapes(shapes)) => {
                 fields.flag(number, true);
                 for text in shapes {
-                    // Places within a list of shapes are not known.
+                    // Locations within a list of shapes are unknown.
                     let shape = writer.shape_of_text(text).map_err(super::without_place)?;
                     fields.element(field.with.into(), &shape);
                 }
@@ -173,8 +173,7 @@ fn one(
                 fields.message(number, literal::typed(text, writer.limit)?);
             }
             (Grammar::Domain, V::Domain(domain)) if domain.kind.as_ref() == b"sharding" => {
-                // The field that is called the entry belongs to the operand's side, the text's
-                // exit.
+                // The field called entry is for the operand's side, which the text calls the exit.
                 fields.message(number, sharding::sharding(&domain.exit)?);
                 fields.message(field.with.into(), sharding::sharding(&domain.entry)?);
             }
@@ -199,30 +198,30 @@ fn one(
             }
             (Grammar::BackendConfig, V::Dictionary(value)) => fields.text(number, value),
             (Grammar::BackendConfig, V::Text(value)) => fields.text(number, &value),
-            // A form that only texts of earlier years have.
+            // A form that only old text has.
             _ => return Ok(false),
         }
         Ok(true)
     })
 }
 
-/// What stands in a protobuf for an attribute that the text does not have.
+/// Writes the fields of an attribute that is absent in the text.
 fn absent(writer: &mut Writer<'_>, fields: &mut Message, row: Row, attribute: &Use) -> Result<()> {
     let number = u32::from(attribute.field.number);
     match attribute.grammar {
         Grammar::Integer | Grammar::Boolean | Grammar::Word(_) => {
             fields.integer(number, attribute.field.absent);
         }
-        // XLA asks for these, which text leaves out where they say nothing.
+        // XLA requires these fields; text omits them if they are empty.
         Grammar::Window if writer.module.opcode(row) == Opcode::Convolution => {
             fields.message(number, Message::default());
         }
-        // No composite call is read without frontend attributes, even if they are empty.
+        // A composite call is only read with frontend attributes, even if they are empty.
         Grammar::Frontend | Grammar::Sparsity | Grammar::Padding => {
             fields.message(number, Message::default())
         }
         Grammar::Shape => {
-            // Without one XLA sends what the operand is.
+            // Without a shape, XLA sends the shape of the operand.
             if let Some(sent) = writer.module.operands(row).first() {
                 let shape = writer.module.shape(Row(*sent));
                 fields.element(number, writer.shapes.get(shape, Style::Full)?);
@@ -251,7 +250,7 @@ fn accuracy_proto(accuracy: &ResultAccuracy<'_>) -> Result<Message> {
         ResultAccuracy::Tolerance { atol, rtol, ulps } => {
             let whole = *ulps as i64;
             if whole as f64 != *ulps {
-                let text = format!("ulps={ulps} is no whole number, which its field needs");
+                let text = format!("ulps={ulps} must be a whole number");
                 return Err(ParseError::new(ErrorKind::InvalidAttribute, Span::EMPTY, text));
             }
             let mut tolerance = Message::default();

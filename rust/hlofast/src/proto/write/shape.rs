@@ -7,32 +7,32 @@ use crate::proto::shape::{BUFFER, TUPLE, code_of};
 use crate::text::Span;
 use std::collections::HashMap;
 
-/// Tuples inside of tuples beyond which XLA cannot read the module: its reader stops at messages
-/// nested 100 deep, and a shape stands in up to 8 others.
+/// Maximum nesting of tuples that XLA can read: its reader stops at messages nested 100 deep, and a
+/// shape is inside up to 8 others.
 pub(super) const MAX_DEPTH: usize = 90;
 
-/// What of a layout is written.
+/// How much of a layout is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Style {
-    /// As the text has it; no layout where it has none.
+    /// As in the text; no layout if the text has none.
     Full,
-    /// As XLA reads the text: the usual layout where it has none.
+    /// As XLA reads the text: the default layout if the text has none.
     Laid,
-    /// Of literals: the order of dimensions alone, the usual one where the text has none.
+    /// For literals: only the order of dimensions, the default one if the text has none.
     Order,
 }
 
-/// The shapes of a table that were asked for so far.
+/// The encoded shapes of a table.
 pub(super) struct Shapes<'m> {
     table: &'m ShapeTable,
-    /// Where each stands in `bytes`.
+    /// The range of each in `bytes`.
     known: HashMap<(ShapeId, Style), (usize, usize)>,
     bytes: Vec<u8>,
     limit: usize,
 }
 
 impl<'m> Shapes<'m> {
-    /// Of `table`, up to `limit` bytes in all.
+    /// Creates the encoder for `table`, limited to `limit` bytes in total.
     pub(super) fn new(table: &'m ShapeTable, limit: usize) -> Shapes<'m> {
         Shapes { table, known: HashMap::new(), bytes: Vec::new(), limit }
     }
@@ -41,7 +41,7 @@ impl<'m> Shapes<'m> {
         self.table
     }
 
-    /// `ShapeProto` of shape `id`. Spans of errors are those of the module's text, or empty.
+    /// The `ShapeProto` of shape `id`. Spans of errors refer to the module's text, or are empty.
     pub(super) fn get(&mut self, id: ShapeId, style: Style) -> Result<&[u8]> {
         let (start, end) = self.place(id, style, 0)?;
         Ok(self.bytes.get(start..end).unwrap_or_default())
@@ -71,7 +71,7 @@ impl<'m> Shapes<'m> {
                     let usual = Layout::with_order((0..array.rank() as i64).rev().collect());
                     let layout = match (style, array.layout) {
                         (_, Some(layout)) => Some(layout),
-                        // A scalar has one layout, which text leaves out.
+                        // A scalar has only one layout, which text omits.
                         (Style::Full, None) => (array.rank() == 0).then_some(&usual),
                         (Style::Laid | Style::Order, None) => Some(&usual),
                     };

@@ -1,4 +1,4 @@
-//! Shardings of all generations, meshes and groups of devices.
+//! Shardings of all forms, meshes and device groups.
 
 use super::metadata::metadata;
 use super::wire::Message;
@@ -20,7 +20,7 @@ fn fault(message: impl Into<Box<str>>) -> ParseError {
     ParseError::new(ErrorKind::InvalidSharding, Span::EMPTY, message)
 }
 
-/// `OpSharding`.
+/// Encodes an `OpSharding`.
 pub(super) fn sharding(sharding: &Sharding<'_>) -> Result<Message> {
     match sharding {
         Sharding::Single(one) => leaf(one),
@@ -44,7 +44,7 @@ fn leaf(sharding: &LeafSharding<'_>) -> Result<Message> {
         Placement::Unreduced(reduction) => {
             let given = crate::ir::decode::given_reduction(&sharding.metadata);
             if *reduction != Reduction::Sum && given != Some(*reduction) {
-                // As XLA carries what the message has no field for.
+                // Stored as XLA stores it, since the message has no field for it.
                 let mut carrier = Message::default();
                 carrier.text(1, b"sdy::reduction_op");
                 carrier.text(2, reduction.as_str().to_ascii_uppercase().as_bytes());
@@ -62,7 +62,7 @@ fn leaf(sharding: &LeafSharding<'_>) -> Result<Message> {
         }
         Placement::Named(named) => {
             if sharding.group.is_some() {
-                return Err(fault("shard_as and shard_like have no place in mesh shardings"));
+                return Err(fault("shard_as and shard_like are not possible in mesh shardings"));
             }
             message.message(14, self::named(named, sharding)?);
             return Ok(message);
@@ -87,7 +87,7 @@ fn leaf(sharding: &LeafSharding<'_>) -> Result<Message> {
 fn tiled(message: &mut Message, tiles: &Tiles) -> Result<()> {
     let counts = crate::ir::decode::product(tiles.dimensions.iter().copied());
     if counts.is_none() || counts == Some(0) || counts != tiles.devices.len() {
-        return Err(fault("a sharding whose tiles are not as many as its devices"));
+        return Err(fault("a sharding with different numbers of tiles and devices"));
     }
     message.integers(3, tiles.dimensions.iter().copied());
     match &tiles.devices {
@@ -109,11 +109,11 @@ fn tiled(message: &mut Message, tiles: &Tiles) -> Result<()> {
     Ok(())
 }
 
-/// Sizes and permutation of an order into two fields.
+/// Writes the sizes and the permutation of an order into two fields.
 fn iota(message: &mut Message, numbers: (u32, u32), order: &Iota) -> Result<()> {
-    // XLA does not check it, and leaves its memory on a wrong one.
+    // XLA does not check this and accesses memory out of bounds for an invalid order.
     if order.reader().is_none() {
-        return Err(fault("an order of devices that is no permutation"));
+        return Err(fault("a device order that is not a permutation"));
     }
     message.integers(numbers.0, order.reshape.iter().copied());
     message.integers(numbers.1, order.transpose.iter().map(|axis| i64::from(*axis)));
@@ -209,7 +209,7 @@ fn mesh(mesh: &Mesh<'_>) -> Result<Message> {
     Ok(message)
 }
 
-/// The groups of a collective, in the field of their generation.
+/// Writes the groups of a collective into the field of their form.
 pub(super) fn replica_groups(fields: &mut Message, groups: &ReplicaGroups<'_>) -> Result<()> {
     let mut message = Message::default();
     match groups {
@@ -225,7 +225,7 @@ pub(super) fn replica_groups(fields: &mut Message, groups: &ReplicaGroups<'_>) -
         ReplicaGroups::Iota { groups, group_size, order } => {
             let counts = crate::ir::decode::product([*groups, *group_size]);
             if counts.is_none() || counts != order.len() {
-                return Err(fault("groups that do not take up all devices of their order"));
+                return Err(fault("groups that do not use all devices of their order"));
             }
             message.integer(1, *groups);
             message.integer(2, *group_size);

@@ -1,10 +1,10 @@
-//! Messages under way: what stands in them in any order, written in the order of their numbers.
+//! Messages being written: fields are added in any order and written in the order of their numbers.
 
-/// One protobuf message. Numbers and strings that have the value of their absence are left out.
+/// A protobuf message. Numbers and strings equal to their default are omitted.
 #[derive(Default)]
 pub(super) struct Message {
     bytes: Vec<u8>,
-    /// Number of each field and where it ends in `bytes`.
+    /// The number of each field, and its end in `bytes`.
     fields: Vec<(u32, usize)>,
 }
 
@@ -30,7 +30,7 @@ impl Message {
         self.fields.push((number, self.bytes.len()));
     }
 
-    /// A number even if it is 0, for fields whose absence means something else.
+    /// Writes a number even if it is 0, for fields whose absence means something else.
     pub(super) fn present(&mut self, number: u32, value: i64) {
         self.head(number, VARINT);
         varint(&mut self.bytes, value as u64);
@@ -63,7 +63,7 @@ impl Message {
         }
     }
 
-    /// Bytes even if there are none: elements of lists, and messages whose presence counts.
+    /// Writes bytes even if they are empty: list elements, and messages whose presence matters.
     pub(super) fn element(&mut self, number: u32, value: &[u8]) {
         self.head(number, BYTES);
         varint(&mut self.bytes, value.len() as u64);
@@ -77,12 +77,12 @@ impl Message {
         }
     }
 
-    /// A message, even if nothing stands in it.
+    /// Writes a message even if it is empty.
     pub(super) fn message(&mut self, number: u32, message: Message) {
         self.element(number, &message.finish());
     }
 
-    /// Packed numbers.
+    /// Writes packed numbers.
     pub(super) fn integers(&mut self, number: u32, values: impl IntoIterator<Item = i64>) {
         let mut packed = Vec::new();
         values.into_iter().for_each(|value| varint(&mut packed, value as u64));
@@ -93,7 +93,8 @@ impl Message {
         self.bytes.len()
     }
 
-    /// The bytes of the message: fields by their numbers, those of one number as they came.
+    /// The bytes of the message: fields ordered by number, equal numbers in the order they were
+    /// added.
     pub(super) fn finish(self) -> Vec<u8> {
         if self.fields.is_sorted_by_key(|(number, _)| *number) {
             return self.bytes;
