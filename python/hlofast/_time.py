@@ -56,7 +56,7 @@ _KEYS = {
     "opcode": Field("word", "opcode", "The opcode."),
     "computation": Field("name", "computation", "The computation that the instruction is in."),
     "phase": Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
-    "scope": Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
+    "scope": Field("scope", "scope", "Framework scope (name stack).", nullable=True),
     "source": Field("path", "source", "Source file and line.", nullable=True),
 }
 NO_AXES = "no axis subset"
