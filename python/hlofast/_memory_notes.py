@@ -84,7 +84,8 @@ def notes(memory: Memory) -> Iterator[Note]:
     if less:
         yield Note(
             "v5e-or-v6e",
-            f"the text fits TPU v5e and v6e; on v6e the XLA peak is {less:,} B lower: give --device",
+            f"the text fits TPU v5e and v6e; on v6e the XLA peak is {less:,} B lower (give "
+            "--device)",
             bytes=less,
         )
     yield Note("fragmentation", "fragmentation is not modelled")
