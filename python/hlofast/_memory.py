@@ -253,7 +253,7 @@ class Memory(Result):
     def sections(
         self, by: str = "class", at: Instruction | str | int | None = None
     ) -> tuple[Section, ...]:
-        """Totals at the peak by `by` (one of `KEYS`), values live at the peak or `at`, XLA's account.
+        """Totals at the peak by `by` (of `KEYS`), values live at the peak or `at`, XLA's account.
 
         Raises `KeyError` for an unknown instruction and `ValueError` for one without a step.
         """

@@ -107,8 +107,8 @@ class Trace(Result):
             calls = _text.counted(self.not_played, "call")
             yield Note(
                 "calls",
-                f"{calls} shown as one slice per track; another call of the computation is shown in "
-                "full",
+                f"{calls} shown as one slice per track; another call of each computation is shown "
+                "in full",
                 calls=self.not_played,
             )
         left_out = sum(row["left_out"] for row in self.tracks)
