@@ -60,7 +60,7 @@ class Boundary:
         self.section: str = found["section"]
         """The section's name."""
         self.received = Table(found["received"])
-        """Float parameters that the stage does not hold: activations, whose gradients are sent back.
+        """Float parameters that the stage does not hold: activations; their gradients go back.
 
         Columns: `instruction`, `name`, `shape`, `bytes`, `op_name`, `source_file`, `source_line`.
         """
