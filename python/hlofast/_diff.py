@@ -49,9 +49,9 @@ _INSTRUCTIONS = Field("count", "instructions", "Instructions of that opcode.")
 class Diff(Result):
     """Differences between two modules: `Module.diff(other)` or `hlofast.diff(before, after)`.
 
-    Instructions are matched by what they compute and by their users. Names, metadata, channels, order
-    and the number of copies of equal computations are ignored. Equivalent attributes (replica
-    groups and shardings as lists or in compact form) are equal.
+    Instructions are matched by what they compute and by their users. Names, metadata, channel
+    numbers, order and the number of copies of equal computations are ignored. Equivalent attributes
+    (replica groups and shardings as lists or in compact form) are equal.
     """
 
     __slots__ = (

@@ -191,7 +191,7 @@ def _restored(module: Module, table: Table, unknown: list[int], loops: list[str]
 
 
 def to_depth(scope: str, depth: int) -> str:
-    """Returns the first components of a scope, split at slashes outside brackets (see `Cost.by`)."""
+    """Returns the first components of a scope; slashes inside brackets do not split it."""
     open_brackets = found = 0
     for at, character in enumerate(scope):
         if character in "([{":
