@@ -84,7 +84,9 @@ def stated(module: Module, functions: Mapping[str, CustomCallFunction] | None) -
             )
         values = [_figure(instruction, name, figures.get(name)) for name in _STATED]
         if (values[2] is None) != (values[3] is None):
-            raise ValueError(f"{instruction.name}: give both bytes_read and bytes_written")
+            raise ValueError(
+                f"{instruction.name}: bytes_read and bytes_written must be given together"
+            )
         rows.append((row, values[0], values[1], values[2], values[3]))
     return rows
 

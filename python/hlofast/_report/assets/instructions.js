@@ -148,8 +148,8 @@ function instructionSheet(program) {
     { key: "instruction", label: "instruction", kind: "row", data: new NumberColumn(rows, {}) },
     text("opcode", "opcode", program.words.opcode),
     text("shape", "shape", program.words.shape, "code"),
-    number("flops", "FLOPs once", "flops", "flops"),
-    number("bytes", "bytes once", "bytes", "bytes_accessed"),
+    number("flops", "FLOPs per call", "flops", "flops"),
+    number("bytes", "bytes per call", "bytes", "bytes_accessed"),
     number("times", "calls", "integer", "multiplicity"),
     text("phase", "phase", program.words.phase),
     text("computation", "computation", computations, "code"),
@@ -157,7 +157,7 @@ function instructionSheet(program) {
     text("source_file", "file", program.words.source_file, "code"),
     number("source_line", "line", "integer", "source_line"),
   ];
-  if (program.numbers("seconds")) columns.splice(6, 0, number("seconds", "time once", "seconds", "seconds"));
+  if (program.numbers("seconds")) columns.splice(6, 0, number("seconds", "time per call", "seconds", "seconds"));
   return { key: "instructions", caption: "All instructions", rows: program.rows, columns };
 }
 
@@ -204,10 +204,10 @@ function instructionFacts(program, row) {
     ["opcode", words("opcode")], ["shape", words("shape")], ["result", known("shape_bytes", "bytes")],
     ["computation", clean(program.computation(row))], ["phase", words("phase")],
     ["operation name", words("op_name")], ["source", clean(program.source(row))],
-    ["FLOPs once", `${known("flops", "flops")}, ${words("provenance")}`],
-    ["bytes once", known("bytes_accessed", "bytes")], ["executions", known("multiplicity", "integer")],
+    ["FLOPs per call", `${known("flops", "flops")}, ${words("provenance")}`],
+    ["bytes per call", known("bytes_accessed", "bytes")], ["calls", known("multiplicity", "integer")],
   ];
-  if (program.numbers("seconds")) facts.push(["time once", `${seconds(program.numbers("seconds")[row])}, modelled`]);
+  if (program.numbers("seconds")) facts.push(["time per call", `${seconds(program.numbers("seconds")[row])}, modelled`]);
   const parameter = program.numbers("parameter_number")[row];
   if (parameter >= 0) facts.push(["parameter", String(parameter)]);
   const flags = program.numbers("flags")[row];
