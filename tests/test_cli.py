@@ -395,7 +395,7 @@ class TestShow:
         assert "16 B" in html
         with pytest.raises(KeyError, match="nowhere"):
             second.show("nowhere")
-        with pytest.raises(ValueError, match="2 instructions are called 'y': half/y, main/y"):
+        with pytest.raises(ValueError, match="2 instructions are named 'y': half/y, main/y"):
             second.show("y")
 
     def test_html_escapes_names(self) -> None:

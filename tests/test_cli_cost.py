@@ -199,7 +199,10 @@ class TestNotes:
         path = write("x = f32[8] parameter(0)\na = f32[8] negate(x)\nROOT b = f32[8] negate(a)")
         assert notes(path)["unfused"] == {"lower_bound_bytes": 64}
         assert figures(only(path))["bytes_accessed"] == 128
-        assert "unfused bytes" in hlofast_command("cost", path).stdout
+        assert (
+            "at least 64 B to read parameters and write results once"
+            in hlofast_command("cost", path).stdout
+        )
 
     def test_global_or_per_device(self, write: Any) -> None:
         header = "HloModule m, num_partitions=8"
@@ -260,7 +263,7 @@ class TestForPeople:
         assert "of the bytes belong to no known phase" in done.stdout
         for word in (
             "HBM read",
-            "modelled: each operand read once",
+            "modelled: operands read once",
             "matmuls",
             "By phase",
             "Loops",
@@ -301,7 +304,7 @@ class TestForPeople:
         for row in hlofast.load(train_step).cost().explain():
             stands = f"\n{row['rule']}: {row['instructions']:,} instruction" in shown
             assert stands is (row["instructions"] > 0)
-        assert "XLA's HloCostAnalysis beside these figures" in shown
+        assert "As executed and by XLA's HloCostAnalysis" in shown
 
     def test_unknowns_are_named(self, write: Any) -> None:
         shown = hlofast_command("cost", write(UNPRICED)).stdout

@@ -302,9 +302,9 @@ class TestFiles:
         folder.mkdir()
         done = hlofast_command("report", folder, "-o", page)
         assert (done.returncode, done.stdout) == (USAGE, "")
-        assert done.stderr == f"hlofast: {folder}: no dumps in it\n"
+        assert done.stderr == f"hlofast: {folder}: no dumps found\n"
         assert not page.exists()
-        with pytest.raises(ValueError, match="no dumps in it"):
+        with pytest.raises(ValueError, match="no dumps found"):
             hlofast.report(folder)
         assert hlofast_command("history", folder).returncode == USAGE
 

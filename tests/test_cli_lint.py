@@ -91,10 +91,10 @@ def test_for_people(sliced: Path, clean: Path) -> None:
     for shown in (
         "missed-reduce-scatter: 6,144 B wire",
         "along model (4 devices)",
-        "change: constrain the result",
-        "shown by: r, part",
+        "remedy: constrain the result",
+        "evidence: r, part",
         "min share 0.001",
-        "partitioned: compilers may yet change",
+        "partitioned: later passes may remove",
     ):
         assert shown in " ".join(done.stdout.split())
     assert ["findings", "0"] in [

@@ -98,9 +98,9 @@ def test_statements_of_the_issue_page(seeds: Seeds) -> None:
 
 def test_kept_gather_for_people() -> None:
     text = shown(KEPT, *MESH)
-    assert "\nall-gathers             3\nkept of them            1\n" in text
-    assert "f32[1,2048,1024] over model" in text
-    assert "[gather-kept]\n  proof: all-gather.23, " in text
+    assert "\nall-gathers             3\nkept all-gathers        1\n" in text
+    assert "f32[1,2048,1024] along model" in text
+    assert "[gather-kept]\n  evidence: all-gather.23, " in text
     assert "  advice: name the tensor before the constraint" in text
     module = only(KEPT, *MESH)
     (kept,) = [row for row in module["tables"]["gathers"] if row["fate"] == "kept"]
@@ -171,7 +171,7 @@ def test_the_command_prints_the_result() -> None:
 def test_statements_that_are_not_shown_are_counted() -> None:
     count = len(hlofast.load(KEPT).remat().statements)
     assert count > 2
-    assert f"\nWhat follows (first 2 of {count})\n" in shown(KEPT, "--top", "2")
+    assert f"\nConclusions (first 2 of {count})\n" in shown(KEPT, "--top", "2")
 
 
 def test_html_escapes_names() -> None:
@@ -208,11 +208,8 @@ class TestSizesWithoutUnits:
         path = tmp_path / "small.txt"
         path.write_text(NEGATED)
         done = hlofast_command("remat", "--hbm", "16", path)
-        assert (
-            "no value that could be computed again brings the peak down, and it does not fit"
-            in (done.stdout)
-        )
-        assert "fits as it is; nothing has to be computed again" in (
+        assert "no candidate lowers the peak, and it does not fit" in (done.stdout)
+        assert "fits as it is; nothing to recompute" in (
             hlofast_command("remat", "--hbm", "16GiB", path).stdout
         )
 

@@ -38,11 +38,11 @@ def test_words(overlapped: Path, toys: Path) -> None:
     assert done.returncode == 0, done.stderr
     shown = [line.split() for line in done.stdout.splitlines()]
     assert ["step", "12", "ms"] in shown
-    assert ["bound", "by", "communication", "over", "x"] in shown
+    assert ["bound", "by", "communication", "along", "x"] in shown
     assert ["exposed", "x"] in [line[:2] for line in shown]
     assert "MFU" in done.stdout
     assert "all-gather" in done.stdout
-    assert "all devices are one network level" in done.stdout
+    assert "all devices count as one network level" in done.stdout
 
 
 def test_json(overlapped: Path, toys: Path) -> None:

@@ -204,7 +204,7 @@ class TestLoopsOfUnknownTripCount:
         assert module["facts"]["flops"]["provenance"] == "bound"
         text = shown("matmuls", path)
         assert "is lower bound" in text
-        assert "1 product inside loops of unknown trip count, counted once: w" in text
+        assert "1 matmul inside loops of unknown trip count, counted once: w" in text
 
 
 class TestUnknownProducts:
@@ -233,7 +233,7 @@ class TestUnknownProducts:
         (note,) = (note for note in module["notes"] if note["code"] == "unknown-products")
         assert note["figures"] == {"products": 2}
         text = shown(verb, path)
-        assert "note: 2 products whose size is not known: d, g" in text
+        assert "note: 2 matmuls of unknown size, left out of totals: d, g" in text
         assert "at least" in text
 
 
@@ -298,7 +298,7 @@ class TestStated:
 
     @pytest.mark.parametrize("value", [1.5, "7", [1]])
     def test_what_is_no_integer_names_the_instruction(self, value: object) -> None:
-        with pytest.raises(TypeError, match=r"^b: flops is "):
+        with pytest.raises(TypeError, match=r"^b: flops must be an integer"):
             self.price(flops=value)
 
 
@@ -307,7 +307,7 @@ class TestXlaForPeople:
         assert "of the bytes belong to no known phase" in shown("cost", "--xla", train_step)
 
     def test_custom_calls(self, train_step: Path, write: Any) -> None:
-        known = "custom calls as their estimates say, others -1 FLOP and -1 byte"
+        known = "custom calls by their cost estimate, without one as -1 FLOP and -1 byte"
         assert known in shown("cost", "--xla", "--backend", "tpu", train_step)
         text = shown("cost", "--xla", "--backend", "gpu", train_step)
-        assert "every custom call -1 FLOP and -1 byte" in text
+        assert "every custom call as -1 FLOP and -1 byte" in text

@@ -353,7 +353,7 @@ class TestFormats:
             f"HloModule m\n\nENTRY e {{\n  p = f32[] parameter(0)\n{lines}  ROOT r = f32[] negate(p)\n}}\n"
         )
         graph = module.graph()
-        with pytest.raises(ValueError, match=r"5,002 nodes .*around one instruction.*force"):
+        with pytest.raises(ValueError, match=r"5,002 nodes .*of one instruction.*force"):
             graph.to_dot()
         assert graph.to_dot(force=True).count("label=") == count + 3
         assert len(graph.to_model_explorer()["graphs"][0]["nodes"]) == count + 2

@@ -158,7 +158,7 @@ def test_account_of_a_tpu_program() -> None:
 def test_what_is_doubtful_is_said() -> None:
     unscheduled = hlofast.loads(CHAIN.replace(", is_scheduled=true", ""))
     told = texts(unscheduled.memory())
-    assert any("does not say that it is scheduled" in note for note in told)
+    assert any("not marked as scheduled" in note for note in told)
     listed = unscheduled.memory(schedule="list")
     assert any("frees most memory" in note for note in texts(listed))
     aliased = CHAIN.replace("true", "true, input_output_alias={ {}: (0, {}, may-alias) }", 1)
@@ -166,7 +166,7 @@ def test_what_is_doubtful_is_said() -> None:
         memory = hlofast.loads(aliased).memory()
     assert memory.live_peak == 1004
     unknown = hlofast.loads(CHAIN.replace("f32[50] slice", "f32[?] slice"))
-    assert any("1 result of unknown size, taken as 0 B: d" in n for n in texts(unknown.memory()))
+    assert any("1 result of unknown size, counted as 0 B: d" in n for n in texts(unknown.memory()))
     facts = {fact.name: fact for fact in unknown.memory().facts}
     assert facts["live_peak"].provenance == "bound"
     with warnings.catch_warnings():
@@ -186,7 +186,7 @@ def test_instruction_inside_a_fusion() -> None:
         "ENTRY e {\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] fusion(x), kind=kLoop, calls=f\n}\n"
     )
     memory = hlofast.loads(text).memory()
-    with pytest.raises(ValueError, match="part of a fusion"):
+    with pytest.raises(ValueError, match="inside a fusion"):
         memory.live_at("n")
     with pytest.raises(KeyError):
         memory.live_at("nothing")
@@ -275,7 +275,7 @@ class TestCommand:
     def test_at_an_instruction(self, chain: Path) -> None:
         (found,) = document("memory", chain, "--at", "a")["results"]
         assert [row["name"] for row in found["tables"]["live"]] == ["p", "a", "c"]
-        assert "\nAlive at a\n" in hlofast_command("memory", chain, "--at", "a").stdout
+        assert "\nLive at a\n" in hlofast_command("memory", chain, "--at", "a").stdout
         done = hlofast_command("memory", chain, "--at", "nothing")
         assert done.returncode == 2
         assert "nothing" in done.stderr
@@ -287,7 +287,7 @@ class TestCommand:
         values = figures(found)
         assert (values["live_peak"], values["at"], values["memory_space"]) == (1004, "d", "all")
         assert (values["rule"], values["constants"]) == ("values", "program")
-        assert any("1,204 B, is alive at b" in note["text"] for note in found["notes"])
+        assert any("1,204 B, at b" in note["text"] for note in found["notes"])
         assert "higher-step" in codes(found)
         assert hlofast_command("memory", chain, "--space", "moon").returncode == 2
 
@@ -322,7 +322,7 @@ def test_a_text_that_may_be_of_two_devices_says_so() -> None:
     less = module.memory().xla_peak - module.memory(device="v6e").xla_peak
     assert less == 480
     (note,) = (note for note in texts(module.memory()) if "v6e" in note)
-    assert f"{less:,} B less" in note
+    assert f"{less:,} B lower" in note
     for device in ("v5e", "v6e"):
         assert not any("v6e" in note for note in texts(module.memory(device=device)))
 

@@ -81,7 +81,7 @@ def test_the_roofline_has_what_runs_by_itself(module: hlofast.Module) -> None:
         assert dot["intensity"] == dot["flops"] / dot["bytes"]
     (roof,) = sources(figure, "Line")
     assert max(roof["y"]) == time.device.per_jax_device("flops.bf16")
-    assert "FLOPs in a step" in module.plot.roofline().yaxis[0].axis_label
+    assert "FLOPs per step" in module.plot.roofline().yaxis[0].axis_label
 
 
 def test_collectives_stand_where_they_run(module: hlofast.Module) -> None:
@@ -132,5 +132,5 @@ def test_without_bokeh_a_report_has_tables_and_says_so(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     made = hlofast.load(train_step).report()
-    assert "There are no charts: charts need bokeh" in made.html
+    assert "No charts: charts need bokeh" in made.html
     assert 'id="block-bokeh"' not in made.html

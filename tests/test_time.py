@@ -148,7 +148,7 @@ class TestSchedule:
         # 3/4 of 16 kB at 1e6 bytes per second; 8 us of the negate run meanwhile.
         assert slow.step_seconds == pytest.approx(12e-3)
         assert slow.exposed == {"x": pytest.approx(12e-3 - 8e-6)}
-        assert slow.bound == "communication over x"
+        assert slow.bound == "communication along x"
         fast = module.time(toy(link_bandwidth=1e10), mesh="x=4")
         assert fast.exposed == {"x": 0.0}
         assert fast.step_seconds == pytest.approx(8e-6)
@@ -241,7 +241,7 @@ class TestUnknown:
         ("options", "message"),
         [
             ({"estimates": "guess"}, "estimates must be"),
-            ({"collectives": "guess"}, "collectives is one of"),
+            ({"collectives": "guess"}, "collectives must be one of"),
             ({"mesh": "x=three"}, "three"),
             ({"mesh": {"x": 0}}, "0"),
         ],

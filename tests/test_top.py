@@ -281,7 +281,7 @@ class TestPlainText:
         text = hlofast_command("top", dump).stdout
         heads = text.partition("\nInstructions\n")[2].splitlines()[0]
         assert all(label in heads for label in ("own FLOPs", "own bytes", "FLOPs fused"))
-        assert "counts at the instructions inside it, whose sum is in FLOPs fused" in text
+        assert "with their total in FLOPs fused; its bytes count at the fusion" in text
 
     def test_one_device_is_not_counted(self, dump: Path) -> None:
         facts = [

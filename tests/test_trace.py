@@ -398,7 +398,7 @@ class TestFiles:
     def test_other_names_are_refused_before_anything_is_done(
         self, name: str, tmp_path: Path
     ) -> None:
-        with pytest.raises(ValueError, match=r"ends in \.json or \.pftrace"):
+        with pytest.raises(ValueError, match=r"must end in \.json, \.pftrace"):
             hlofast.loads(OVERLAPPED).trace(tmp_path / name, device=toy())
         assert list(tmp_path.iterdir()) == []
 
@@ -496,7 +496,7 @@ class TestCommand:
         [
             ((), "give --device NAME, one of tpu-v4, tpu-v5e"),
             (("--device", "tpu-v99"), "unknown device 'tpu-v99'; known devices: tpu-v4"),
-            (("--device", "h100", "-o", "x.txt"), "ends in .json or .pftrace"),
+            (("--device", "h100", "-o", "x.txt"), "must end in .json, .pftrace"),
             (("--device", "h100", "--min-duration", "soon"), "not a time such as 300ms"),
             (("--device", "h100", "--min-duration", "nans"), "not a time such as 300ms"),
             (("--device", "h100", "--iterations", "0"), "not a number of iterations"),

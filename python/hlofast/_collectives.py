@@ -1,4 +1,4 @@
-"""`Collectives`: what a module's devices send each other, in rows, sums and Alpa's terms."""
+"""`Collectives`: the collectives of a module, in rows, totals and Alpa's terms."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ALPA_KINDS = frozenset({"all-gather", "all-reduce", "reduce-scatter", "all-to-a
 
 
 _COLLECTIVES = Field("count", "collectives", "Collectives, each once.", adds_up=True)
-_UNPRICED = Field("count", "unpriced", "Collectives that the model has no price for.")
-_COST = Field("number", "cost", "Their cost in the units of the arguments.", adds_up=True)
-_REASON = Field("text", "reason", "Why the groups follow no axes.")
+_UNPRICED = Field("count", "unpriced", "Collectives that the model has no cost for.")
+_COST = Field("number", "cost", "Cost of the others, in the unit of the arguments.", adds_up=True)
+_REASON = Field("text", "reason", "Why the groups match no mesh axes.")
 
 
 KEYS = {
@@ -41,43 +41,44 @@ KEYS = {
     "network": "network",
     "computation": "computation",
 }
-"""What totals can be by, and the name of its column."""
+"""Keys of totals, with their columns."""
 MESH_SOURCES = {
     "given": "given",
     "shardy_meshes": "from the header's Shardy meshes",
-    "named_shardings": "from shardings and groups that name mesh axes",
+    "named_shardings": "from shardings and replica groups that name mesh axes",
     "shardings": "from the shardings of instructions",
     "entry_shardings": "from the shardings of the entry's parameters and results",
-    "replica_groups": "from the groups of the collectives",
+    "replica_groups": "from the replica groups of collectives",
 }
-"""Where a mesh comes from, in words."""
-_SHARE = Field("ratio", "share", "Its part of all wire bytes.", nullable=True)
-_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
+"""Descriptions of the sources of a mesh."""
+_SHARE = Field("ratio", "share", "Share of the total wire bytes.", nullable=True)
+_KEY = Field("text", "key", "The value of the key.", nullable=True)
 _SHOWN = (
     "name", "kind", "axes", "shift", "network", "moved", "tensor", "payload", "multiplicity",
     "is_lower_bound", "peeled_from", "total_wire_bytes", "phase", "source",
 )  # fmt: skip
 _ALPA = (
-    Field("word", "counter", "What is counted."),
-    Field("count", "instructions", "Instructions that count."),
-    Field("count", "without_scalars", "The same without all-reduces of f32 and f16 scalars."),
+    Field("word", "counter", "The counter."),
+    Field("count", "instructions", "Instructions counted."),
+    Field("count", "without_scalars", "Instructions except all-reduces of f32 and f16 scalars."),
 )
 
 
 _CHANNELS = Field(
     "text",
     "grad_sync_channel_ids",
-    "The channels of gradient synchronisation in Alpa's form, . for none.",
+    "Channels of gradient synchronisation in Alpa's form; `.` for none.",
 )
-_INSTRUCTION = Field("instruction", "instruction", "What sends to the host or receives from it.")
+_INSTRUCTION = Field("instruction", "instruction", "The send to or receive from the host.")
 
 
 class Collectives(Result, Table):
     """The collectives of a module: `Module.collectives()`.
 
-    One row per collective and phase in which it is executed. However it is written (at once, as
-    start and done, in an asynchronous computation, in a fusion or in several), a collective is
-    one; transfers between host and device do not count. `fields` says what the columns are.
+    One row per collective and phase in which it is executed. A collective is one row however it
+    is written: synchronous, as start and done, in an asynchronous computation, or in one or
+    several fusions. Transfers between host and device are not included. `fields` describes the
+    columns.
     """
 
     __slots__ = ("_data", "_members", "_pieces", "_rules", "mesh", "module")
@@ -85,15 +86,15 @@ class Collectives(Result, Table):
     VERB = "collectives"
     FACTS = (
         Field("text", "mesh", "The mesh whose axes are named."),
-        Field("text", "mesh_source", "Where the mesh comes from.", label="mesh from"),
-        Field("count", "hosts", "Hosts that the mesh lies on."),
-        Field("count", "slices", "Slices that the mesh lies on."),
+        Field("text", "mesh_source", "Source of the mesh.", label="mesh from"),
+        Field("count", "hosts", "Hosts of the mesh."),
+        Field("count", "slices", "Slices of the mesh."),
         Field("count", "collectives", "Collectives, each once however it is written."),
-        Field("count", "executions", "Executions of all collectives in one step.", label="calls"),
-        Field("bytes", "payload", "Payload of all executions, as far as it is known."),
-        Field("bytes", "wire_bytes",
-              "Bytes that each device sends in all executions, as far as they are known."),
-        Field("count", "host_transfers", "Transfers between device and host.", label="host"),
+        Field("count", "executions", "Calls of all collectives per step.", label="calls"),
+        Field("bytes", "payload", "Known payload of all calls."),
+        Field("bytes", "wire_bytes", "Known bytes that each device sends in all calls."),
+        Field("count", "host_transfers", "Transfers between device and host.",
+              label="host transfers"),
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +108,7 @@ class Collectives(Result, Table):
         self.module = module
         """The module."""
         self.mesh: Mesh | None = data.mesh if mesh is None else mesh
-        """The mesh whose axes `axes` names: given or derived; None if there is none."""
+        """The mesh, given or derived, whose axes `axes` names; None without one."""
         self._data = data
         self._rules = rules
         self._pieces: Table | None = None
@@ -115,7 +116,7 @@ class Collectives(Result, Table):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The mesh, and totals of all executions that are known."""
+        """The mesh, and known totals of all executions."""
         payload, wire = self.values("total_payload"), self.values("total_wire_bytes")
         is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
         modelled = "bound" if is_bound else "modelled"
@@ -146,7 +147,7 @@ class Collectives(Result, Table):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the figures."""
+        """Assumptions and gaps behind the figures."""
         from hlofast._collectives_notes import notes
 
         return tuple(notes(self))
@@ -154,7 +155,7 @@ class Collectives(Result, Table):
     def sections(
         self, by: str | None = None, *, pieces: bool = False, alpa: bool = False
     ) -> tuple[Section, ...]:
-        """Totals by `by` (of `KEYS`; axis without it), the collectives, then what is asked for."""
+        """Totals by `by` (one of `KEYS`, default axis), the collectives, and what is requested."""
         sections = [self._groups(by or "axis")]
         if by is None:
             ordered = with_source(self).sort_by("total_wire_bytes", descending=True)
@@ -163,19 +164,21 @@ class Collectives(Result, Table):
             )
         if self.host_transfers:
             rows = (_INSTRUCTION, list(self.host_transfers))
-            sections.append(Section("host_transfers", "Between device and host", Table.of([rows])))
+            sections.append(Section("host_transfers", "Host transfers", Table.of([rows])))
         if pieces:
             shown = ("instruction", "array", "payload_in", "moved", "tensor", "source")
-            title = "Arrays moved, of one execution"
+            title = "Arrays moved per call"
             sections.append(Section("pieces", title, self.pieces, shown))
         if len(self.mismatches):
-            sections.append(Section("mismatches", "Along no axes of the mesh", self.mismatches))
+            sections.append(
+                Section("mismatches", "Groups that match no mesh axes", self.mismatches)
+            )
         if alpa:
             sections += self._alpa()
         return tuple(sections)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, also those that are shown only when asked for."""
+        """All tables, including those shown only on request."""
         shown = {own.name: own for own in self.sections(pieces=True, alpa=True)}
         costs = self._costs or Table.of((field, []) for field in self._cost_fields)
         shown.setdefault("mismatches", Section("mismatches", "Mismatches", self.mismatches))
@@ -185,7 +188,7 @@ class Collectives(Result, Table):
         return tuple(shown.values())
 
     def _groups(self, by: str) -> Section:
-        """Totals by a key, those with most wire bytes first, with their share."""
+        """Totals by a key with their shares, most wire bytes first."""
         grouped = self.by(KEYS[by]).sort_by("total_wire_bytes", descending=True)
         wire = grouped.values("total_wire_bytes")
         title = by.replace("_", " ")
@@ -195,7 +198,7 @@ class Collectives(Result, Table):
         return Section("groups", f"By {title}", table)
 
     def _alpa(self) -> list[Section]:
-        """Alpa's counters, its costs where the mesh has the two axes they are for."""
+        """Alpa's counters, and its costs if the mesh has the two axes they are defined for."""
         counters, plain = self.alpa_counters(), self.alpa_counters(ignore_scalars=True)
         columns = (list(counters), list(counters.values()), list(plain.values()))
         table = Table.of(zip(_ALPA, columns, strict=True))
@@ -210,7 +213,7 @@ class Collectives(Result, Table):
 
     @property
     def _costs(self) -> Table | None:
-        """Alpa's costs; None unless the mesh has the two axes they are for."""
+        """Alpa's costs; None unless the mesh has the two axes they are defined for."""
         is_for_two = self.mesh is not None and len(self.mesh.shape) == 2
         return self.alpa_cost() if is_for_two else None
 
@@ -220,14 +223,14 @@ class Collectives(Result, Table):
 
     @property
     def mesh_source(self) -> str | None:
-        """Where the mesh comes from: `given`, or `Mesh.source`; None without a mesh."""
+        """The source of the mesh: `given`, or `Mesh.source`; None without a mesh."""
         return None if self.mesh is None else self.mesh.source or "given"
 
     @property
     def has_network(self) -> bool:
-        """Whether the mesh says how its devices lie on hosts or slices.
+        """Whether the mesh gives the hosts or slices of its devices.
 
-        Without that every axis is one level of the network, and `network` is empty.
+        Without them every axis counts as one network level, and `network` is empty.
         """
         return self.mesh is not None and (
             self.mesh.hosts is not None or self.mesh.slices is not None
@@ -237,10 +240,10 @@ class Collectives(Result, Table):
     def pieces(self) -> Table:
         """The arrays that collectives move: operands, and parts of concatenations.
 
-        Columns: `instruction` (the collective's row), `array` (the row that is moved),
-        `payload_in` (its bytes), `moved` (weight, gradient, activation, other), `source` (of a
-        weight the parameter, otherwise the row that computes it; -1 if not known) and `tensor`
-        (what it is called).
+        Columns: `instruction` (the collective's row), `array` (the row moved), `payload_in` (its
+        bytes), `moved` (tensor kind: weight, gradient, activation, other), `source` (for a weight
+        the parameter, otherwise the row that computes the array; -1 if unknown) and `tensor` (the
+        array's name).
         """
         if self._pieces is None:
             self._pieces = Table(self._data.pieces())
@@ -248,11 +251,11 @@ class Collectives(Result, Table):
 
     @property
     def members(self) -> Table:
-        """All instructions that collectives are written as, each once.
+        """All instructions that make up the collectives.
 
-        Columns: `instruction` (the collective's row), `member` (a row that is the same
-        collective: the first fusion, those that carry it along and the last hold it once each; a
-        send and the receive that belongs to it are one).
+        Columns: `instruction` (the collective's row) and `member` (a row that is part of the same
+        collective). A collective spread over several fusions has one member in each; a send and
+        its receive are one collective.
         """
         if self._members is None:
             self._members = Table(self._data.members())
@@ -260,7 +263,7 @@ class Collectives(Result, Table):
 
     @property
     def mismatches(self) -> Table:
-        """Collectives whose groups or pairs follow no axes of the mesh.
+        """Collectives whose groups or pairs match no mesh axes.
 
         Columns: `instruction`, `name`, `groups` and `reason`; one row per collective.
         """
@@ -277,16 +280,16 @@ class Collectives(Result, Table):
 
     @property
     def host_transfers(self) -> tuple[int, ...]:
-        """Rows that send to the host or receive from it; these are no collectives."""
+        """Rows that send to the host or receive from it; these do not count as collectives."""
         return tuple(self._data.host_transfers())
 
     def by(self, name: str, *, totals: Iterable[str] | None = None) -> Table:
-        """Totals by `name`: any column, or `source` (file and line).
+        """Returns totals by `name`: any column, or `source` (file and line).
 
-        Columns: `name`, `collectives` (each once, however many phases execute it), then the sums
-        of `multiplicity`, `total_payload` and `total_wire_bytes`, or of the columns `totals`, and
-        `unknown`, as `Table.by` makes them. A `KeyError` for other names, a `TypeError` for a total
-        of what is no amount.
+        Columns: `name`, `collectives` (each once, however many phases execute it), the sums of
+        `totals` (default `multiplicity`, `total_payload` and `total_wire_bytes`), and `unknown`, as
+        in `Table.by`. Raises `KeyError` for an unknown name and `TypeError` if a column of `totals`
+        cannot be summed.
         """
         table: Table = self
         if name == "source":
@@ -302,11 +305,11 @@ class Collectives(Result, Table):
         return Table(columns.values())
 
     def alpa_counters(self, *, ignore_scalars: bool = False) -> dict[str, int]:
-        """What Alpa's `count_communication_primitives` counts in the module's text.
+        """Returns the counts of Alpa's `count_communication_primitives` for the module's text.
 
         Keys: `total` (instructions with a channel), `all-reduce`, `all-gather`, `reduce-scatter`,
-        `all-to-all` (instructions of these opcodes, or that start them). With `ignore_scalars`
-        all-reduces of f32 and f16 scalars are left out.
+        `all-to-all` (instructions of these opcodes or their start forms). `ignore_scalars` leaves
+        out all-reduces of f32 and f16 scalars.
         """
         counters = self._data.alpa_counters(ignore_scalars)
         return dict(zip(ALPA_COUNTERS, counters, strict=True))
@@ -315,8 +318,8 @@ class Collectives(Result, Table):
     def grad_sync_channel_ids(self) -> str:
         """The channels of gradient synchronisation in Alpa's form: `.5.12.`, `.` for none.
 
-        Those are the all-reduces that the entry's results are made of by tuples, slices and
-        bitcasts alone, which Alpa skips in all microbatches of a step but the last.
+        These are the all-reduces that reach the entry's results through tuples, slices and bitcasts
+        only. Alpa skips them in all micro-batches of a step but the last.
         """
         return self._data.grad_sync_channel_ids()
 
@@ -325,27 +328,29 @@ class Collectives(Result, Table):
         mesh_alpha: Sequence[float] = ALPA_MESH_ALPHA,
         mesh_beta: Sequence[float] = ALPA_MESH_BETA,
     ) -> Table:
-        """What the collectives cost by the alpha-beta model of Alpa's solver.
+        """Returns the cost of collectives in the alpha-beta model of Alpa's solver.
 
-        `mesh_alpha` and `mesh_beta` have one figure per axis of the mesh, the latency and the time
-        of a byte; the defaults are Alpa's, for meshes of two axes. With n devices in an exchange
-        and b bytes of payload (`payload`):
+        `mesh_alpha` (latency) and `mesh_beta` (time per byte) have one figure per mesh axis; the
+        defaults are Alpa's, for meshes of two axes. With a group of n devices, b bytes of payload
+        (`payload`), and a and B the figures of the axis:
 
         all-gather a + B (n-1)/n b + 0.1; all-reduce a + 2 B (n-1)/n b + 0.01; reduce-scatter
         a + B (n-1)/n b + 0.001; all-to-all a + B (n-1)/n^2 b n/2 + 0.001 (`LogicalDeviceMesh` in
-        Alpa's `auto_sharding.py`); over several axes at once with the largest a and B of them.
+        Alpa's `auto_sharding.py`). A collective along several axes uses their largest a and B.
 
-        Columns: `axes`, `collectives`, `unpriced` (how many of them the model says nothing about:
-        other kinds, no axes, unknown sizes or executions), `cost` (float64, of all executions of
-        the others; the unit is that of the arguments). A `ValueError` without a mesh, or if there
-        are not as many figures as axes.
+        Columns: `axes`, `collectives`, `unpriced` (collectives outside the model: other kinds, no
+        axes, unknown sizes or call counts), `cost` (float64, all calls of the others, in the unit
+        of the arguments). Raises `ValueError` without a mesh, or if the number of figures differs
+        from the number of axes.
         """
         if self.mesh is None:
-            raise ValueError("the module names no mesh; give one to Module.collectives")
+            raise ValueError("the module names no mesh; pass mesh= to Module.collectives")
         axes = len(self.mesh.shape)
         if len(mesh_alpha) != axes or len(mesh_beta) != axes:
             given = f"{len(mesh_alpha)} and {len(mesh_beta)}"
-            raise ValueError(f"the mesh has {axes} axes, mesh_alpha and mesh_beta {given} figures")
+            raise ValueError(
+                f"the mesh has {axes} axes, but mesh_alpha and mesh_beta have {given} figures"
+            )
         costs: dict[str, float] = {}
         rows: dict[str, set[int]] = {}
         unpriced: dict[str, set[int]] = {}
@@ -361,7 +366,7 @@ class Collectives(Result, Table):
             alpha = max(mesh_alpha[axis] for axis in numbers)
             beta = max(mesh_beta[axis] for axis in numbers)
             cost, *_ = _core._collective_time(
-                ("", "", None, [], []),  # Alpa's costs depend on no figure of a device.
+                ("", "", None, [], []),  # Alpa's costs do not depend on the device.
                 row["kind"],
                 row["payload"],
                 row["group_size"],

@@ -1,4 +1,4 @@
-"""What to keep in mind about the collectives of a module."""
+"""Notes of `Collectives`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def notes(collectives: Collectives) -> Iterator[Note]:
         yield from _about_rows(collectives)
     if host:
         transfers = _text.counted(len(host), "transfer")
-        text = f"{transfers} between device and host not listed: {_text.names(host)}"
+        text = f"{transfers} between device and host, not listed here: {_text.names(host)}"
         yield Note("host-transfers", text, transfers=len(host))
     if not module.is_scheduled and any(row is not None for row in collectives.values("done")):
         yield Note(
             "unscheduled",
-            "the module is not scheduled: the order of the text need not be the order of "
-            "execution, so overlap is unknown",
+            "the module is not scheduled: text order may differ from execution order, so overlap "
+            "is unknown",
         )
 
 
@@ -42,14 +42,14 @@ def _about_mesh(collectives: Collectives) -> Iterator[Note]:
     if mesh is None:
         yield Note(
             "no-mesh",
-            "the text names no mesh, so axes are unknown: give one such as data=2,model=4",
+            "the text names no mesh, so axes are unknown: give one, such as data=2,model=4",
         )
         return
     if not collectives.has_network:
         yield Note(
             "one-level",
-            "the mesh does not say on how many hosts or slices its devices lie, so every axis "
-            "counts as one level of the network",
+            "the mesh does not give the number of hosts or slices, so every axis counts as one "
+            "network level",
         )
     if mesh.invented_names:
         yield Note(
@@ -61,8 +61,7 @@ def _about_mesh(collectives: Collectives) -> Iterator[Note]:
         reasons = ", ".join(sorted(set(mismatches.values("reason"))))
         yield Note(
             "no-axis-subset",
-            f"{_counted(mismatches.values('name'))} whose groups follow no axes of the mesh: "
-            f"{reasons}",
+            f"{_counted(mismatches.values('name'))} with groups that match no mesh axes: {reasons}",
             collectives=len(mismatches),
         )
 
@@ -77,19 +76,19 @@ def _about_rows(collectives: Collectives) -> Iterator[Note]:
     if written:
         yield Note(
             "written-as",
-            f"{_counted(written)} written as another kind; the kind is what each does",
+            f"{_counted(written)} written as another kind; counted as the kind it acts as",
             collectives=len(written),
         )
     peeled = _peeled(collectives)
     if peeled:
         words = [
-            f"{name} ({'unknown' if inside is None else f'{inside:,}'} in it, {count:,} outside)"
+            f"{name} ({'unknown' if inside is None else f'{inside:,}'} inside, {count:,} outside)"
             for name, inside, count in peeled
         ]
         yield Note(
             "peeled",
-            f"iterations of {_text.counted(len(peeled), 'collective')} were taken out of the "
-            f"loop: {_text.names(words)}",
+            f"iterations of {_text.counted(len(peeled), 'collective')} were peeled off the loop: "
+            f"{_text.names(words)}",
             collectives=len(peeled),
             peeled=sum(count for _, _, count in peeled),
         )
@@ -104,23 +103,23 @@ def _about_rows(collectives: Collectives) -> Iterator[Note]:
     if idle:
         yield Note(
             "not-executed",
-            f"{_counted(idle)} not executed: in a branch that is not the costliest, in a loop of "
-            "no iterations, or in a computation that nothing calls",
+            f"{_counted(idle)} not executed: in a branch that is not the costliest, in a loop "
+            "without iterations, or in a computation that is never called",
             collectives=len(idle),
         )
     inferred = names([row["is_phase_inferred"] for row in rows])
     if inferred:
         yield Note(
             "phase-inferred",
-            f"{_counted(inferred)} without an operation name: the phase is that of what uses or "
-            "makes the array",
+            f"{_counted(inferred)} without an operation name: the phase is that of the user or "
+            "producer of the array",
             collectives=len(inferred),
         )
     unknown = names([None in (row["total_wire_bytes"], row["total_payload"]) for row in rows])
     if unknown:
         yield Note(
             "unknown",
-            f"{_counted(unknown)} of unknown size or groups; totals leave them out",
+            f"{_counted(unknown)} of unknown size or groups, left out of totals",
             collectives=len(unknown),
         )
 
@@ -130,7 +129,7 @@ def _counted(names: list[str]) -> str:
 
 
 def _peeled(collectives: Collectives) -> list[tuple[str, int | None, int]]:
-    """By collective in a loop: its executions there, and those taken out of the loop."""
+    """Per collective of a loop: its name, calls inside the loop, and calls peeled off it."""
     inside: dict[str, int | None] = {}
     outside: dict[str, int] = {}
     for row in collectives:

@@ -1,4 +1,4 @@
-"""What differs between many programs: of two files or dump directories, of the hosts of one."""
+"""Comparisons of many programs: of two files or dump directories, or of the hosts of one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MEASURES = ("instructions", "flops", "bytes_accessed", "live_peak", "wire_bytes
 _SIDES = (("before", "first"), ("after", "second"))
 _PROGRAMS = (
     Field("name", "program", "The program."),
-    Field("count", "changes", "Changes that follow from no other change."),
+    Field("count", "changes", "Changes that no other change causes."),
     *(
         Field(
             "count",
             measure,
-            f"{measure.replace('_', ' ').capitalize()} of the second less those of the first.",
+            f"Difference in {measure.replace('_', ' ')}: second minus first.",
             nullable=True,
             signed=True,
         )
@@ -35,25 +35,30 @@ _PROGRAMS = (
         field
         for side, which in _SIDES
         for field in (
-            Field("path", f"path_{side}", f"The file of the {which} one."),
-            Field("index", f"line_{side}", f"Where in the file the {which} one begins."),
-            Field("text", f"label_{side}", f"What tells the {which} one apart.", nullable=True),
+            Field("path", f"path_{side}", f"File of the {which} program."),
+            Field("index", f"line_{side}", f"First line of the {which} program in its file."),
+            Field(
+                "text",
+                f"label_{side}",
+                f"Label that distinguishes the {which} program.",
+                nullable=True,
+            ),
         )
     ),
 )
 _UNMATCHED = (
-    Field("word", "side", "Which of the two has it: before or after."),
+    Field("word", "side", "The side that has the program: before or after."),
     Field("name", "program", "The name of the module."),
     Field("path", "path", "The file."),
-    Field("index", "line", "Where in the file it begins."),
-    Field("text", "label", "What tells it apart.", nullable=True),
+    Field("index", "line", "First line of the program in the file."),
+    Field("text", "label", "Label that distinguishes the program.", nullable=True),
 )
 _VARIANTS = (
     Field("name", "program", "The name of the module."),
     Field("text", "fingerprint", "A digest of the program without names and metadata."),
-    Field("count", "hosts", "Hosts that compiled this one."),
-    Field("text", "names", "Those hosts, joined by `, `.", label="which"),
-    Field("path", "file", "The file of one of them."),
+    Field("count", "hosts", "Number of hosts that compiled this variant."),
+    Field("text", "names", "Names of these hosts, joined by `, `.", label="host names"),
+    Field("path", "file", "The file of one of these hosts."),
 )
 _FILES = (
     Field("text", "fingerprint", "A digest of the program without names and metadata."),
@@ -63,29 +68,29 @@ _FILES = (
 
 
 class Comparison(Result):
-    """What differs between the programs of two files or dump directories, program by program."""
+    """Differences between the programs of two files or dump directories, program by program."""
 
     __slots__ = ("_programs", "_unmatched", "after", "before", "equal")
 
     VERB = "diff"
     FACTS = (
-        Field("count", "programs", "Programs that were compared."),
-        Field("count", "equal", "Programs without a difference."),
+        Field("count", "programs", "Programs compared."),
+        Field("count", "equal", "Programs without differences."),
         Field("count", "differ", "Programs with differences."),
     )
 
     def __init__(self, before: str, after: str) -> None:
         self.before = before
-        """Where the first programs come from."""
+        """File or directory of the first programs."""
         self.after = after
-        """Where the second programs come from."""
+        """File or directory of the second programs."""
         self.equal = 0
-        """Programs without a difference."""
+        """Number of programs without differences."""
         self._programs: list[tuple[Any, ...]] = []
         self._unmatched: list[tuple[Any, ...]] = []
 
     def add(self, name: str, diff: Diff, before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Take in a program and where its two modules stand (path, line, label)."""
+        """Adds the diff of a program, with path, line and label of its two modules."""
         if diff.is_empty:
             self.equal += 1
             return
@@ -95,7 +100,7 @@ class Comparison(Result):
         self._programs.append((name, len(diff.causes), *figures, *places))
 
     def lacks(self, side: str, name: str, place: dict[str, Any]) -> None:
-        """Take in a program that only one side has."""
+        """Adds a program that only one side has."""
         self._unmatched.append((side, name, place["path"], place["line"], place["label"]))
 
     @property
@@ -110,21 +115,21 @@ class Comparison(Result):
 
     @property
     def title(self) -> str:
-        """What is compared."""
+        """The two sides compared."""
         return f"{self.before} and {self.after}"
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """How many programs differ."""
+        """Numbers of equal and different programs."""
         differ = len(self._programs)
         return tuple(map(Fact, self.FACTS, (self.equal + differ, self.equal, differ)))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """How to see more."""
+        """How to see the differences of one program."""
         if not self._programs:
             return ()
-        return (Note("one-program", "--module NAME says in what a program differs"),)
+        return (Note("one-program", "--module NAME shows the differences of one program"),)
 
     def sections(self) -> tuple[Section, ...]:
         """The programs that differ, and those that only one side has."""
@@ -136,7 +141,7 @@ class Comparison(Result):
 
 
 class HostComparison(Result):
-    """Which hosts of a dump directory compiled something else."""
+    """Programs that differ between the hosts of a dump directory."""
 
     __slots__ = ("_rows", "folder")
 
@@ -144,7 +149,7 @@ class HostComparison(Result):
     FACTS = (
         Field("count", "hosts", "Hosts of the dump directory."),
         Field("count", "programs", "Programs by name."),
-        Field("count", "differ", "Programs that hosts compiled differently."),
+        Field("count", "differ", "Programs that differ between hosts."),
     )
 
     def __init__(self, folder: str, programs: list[Program], module: str | None = None) -> None:
@@ -160,11 +165,11 @@ class HostComparison(Result):
 
     @property
     def is_empty(self) -> bool:
-        """Whether all hosts compiled the same."""
+        """Whether all hosts compiled identical programs."""
         return all(row["error"] or row["is_common"] for row in self._rows)
 
     def _groups(self) -> list[tuple[str, str, list[dict[str, Any]]]]:
-        """Program, fingerprint and rows; of each program first what most hosts have."""
+        """Program, fingerprint and rows; within a program, the most common variant first."""
         programs: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for row in self._rows:
             if not row["error"] and not row["is_common"]:
@@ -183,7 +188,7 @@ class HostComparison(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """How many hosts and programs there are."""
+        """Numbers of hosts, programs and programs that differ."""
         counts = (
             len({row["host"] for row in self._rows}),
             len({row["program"] for row in self._rows}),
@@ -192,22 +197,22 @@ class HostComparison(Result):
         return tuple(map(Fact, self.FACTS, counts))
 
     def sections(self) -> tuple[Section, ...]:
-        """What hosts compiled differently, by program and fingerprint."""
+        """Programs that differ between hosts, by program and fingerprint."""
         rows = []
         for program, fingerprint, found in self._groups():
             hosts = sorted({row["host"] or "(none)" for row in found})
             rows.append((program, fingerprint, len(hosts), ", ".join(hosts), found[0]["file"]))
-        title = "Programs that hosts compiled differently"
+        title = "Programs that differ between hosts"
         return (Section("variants", title, of_rows(_VARIANTS, rows)),)
 
     def every_section(self) -> tuple[Section, ...]:
-        """That, and the file of every host."""
+        """The variants, and the file of every host."""
         rows = [
             (fingerprint, row["host"], row["file"])
             for _, fingerprint, found in self._groups()
             for row in found
         ]
-        return (*self.sections(), Section("files", "Their files", of_rows(_FILES, rows)))
+        return (*self.sections(), Section("files", "Files of the variants", of_rows(_FILES, rows)))
 
 
 class Folders:
@@ -217,7 +222,7 @@ class Folders:
 
     def __init__(self, paths: Sequence[str], module: str | None = None) -> None:
         self.faults: tuple[list[tuple[str, OSError]], ...] = ([], [])
-        """Of either side the files and folders that cannot be opened."""
+        """Per side, the files and folders that cannot be opened."""
         sides: list[list[Program]] = []
         for path, faults in zip(paths, self.faults, strict=True):
             try:
@@ -239,7 +244,10 @@ class Folders:
 def paired_by_name(
     before: Sequence[_Side], after: Sequence[_Side], name: Callable[[_Side], str]
 ) -> tuple[list[tuple[_Side, _Side]], list[_Side], list[_Side]]:
-    """What has one name, in order, and what has no partner; two alone need no name."""
+    """Returns pairs of equal name, in order, and the items of each side without a partner.
+
+    Two single items are paired whatever their names.
+    """
     if len(before) == len(after) == 1:
         return [(before[0], after[0])], [], []
     named: dict[str, list[_Side]] = {}

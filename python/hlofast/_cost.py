@@ -1,4 +1,4 @@
-"""`Cost`: what `Module.cost` counts, in totals, columns and tables."""
+"""`Cost`: FLOPs and bytes of a module, in totals, columns and tables."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 
 def read_rules(rules: Rules) -> list[tuple[str, str]]:
-    """Pairs of pattern and phase: given as such, or read from a TOML file.
+    """Returns pairs of pattern and phase from an iterable or a TOML file.
 
-    Its form is `[[rule]]` / `pattern = "regular expression"` / `phase = "forward"`.
+    Each rule of the file is a table: `[[rule]]`, `pattern = "regular expression"`,
+    `phase = "forward"`.
     """
     if not isinstance(rules, (str, PathLike)):
         return [(pattern, phase) for pattern, phase in rules]
@@ -47,12 +48,12 @@ def read_rules(rules: Rules) -> list[tuple[str, str]]:
     read = []
     tables = document.get("rule", [])
     if not isinstance(tables, list):
-        raise ValueError(f"{rules}: rules are written [[rule]]")
+        raise ValueError(f"{rules}: `rule` must be an array of tables, written [[rule]]")
     for number, rule in enumerate(tables, 1):
         if not isinstance(rule, dict) or set(rule) != {"pattern", "phase"}:
             raise ValueError(f"{rules}: rule {number} needs exactly pattern and phase")
         if not all(isinstance(text, str) for text in rule.values()):
-            raise ValueError(f"{rules}: pattern and phase of rule {number} are texts")
+            raise ValueError(f"{rules}: pattern and phase of rule {number} must be strings")
         read.append((rule["pattern"], rule["phase"]))
     return read
 
@@ -63,22 +64,23 @@ _COLUMNS = (
     Field("bytes", "bytes_accessed", "Bytes that one execution reads and writes."),
     Field("bytes", "bytes_read", "Bytes that one execution reads from HBM."),
     Field("bytes", "bytes_written", "Bytes that one execution writes to HBM."),
-    Field("count", "multiplicity", "Executions in one step.", label="calls", nullable=True),
+    Field("count", "multiplicity", "Calls per step.", label="calls", nullable=True),
     Field("word", "provenance", "How the FLOPs are known."),
     Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
-    Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
+    Field("scope", "scope", "Framework scope (name stack).", nullable=True),
 )
 
 
 class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
     """Read-only NumPy arrays with one entry per instruction, as attributes and as items.
 
-    `flops`, `transcendentals`, `bytes_accessed`, `bytes_read`, `bytes_written` (int64, of one
-    execution; the last two of memory space 0, and not in XLA's way of counting), `multiplicity`
-    (int64: how often the totals count the FLOPs and transcendentals of the instruction; -1 beyond
-    64 bits; its bytes count only in executions outside fusions), `provenance` (uint8: position in
-    `hlofast.provenances`, of the FLOPs), `phase` (uint8: position in `hlofast.phases`), `scope`
-    (uint32: position in `Cost.scopes`).
+    - `flops`, `transcendentals`, `bytes_accessed`, `bytes_read`, `bytes_written`: int64, per
+      execution. The last two cover memory space 0 and are absent with `xla=True`.
+    - `multiplicity`: int64, how often the totals count the instruction's FLOPs and
+      transcendentals; -1 beyond 64 bits. Bytes count only for executions outside fusions.
+    - `provenance`: uint8, of the FLOPs; index into `hlofast.provenances`.
+    - `phase`: uint8, index into `hlofast.phases`.
+    - `scope`: uint32, index into `Cost.scopes`.
     """
 
     __slots__ = ("_arrays", "_data", "_names", "fields")
@@ -87,7 +89,7 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
         self._data = data
         split = ("bytes_read", "bytes_written")
         self.fields = tuple(field for field in _COLUMNS if not (is_xla and field.name in split))
-        """What each column is."""
+        """Description of each column."""
         self._names = tuple(field.name for field in self.fields)
         self._arrays: dict[str, numpy.typing.NDArray[Any]] = {}
 
@@ -123,9 +125,10 @@ class CostColumns(Mapping[str, "numpy.typing.NDArray[Any]"]):
 class Cost(Result):
     """The cost of a module: `Module.cost()`.
 
-    As executed (the default): loops count as often as they run, library calls and kernels as far
-    as they are known, each instruction by itself. With `xla=True`: what XLA's `HloCostAnalysis`
-    says, where an instruction contains what it calls and a loop counts once.
+    As executed (the default): loop bodies count once per iteration, library calls and kernels
+    count where their cost is known, and an instruction's figures exclude the computations it
+    calls. With `xla=True`: the figures of XLA's `HloCostAnalysis`, where an instruction includes
+    the computations it calls and a loop counts once.
     """
 
     __slots__ = (
@@ -141,7 +144,7 @@ class Cost(Result):
         self.module = module
         """The module."""
         self.xla = xla
-        """Whether it was counted as XLA does."""
+        """Whether the figures follow XLA's `HloCostAnalysis`."""
         self._peak_flops = peak_flops
         self._data = data
         self._totals = data.totals()
@@ -151,14 +154,14 @@ class Cost(Result):
 
     @property
     def backend(self) -> str:
-        """Whose sizes of shapes were used: cpu, gpu or tpu."""
+        """The backend whose shape sizes were used: cpu, gpu or tpu."""
         return self._data.backend
 
     @property
     def flops(self) -> int | float:
-        """Operations of one run of the module, transcendentals apart.
+        """FLOPs of one run of the module, without transcendentals.
 
-        With `float32=True` the number XLA's 32-bit additions give.
+        With `float32=True`, summed in 32-bit floats as XLA does.
         """
         floats = self._data.float32_totals()
         return self._totals[0] if floats is None else floats[0]
@@ -177,17 +180,17 @@ class Cost(Result):
 
     @property
     def bytes_read(self) -> int | None:
-        """Bytes read from memory space 0 (HBM); None in XLA's way of counting."""
+        """Bytes read from memory space 0 (HBM); None with `xla=True`."""
         return None if self.xla else self._totals[2]
 
     @property
     def bytes_written(self) -> int | None:
-        """Bytes written to memory space 0 (HBM); None in XLA's way of counting."""
+        """Bytes written to memory space 0 (HBM); None with `xla=True`."""
         return None if self.xla else self._totals[3]
 
     @property
     def step_seconds(self) -> float | None:
-        """How long a step took, as the context says."""
+        """The measured step time in the module's context; None without one."""
         from hlofast._context import told_in
 
         told = told_in(self.module)
@@ -195,7 +198,7 @@ class Cost(Result):
 
     @property
     def peak_flops(self) -> float | None:
-        """FLOP per second of a device: as given, or of the context's device for 16-bit floats."""
+        """FLOP/s of a device: the given figure, or the context device's bfloat16 peak."""
         if self._peak_flops is None and (device := self.module.context.device) is not None:
             return device.per_jax_device("flops.bf16")
         return self._peak_flops
@@ -209,10 +212,10 @@ class Cost(Result):
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes that `columns.scope` numbers: full operation names.
+        """Full scope names, indexed by `columns.scope`.
 
-        Prefixes that no instruction is in are empty texts, which keep the numbers. A text is at
-        most 4,096 bytes of UTF-8 long; what is longer is cut and ends in an ellipsis.
+        Prefixes that hold no instruction are empty strings, so that indices stay valid. Names over
+        4,096 bytes of UTF-8 are truncated and end in an ellipsis.
         """
         if self._scopes is None:
             self._scopes = tuple(self._data.scopes())
@@ -220,28 +223,28 @@ class Cost(Result):
 
     @property
     def scopes_are_merged(self) -> bool:
-        """Whether call sites were too many to tell their scopes apart.
+        """Whether there were too many call sites to keep their scopes apart.
 
-        The operations of the computations called then stand under one call site each.
+        If so, the operations of a called computation are listed under one of its call sites.
         """
         return self._data.is_merged
 
     def by(self, key: str, *, depth: int = 3) -> Table:
-        """Totals by `key`.
+        """Returns totals by `key`; raises `KeyError` for an unknown key.
 
         Keys: phase, scope (the first `depth` components), source (file and line), source_file,
         opcode, dtype (of the result) and computation.
 
-        Columns: the key, instructions (of the text, each once), flops, transcendentals,
-        bytes_accessed, and unless counted as XLA does bytes_read and bytes_written (memory space
-        0), other_bytes_read, other_bytes_written (other spaces) and exact_flops: of the FLOPs those
-        that are neither modelled nor stated nor inside a loop of unknown trip count
-        (`flops_by_provenance["exact"]` in all). Every execution is in exactly one row, so columns
-        add up to the module. The FLOPs of a fusion belong to the instructions
-        inside it, its bytes to the fusion. A `KeyError` for other keys.
+        Columns: the key, instructions (of the text, each once), flops, transcendentals and
+        bytes_accessed; without `xla=True` also bytes_read and bytes_written (memory space 0),
+        other_bytes_read and other_bytes_written (other spaces), and exact_flops: FLOPs that are
+        not modelled, not from a library's configuration and not inside a loop of unknown trip
+        count (`flops_by_provenance["exact"]` in total). Every execution is in exactly one row, so
+        columns add up to the module's totals. The FLOPs of a fusion belong to the instructions
+        inside it, its bytes to the fusion.
         """
         if depth < 0:
-            raise ValueError(f"depth is {depth}")
+            raise ValueError(f"depth must not be negative: {depth}")
         try:
             return Table(self._data.group(key, min(depth, 2**32 - 1)))
         except KeyError:
@@ -251,9 +254,9 @@ class Cost(Result):
 
     @property
     def computations(self) -> Table:
-        """One execution of each computation with all that it calls, and its multiplicity.
+        """Cost of one execution of each computation, callees included, and its multiplicity.
 
-        The multiplicity is how often the totals count it.
+        The multiplicity is how often the totals count the computation.
         """
         return Table(self._data.computations())
 
@@ -261,7 +264,7 @@ class Cost(Result):
     def loops(self) -> Table:
         """The loops: instruction, name, trip_count, provenance, reason, multiplicity.
 
-        A loop of unknown trip count counts once; the multiplicity is that of
+        A loop of unknown trip count counts as one iteration. `multiplicity` is the call count of
         the loop instruction.
         """
         return Table(self._data.loops())
@@ -270,23 +273,23 @@ class Cost(Result):
     def branches(self) -> Table:
         """The branches of conditionals with the cost of one execution.
 
-        The totals count the branch with the most FLOPs (`is_counted`), the first among equals.
+        The totals count the branch with the most FLOPs (`is_counted`); in a tie, the first.
         """
         return Table(self._data.branches())
 
     @property
     def unpriced(self) -> Table:
-        """Custom calls whose FLOPs are not known: target, instructions, executions, instruction.
+        """Custom calls of unknown FLOPs: target, instructions, executions, instruction.
 
-        One row per target; `instruction` is the first of its rows.
+        One row per target; `instruction` is the first call to it.
         """
         return Table(self._data.unpriced())
 
     @property
     def unknown(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of instructions whose FLOPs (custom calls apart) or bytes are unknown.
+        """Row numbers of instructions whose FLOPs (except custom calls) or bytes are unknown.
 
-        That are shapes without bounds, attributes that cannot be read, unknown opcodes.
+        Causes: unbounded shapes, unreadable attributes, unknown opcodes.
         """
         import numpy
 
@@ -294,11 +297,11 @@ class Cost(Result):
 
     @property
     def unknown_products(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of matrix products and convolutions whose size is not known.
+        """Row numbers of matmuls and convolutions of unknown size, which `matmuls` cannot list.
 
-        `matmuls` cannot list them: dots, ragged dots, scaled dots and convolutions with shapes or
-        attributes that give no size, and library calls for such products whose operands or
-        configuration are not understood and which nobody states FLOPs for.
+        These are dots, ragged dots, scaled dots and convolutions whose shapes or attributes give no
+        size, and library matmuls whose operands or configuration are not understood and for which
+        no registered function states FLOPs.
         """
         import numpy
 
@@ -306,9 +309,9 @@ class Cost(Result):
 
     @property
     def dead(self) -> numpy.typing.NDArray[Any]:
-        """Row numbers of instructions whose results nothing needs.
+        """Row numbers of dead instructions: nothing uses their results.
 
-        They count, as XLA counts them, although the compiler removes such instructions before
+        They are counted, as in XLA's cost analysis, although the compiler removes dead code before
         the program runs.
         """
         import numpy
@@ -317,33 +320,35 @@ class Cost(Result):
 
     @property
     def memory_spaces(self) -> Table:
-        """Bytes read and written by memory space: `S(n)` of layouts, 0 without one."""
+        """Bytes read and written by memory space: `S(n)` of the layout, 0 without one."""
         return Table(self._data.memory_spaces())
 
     @property
     def flops_by_provenance(self) -> dict[str, int]:
-        """How the FLOPs are known; the numbers add up to `flops`.
+        """FLOPs by provenance; the values add up to `flops`.
 
-        exact, from_backend_config, modelled: so known per execution and in number. unknown: what
-        was counted of instructions that are not known in full, often 0, always a lower bound.
-        unknown_trip_count: FLOPs inside loops of unknown trip count, counted once, however one
-        execution is known.
+        - exact, from_backend_config, modelled: FLOPs whose provenance per execution is this, with
+          a known call count.
+        - unknown: the counted part of instructions whose FLOPs are not fully known; a lower bound,
+          often 0.
+        - unknown_trip_count: FLOPs inside loops of unknown trip count, counted for one iteration,
+          whatever the provenance of one execution.
         """
         return dict(self._data.flops_by_provenance())
 
     def explain(self) -> Table:
-        """Where figures differ from XLA's: rule, xla, executed, instructions.
+        """Why the figures differ from XLA's: rule, xla, executed, instructions.
 
-        What XLA counts, what is counted here, and how many instructions of this module it
-        concerns.
+        Per rule: what XLA counts, what hlofast counts, and how many instructions of this module
+        are affected.
         """
         return Table(self._data.explain())
 
     def matmuls(self) -> Matmuls:
         """`Module.matmuls()` with the phases and multiplicities of this count.
 
-        `is_lower_bound` holds where an execution may stand for more: inside loops of unknown trip
-        count, which count once, and beyond 64 bits. `unknown_products` are missing.
+        `is_lower_bound` marks matmuls whose call count may be higher: inside loops of unknown trip
+        count, which count once, and beyond 64 bits. `unknown_products` are not included.
         """
         if self._matmuls is None:
             from hlofast._matmuls import Matmuls
@@ -355,22 +360,22 @@ class Cost(Result):
         return self._matmuls
 
     def cost_analysis(self) -> dict[str, float]:
-        """The dictionary that JAX's `cost_analysis()` gives; as there, zeros are left out.
+        """Returns the dictionary of JAX's `cost_analysis()`; zeros are left out, as there.
 
-        In XLA's way of counting it has XLA's keys: flops, transcendentals, `bytes accessed`,
-        `optimal_seconds` (that of a client without a device: -1 per custom call) and sums over
-        instructions by operand and by result: `bytes accessed0{}` and `utilization0{}` of all
-        first operands, `bytes accessedout{}` of all results, `bytes accessedout{1}` of what
-        fusions and infeeds write to the second element of a tuple, and so on. They are 32-bit
-        floats like XLA's where the figures are, else 64-bit floats. They are left out of a module
-        whose calls of calls make more of them than can be followed in time proportional to its
-        text, which compilers do not write.
+        With `xla=True` it has XLA's keys: flops, transcendentals, `bytes accessed`,
+        `optimal_seconds` (as from a client without a device: -1 per custom call), and sums over
+        instructions by operand and result: `bytes accessed0{}` and `utilization0{}` for first
+        operands, `bytes accessedout{}` for results, `bytes accessedout{1}` for what fusions and
+        infeeds write to the second element of a tuple, and so on. The sums are 32-bit floats with
+        `float32=True`, otherwise 64-bit floats. They are left out when nested calls would produce
+        more of them than can be computed in time linear in the text; compilers do not write such
+        modules.
 
-        With TPU sizes they are libtpu's for v5e, with two exceptions: `optimal_seconds`, since
-        libtpu knows rates of its devices, and bytes that `cost` does not count as it does.
+        With TPU sizes the figures are libtpu's for v5e, except `optimal_seconds` (libtpu knows the
+        rates of its devices) and bytes that `cost` counts differently.
 
-        As executed it has flops, transcendentals and `bytes accessed` only: the sums by operand
-        are those of XLA's way of counting, and add up different things.
+        As executed it has only flops, transcendentals and `bytes accessed`: the sums by operand
+        exist only in XLA's way of counting.
         """
         floats = self._data.float32_totals()
         seconds = self._data.optimal_seconds if floats is None else floats[3]
@@ -389,26 +394,25 @@ class Cost(Result):
         step_seconds: float | str | None = None,
         peak_flops: float | str | None = None,
     ) -> Utilization:
-        """Model FLOPs utilization of a device that runs this module in `step_seconds`.
+        """Returns the model FLOPs utilization of a device that runs a step in `step_seconds`.
 
-        `peak_flops` is what the device could do, in FLOP per second. Without it `Cost.peak_flops`
-        is meant, and without `step_seconds` that of the context.
+        `peak_flops` is the device's peak in FLOP/s; the default is `Cost.peak_flops`. The default
+        of `step_seconds` is the context's.
 
         MFU = FLOPs / (seconds * peak), as defined for PaLM (Chowdhery et al., 2022, appendix B),
-        but from the operations in the program instead of a formula; HFU counts recomputation too.
+        but from the operations in the program instead of a formula. HFU includes recomputation.
 
         The FLOPs of a module that is not partitioned yet (`num_partitions` above 1, status
-        unoptimised or annotated) are those of all devices, and are divided by `num_partitions`.
-        FLOPs that are not known are missing: see `Utilization.is_lower_bound`. A `ValueError` for
-        `step_seconds` or `peak_flops` that are not positive, and in XLA's way of counting, where
-        loops count once.
+        unoptimised or annotated) cover all devices and are divided by `num_partitions`. Unknown
+        FLOPs are missing: see `Utilization.is_lower_bound`. Raises `ValueError` if `step_seconds`
+        or `peak_flops` is not positive, and with `xla=True`, where loops count once.
         """
         step_seconds = self.step_seconds if step_seconds is None else read_seconds(step_seconds)
         peak_flops = self.peak_flops if peak_flops is None else read_rate(peak_flops)
         if step_seconds is None or peak_flops is None:
-            raise ContextError("mfu needs the seconds of a step and a device or its peak")
+            raise ContextError("mfu needs step_seconds, and peak_flops or a device in the context")
         if self.xla:
-            raise ValueError("utilization is counted as executed, not with xla=True")
+            raise ValueError("mfu needs a count as executed: call cost() without xla=True")
         products = self.matmuls().to_pylist()
         matmul = sum(row["flops"] or 0 for row in products)
         recomputed = sum(row["flops"] or 0 for row in products if row["phase"] == "recompute")
@@ -420,7 +424,7 @@ class Cost(Result):
         budget = step_seconds * peak_flops * devices
 
         def share(flops: int) -> float:
-            # The product of two tiny numbers is 0.
+            # The product of two tiny numbers can underflow to 0.
             return flops / budget if budget else float("inf")
 
         return Utilization(
@@ -435,15 +439,15 @@ class Cost(Result):
         )
 
     def _devices(self) -> int:
-        """How many devices share the FLOPs of this module."""
+        """Number of devices that share the FLOPs of this module."""
         return max(self.module.num_partitions, 1) if self.module.summary().is_whole else 1
 
     @property
     def misses_flops(self) -> bool:
-        """Whether something that is executed has FLOPs that are not known.
+        """Whether executed instructions have unknown FLOPs.
 
-        It is inside a loop of unknown trip count, which counts once, or its cost is not known and
-        counts as 0.
+        They are inside a loop of unknown trip count, which counts once, or their cost is unknown
+        and counts as 0.
         """
         if self.flops_by_provenance["unknown_trip_count"]:
             return True
@@ -454,7 +458,7 @@ class Cost(Result):
 
     @property
     def misses_bytes(self) -> bool:
-        """Whether something that is executed moves bytes that are not known."""
+        """Whether executed instructions move an unknown number of bytes."""
         loops = zip(self.loops.values("trip_count"), self.loops.values("multiplicity"), strict=True)
         if any(trips is None and runs != 0 for trips, runs in loops):
             return True
@@ -482,14 +486,14 @@ class Cost(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Totals, and how much of a device's peak a step of known length uses."""
+        """Totals, and MFU and HFU if the step time and a device are known."""
         from hlofast._cost_facts import values
 
         return self._facts(values(self))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the figures."""
+        """Assumptions and gaps behind the figures."""
         from hlofast._cost_facts import notes
 
         return tuple(notes(self))
@@ -497,16 +501,16 @@ class Cost(Result):
     def sections(
         self, by: str = "phase", *, depth: int = 3, explain: bool = False
     ) -> tuple[Section, ...]:
-        """Totals by `by` (scopes to `depth`), loops, branches and what is not known.
+        """Totals by `by` (scopes to `depth`), loops, branches and unknown costs.
 
-        With `explain` also XLA's totals, and where and why they differ.
+        `explain` adds XLA's totals, and where and why they differ.
         """
         from hlofast._cost_sections import sections
 
         return tuple(sections(self, by, depth, explain))
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, also those without rows."""
+        """All tables, including those without rows."""
         from hlofast._cost_sections import sections
 
         return tuple(sections(self, "phase", 3, True, all_of_them=True))
@@ -523,7 +527,7 @@ def cost(
 ) -> Cost:
     """`Module.cost`."""
     if float32 and not xla:
-        raise ValueError("float32 goes with xla=True")
+        raise ValueError("float32=True needs xla=True")
     peak = None if peak_flops is None else read_rate(peak_flops)
     data = _core._cost(
         module,

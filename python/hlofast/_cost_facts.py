@@ -1,4 +1,4 @@
-"""The totals of a module's cost, and what to keep in mind about them."""
+"""Facts and notes of `Cost`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
     from hlofast._cost import Cost
 
-MODEL = "modelled: each operand read once, each result written once, nothing inside fusions"
+MODEL = "modelled: operands read once, results written once, none inside fusions"
 FACTS = (
-    Field("text", "way", "How it was counted: as executed, or as XLA counts.", label="counted"),
-    Field("word", "backend", "The backend whose sizes of shapes were used.", label="sizes of"),
-    Field("flops", "flops", "Operations of one run, transcendentals apart.", label="FLOP"),
+    Field("text", "way", "Way of counting: as executed, or as XLA does.", label="counted"),
+    Field("word", "backend", "The backend whose shape sizes were used.", label="shape sizes"),
+    Field("flops", "flops", "FLOPs of one run, without transcendentals.", label="FLOP"),
     Field("count", "transcendentals", "Transcendental functions of one run."),
     Field("bytes", "bytes_accessed", "Bytes read and written in all memory spaces."),
     Field("bytes", "bytes_read", "Bytes read from memory space 0.", label="HBM read"),
     Field("bytes", "bytes_written", "Bytes written to memory space 0.", label="HBM written"),
-    Field("text", "bytes_model", "What counts as a byte that is moved.", label="bytes are"),
-    Field("count", "matmuls", "Matrix products and convolutions, each instruction once."),
+    Field("text", "bytes_model", "Which bytes are counted as moved.", label="bytes are"),
+    Field("count", "matmuls", "Matmuls and convolutions, each instruction once."),
     Field("flops", "matmul_flops", "FLOPs of matmuls and convolutions.", label="matmul FLOP"),
-    Field("ratio", "matmul_share", "Their part of all FLOPs."),
-    Field("seconds", "step_seconds", "How long a step took.", label="step"),
-    Field("number", "peak_flops", "Peak of a device in FLOP per second.", label="peak FLOP/s"),
-    Field("count", "num_devices", "Devices that the FLOPs were divided among.", label="devices"),
-    Field("ratio", "mfu", "Part of the peak used, without recomputation.", label="MFU"),
-    Field("ratio", "hfu", "Part of the peak used, with recomputation.", label="HFU"),
+    Field("ratio", "matmul_share", "Share of matmuls and convolutions in the total FLOPs."),
+    Field("seconds", "step_seconds", "Measured step time.", label="step"),
+    Field("number", "peak_flops", "Peak FLOP/s of a device.", label="peak FLOP/s"),
+    Field("count", "num_devices", "Devices that share the FLOPs.", label="devices"),
+    Field("ratio", "mfu", "Share of the peak used, without recomputation.", label="MFU"),
+    Field("ratio", "hfu", "Share of the peak used, with recomputation.", label="HFU"),
     Field("ratio", "matmul_mfu", "MFU of matmuls and convolutions alone.", label="matmul MFU"),
     Field("ratio", "matmul_hfu", "HFU of matmuls and convolutions alone.", label="matmul HFU"),
 )
@@ -42,7 +42,7 @@ def values(cost: Cost) -> Iterator[tuple[str, Any, str]]:
     way = "as XLA's HloCostAnalysis" if cost.xla else "as executed"
     yield "way", way, "exact"
     yield "backend", cost.backend, "exact"
-    # XLA's additions of 32-bit floats may end in infinity, as may shares of a tiny peak.
+    # XLA's 32-bit sums may overflow to infinity, as may shares of a tiny peak.
     yield "flops", _text.finite(cost.flops), flops_provenance(cost)
     transcendentals = "bound" if cost.misses_flops else "exact"
     yield "transcendentals", _text.finite(cost.transcendentals), transcendentals
@@ -57,7 +57,7 @@ def values(cost: Cost) -> Iterator[tuple[str, Any, str]]:
 
 
 def flops_provenance(cost: Cost) -> str:
-    """How the FLOPs of a count are known: those that are known worst decide."""
+    """Provenance of the total FLOPs: the weakest of its parts."""
     if cost.xla:
         return "exact"
     if cost.misses_flops:
@@ -72,7 +72,7 @@ def _products(cost: Cost) -> Iterator[tuple[str, Any, str]]:
     products = {fact.name: fact for fact in cost.matmuls().facts}
     yield "matmuls", products["matmuls"].value, "exact"
     if cost.xla:
-        return  # XLA counts each once, however often it runs.
+        return  # XLA counts each matmul once, however often it runs.
     flops = products["flops"]
     yield "matmul_flops", flops.value, flops.provenance
     share = flops.value / cost.flops if cost.flops else None
@@ -97,35 +97,35 @@ def notes(cost: Cost) -> Iterator[Note]:
     """The notes, in order."""
     yield from _about_module(cost)
     if cost.xla:
-        # libtpu takes estimates and knows some calls of its own; other backends know none.
-        calls = "every custom call -1 FLOP and -1 byte"
+        # libtpu uses cost estimates and knows some calls of its own; other backends know none.
+        calls = "every custom call as -1 FLOP and -1 byte"
         if cost.backend == "tpu":
-            calls = "custom calls as their estimates say, others -1 FLOP and -1 byte"
+            calls = "custom calls by their cost estimate, without one as -1 FLOP and -1 byte"
         yield Note("xla", f"XLA counts every loop once, {calls}")
     if dead := cost._data.dead_rows().tolist():
         flops = cost._data.column("flops")
         yield Note(
             "dead",
-            f"{_text.counted(len(dead), 'instruction')} (first {cost.module[dead[0]].name}) "
-            f"compute what nothing needs; they count here, but a compiler removes them",
+            f"{_text.counted(len(dead), 'dead instruction')} (first: {cost.module[dead[0]].name}) "
+            f"counted, although the compiler removes dead code before the program runs",
             instructions=len(dead),
             flops_once=sum(flops[row] for row in dead),
         )
     if not cost.xla:
         yield from _about_unknown(cost)
     if None in cost.computations.values("multiplicity"):
-        text = "some instructions run more often than 64 bits count; sums are lower bounds"
+        text = "some call counts exceed 64 bits; totals are lower bounds"
         yield Note("overflow", text)
     if not cost._data.has_scopes:
-        text = "no instruction has an op_name, so that phases and scopes are not known"
+        text = "no instruction has an op_name, so phases and scopes are unknown"
         yield Note("no-names", text)
     elif (unattributed := _unattributed(cost)) is not None:
         yield unattributed
     if cost.scopes_are_merged:
         yield Note(
             "merged-scopes",
-            "computations are called from too many places to tell their scopes apart; each "
-            "stands under one of its call sites",
+            "computations have too many call sites to keep their scopes apart; each is listed "
+            "under one of its call sites",
         )
 
 
@@ -138,20 +138,19 @@ def _about_module(cost: Cost) -> Iterator[Note]:
         least = None if None in ports else sum(ports)
         yield Note(
             "unfused",
-            f"the module is {status}: its bytes are unfused bytes, several times what runs after "
-            f"fusion; reading its parameters and writing its results once takes "
-            f"{_text.size(least)}",
+            f"the module is {status}, not fused yet: the fused program moves several times fewer "
+            f"bytes, and at least {_text.size(least)} to read parameters and write results once",
             lower_bound_bytes=least,
         )
     if partitions > 1 and summary.is_whole:
         yield Note(
             "global",
-            f"not partitioned yet: figures are of all {partitions:,} devices together, and there "
+            f"not partitioned yet: figures cover all {partitions:,} devices together, and there "
             "are no collectives",
             num_partitions=partitions,
         )
     elif partitions > 1:
-        text = f"partitioned: figures are of one of {partitions:,} devices"
+        text = f"partitioned: figures are per device, of {partitions:,} devices"
         yield Note("per-device", text, num_partitions=partitions)
 
 
@@ -160,8 +159,8 @@ def _about_unknown(cost: Cost) -> Iterator[Note]:
     if conditionals:
         yield Note(
             "branches",
-            f"{_text.counted(conditionals, 'conditional')}: of each the branch with the most "
-            "FLOPs counts, the others do not",
+            f"{_text.counted(conditionals, 'conditional')}: only the branch with the most FLOPs "
+            "counts",
             conditionals=conditionals,
         )
     loops = zip(cost.loops.values("name"), cost.loops.values("trip_count"), strict=True)
@@ -178,7 +177,7 @@ def _about_unknown(cost: Cost) -> Iterator[Note]:
 
 
 def _unattributed(cost: Cost) -> Note | None:
-    """What belongs to no phase."""
+    """Returns a note on the cost that belongs to no phase."""
     for row in cost.by("phase"):
         if row["phase"] == "unattributed":
             flops = _text.share(row["flops"], cost.flops)

@@ -1,4 +1,4 @@
-"""The tables of a module's cost as people see them."""
+"""Sections of `Cost`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from hlofast._cost import Cost
 
 KEYS = ("phase", "scope", "source", "source_file", "opcode", "dtype", "computation")
-"""What totals can be by."""
-_FLOPS_SHARE = Field("ratio", "flops_share", "Its part of all FLOPs.", label="share", nullable=True)
-_BYTES_SHARE = Field("ratio", "bytes_share", "Its part of all bytes.", label="share", nullable=True)
+"""Keys of totals."""
+_FLOPS_SHARE = Field(
+    "ratio", "flops_share", "Share of the total FLOPs.", label="share", nullable=True
+)
+_BYTES_SHARE = Field(
+    "ratio", "bytes_share", "Share of the total bytes.", label="share", nullable=True
+)
 _NOT_EXACT = Field(
     "ratio",
     "not_exact",
-    "The part of its FLOPs that is modelled, stated or in loops of unknown trip count.",
+    "Share of the row's FLOPs that is modelled, from a library's configuration, or in loops of "
+    "unknown trip count.",
     nullable=True,
 )
 _EXECUTED_ONLY = (
@@ -32,21 +37,27 @@ _EXECUTED_ONLY = (
     Field("bytes", "other_bytes_written", "Bytes written to other spaces.", nullable=True),
     Field("flops", "exact_flops", "FLOPs that are known exactly.", nullable=True),
 )
-"""Columns that XLA's way of counting does not have."""
+"""Columns that a count as XLA does lacks."""
 _SHOWN = (
     "key", "instructions", "flops", "flops_share", "not_exact", "transcendentals", "bytes_accessed",
     "bytes_share",
 )  # fmt: skip
 _PROVENANCE = (
-    Field("word", "provenance", "How the FLOPs are known.", label="known"),
-    Field("flops", "flops", "FLOPs that are known so.", label="FLOP", adds_up=True),
+    Field("word", "provenance", "Provenance of the FLOPs."),
+    Field("flops", "flops", "FLOPs of this provenance.", label="FLOP", adds_up=True),
     _FLOPS_SHARE,
 )
 _COMPARED = (
-    Field("word", "figure", "What is compared."),
-    Field("number", "executed", "As executed.", label="as executed"),
-    Field("number", "xla", "What XLA's HloCostAnalysis says.", label="XLA's"),
-    Field("ratio", "share", "XLA's part of what is executed.", label="XLA's share", nullable=True),
+    Field("word", "figure", "The figure compared."),
+    Field("number", "executed", "The figure as executed.", label="as executed"),
+    Field("number", "xla", "The figure of XLA's HloCostAnalysis.", label="XLA"),
+    Field(
+        "ratio",
+        "share",
+        "XLA's figure over the figure as executed.",
+        label="XLA / executed",
+        nullable=True,
+    ),
 )
 _LOOPS = ("name", "trip_count", "multiplicity", "provenance", "reason")
 _BRANCHES = ("name", "branch", "computation", "is_counted", "flops", "bytes_accessed")
@@ -55,20 +66,20 @@ _BRANCHES = ("name", "branch", "computation", "is_counted", "flops", "bytes_acce
 def sections(
     cost: Cost, by: str, depth: int, explain: bool, *, all_of_them: bool = False
 ) -> Iterator[Section]:
-    """The sections that have something to say, or all of them."""
+    """The sections that have rows, or all of them."""
     counted_once = " (counted once)" if cost.xla else ""
     yield _groups(cost, by, depth)
     yield Section("loops", f"Loops{counted_once}", _loops(cost), _LOOPS)
     branches = cost.branches
     yield Section("branches", "Branches, one execution each", branches, _BRANCHES)
     if not cost.xla:
-        yield Section("provenance", "How the FLOPs are known", _provenance(cost))
+        yield Section("provenance", "FLOPs by provenance", _provenance(cost))
         spaces = cost.memory_spaces
         if len(spaces) > 1 or all_of_them:
             yield Section("memory_spaces", "By memory space", spaces)
         yield Section("unpriced", "Custom calls of unknown cost (0 FLOPs counted)", cost.unpriced)
         for name, title, rows in (
-            ("unknown_products", "Products of unknown size", cost._data.unknown_products()),
+            ("unknown_products", "Matmuls of unknown size", cost._data.unknown_products()),
             ("unknown", "Instructions of unknown cost", cost._data.unknown_rows()),
         ):
             if len(rows) or all_of_them:
@@ -83,7 +94,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _groups(cost: Cost, by: str, depth: int) -> Section:
-    """Totals by a key, those with most FLOPs first, with their shares."""
+    """Totals by a key with their shares, most FLOPs first."""
     grouped = cost.by(by, depth=depth)
     flops, moved = grouped.values("flops"), grouped.values("bytes_accessed")
     columns: list[tuple[Field, Sequence[Any]]] = []
@@ -108,7 +119,7 @@ def _groups(cost: Cost, by: str, depth: int) -> Section:
 
 
 def _loops(cost: Cost) -> Table:
-    """The loops: those of unknown trip count, then those with most iterations."""
+    """The loops: unknown trip counts first, then by number of iterations."""
     loops = cost.loops
     trips, starts = loops.values("trip_count"), loops.values("multiplicity")
 
@@ -119,20 +130,20 @@ def _loops(cost: Cost) -> Table:
 
 
 def _provenance(cost: Cost) -> Table:
-    """The FLOPs by how they are known."""
+    """FLOPs by provenance."""
     rows = [(how, flops) for how, flops in cost.flops_by_provenance.items() if flops]
     return of_rows(_PROVENANCE, [(*row, _share(row[1], cost.flops)) for row in rows])
 
 
 def _compared(cost: Cost) -> Section:
-    """XLA's totals beside these."""
+    """XLA's totals beside the totals as executed."""
     xla = cost.module.cost(xla=True, backend=cost.backend)
     rows = [
         (name, own, other, _share(other, own))
         for name in ("flops", "transcendentals", "bytes_accessed")
         for own, other in [(getattr(cost, name), getattr(xla, name))]
     ]
-    return Section("xla", "XLA's HloCostAnalysis beside these figures", of_rows(_COMPARED, rows))
+    return Section("xla", "As executed and by XLA's HloCostAnalysis", of_rows(_COMPARED, rows))
 
 
 def _explained(cost: Cost) -> Section:
@@ -141,10 +152,10 @@ def _explained(cost: Cost) -> Section:
     paragraphs = [
         (
             f"{row['rule']}: {_text.counted(row['instructions'], 'instruction')}",
-            (("XLA", row["xla"]), ("here", row["executed"])),
+            (("XLA", row["xla"]), ("hlofast", row["executed"])),
         )
         for row in table
         if row["instructions"]
     ]
-    title = "Where they differ in this module"
+    title = "Differences from XLA in this module"
     return Section("explain", title, table, paragraphs=paragraphs)

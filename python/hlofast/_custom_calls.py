@@ -1,4 +1,4 @@
-"""What users state that custom calls cost: `register_custom_call`."""
+"""User-defined costs of custom calls: `register_custom_call`."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 def register_custom_call(
     target: str, function: CustomCallFunction | None = None
 ) -> CustomCallFunction | Callable[[CustomCallFunction], CustomCallFunction]:
-    """Lets `function` say what custom calls to `target` cost, in every `Module.cost` from now on.
+    """Registers `function` as the cost of custom calls to `target` for all later `Module.cost`.
 
-    `function` gets the `Instruction` and returns a mapping with any of `flops`,
-    `transcendentals`, `bytes_read` and `bytes_written` (integers, per execution), or None to
-    leave the call to what hlofast knows. It also works as a decorator:
+    `function` takes the `Instruction` and returns a mapping with any of `flops`,
+    `transcendentals`, `bytes_read` and `bytes_written` (integers, per call), or None to use
+    hlofast's own figures. It also works as a decorator:
     `@hlofast.register_custom_call("my_kernel")`. The figures count as modelled.
 
-    Without `flops` the call stays of unknown cost and in `Cost.unpriced`. Without
-    `transcendentals` it has none. Bytes are stated both or not at all; without them operands and
-    results count. `Module.cost` raises a `ValueError` for other figures and for figures below 0
-    or beyond 64 bits, a `TypeError` for what is no integer; both name the instruction.
+    Without `flops` the call keeps its unknown cost and stays in `Cost.unpriced`. Without
+    `transcendentals` it has none. `bytes_read` and `bytes_written` must be given together; without
+    them the bytes of operands and results count. `Module.cost` raises `ValueError` for unknown
+    figures and for values below 0 or beyond 64 bits, and `TypeError` for values that are not
+    integers; both errors name the instruction.
     """
     if function is None:
 
@@ -56,12 +57,12 @@ def register_custom_call(
 
 
 def unregister_custom_call(target: str) -> None:
-    """Forgets the function for `target`; a `KeyError` if there is none."""
+    """Removes the function for `target`; raises `KeyError` if there is none."""
     del _registered[target]
 
 
 def stated(module: Module, functions: Mapping[str, CustomCallFunction] | None) -> Stated | None:
-    """What custom calls cost by `functions`, and by registered ones for other targets.
+    """Returns the costs of custom calls from `functions`, then from registered functions.
 
     None if there are no functions.
     """
@@ -77,23 +78,30 @@ def stated(module: Module, functions: Mapping[str, CustomCallFunction] | None) -
             continue
         unknown = set(figures) - set(_STATED)
         if unknown:
-            raise ValueError(f"{instruction.name}: no such figure: {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"{instruction.name}: unknown figures {', '.join(sorted(unknown))}; allowed: "
+                f"{', '.join(_STATED)}"
+            )
         values = [_figure(instruction, name, figures.get(name)) for name in _STATED]
         if (values[2] is None) != (values[3] is None):
-            raise ValueError(f"{instruction.name}: bytes_read and bytes_written go together")
+            raise ValueError(
+                f"{instruction.name}: bytes_read and bytes_written must be given together"
+            )
         rows.append((row, values[0], values[1], values[2], values[3]))
     return rows
 
 
 def _figure(instruction: Instruction, name: str, value: int | None) -> int | None:
-    """What a function states, checked."""
+    """Returns a figure of a function, checked."""
     if value is None:
         return None
     try:
         number = index(value)
     except TypeError:
         kind = type(value).__name__
-        raise TypeError(f"{instruction.name}: {name} is {value!r}, a {kind}, no integer") from None
+        raise TypeError(
+            f"{instruction.name}: {name} must be an integer, not {value!r} ({kind})"
+        ) from None
     if not 0 <= number < 2**63:
-        raise ValueError(f"{instruction.name}: {name} is {number}")
+        raise ValueError(f"{instruction.name}: {name} must be from 0 to 2**63 - 1, not {number}")
     return number

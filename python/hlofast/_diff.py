@@ -1,4 +1,4 @@
-"""`Diff`: what differs between two modules, and what that does to cost, memory and collectives."""
+"""`Diff`: differences between two modules, and their effect on cost, memory and collectives."""
 
 from __future__ import annotations
 
@@ -25,34 +25,33 @@ if TYPE_CHECKING:
 _SUMS = ("flops", "transcendentals", "bytes_accessed")
 _SENT = ("multiplicity", "total_payload", "total_wire_bytes")
 _TOTALS = (
-    Field("word", "measure", "What is compared."),
+    Field("word", "measure", "The figure compared."),
     Field("count", "before", "The figure of the first module.", nullable=True),
     Field("count", "after", "The figure of the second module.", nullable=True),
-    Field("count", "change", "The second less the first.", nullable=True, signed=True),
-    Field("ratio", "share", "The change as a part of the first figure.", nullable=True,
+    Field("count", "change", "Second figure minus first.", nullable=True, signed=True),
+    Field("ratio", "share", "The change relative to the first figure.", nullable=True,
           signed=True),
     Field("flag", "is_lower_bound", "Whether FLOPs are missing in either module.",
-          label="at least"),
-    Field("word", "provenance", "How the figures are known.", label="known"),
+          label="lower bound"),
+    Field("word", "provenance", "Provenance of the figures."),
 )  # fmt: skip
 _COUNTS = (
-    Field("word", "kind", "What happened: vanished, appeared, moved or changed."),
-    Field("text", "aspect", "What changed about the instruction.", nullable=True),
-    Field("count", "changes", "Causes of that kind.", adds_up=True),
+    Field("word", "kind", "Kind of change: vanished, appeared, moved or changed."),
+    Field("text", "aspect", "The changed property of the instruction.", nullable=True),
+    Field("count", "changes", "Causes of this kind.", adds_up=True),
 )
-_NAME = Field("name", "name", "The name, in the second module if it stands there.", nullable=True)
+_NAME = Field("name", "name", "Name in the second module, otherwise in the first.", nullable=True)
 _CHANGES = ("kind", "aspect", "name", "opcode", "before", "after", "op_name", "source")
 _OPCODE = Field("word", "opcode", "The opcode.")
 _INSTRUCTIONS = Field("count", "instructions", "Instructions of that opcode.")
 
 
 class Diff(Result):
-    """What differs between two modules: `Module.diff(other)` or `hlofast.diff(before, after)`.
+    """Differences between two modules: `Module.diff(other)` or `hlofast.diff(before, after)`.
 
-    Instructions are matched by what they compute and what is computed from them; their names,
-    metadata, channel numbers and order do not count, nor does how often equal computations are
-    written. Attributes that say the same in other words (groups of devices and shardings as lists
-    or as rules) are equal.
+    Instructions are matched by what they compute and by their users. Names, metadata, channel
+    numbers, order and the number of copies of equal computations are ignored. Equivalent attributes
+    (replica groups and shardings as lists or in compact form) are equal.
     """
 
     __slots__ = (
@@ -64,12 +63,12 @@ class Diff(Result):
     FACTS = (
         Field("path", "before", "The file of the first module."),
         Field("path", "after", "The file of the second module."),
-        Field("count", "differences", "Changes that follow from no other change."),
-        Field("count", "consequences", "Changes that follow from others.", label="that follow"),
+        Field("count", "differences", "Changes that no other change causes."),
+        Field("count", "consequences", "Changes that follow from other changes."),
         Field("flag", "compares_layouts", "Whether layouts are compared.",
               label="layouts compared"),
         Field("flag", "same_schedule",
-              "Whether instructions stand in the same order, if both modules are scheduled.",
+              "Whether the order of instructions is equal, if both modules are scheduled.",
               label="same order"),
     )  # fmt: skip
 
@@ -101,16 +100,17 @@ class Diff(Result):
 
     @property
     def changes(self) -> Table:
-        """All differences: of the modules themselves, then what vanished, appeared, moved, changed.
+        """All differences: module attributes first, then instructions.
 
-        `fields` says what the columns are. `kind` is vanished, appeared, changed, or moved (into or
-        out of a called computation, as when instructions are fused). `aspect` says what changed:
-        opcode, element_type, dimensions, layout, memory_space, structure (of tuples), operands,
-        constant, parameter_number, trip_count, root, schedule, or the name of an attribute, also of
-        the header. `before` and `after` are values of attributes, shapes of what vanished or
-        appeared, computations of what moved; long ones are cut. A consequence is, for example, the
-        shape of a result whose operand changed in the same way, an operand that came or went, what
-        a computation holds that came or went with its caller, the trip count of a loop.
+        `fields` describes the columns. `kind` is vanished, appeared, changed, or moved (into or out
+        of a called computation, as by fusion). `aspect` is the changed property: opcode,
+        element_type, dimensions, layout, memory_space, structure (of tuples), operands, constant,
+        parameter_number, trip_count, root, schedule, or the name of an attribute of the instruction
+        or the header. `before` and `after` are attribute values, shapes of instructions that
+        vanished or appeared, or computations of instructions that moved; long texts are truncated.
+        Examples of consequences: the shape of a result whose operand changed in the same way, an
+        operand that appeared or vanished, the instructions of a computation that appeared or
+        vanished with its caller, the trip count of a loop.
         """
         if self._changes is None:
             self._changes = Table(self._data.changes(False))
@@ -118,14 +118,14 @@ class Diff(Result):
 
     @property
     def causes(self) -> Table:
-        """The rows of `changes` that no other difference brought about."""
+        """The rows of `changes` that no other change causes."""
         if self._causes is None:
             self._causes = Table(self._data.changes(True))
         return self._causes
 
     @property
     def pairs(self) -> Table:
-        """Which instruction is which, by row."""
+        """Matched instructions: row in the first and in the second module."""
         if self._pairs is None:
             self._pairs = Table(self._data.pairs())
         return self._pairs
@@ -137,16 +137,16 @@ class Diff(Result):
 
     @property
     def compares_layouts(self) -> bool:
-        """Whether layouts were compared: not if that was not asked for or a module gives none."""
+        """Whether layouts were compared: requested, and given by both modules."""
         return self._data.compares_layouts
 
     @property
     def same_schedule(self) -> bool | None:
-        """Whether instructions stand in the same order; None unless both modules are scheduled."""
+        """Whether the order of instructions is equal; None unless both modules are scheduled."""
         return self._data.same_schedule
 
     def counts(self) -> dict[str, int]:
-        """How many causes there are by kind; of those that changed by aspect."""
+        """Returns the number of causes by kind, and for changed instructions by aspect."""
         counts: dict[str, int] = {}
         columns = (self.causes.values(name) for name in ("kind", "aspect"))
         for kind, aspect in zip(*columns, strict=True):
@@ -155,12 +155,12 @@ class Diff(Result):
         return counts
 
     def totals(self) -> Table:
-        """What both modules take in one run.
+        """Returns the totals of both modules for one run.
 
         Measures: instructions, computations, flops, transcendentals, bytes_accessed, live_peak
-        (bytes), collectives, payload and wire_bytes (of all executions). Counts are exact, the
-        others are modelled. Instructions and computations are those that the texts write, as in
-        `Module.summary`; `notes` says how many more they imply where that differs.
+        (bytes), collectives, payload and wire_bytes (of all calls). Counts are exact, the other
+        measures modelled. Instructions and computations are those written in the texts, as in
+        `Module.summary`; `notes` gives the implied ones where the modules differ.
         """
         known: dict[str, tuple[int | None, int | None]] = {
             "instructions": (self.before.instruction_count, self.after.instruction_count),
@@ -194,7 +194,7 @@ class Diff(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Where the modules come from, how many changes there are, what is compared."""
+        """Files, numbers of changes, and what is compared."""
         values = (
             self.before.path,
             self.after.path,
@@ -207,14 +207,14 @@ class Diff(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is not compared, and what makes figures doubtful."""
+        """Omissions from the comparison, and doubts about figures."""
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[Note]:
         if not self.compares_layouts:
             yield Note("layouts", "layouts are not compared")
         if self.same_schedule is False and not self._options[2]:
-            yield Note("schedule", "the order of instructions, which differs, is not compared")
+            yield Note("schedule", "the order of instructions differs, but is not compared")
         (_, before), (_, after) = self._both_peaks()
         for text in before:
             yield Note("contradiction", f"{'both' if text in after else 'before'}: {text}")
@@ -235,17 +235,17 @@ class Diff(Result):
                 )
 
     def sections(self, *, consequences: bool = False) -> tuple[Section, ...]:
-        """What differs, if anything does, also what only follows with `consequences`."""
+        """The differences; with `consequences` also the changes that follow from others."""
         return () if self.is_empty else self._sections(consequences=consequences)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, also of modules that are equal."""
+        """All tables, even if the modules are equal."""
         return self._sections(consequences=True)
 
     def _sections(self, *, consequences: bool) -> tuple[Section, ...]:
         changes = self._named_changes()
         follows = changes.values("is_consequence")
-        # A trip count follows from constants that say little by themselves.
+        # A trip count is a consequence of constants that mean little to a reader by themselves.
         told = [aspect == "trip_count" for aspect in changes.values("aspect")]
         causes = [row for row, later in enumerate(follows) if not later or told[row]]
         rest = [row for row, later in enumerate(follows) if later and not told[row]]
@@ -254,7 +254,7 @@ class Diff(Result):
             Section("changes", "Changes", changes.take(causes), _CHANGES),
         ]
         if consequences:
-            title = "Changes that follow"
+            title = "Consequences"
             sections.append(Section("consequences", title, changes.take(rest), _CHANGES))
         by_axes, by_scope = _different(self.collectives()), _different(self.collectives("scope"))
         return (
@@ -273,7 +273,7 @@ class Diff(Result):
         return of_rows(_COUNTS, [(*place, count) for place, count in counts.items()])
 
     def _named_changes(self) -> Table:
-        """All changes, of instructions their names."""
+        """All changes, with the names of instructions."""
         table = with_source(self.changes)
         names = zip(table.values("name_after"), table.values("name_before"), strict=True)
         found = Table.of([(_NAME, [after or before for after, before in names])])
@@ -281,10 +281,9 @@ class Diff(Result):
         return Table(own for own in columns if own[0].kind != "instruction")
 
     def by(self, key: str, *, depth: int = 3) -> Table:
-        """FLOPs and bytes of both modules by `key`, one of those of `Cost.by`.
+        """Returns FLOPs and bytes of both modules by `key`, a key of `Cost.by`.
 
-        Those that differ most in bytes stand first. What only one module has counts as 0 in the
-        other.
+        The largest differences in bytes come first. A row that one module lacks counts as 0 there.
         """
         tables = [cost.by(key, depth=depth) for cost in self._both_costs()]
         before, after = (_rows_by(table, [key], _cost_columns(table)) for table in tables)
@@ -292,15 +291,15 @@ class Diff(Result):
         return _side_by_side([tables[0].field(key)], fields, before, after)
 
     def opcodes(self) -> Table:
-        """Instructions of both modules by opcode; those that differ most stand first."""
+        """Returns instructions of both modules by opcode, largest differences first."""
         before, after = (_opcodes(module) for module in (self.before, self.after))
         return _side_by_side([_OPCODE], [_INSTRUCTIONS], before, after)
 
     def collectives(self, by: str = "axes") -> Table:
-        """Collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
+        """Returns collectives by kind and a column of `hlofast.Collectives` (`axes`, `scope`, ...).
 
-        Those that differ most in wire bytes stand first. The axes are those of `mesh`, otherwise of
-        the mesh that each text speaks of.
+        The largest differences in wire bytes come first. Axes are those of `mesh`, otherwise of
+        each module's own mesh.
         """
         keys = ["kind"] if by == "kind" else ["kind", by]
         tables = [self._sent(module) for module in (self.before, self.after)]
@@ -339,7 +338,7 @@ class Diff(Result):
 
 
 def _live_peak(module: Module) -> _Peak:
-    """The peak in bytes, None where it cannot be told, and what makes it doubtful."""
+    """Returns the live peak in bytes, None if unknown, and the contradictions behind it."""
     from hlofast._memory import quiet
 
     try:
@@ -350,7 +349,7 @@ def _live_peak(module: Module) -> _Peak:
 
 
 def _implied(module: Module) -> tuple[int, int]:
-    """Instructions and computations that the text only implies."""
+    """Numbers of implied instructions and computations."""
     computations = len(module.computations) - module.computation_count
     return len(module) - module.instruction_count, computations
 
@@ -370,7 +369,7 @@ def _sum(table: Table, column: str) -> int | None:
 
 
 def _cost_columns(table: Table) -> dict[str, list[str]]:
-    """The columns that each sum is made of."""
+    """Source columns of each sum."""
     bytes_ = [name for name in table.columns if name.endswith(("bytes_read", "bytes_written"))]
     found = ["bytes_accessed"] if "bytes_accessed" in table.columns else bytes_
     return {"flops": ["flops"], "transcendentals": ["transcendentals"], "bytes_accessed": found}
@@ -379,7 +378,7 @@ def _cost_columns(table: Table) -> dict[str, list[str]]:
 def _rows_by(
     table: Table, keys: list[str], sums: dict[str, list[str]]
 ) -> dict[_Key, list[int | None]]:
-    """By key the sums of columns; None where one of the figures is unknown."""
+    """Sums of columns by key; None if one of the figures is unknown."""
     rows: dict[_Key, list[int | None]] = {}
     places = zip(*(table.values(key) for key in keys), strict=True)
     columns = [[table.values(name) for name in names] for names in sums.values()]
@@ -392,7 +391,7 @@ def _rows_by(
 
 
 def _different(table: Table) -> Table:
-    """The rows of sums in which the modules differ."""
+    """The rows in which the modules differ."""
     names = [name for name in table.columns if name.endswith("_before")]
     before = zip(*(table.values(name) for name in names), strict=True)
     after = zip(
@@ -408,7 +407,7 @@ def _side_by_side(
     before: Mapping[_Key, Sequence[int | None]],
     after: Mapping[_Key, Sequence[int | None]],
 ) -> Table:
-    """Sums of both modules by key; those whose last sum differs most first."""
+    """Sums of both modules by key, largest difference of the last sum first."""
     nothing = [0] * len(names)
     places = list(dict.fromkeys([*before, *after]))
     rows = [(place, before.get(place, nothing), after.get(place, nothing)) for place in places]
@@ -436,7 +435,7 @@ def diff(
     mesh: MeshLike | None = None,
     rules: Rules | None = None,
 ) -> Diff:
-    """What differs between two modules: `before.diff(after)`, with the arguments of that."""
+    """Returns `before.diff(after)`; the arguments are those of `Module.diff`."""
     told = told_in(before)
     if mesh is None and told is not None:
         mesh = told.mesh

@@ -1,4 +1,4 @@
-"""`Formatted`: a module's text in one of XLA's forms, as `hlofast fmt --json` has it."""
+"""`Formatted`: a module's text in one of XLA's forms, for `hlofast fmt --json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Formatted(Result):
     VERB = "fmt"
     FACTS = (
         Field("text", "fingerprint", "A digest of the program without names and metadata."),
-        Field("text", "text", "The module in the form that was asked for."),
+        Field("text", "text", "The module in the requested form."),
     )
 
     def __init__(self, module: Module, text: str) -> None:

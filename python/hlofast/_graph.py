@@ -1,4 +1,4 @@
-"""`Graph`: instructions and what they use, for layout tools and graph libraries."""
+"""`Graph`: instructions and their uses, for layout tools and graph libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INSIDE = ("fusions", "all", "none")
 """Which called computations are shown inside their callers."""
 MOST_NODES = {"dot": 5_000, "model-explorer": 50_000}
-"""Nodes that the tools for a format still lay out, by our experience with them."""
+"""Maximum number of nodes that the tools for a format could lay out when tried."""
 _DEEPEST = 64
 _LONGEST_SHAPE = 200
 _NODE = Field("index", "node", "The number of the node, which edges name.")
@@ -30,28 +30,27 @@ _NODES = (
     Field("shape", "shape", "The shape of the result."),
     Field("text", "sharding", "The sharding.", nullable=True),
     Field("name", "computation", "The computation that the instruction is in."),
-    Field("scope", "namespace", "The computation and the calls around it."),
+    Field("scope", "namespace", "The computation and its nested callers."),
     Field("scope", "op_name", "The framework's name of the operation.", nullable=True),
     Field("path", "source", "Source file and line.", nullable=True),
-    Field("count", "distance", "Edges from the instruction in the middle; 0 for a computation."),
+    Field("count", "distance", "Edges from the central instruction; 0 for a computation."),
 )
 _EDGES = (
     Field("instruction", "source", "The instruction that the edge comes from."),
     Field("instruction", "target", "The instruction that the edge goes to."),
-    Field("index", "operand",
-          "Which operand of the target the source is; absent for other kinds of edges.",
+    Field("index", "operand", "Operand number in the target; absent for other kinds of edges.",
           nullable=True),
-    Field("word", "kind", "What the edge is: operand, control, argument or result."),
+    Field("word", "kind", "Kind of the edge: operand, control, argument or result."),
 )  # fmt: skip
 
 
 class Graph(Result):
-    """Instructions and what they use: `Module.graph()`.
+    """Instructions and their uses: `Module.graph()`.
 
-    Nodes are instructions. Edges are of the kinds `operand` (the target uses the source, as in the
-    text), `control` (the target runs after the source), and, where the inside of a call is shown,
-    `argument` (from an operand of a call to the parameter it becomes) and `result` (from the root
-    of what is called to the call).
+    Nodes are instructions. Edges have the kinds `operand` (the target uses the source) and
+    `control` (the target runs after the source). Where the inside of a call is shown, there are
+    also `argument` (from an operand of the call to the callee's parameter) and `result` (from the
+    callee's root to the call).
     """
 
     __slots__ = (
@@ -60,12 +59,12 @@ class Graph(Result):
 
     VERB = "graph"
     FACTS = (
-        Field("name", "computation", "The computation that is shown."),
+        Field("name", "computation", "The computation shown."),
         Field("name", "around", "The instruction whose neighbourhood is shown."),
-        Field("count", "depth", "How many operands and users away from it."),
-        Field("word", "inside", "Whose called computations are shown inside their callers."),
-        Field("count", "nodes", "Instructions that are shown."),
-        Field("count", "edges", "Uses and other connections between them."),
+        Field("count", "depth", "Maximum number of edges from that instruction."),
+        Field("word", "inside", "Callees shown inside their callers: fusions, all or none."),
+        Field("count", "nodes", "Instructions shown."),
+        Field("count", "edges", "Edges between them."),
     )
 
     def __init__(
@@ -80,20 +79,20 @@ class Graph(Result):
         self.module = module
         """The module."""
         self.inside = inside
-        """Which called computations are shown inside their callers."""
+        """Callees shown inside their callers: fusions, all or none."""
         self.computation = computation
-        """The computation that is shown; None for a neighbourhood."""
+        """The computation shown; None for a neighbourhood."""
         self.around = around
         """The instruction whose neighbourhood is shown; None for a computation."""
         self.depth = depth
-        """How many operands and users away from it; None for a computation."""
+        """Maximum number of edges from `around`; None for a computation."""
         self._nodes = nodes
         self._namespaces: dict[int, tuple[str, ...]] = {}
         self._edges = list(self._find_edges())
 
     @property
     def name(self) -> str:
-        """What is shown: the name of the computation, or of the instruction in the middle."""
+        """The name of the computation, or of the central instruction."""
         if self.around is not None:
             return f"around {plain(self.around.name)}"
         return "" if self.computation is None else plain(self.computation.name)
@@ -126,7 +125,7 @@ class Graph(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What is shown, and how much that is."""
+        """What is shown, and the numbers of nodes and edges."""
         values = (
             None if self.computation is None else plain(self.computation.name),
             None if self.around is None else plain(self.around.name),
@@ -139,17 +138,17 @@ class Graph(Result):
         return tuple(fact for fact in facts if fact.value is not None)
 
     def sections(self) -> tuple[Section, ...]:
-        """Nodes and edges; nodes have numbers, since names need not be unique."""
+        """Nodes and edges; nodes are numbered because names need not be unique."""
         nodes, edges = (_numbered(table) for table in (self.nodes, self.edges))
         return (Section("nodes", "Nodes", nodes), Section("edges", "Edges", edges))
 
     def namespace(self, instruction: Instruction) -> tuple[str, ...]:
-        """The computation that holds `instruction`, or the calls inside which it is shown."""
+        """Returns the path of `instruction`: outermost computation, then the nested callers."""
         computation = instruction.computation
         known = self._namespaces.get(computation.index)
         if known is not None:
             return known
-        # From the inside to the outside; what is called twice is shown where it is called first.
+        # From inside out; a computation called twice is shown at its first caller.
         chain = [computation]
         parts: list[tuple[str, ...]] = []
         while len(chain) <= _DEEPEST:
@@ -159,7 +158,7 @@ class Graph(Result):
             parts.append(_steps(caller, chain[-1]))
             chain.append(caller.computation)
         if len(chain) > _DEEPEST:
-            # Nobody opens so many layers; this one stands by itself.
+            # Too deep to be useful in a viewer: the computation is shown at the top level.
             chain, parts = chain[:1], []
         path: tuple[str, ...] = (plain(chain[-1].name),)
         for steps in reversed(parts):
@@ -168,7 +167,7 @@ class Graph(Result):
         return path
 
     def _caller(self, computation: Computation) -> Instruction | None:
-        """The call inside which a computation is shown."""
+        """Returns the call inside which a computation is shown."""
         for caller in computation.callers:
             if caller.row in self._nodes and _is_shown(caller, self.inside):
                 return caller
@@ -199,15 +198,15 @@ class Graph(Result):
         most = MOST_NODES[form]
         if len(self._nodes) > most and not force:
             raise ValueError(
-                f"{len(self._nodes):,} nodes are more than tools for {form} lay out ({most:,}): "
-                "show what is around one instruction (around=NAME), a smaller depth, "
-                'inside="none", or force it (force=True)'
+                f"{len(self._nodes):,} nodes are too many for {form} tools (limit {most:,}): show "
+                "the neighbourhood of one instruction (around=NAME), reduce depth, set "
+                'inside="none", or override the limit (force=True)'
             )
 
     def to_dot(self, *, force: bool = False) -> str:
-        """The graph in the DOT language of Graphviz, calls as clusters.
+        """Returns the graph in Graphviz's DOT language, with calls as clusters.
 
-        A `ValueError` for more nodes than layout tools can take (`MOST_NODES`), unless `force`.
+        Raises `ValueError` above the limit of nodes (`MOST_NODES`), unless `force`.
         """
         from hlofast._graph_formats import dot
 
@@ -215,10 +214,10 @@ class Graph(Result):
         return dot(self)
 
     def to_model_explorer(self, *, force: bool = False) -> dict[str, Any]:
-        """The graph as Model Explorer reads it from JSON: a collection of one graph.
+        """Returns the graph as Model Explorer's JSON: a collection of one graph.
 
-        Calls are namespaces, nodes have the attributes of `nodes`. A `ValueError` for more nodes
-        than Model Explorer can take (`MOST_NODES`), unless `force`.
+        Calls are namespaces; nodes have the attributes of `nodes`. Raises `ValueError` above the
+        limit of nodes (`MOST_NODES`), unless `force`.
         """
         from hlofast._graph_formats import model_explorer
 
@@ -226,7 +225,7 @@ class Graph(Result):
         return model_explorer(self)
 
     def to_networkx(self) -> Any:
-        """A `networkx.MultiDiGraph`; needs networkx (`hlofast[graph]`).
+        """Returns a `networkx.MultiDiGraph`; needs networkx (`hlofast[graph]`).
 
         Nodes are rows, with the columns of `nodes` as attributes; edges have `operand` and `kind`.
         """
@@ -238,7 +237,7 @@ class Graph(Result):
         return graph
 
     def to_rustworkx(self) -> Any:
-        """A `rustworkx.PyDiGraph`; needs rustworkx (`hlofast[graph]`).
+        """Returns a `rustworkx.PyDiGraph`; needs rustworkx (`hlofast[graph]`).
 
         Nodes are the rows of `nodes` as dictionaries, edges dictionaries of `operand` and `kind`.
         """
@@ -261,7 +260,7 @@ class Graph(Result):
 
 
 def _numbered(table: Table) -> Table:
-    """The table with numbers of nodes where it has rows of instructions."""
+    """Returns the table with its instruction columns as plain node numbers."""
     columns = []
     for name in table.columns:
         field = table.field(name)
@@ -278,12 +277,12 @@ def _library(name: str) -> Any:
 
 
 def _is_shown(caller: Instruction, inside: str) -> bool:
-    """Whether what `caller` calls is shown inside it."""
+    """Whether callees of `caller` are shown inside it."""
     return inside == "all" or (inside == "fusions" and caller.opcode == "fusion")
 
 
 def _steps(caller: Instruction, called: Computation) -> tuple[str, ...]:
-    """What a namespace says of a call: the caller, and which of several computations."""
+    """Path components of a call: the caller, and the callee's role if there are several."""
     calls = caller.calls
     if len(calls) == 1:
         return (plain(caller.name),)
@@ -295,14 +294,14 @@ def _steps(caller: Instruction, called: Computation) -> tuple[str, ...]:
 
 
 def _arguments(caller: Instruction, index: int, called: Computation) -> Iterator[tuple[int, int]]:
-    """The parameters of what is called, with the operands that they become."""
+    """Pairs of callee parameter and caller operand."""
     operands = caller.operands.rows.tolist()
     opcode = caller.opcode
     if opcode == "conditional":
-        # The first operand says which branch runs.
+        # The first operand selects the branch.
         operands = operands[index + 1 : index + 2]
     elif opcode not in ("fusion", "call", "while", "async-start"):
-        # Reducers and comparisons get elements.
+        # Reducers and comparators take elements, not operands.
         return
     for parameter in called.parameters:
         number = parameter.parameter_number
@@ -340,7 +339,7 @@ def _source(instruction: Instruction) -> str:
 
 
 def _contents(computation: Computation, inside: str) -> dict[int, int]:
-    """The rows of a computation, and of what is shown inside it."""
+    """Rows of a computation and of the callees shown inside it."""
     seen = {computation.index}
     remaining = [computation]
     rows: list[int] = []
@@ -358,7 +357,7 @@ def _contents(computation: Computation, inside: str) -> dict[int, int]:
 
 
 def _neighbourhood(start: Instruction, depth: int, inside: str) -> dict[int, int]:
-    """The rows at most `depth` steps away, with their distance."""
+    """Rows at most `depth` edges away, with their distance."""
     module = start.module
     distances = {start.row: 0}
     ring = [start.row]
@@ -376,7 +375,7 @@ def _neighbourhood(start: Instruction, depth: int, inside: str) -> dict[int, int
 
 
 def _neighbours(instruction: Instruction, inside: str) -> Iterator[int]:
-    """Operands and users; of parameters and roots, the calls that they are shown in."""
+    """Operands and users; for parameters and roots also the calls they are shown inside."""
     yield from instruction.operands.rows.tolist()
     yield from instruction.users.rows.tolist()
     if inside == "none":
@@ -401,11 +400,11 @@ def graph(
 ) -> Graph:
     """`Module.graph`."""
     if inside not in INSIDE:
-        raise ValueError(f"inside is one of {', '.join(INSIDE)}, not {inside!r}")
+        raise ValueError(f"inside must be one of {', '.join(INSIDE)}, not {inside!r}")
     if depth < 0:
-        raise ValueError(f"depth is a number from 0 on, not {depth}")
+        raise ValueError(f"depth must not be negative: {depth}")
     if around is not None and computation is not None:
-        # A name is looked for in this computation.
+        # The name is looked up in this computation.
         place = module.computations[computation] if isinstance(computation, str) else computation
         around = place[around] if isinstance(around, (str, int)) else around
     if around is not None:

@@ -25,7 +25,7 @@ _STYLES = {"control": "dashed", "argument": "dotted", "result": "dotted"}
 
 
 def plain(text: str) -> str:
-    """Text that is valid UTF-8; other bytes become replacement characters."""
+    """Returns valid UTF-8; other bytes become replacement characters."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -34,7 +34,7 @@ def _colour(opcode: str) -> str | None:
 
 
 def quoted(text: str) -> str:
-    """A string of DOT that shows `text`; what cannot be shown is spelled out."""
+    """Returns `text` as a DOT string, with control characters escaped visibly."""
     plain = []
     for character in text:
         if character in '"\\':
@@ -49,7 +49,7 @@ def quoted(text: str) -> str:
 
 
 class _Cluster:
-    """What stands inside one call."""
+    """Nodes inside one call."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -104,7 +104,7 @@ def dot(graph: Graph) -> str:
 
 
 def _part(name: str) -> str:
-    """A name as one part of a namespace, which slashes separate."""
+    """A name as one component of a slash-separated namespace."""
     return name.replace("/", "_")
 
 

@@ -37,7 +37,7 @@ def roles(fields: Sequence[Field], figure: str | None = None) -> list[str]:
     main = figure if figure in names else next(iter(sizes or amounts), None)
     if main is not None:
         found[names.index(main)] = FIGURE
-    places = [field.name for field in fields if field.kind == "path"]
+    places = [field.name for field in fields if field.kind == "path" or field.label == "source"]
     source = next((own for own in ("source", "source_file", *places) if own in places), None)
     if source is not None:
         found[names.index(source)] = SOURCE

@@ -1,4 +1,4 @@
-"""`Findings`: what a program does that a change to the model or its sharding would save."""
+"""`Findings`: costs that a change to the model, its sharding or its checkpoint policy saves."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from hlofast._module import Module
 
 RULES = dict(_core._lint_rules())
-"""The names of all findings, and what each is."""
+"""Codes of all rules, with descriptions."""
 CODES = tuple(RULES)
-"""The names of all findings."""
+"""Codes of all rules."""
 OPTIONS = _core._lint_options()
-"""From where on something is a finding."""
+"""Default thresholds."""
 
 
 _CODES = (
     Field("word", "code", "The rule."),
-    Field("count", "findings", "Findings of it.", adds_up=True),
-    Field("text", "what", "What it finds."),
+    Field("count", "findings", "Findings of this rule.", adds_up=True),
+    Field("text", "what", "What the rule finds.", label="finds"),
 )
-_FINDING = Field("index", "finding", "The number of the finding, from 0, in their order.")
+_FINDING = Field("index", "finding", "The number of the finding in display order, from 0.")
 _EVIDENCE = (
     _FINDING,
-    Field("instruction", "instruction", "An instruction that proves it, the subjects first."),
+    Field("instruction", "instruction", "Evidence: an instruction, subjects first."),
 )
 _FIGURES = (
     _FINDING,
-    Field("word", "figure", "What the number is."),
-    Field("count", "value", "The number behind the message."),
+    Field("word", "figure", "The name of the figure."),
+    Field("count", "value", "Its value."),
 )
 
 
 class Finding:
-    """Something that a change to the model, its sharding or its checkpoint policy would save.
+    """A cost that a change to the model, its sharding or its checkpoint policy saves.
 
-    Found at one or several places that belong together: those of one source line, or, of some
-    rules, of the same devices.
+    A finding covers one place or several related ones: those of one source line or, for some
+    rules, of the same group of devices.
     """
 
     __slots__ = (
@@ -57,42 +57,42 @@ class Finding:
 
     def __init__(self, module: Module, found: dict[str, Any]) -> None:
         self.code: str = found["code"]
-        """What it is: one of `hlofast.Findings.CODES`, which are stable."""
+        """The rule: one of `hlofast.Findings.CODES`, which are stable."""
         self.message: str = found["message"]
-        """What was found, with the numbers."""
+        """What was found, with figures."""
         self.remedy: str = found["remedy"]
         """What to change."""
         self.instructions: tuple[int, ...] = tuple(found["rows"])
-        """The rows that prove it.
+        """The evidence: instruction rows.
 
-        First what it is about, one for each place (1,024 at most), most at stake first.
+        The subjects come first, one per place (at most 1,024), most at stake first.
         """
         self.names: tuple[str, ...] = tuple(module[row].name for row in self.instructions)
-        """Their names."""
+        """The names of these instructions."""
         self.places: int = found["places"]
-        """At how many places."""
+        """Number of places."""
         self.bytes: int | None = found["bytes"]
-        """Bytes at stake in a step on each device; None if there are none or they are unknown."""
+        """Bytes at stake per step and device; None if not applicable or unknown."""
         self.bytes_are: str | None = found["bytes_are"] or None
         """`wire` (sent around a ring), `payload` (the arrays collectives work on) or `memory`."""
         self.flops: int | None = found["flops"]
-        """FLOPs at stake in a step; None if there are none or they are unknown."""
+        """FLOPs at stake per step; None if not applicable or unknown."""
         self.figures: dict[str, int] = found["figures"]
-        """The numbers behind the message."""
+        """The figures of the message."""
         self.phases: tuple[str, ...] = tuple(found["phases"])
         """The phases of the places."""
         self.source_file: str | None = found["source_file"]
-        """Where the first instruction comes from."""
+        """Source file of the first instruction."""
         self.source_line: int | None = found["source_line"]
-        """Likewise."""
+        """Source line of the first instruction."""
         self.is_lower_bound: bool = found["is_lower_bound"]
-        """Whether more may be at stake: inside loops of unknown trip count."""
+        """Whether more may be at stake, because of loops of unknown trip count."""
         self.provenance: str = found["provenance"]
-        """How what is at stake is known: exact, from_backend_config, modelled or unknown."""
+        """Provenance of the stake: exact, from_backend_config, modelled or unknown."""
 
     @property
     def at_stake(self) -> str:
-        """What is at stake in a step, in words."""
+        """The stake per step, as text."""
         least = "at least " if self.is_lower_bound else ""
         if self.bytes is not None:
             return f"{least}{_text.size(self.bytes)} {self.bytes_are}"
@@ -107,7 +107,7 @@ class Finding:
             return NotImplemented
         return self.to_dict() == other.to_dict()
 
-    # What compares by value and may hold lists is not hashable; object's type says otherwise.
+    # Equal by value and holding a dict, so not hashable; the type of object says otherwise.
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
@@ -115,33 +115,36 @@ class Finding:
 
 
 class Findings(Result):
-    """The findings of a module, those with most at stake first: `Module.lint()`.
+    """The findings of a module, most at stake first: `Module.lint()`.
 
-    A byte counts as much in that order as `order_flops_per_byte` FLOPs. Other options of
-    `Module.lint`: `min_share`, the share of the payload (wire bytes) of all collectives, or of the
-    FLOPs of all matrix products, that a finding has at stake at least; `min_replicated_share`, the
-    share of the bytes of all parameters that sharding replicated ones saves at least;
-    `overlap_flops_per_byte`, how many FLOPs are scheduled between the start and the end of an
-    asynchronous collective at least, for each byte it sends, if it is overlapped.
+    Options of `Module.lint`:
+
+    - `order_flops_per_byte`: FLOPs that count as much as one byte in the order of findings.
+    - `min_share`: least share at stake, of the payload or wire bytes of all collectives, or of the
+      FLOPs of all matmuls.
+    - `min_replicated_share`: least share of all parameter bytes that sharding replicated parameters
+      saves.
+    - `overlap_flops_per_byte`: least FLOPs between start and done of an asynchronous collective,
+      per byte sent, for it to count as overlapped.
     """
 
     VERB = "lint"
     FACTS = (
-        Field("word", "status", "How far the compiler has come."),
-        Field("count", "findings", "Findings."),
-        Field("number", "min_share", "Least share at stake: of the payload or wire bytes of all "
-              "collectives, or of the FLOPs of all matrix products."),
+        Field("word", "status", "Compilation stage of the module."),
+        Field("count", "findings", "Number of findings."),
+        Field("number", "min_share", "Threshold: least share at stake, of the payload or wire "
+              "bytes of all collectives, or of the FLOPs of all matmuls."),
         Field("number", "min_replicated_share",
-              "Least share of the bytes of all parameters that sharding replicated ones saves."),
+              "Threshold: least share of all parameter bytes that sharding replicated ones saves."),
         Field("number", "overlap_flops_per_byte",
-              "FLOPs between start and end, for each byte sent, that count as overlap."),
+              "Threshold: FLOPs between start and done, per byte sent, that count as overlap."),
         Field("number", "order_flops_per_byte",
-              "How many FLOPs a byte counts in the order of the findings."),
+              "FLOPs that count as much as one byte in the order of findings."),
     )  # fmt: skip
     CODES = CODES
-    """The names of all findings."""
+    """Codes of all rules."""
     RULES = RULES
-    """The names of all findings, and what each is."""
+    """Codes of all rules, with descriptions."""
 
     __slots__ = ("_findings", "_rules", "_table", "mesh", "module", "options")
 
@@ -158,19 +161,19 @@ class Findings(Result):
         self.mesh: Mesh | None = mesh
         """The mesh that was given."""
         self.options: dict[str, float] = OPTIONS | options
-        """From where on something is a finding."""
+        """The thresholds."""
         self._rules = rules
         self._findings = tuple(Finding(module, own) for own in found)
         self._table = Table(columns)
 
     def of(self, code: str) -> tuple[Finding, ...]:
-        """The findings called `code`; a `ValueError` if there is no such code."""
+        """Returns the findings of rule `code`; raises `ValueError` for an unknown code."""
         if code not in CODES:
-            raise ValueError(f"no finding {code!r}; one of {', '.join(CODES)}")
+            raise ValueError(f"code must be one of {', '.join(CODES)}, not {code!r}")
         return tuple(finding for finding in self if finding.code == code)
 
     def counts(self) -> dict[str, int]:
-        """How many findings there are of each code that occurs."""
+        """Returns the number of findings by code, for codes that occur."""
         counts: dict[str, int] = {}
         for finding in self:
             counts[finding.code] = counts.get(finding.code, 0) + 1
@@ -178,7 +181,7 @@ class Findings(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """How many findings there are, and from where on something is one."""
+        """The number of findings, and the thresholds."""
         values = {"status": self._status, "findings": len(self), **self.options}
         return tuple(
             Fact(own, values[own.name], "assumed" if own.name in self.options else "exact")
@@ -191,17 +194,14 @@ class Findings(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the findings."""
+        """Reservations about the findings."""
         if not self.module.summary().is_unfused:
             return ()
-        text = f"the module is {self._status}: compilers may yet change some of what is found"
+        text = f"the module is {self._status}: later passes may remove some of these findings"
         return (Note("unfinished", text),)
 
     def sections(self, only: Container[str] = RULES) -> tuple[Section, ...]:
-        """How many findings of each code, the findings in words, and what proves them.
-
-        `only` those of these codes.
-        """
+        """Findings by code, the findings, their evidence and figures, for the codes in `only`."""
         counts = [(code, n, RULES[code]) for code, n in self.counts().items() if code in only]
         chosen = [(number, own) for number, own in enumerate(self) if own.code in only]
         evidence = [(number, row) for number, own in chosen for row in own.instructions]
@@ -213,13 +213,13 @@ class Findings(Result):
         return (
             Section("codes", "By code", of_rows(_CODES, counts)),
             Section("findings", "Findings", table, paragraphs=paragraphs),
-            # The words name them.
-            Section("evidence", "What proves them", of_rows(_EVIDENCE, evidence), paragraphs=()),
-            Section("figures", "Figures in them", of_rows(_FIGURES, figures), paragraphs=()),
+            # The paragraphs of the findings contain both.
+            Section("evidence", "Evidence", of_rows(_EVIDENCE, evidence), paragraphs=()),
+            Section("figures", "Figures of findings", of_rows(_FIGURES, figures), paragraphs=()),
         )
 
     def table(self) -> Table:
-        """One row per finding; `Table.fields` says what the columns are."""
+        """Returns one row per finding; `Table.fields` describes the columns."""
         return self._table
 
     def __len__(self) -> int:
@@ -240,15 +240,15 @@ class Findings(Result):
 
 
 def _words(finding: Finding) -> list[tuple[str, str]]:
-    """A finding in words: what was found, the remedy, what shows it, where."""
+    """A finding as labelled lines: what was found, remedy, evidence, place."""
     source = None
     if finding.source_file is not None:
         source = f"{finding.source_file}:{finding.source_line}"
     where = (", ".join(finding.phases), source, finding.provenance)
     return [
         ("found", finding.message),
-        ("change", finding.remedy),
-        ("shown by", _text.names(finding.names)),
+        ("remedy", finding.remedy),
+        ("evidence", _text.names(finding.names)),
         ("where", "; ".join(part for part in where if part)),
     ]
 

@@ -1,4 +1,4 @@
-"""`Matmuls`: the matrix products of a module, in rows and sums."""
+"""`Matmuls`: the matmuls of a module, in rows and totals."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ KEYS = {
     "dtype": "types",
     "provenance": "provenance",
 }
-"""What totals can be by, and the name of its column."""
+"""Keys of totals, with their columns."""
 _INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
-_SHARE = Field("ratio", "share", "Its part of the FLOPs of all products.", nullable=True)
-_TYPES = Field("text", "types", "Types of operands, result and, if another, of the sums.")
+_SHARE = Field("ratio", "share", "Share of the FLOPs of all matmuls.", nullable=True)
+_TYPES = Field(
+    "text", "types", "Types of operands and result, and of the accumulator if different."
+)
 _UNSIZED = (
-    Field("instruction", "instruction", "The row number of the product."),
-    Field("word", "opcode", "Its opcode."),
-    Field("shape", "shape", "The shape of its result."),
+    Field("instruction", "instruction", "Row number of the instruction."),
+    Field("word", "opcode", "The opcode."),
+    Field("shape", "shape", "The shape of the result."),
 )
 _FIRST = ("name", "kind", "batch", "m", "n", "k", "types", "multiplicity")
 _LAST = ("flops", "share", "provenance", "phase")
@@ -41,24 +43,24 @@ _KEY_KINDS = {"scope": "scope", "source": "path", "source_file": "path"}
 
 
 def key_field(by: str) -> Field:
-    """What the keys of totals by `by` are."""
+    """Returns the field of the key column of totals by `by`."""
     kind, label = _KEY_KINDS.get(by, "text"), by.replace("_", " ")
-    return Field(kind, "key", "The value that the row is about.", label=label, nullable=True)
+    return Field(kind, "key", "The value of the key.", label=label, nullable=True)
 
 
 class Matmuls(Result, Table):
-    """The matrix products and convolutions of a module: `Module.matmuls()`.
+    """The matmuls and convolutions of a module: `Module.matmuls()`.
 
-    One row per product and phase in which it is executed; `fields` says what the columns are.
-    Products of unknown size are not among them, but in `unknown`.
+    One row per matmul and phase in which it is executed; `fields` describes the columns. Matmuls of
+    unknown size are in `unknown` instead.
     """
 
     __slots__ = ("_loops", "_unknown", "module")
 
     VERB = "matmuls"
     FACTS = (
-        Field("count", "matmuls", "Matrix products and convolutions, each instruction once."),
-        Field("flops", "flops", "FLOPs of all executions, as far as they are known.", label="FLOP"),
+        Field("count", "matmuls", "Matmuls and convolutions, each instruction once."),
+        Field("flops", "flops", "Known FLOPs of all calls.", label="FLOP"),
     )
 
     def __init__(
@@ -76,17 +78,17 @@ class Matmuls(Result, Table):
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether there are products of unknown size or in loops of unknown trip count."""
+        """Whether there are matmuls of unknown size or in loops of unknown trip count."""
         return bool(self._unknown) or any(self.values("is_lower_bound"))
 
     @property
     def unknown(self) -> Table:
-        """Matrix products and convolutions of unknown size."""
+        """Matmuls and convolutions of unknown size."""
         return instructions_of(self.module, self._unknown)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """How many products there are, and the FLOPs of all."""
+        """Number of matmuls, and their FLOPs."""
         matmuls, flops = self.FACTS
         known = {"modelled", "from_backend_config"} & set(self.values("provenance"))
         how = "bound" if self.is_lower_bound else "exact"
@@ -102,41 +104,41 @@ class Matmuls(Result, Table):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the figures."""
+        """Assumptions and gaps behind the figures."""
         notes = []
         rows = zip(self.values("instruction"), self.values("is_lower_bound"), strict=True)
         if (inside := len({row for row, is_bound in rows if is_bound})) and self._loops:
             text = (
-                f"{_text.counted(inside, 'product')} inside loops of unknown trip count, counted "
+                f"{_text.counted(inside, 'matmul')} inside loops of unknown trip count, counted "
                 f"once: {_text.names(self._loops)}"
             )
             notes.append(Note("unknown-trip-count", text, products=inside, loops=len(self._loops)))
         beyond = sum(runs is None for runs in self.values("multiplicity"))
         if beyond:
-            rows_of = _text.counted(beyond, "product")
-            text = f"{rows_of} executed more often than 64 bits count; the FLOPs leave them out"
+            rows_of = _text.counted(beyond, "matmul")
+            text = f"{rows_of} with a call count beyond 64 bits, left out of the FLOPs"
             notes.append(Note("overflow", text, products=beyond))
         return (*notes, *unknown_products(self.module, self._unknown))
 
     def sections(self, by: str | None = None, depth: int | None = None) -> tuple[Section, ...]:
-        """The products, or with `by` (of `KEYS`) totals; scopes to `depth`, without it whole."""
+        """The matmuls, or totals by `by` (one of `KEYS`); `depth` truncates scopes."""
         own = self._groups(by, depth) if by is not None else self._products()
-        unknown = Section("unknown_products", "Products of unknown size", self.unknown)
+        unknown = Section("unknown_products", "Matmuls of unknown size", self.unknown)
         return (own, unknown) if self._unknown else (own,)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables: products, totals, products of unknown size."""
-        unknown = Section("unknown_products", "Products of unknown size", self.unknown)
+        """All tables: matmuls, totals, matmuls of unknown size."""
+        unknown = Section("unknown_products", "Matmuls of unknown size", self.unknown)
         return (self._products(), self._groups("phase", None), unknown)
 
     def _products(self) -> Section:
-        """The products, those with most FLOPs first, with their types, source and share."""
+        """The matmuls with types, source and share, most FLOPs first."""
         found = shares(self.values("flops"), self._flops())
         table = with_columns(with_source(self), [(_TYPES, self._types()), (_SHARE, found)])
         bound = ("is_lower_bound",) if any(self.values("is_lower_bound")) else ()
         place = "source" if any(own is not None for own in table.values("source")) else "scope"
         shown = (*_FIRST, *bound, *_LAST, place)
-        title = "Matrix products by FLOPs"
+        title = "Matmuls by FLOPs"
         ordered = table.sort_by("flops", descending=True)
         return Section("matmuls", title, ordered, shown, figure="flops")
 
@@ -156,7 +158,7 @@ class Matmuls(Result, Table):
         return [None if own is None else to_depth(own, depth) or None for own in keys]
 
     def _groups(self, by: str, depth: int | None) -> Section:
-        """Totals by a key, those with most FLOPs first, with their share."""
+        """Totals by a key with their shares, most FLOPs first."""
         keyed = with_columns(self, [(key_field(by), self._keys(by, depth))])
         grouped = keyed.by("key", totals=["flops"])
         members: dict[object, set[int]] = {}
@@ -189,7 +191,7 @@ def _restored(module: Module, table: Table, unknown: list[int], loops: list[str]
 
 
 def to_depth(scope: str, depth: int) -> str:
-    """The first components of a scope; a slash inside brackets parts none, as in `Cost.by`."""
+    """Returns the first components of a scope; slashes inside brackets do not split it."""
     open_brackets = found = 0
     for at, character in enumerate(scope):
         if character in "([{":
@@ -204,17 +206,17 @@ def to_depth(scope: str, depth: int) -> str:
 
 
 def instructions_of(module: Module, rows: list[int]) -> Table:
-    """The instructions in these rows, with opcode and shape."""
+    """Returns a table of these instructions with opcode and shape."""
     found = [module[row] for row in rows]
     columns = (rows, [own.opcode for own in found], [str(own.shape) for own in found])
     return Table.of(zip(_UNSIZED, columns, strict=True))
 
 
 def unknown_products(module: Module, rows: list[int]) -> tuple[Note, ...]:
-    """A note on products of unknown size, which no sum holds, if there are any."""
+    """Returns a note on matmuls of unknown size, which totals leave out."""
     if not rows:
         return ()
-    # Of more than are shown only the number is needed.
+    # Names beyond the shown ones are only counted.
     shown = _text.names([module[row].name for row in rows[: _text.SHOWN_NAMES]], len(rows))
-    text = f"{_text.counted(len(rows), 'product')} whose size is not known: {shown}"
+    text = f"{_text.counted(len(rows), 'matmul')} of unknown size, left out of totals: {shown}"
     return (Note("unknown-products", text, products=len(rows)),)

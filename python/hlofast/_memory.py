@@ -1,4 +1,4 @@
-"""`Memory`: what `Module.memory` finds alive, in figures, columns and tables."""
+"""`Memory`: live bytes and values of a module, in figures, columns and tables."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 SPACES = {"hbm": 0, "vmem": 1, "host": 5}
-"""Names of memory spaces, by the number in layouts, as TPU programs use them."""
+"""Names of memory spaces and their numbers in layouts, as TPU programs use them."""
 KEYS = ("class", "phase", "scope", "source", "source_file", "op_name", "shape", "opcode", "name")
-"""What `Memory.by` takes; source is file and line."""
+"""Keys of `Memory.by`; source is file and line."""
 RULES = ("in_place", "values", "xla")
 """Rules by which values share memory."""
 ORDERS = {
-    "text": "the order of the text",
-    "post_order": "operands before users, from the instructions that nobody uses on",
-    "list": "of what is ready, what frees most memory beyond what it makes",
+    "text": "text order",
+    "post_order": "post-order: operands before users, starting at the unused instructions",
+    "list": "list scheduling: of the ready instructions, the one that frees most memory, net",
 }
 _STEP = Field("index", "step", "The step of the schedule.")
-_INSTRUCTION = Field("instruction", "instruction", "The row number of what runs in it.")
-_BYTES = Field("bytes", "bytes", "Bytes alive while it runs.")
-_VALUES = Field("count", "values", "How many values.", adds_up=True)
-_SHARE = Field("ratio", "share", "The part of all bytes alive there.", nullable=True)
-_VALUE = Field("text", "value", "The instruction, and which part of its result it is.")
+_INSTRUCTION = Field("instruction", "instruction", "Row number of the instruction of this step.")
+_BYTES = Field("bytes", "bytes", "Live bytes at this step.")
+_VALUES = Field("count", "values", "Number of values.", adds_up=True)
+_SHARE = Field("ratio", "share", "Share of the live bytes at that step.", nullable=True)
+_VALUE = Field("text", "value", "The instruction, and the index into its result.")
 _FROM = Field(
     "text",
     "origin",
-    "The source line, otherwise the name that the framework gave.",
-    label="from",
+    "Source file and line, otherwise the framework's operation name.",
+    label="source",
     nullable=True,
 )
 _ACCOUNT = (
-    Field("word", "part", "What takes memory, as `CompiledMemoryStats` names it."),
-    Field("index", "memory_space", "The memory space: 0 is HBM, 5 that of the host."),
-    Field("bytes", "bytes", "How much it takes."),
+    Field("word", "part", "The kind of memory, as `CompiledMemoryStats` names it."),
+    Field("index", "memory_space", "The memory space: 0 is HBM, 5 is host memory."),
+    Field("bytes", "bytes", "Bytes of this part."),
 )
 _GROUPED = ("values", "bytes", "share")
 _SHOWN = ("value", "bytes", "share", "class", "first_step", "last_step", "phase", "shape", "origin")
 _ON_DEVICE = ("argument", "output", "alias", "constant", "heap")
 _ON_HOST = ("host_argument", "host_output", "host_alias")
-"""What `Memory.xla` accounts for, without `_size_in_bytes`."""
+"""Keys of `Memory.xla`, without `_size_in_bytes`."""
 _SMALL_TABLES = ("tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-v7")
 
 
 def space_number(space: int | str | None) -> int | None:
-    """The number of a memory space; None for all. The main memory by default."""
+    """Returns the number of a memory space: 0 (main memory) by default, None for all."""
     if space is None:
         return 0
     if isinstance(space, int):
@@ -71,13 +71,13 @@ def space_number(space: int | str | None) -> int | None:
     if digits.isdecimal() and len(digits) < 18:
         return int(digits)
     known = ", ".join(SPACES)
-    raise ValueError(f"memory space is a number, all or one of {known}, not {space!r}")
+    raise ValueError(f"space must be a number, all or one of {known}, not {space!r}")
 
 
 def table_bytes(device: str | Device | None) -> int | None:
-    """What a TPU rounds the pointer tables of tuples to; None without one.
+    """Returns the bytes a TPU rounds the pointer tables of tuples up to; None for other devices.
 
-    An `UnknownDeviceError` for a name that no device has.
+    Raises `UnknownDeviceError` for an unknown device name.
     """
     if device is None:
         return None
@@ -98,8 +98,8 @@ def quiet(
     schedule: str | None = None,
     device: str | Device | None = None,
 ) -> Memory:
-    """`Module.memory` without a warning for contradictions, which notes say too."""
-    # Names that no device has are refused now, not when XLA's account is asked.
+    """`Module.memory` without the warning for contradictions, which notes also report."""
+    # Unknown device names are rejected now, not when XLA's account is read.
     table_bytes(device)
     data = _core._memory(
         module,
@@ -131,35 +131,37 @@ def memory(
 
 
 class Memory(Result):
-    """What is alive when a module runs, from `Module.memory`.
+    """Live values and the memory peak of a module: `Module.memory()`.
 
-    Steps are instructions in the order in which they run: the entry computation's, with those of
-    loops, branches and calls once, in front of what calls them (as in XLA's `HloLiveRange`).
-    Fragmentation is not modelled: an allocator may need more.
+    Steps are the instructions in schedule order: those of the entry computation, with the
+    instructions of loops, branches and calls once, before their caller (as in XLA's
+    `HloLiveRange`). Fragmentation is not modelled: an allocator may need more.
     """
 
     VERB = "memory"
     FACTS = (
-        Field("bytes", "live_peak", "The most bytes alive at once."),
+        Field("bytes", "live_peak", "Maximum of live bytes over the schedule."),
         Field("name", "at", "The instruction that runs at the peak."),
         Field("count", "steps", "Steps of the schedule."),
         Field("bytes", "xla_peak",
-              "The peak as `compiled.memory_analysis()` of a TPU program counts it.",
+              "The peak that `compiled.memory_analysis()` reports for a TPU program.",
               label="XLA peak"),
-        Field("bytes", "allocated", "What XLA's allocator took, as its file says."),
-        Field("bytes", "fragmentation", "What the allocator took beyond the XLA peak.",
-              signed=True),
-        Field("path", "allocation_file", "The file that says so.", label="allocated in"),
-        Field("text", "largest", "The largest value alive at the peak."),
-        Field("bytes", "largest_bytes", "Bytes of the largest value."),
-        Field("bytes", "next_peak", "The peak if the buffer of the largest value went."),
-        Field("name", "next_peak_at", "The instruction that runs there."),
-        Field("word", "rule", "By which rule values share memory."),
-        Field("word", "sizes", "Which sizes count: device (tiles, padding) or logical."),
-        Field("word", "backend", "The backend whose sizes of shapes are meant."),
-        Field("text", "memory_space", "The memory space, by its number."),
-        Field("word", "constants", "How long constants stay: last_use or program."),
-        Field("word", "schedule", "The order: text, post_order or list.", label="order"),
+        Field("bytes", "allocated", "Bytes that XLA's allocator took, from its file."),
+        Field("bytes", "fragmentation", "Allocated bytes minus the XLA peak.", signed=True),
+        Field("path", "allocation_file", "The file that gives the allocated bytes.",
+              label="allocation file"),
+        Field("text", "largest", "The largest value live at the peak.", label="largest value"),
+        Field("bytes", "largest_bytes", "Bytes of the largest value.", label="largest value bytes"),
+        Field("bytes", "next_peak", "The peak without the buffer of the largest value.",
+              label="peak without it"),
+        Field("name", "next_peak_at", "The instruction that runs at that peak.",
+              label="at, without it"),
+        Field("word", "rule", "The rule by which values share memory."),
+        Field("word", "sizes", "Sizes of arrays: device (tiles, padding) or logical."),
+        Field("word", "backend", "The backend whose shape sizes are used."),
+        Field("text", "memory_space", "The number of the memory space."),
+        Field("word", "constants", "Live range of constants: last_use or program."),
+        Field("word", "schedule", "The schedule: text, post_order or list."),
     )  # fmt: skip
 
     def __init__(
@@ -188,9 +190,9 @@ class Memory(Result):
 
     @property
     def allocated(self) -> MemoryFile | None:
-        """What XLA's allocator took; None where nothing says so.
+        """XLA's buffer assignment; None if unknown.
 
-        A protobuf says it; what `file` reads can be put here.
+        It comes from a protobuf dump, or from a file read with `file` and assigned here.
         """
         content = self.module.buffer_assignment if self._allocated is None else None
         if content is not None:
@@ -206,7 +208,7 @@ class Memory(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The peaks, what makes them, and by which rules they are counted."""
+        """The peaks, the largest value, and the rules of the count."""
         is_bound = bool(self._data.doubts()["unknown_sizes"])
         at, largest, allocated = self.at, self.without_largest(), self.allocated
         peak = self._account().get("peak_memory_in_bytes")
@@ -243,7 +245,7 @@ class Memory(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What the figures rest on and leave out."""
+        """Assumptions and gaps behind the figures."""
         from hlofast._memory_notes import notes
 
         return tuple(notes(self))
@@ -251,16 +253,16 @@ class Memory(Result):
     def sections(
         self, by: str = "class", at: Instruction | str | int | None = None
     ) -> tuple[Section, ...]:
-        """Sums at the peak by `by` (of `KEYS`), the values alive there or at `at`, XLA's account.
+        """Totals at the peak by `by` (of `KEYS`), values live at the peak or `at`, XLA's account.
 
-        A `KeyError` or a `ValueError` for an instruction that is not there or takes no step.
+        Raises `KeyError` for an unknown instruction and `ValueError` for one without a step.
         """
         return (self._groups(by), self._alive(at), self._accounted())
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)
         title = by.replace("_", " ")
-        key = Field("text", "key", "The value that the row is about.", label=title, nullable=True)
+        key = Field("text", "key", "The value of the key.", label=title, nullable=True)
         sizes = grouped.values("bytes")
         columns = [(key, grouped.values(by)), (_VALUES, grouped.values("rows"))]
         columns += [(grouped.field(name), grouped.values(name)) for name in ("bytes", "byte_steps")]
@@ -281,7 +283,7 @@ class Memory(Result):
         columns = [(field, column_of(field, values)) for field, values in added]
         table = Table([*own._described(), *columns])
         where = self.at if at is None else self._instruction(at)
-        title = "Alive at the peak" if where is None else f"Alive at {where.name}"
+        title = "Live at the peak" if where is None else f"Live at {where.name}"
         return Section("live", title, table, _SHOWN)
 
     def _accounted(self) -> Section:
@@ -299,7 +301,7 @@ class Memory(Result):
         return Section("xla", "XLA's account", of_rows(_ACCOUNT, rows), is_whole=True)
 
     def _account(self) -> dict[str, int]:
-        """`xla`, empty where XLA could not count."""
+        """`xla`, or an empty dictionary where XLA's account cannot be computed."""
         try:
             return self.xla
         except (ValueError, OverflowError):
@@ -307,19 +309,19 @@ class Memory(Result):
 
     @property
     def live_peak(self) -> int:
-        """The most bytes alive at once in the chosen memory space.
+        """Maximum of live bytes in the chosen memory space.
 
-        With `rule="values"` it is what XLA's live-range file says, at the step which that file
-        calls the peak; `timeline.max()` may be more.
+        With `rule="values"` these are the live bytes at the step that XLA's live-range file calls
+        the peak; `timeline.max()` may be larger.
         """
         return self._data.live_peak
 
     @property
     def xla_peak(self) -> int:
-        """Bytes as `compiled.memory_analysis().peak_memory_in_bytes` counts them on TPU.
+        """The `compiled.memory_analysis().peak_memory_in_bytes` of a TPU program.
 
-        Parameters, results and constants, and the largest heap of any memory space, even where
-        that is the one in fast memory. Other backends leave the heap out of their figure.
+        It adds parameters, results and constants to the largest heap of any memory space, even if
+        that heap is in fast memory. Other backends leave the heap out of their figure.
         """
         return self.xla["peak_memory_in_bytes"]
 
@@ -327,7 +329,7 @@ class Memory(Result):
     def xla(self) -> dict[str, int]:
         """XLA's account in bytes, under the names of `CompiledMemoryStats`.
 
-        Also `constant_size_in_bytes`, `heap_size_in_bytes` and `heap_memory_space`.
+        It adds `constant_size_in_bytes`, `heap_size_in_bytes` and `heap_memory_space`.
         """
         if self._xla is None:
             self._xla = _core._xla_memory(self.module, table_bytes=table_bytes(self.device))
@@ -335,7 +337,7 @@ class Memory(Result):
 
     @property
     def backend(self) -> str:
-        """Whose sizes of shapes are meant: cpu or tpu."""
+        """The backend whose shape sizes are used: cpu or tpu."""
         return self._data.backend
 
     @property
@@ -346,22 +348,22 @@ class Memory(Result):
 
     @property
     def live(self) -> Table:
-        """The values alive at the peak, largest first; columns as of `live_at`."""
+        """The values live at the peak, largest first; columns as in `live_at`."""
         if self._live is None:
             self._live = Table(self._data.live(self._data.peak_step))
         return self._live
 
     def live_at(self, instruction: Instruction | str | int) -> Table:
-        """The values alive while `instruction` (or its name or row) runs, largest first.
+        """Returns the values live while `instruction` (or its name or row) runs, largest first.
 
-        `fields` of the table says what the columns are. A `ValueError` if the instruction takes no
-        step, as inside a fusion.
+        The table's `fields` describe the columns. Raises `ValueError` if the instruction has no
+        step of its own, as inside a fusion.
         """
         row = self._instruction(instruction).row
         step = self._data.step_of(row)
         if step is None:
             name = self.module[row].name
-            raise ValueError(f"{name} takes no step of its own: it is part of a fusion or dead")
+            raise ValueError(f"{name} has no step of its own: it is inside a fusion or dead")
         return Table(self._data.live(step))
 
     def _instruction(self, one: Instruction | str | int) -> Instruction:
@@ -374,22 +376,22 @@ class Memory(Result):
                 from hlofast._show import unknown_instruction
 
                 raise unknown_instruction(self.module, one) from error
-            raise  # Several have the name.
+            raise  # Several instructions have the name.
 
     def values(self) -> Table:
-        """Every value, by step; columns as of `live_at`."""
+        """Returns every value, by step; columns as in `live_at`."""
         return Table(self._data.live())
 
     @property
     def timeline(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Bytes alive at each step: a read-only int64 array of one entry per step."""
+        """Live bytes at each step: a read-only int64 array of one entry per step."""
         import numpy
 
         array: numpy.typing.NDArray[numpy.int64] = numpy.asarray(self._data.timeline())
         return array
 
     def steps(self) -> Table:
-        """One row per step: step, instruction (row), bytes alive."""
+        """Returns one row per step: step, instruction (row), live bytes."""
         timeline = self._data.timeline()
         return Table(
             [
@@ -400,26 +402,26 @@ class Memory(Result):
         )
 
     def by(self, key: str) -> Table:
-        """Bytes alive at the peak by `key`, largest first.
+        """Returns live bytes at the peak by `key`, largest first.
 
         Keys: `class`, `phase`, `scope`, `source` (file and line), `source_file`, `op_name`,
-        `shape`, `opcode`, `name`; a `ValueError` for another. Columns: the key, rows (how many
-        values), bytes, byte_steps.
+        `shape`, `opcode`, `name`; raises `ValueError` for another. Columns: the key, rows (number
+        of values), bytes, byte_steps.
         """
         if key not in KEYS:
             hint = meant(key, KEYS)
-            raise ValueError(f"by is one of {', '.join(KEYS)}, not {key!r}{hint}")
+            raise ValueError(f"by must be one of {', '.join(KEYS)}, not {key!r}{hint}")
         table = self.live
         if key == "source":
             table = with_source(table)
         return table.by(key, totals=("bytes", "byte_steps")).sort_by("bytes", descending=True)
 
     def without_largest(self) -> dict[str, Any]:
-        """What would be the peak if the largest buffer alive there went.
+        """Returns the peak without the largest buffer that is live there.
 
-        `instruction` (the row that makes it), `index` (which part of its result: `{9}`), `bytes`,
-        then `live_peak` and `at` (a row or None) without it. An empty dictionary if nothing is
-        alive.
+        Keys: `instruction` (the row that produces the buffer), `index` (the index into its result,
+        such as `{9}`) and `bytes` of the buffer; `live_peak` and `at` (a row or None) without it.
+        The dictionary is empty if no value is live.
         """
         if not len(self.live):
             return {}
@@ -434,17 +436,18 @@ class Memory(Result):
         }
 
     def file(self, content: bytes | str, path: str | None = None) -> MemoryFile:
-        """XLA's own account, joined to this module, from the content of one of its files.
+        """Reads the content of one of XLA's memory files and joins it to this module.
 
-        `*-live-range.txt`, `*-buffer-assignment.txt` or `*-memory-usage-report.txt`; `path` is what
-        facts call it. A `ValueError` says which line cannot be read, or does not fit this module.
+        The files are `*-live-range.txt`, `*-buffer-assignment.txt` and
+        `*-memory-usage-report.txt`; `path` is the name shown in facts. Raises `ValueError` with the
+        line that cannot be read or does not fit this module.
         """
         data = content.encode() if isinstance(content, str) else content
         return MemoryFile(*_core._memory_file(self.module, data), path)
 
     @property
     def contradictions(self) -> tuple[Note, ...]:
-        """What in the module contradicts itself, so that figures are doubtful."""
+        """Contradictions in the module that make figures doubtful."""
         from hlofast._memory_notes import contradictions
 
         return tuple(contradictions(self))
@@ -456,7 +459,7 @@ class Memory(Result):
 
 
 def _value(name: str, index: str) -> str:
-    """A value as people call it: `while.85{9}`."""
+    """The display name of a value: `while.85{9}`."""
     return name if index == "{}" else f"{name}{index}"
 
 
@@ -470,16 +473,17 @@ class MemoryFile:
 
     Columns: instruction (row), name, index, allocation, kind (parameter, constant, output,
     temporary, other), bytes, is_exact (reports round), offset, first_step, last_step, is_at_peak,
-    values (that share a place); unknown is what the kind of file does not say.
+    values (number of values that share the buffer). Columns that this kind of file lacks are
+    unknown.
     """
     total_bytes: int | None
     """Bytes of all allocations."""
     peak_step: int | None
     """The step that a live-range file calls the peak."""
     peak_bytes: int | None
-    """Bytes of the values it lists there."""
+    """Bytes of the values that the file lists at the peak."""
     path: str | None
-    """Where it was read, as far as that was said."""
+    """The path of the file, if given."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What to keep in mind about the memory of a module."""
+"""Notes of `Memory`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ if TYPE_CHECKING:
 
 
 def contradictions(memory: Memory) -> Iterator[Note]:
-    """What in the module contradicts itself."""
+    """Contradictions in the module that make figures doubtful."""
     doubts = memory._data.doubts()
     aliases, parts = doubts["contradictory_aliases"], doubts["mismatched"]
     if aliases:
         yield Note(
             "contradictory-aliases",
-            f"{aliases} entries of input_output_alias name what is not there or has another size; "
-            "they are left out",
+            f"{aliases} entries of input_output_alias ignored: they name a missing array or one of "
+            "another size",
             entries=aliases,
         )
     if doubts["has_unreadable_aliases"]:
         yield Note(
-            "unreadable-aliases", "input_output_alias cannot be read; nothing counts as donated"
+            "unreadable-aliases",
+            "input_output_alias cannot be read; no parameter counts as donated",
         )
     if parts:
         yield Note(
             "mismatched-parts",
-            f"{parts} parts of results do not fit where they come from; they count as new values",
+            f"{parts} parts of results differ in shape from their source; they count as new values",
             parts=parts,
         )
     if doubts["disordered"]:
         yield Note(
             "disordered",
-            f"{doubts['disordered']} instructions stand before one of their operands: this is "
-            "no order in which the module can run",
+            f"{doubts['disordered']} instructions come before one of their operands: the module "
+            "cannot run in this order",
             instructions=doubts["disordered"],
         )
     if doubts["lacks_layouts"]:
@@ -51,46 +52,47 @@ def notes(memory: Memory) -> Iterator[Note]:
     yield from contradictions(memory)
     order = ORDERS[memory.schedule]
     if doubts["is_unscheduled"]:
-        text = f"the module does not say that it is scheduled; steps follow {order}"
+        text = f"the module is not marked as scheduled; steps follow {order}"
         yield Note("unscheduled", text)
     elif memory.schedule != "text":
-        yield Note("other-order", f"steps do not follow the module's own schedule: {order}")
+        yield Note("other-order", f"steps do not follow the module's own schedule but {order}")
     unknown = [memory.module[row].name for row in doubts["unknown_sizes"]]
     if unknown:
         results = _text.counted(len(unknown), "result")
         yield Note(
             "unknown-sizes",
-            f"{results} of unknown size, taken as 0 B: {_text.names(unknown)}",
+            f"{results} of unknown size, counted as 0 B: {_text.names(unknown)}",
             results=len(unknown),
         )
     repeated = len(doubts["repeated_calls"])
     if repeated:
         yield Note(
             "repeated-calls",
-            f"{repeated} calls of computations that run elsewhere too: their inner values count at "
-            "the first call only",
+            f"{repeated} repeated calls: the values inside a computation count at its first call "
+            "only",
             calls=repeated,
         )
     highest, row = memory._data.highest
     if highest > memory.live_peak and row is not None:
         yield Note(
             "higher-step",
-            "XLA's file puts the peak here, weighing values in its own way; most, "
-            f"{highest:,} B, is alive at {memory.module[row].name}",
+            "XLA's live-range file puts the peak here, by its own weights; the maximum of live "
+            f"bytes is {highest:,} B, at {memory.module[row].name}",
             bytes=highest,
         )
     less = _less_on_v6e(memory)
     if less:
         yield Note(
             "v5e-or-v6e",
-            f"the text does not tell TPU v5e from v6e, whose XLA peak is {less:,} B less",
+            f"the text fits TPU v5e and v6e; on v6e the XLA peak is {less:,} B lower (give "
+            "--device)",
             bytes=less,
         )
     yield Note("fragmentation", "fragmentation is not modelled")
 
 
 def _less_on_v6e(memory: Memory) -> int:
-    """By how much the table of the result's tuple is smaller on v6e, if this could be one."""
+    """Bytes by which the result tuple's pointer table is smaller on v6e, if this may be a v6e."""
     is_told = memory.device is not None or memory.backend != "tpu"
     if is_told or memory.schedule != "text" or "megacore" in memory.module.text:
         return 0

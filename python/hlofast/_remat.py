@@ -1,4 +1,4 @@
-"""`Remat`: what a module computes again, what it keeps instead, and what to do about it."""
+"""`Remat`: recomputation, residuals and all-gathers of a step, and what to change."""
 
 from __future__ import annotations
 
@@ -23,57 +23,70 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 
-_CHANGE = Field("text", "change", "What to change in the program to the same effect.")
-_NAME = Field("name", "name", "The value that is kept: the instruction that makes it.")
+_CHANGE = Field("text", "change", "Change to the program with the same effect.")
+_NAME = Field("name", "name", "The residual: the instruction that produces it.")
 _STATEMENT = Field("index", "statement", "The number of the statement.")
 _PHASES = (
     Field("word", "phase", "The phase."),
-    Field("count", "instructions", "Instructions of the text that belong to it.", adds_up=True),
+    Field("count", "instructions", "Instructions of the text in this phase.", adds_up=True),
 )
 _STATEMENTS = (
     _STATEMENT,
-    Field("word", "code", "The same for the same kind of statement."),
+    Field("word", "code", "The kind of statement."),
     Field("text", "text", "The statement."),
-    Field("text", "advice", "What to change, and how to see that it worked.", nullable=True),
+    Field("text", "advice", "What to change, and how to check the effect.", nullable=True),
 )
-_PROOFS = (_STATEMENT, Field("instruction", "instruction", "An instruction that proves it."))
+_PROOFS = (_STATEMENT, Field("instruction", "instruction", "Evidence: an instruction."))
 _FIGURES = (
     _STATEMENT,
-    Field("word", "figure", "Which number of the statement it is."),
-    Field("number", "value", "The number."),
+    Field("word", "figure", "The name of the figure."),
+    Field("number", "value", "Its value."),
 )
 _KEPT_AS = (
-    Field("name", "kept_as", "The value that is kept.", nullable=True),
-    Field("text", "kept_index", "Which part of its result; {} for all.", nullable=True),
-    Field("bytes", "kept_bytes", "Bytes that are kept.", label="kept", nullable=True),
+    Field("name", "kept_as", "The residual.", nullable=True),
+    Field("text", "kept_index", "Index into the result of `kept_as`; {} for all.", nullable=True),
+    Field("bytes", "kept_bytes", "Bytes of the residual.", label="kept", nullable=True),
 )
 _BY_OPERATION = (
-    Field("word", "operation", "The last part of the operation's name, else the opcode."),
-    Field("word", "by", "Who recomputes it.", label="recomputed by"),
+    Field("word", "operation", "Last component of the operation name, otherwise the opcode."),
+    Field(
+        "word",
+        "by",
+        "Origin of the recomputation: program, compiler or twin.",
+        label="recomputed by",
+    ),
     Field("count", "instructions", "Instructions of the text.", adds_up=True),
-    Field("count", "multiplicity", "Executions in one step.", label="calls", adds_up=True),
-    Field("flops", "flops", "FLOPs of all executions.", label="FLOP", adds_up=True),
-    Field("path", "source", "Source file and line.", label="from", nullable=True),
+    Field("count", "multiplicity", "Calls per step.", label="calls", adds_up=True),
+    Field("flops", "flops", "FLOPs of all calls.", label="FLOP", adds_up=True),
+    Field("path", "source", "Source file and line.", nullable=True),
 )
 _PLAN = (
-    Field("bytes", "peak", "Bytes at the peak of the module as it is."),
-    Field("instruction", "peak_at", "What runs at the peak.", label="at", nullable=True),
-    Field("bytes", "hbm", "Bytes there may be.", label="wanted", nullable=True),
-    Field("bytes", "peak_after", "Bytes at the peak with the plan.", label="with the plan"),
-    Field("word", "fits", "Whether that is enough: yes or no.", nullable=True),
-    Field("text", "outcome", "What comes of it."),
-    Field("word", "rule", "How peaks are counted; see `Module.memory`."),
-    Field("flag", "is_default", "Whether the rule is the usual one.", label="usual rule"),
-    Field("word", "sizes", "Whose sizes of shapes count."),
-    Field("word", "space", "The memory space that is fullest at the peak."),
-    Field("word", "constants", "How long constants stay."),
-    Field("name", "device", "The device whose seconds count.", nullable=True),
+    Field("bytes", "peak", "Peak bytes of the module as it is."),
+    Field(
+        "instruction",
+        "peak_at",
+        "The instruction that runs at the peak.",
+        label="at",
+        nullable=True,
+    ),
+    Field("bytes", "hbm", "Peak bytes to plan for.", label="target", nullable=True),
+    Field("bytes", "peak_after", "Peak bytes with the plan.", label="with the plan"),
+    Field(
+        "word", "fits", "Whether the peak with the plan fits the target: yes or no.", nullable=True
+    ),
+    Field("text", "outcome", "Outcome of the plan."),
+    Field("word", "rule", "Rule by which peaks are counted; see `Module.memory`."),
+    Field("flag", "is_default", "Whether the rule is the default.", label="default rule"),
+    Field("word", "sizes", "Sizes of arrays: device (tiles, padding) or logical."),
+    Field("word", "space", "The fullest memory space at the peak."),
+    Field("word", "constants", "Live range of constants: last_use or program."),
+    Field("name", "device", "The device whose seconds order the candidates.", nullable=True),
 )
 _STEPS = (
-    Field("index", "number", "The place in the order in which they are taken."),
+    Field("index", "number", "Position in the plan."),
     Field("index", "candidate", "The row in the table of candidates."),
     _NAME,
-    Field("bytes", "peak", "Bytes at the peak after this one too."),
+    Field("bytes", "peak", "Peak bytes after this and all earlier steps."),
     _CHANGE,
 )
 _SHOWN_PROOFS = 4
@@ -81,15 +94,14 @@ _BY = ("program", "compiler", "twin")
 
 
 class Remat(Result):
-    """What a module computes again for the backward pass, and what it keeps instead.
+    """Recomputation, residuals and all-gathers of a step: `Module.remat()`.
 
-    Made by `Module.remat()`; what belongs to which phase is as in `Module.cost`. `fields` of each
-    table say what its columns are.
+    Phases are those of `Module.cost`. `fields` of each table describes its columns.
 
-    It also plans what to compute again: `candidates`, `apply()`. Nothing is estimated there: each
-    candidate is rewritten into a module of its own, and what is alive in that is counted as in the
-    original, by the same `rule` (device sizes, the text's order, fragmentation not modelled), so
-    that the new module's peak is the one that was announced.
+    `candidates` and `apply()` plan which residuals to rematerialise. Their peaks are not estimates:
+    each candidate is rewritten into a module of its own, whose live bytes are counted by the same
+    `rule` as the original's (device sizes, text order, fragmentation not modelled). The module that
+    `apply()` returns therefore has the announced peak.
     """
 
     __slots__ = (
@@ -99,21 +111,24 @@ class Remat(Result):
 
     VERB = "remat"
     FACTS = (
-        Field("count", "recomputed", "Instructions that are executed again."),
-        Field("count", "by_program", "Of these, those under jax.checkpoint by their names.",
+        Field("count", "recomputed", "Recomputed instructions."),
+        Field("count", "by_program", "Recomputed instructions under jax.checkpoint, by name.",
               label="by program"),
-        Field("count", "by_compiler", "Of these, clones of the compiler, called .remat.",
+        Field("count", "by_compiler", "Recomputed instructions that the compiler cloned (.remat).",
               label="by compiler"),
-        Field("count", "by_twin", "Of these, those that compute what an earlier one computed.",
+        Field("count", "by_twin",
+              "Recomputed instructions known only as twins: an earlier one computes the same.",
               label="by twin"),
-        Field("flops", "recomputed_flops", "FLOPs of all their executions."),
-        Field("count", "recomputed_collectives", "Collectives among them."),
-        Field("count", "residuals", "Values kept from forward to backward.", label="kept"),
-        Field("bytes", "residual_bytes", "Bytes of these.", label="kept bytes"),
+        Field("flops", "recomputed_flops", "FLOPs of all calls of recomputed instructions.",
+              label="recomputed FLOP"),
+        Field("count", "recomputed_collectives", "Recomputed collectives.",
+              label="recomputed collectives"),
+        Field("count", "residuals", "Values kept from forward to backward."),
+        Field("bytes", "residual_bytes", "Bytes of residuals.", label="residual bytes"),
         Field("count", "gathers", "All-gathers.", label="all-gathers"),
         Field("count", "kept_gathers", "All-gathers whose result is kept for the backward pass.",
-              label="kept of them"),
-        Field("count", "named_values", "Values that checkpoint_name names.", label="named values"),
+              label="kept all-gathers"),
+        Field("count", "named_values", "Values named by checkpoint_name.", label="named values"),
     )  # fmt: skip
 
     def __init__(
@@ -131,9 +146,9 @@ class Remat(Result):
         self.mesh = mesh
         """The mesh that was given."""
         self.hbm = hbm
-        """How many bytes there may be at the peak; None for as few as possible."""
+        """Peak bytes to plan for; None for the lowest peak."""
         self.device = device
-        """The device whose seconds candidates are ordered by; None without one."""
+        """The device whose seconds order the candidates; None without one."""
         self._plan: _core.PlanData | None = None
         self._rules = rules
         self._rule = rule
@@ -144,19 +159,20 @@ class Remat(Result):
 
     @property
     def recomputed(self) -> Table:
-        """The instructions that are executed again, those inside fusions too.
+        """The recomputed instructions, including those inside fusions.
 
-        `by` is `program` (operation names of `jax.checkpoint`), `compiler` (clones called `.remat`)
-        or `twin` (no name tells, but an earlier instruction computes the same from the same). Of a
-        fusion the bytes are those of what is in it.
+        `by` is `program` (operation names of `jax.checkpoint`), `compiler` (clones named `.remat`)
+        or `twin` (not marked by name, but an earlier instruction computes the same value from the
+        same operands). Bytes of a fusion are those of the instructions inside it.
         """
         return self._table("recomputed")
 
     def outside_phase(self) -> list[dict[str, Any]]:
-        """The rows of `recomputed` that are not of phase recompute.
+        """Returns the rows of `recomputed` outside phase recompute.
 
-        That phase, in `instructions` and in `Cost.by("phase")`, is of what operation names call
-        recomputed; clones of the compiler and twins have the phase of what they repeat.
+        Phase recompute, in `instructions` and `Cost.by("phase")`, holds the instructions whose
+        operation names mark recomputation. Compiler clones and twins have the phase of the
+        instruction they repeat.
         """
         phases = self._cost._data.column("phase").tolist()
         own = _core.phases.index("recompute")
@@ -164,11 +180,12 @@ class Remat(Result):
 
     @property
     def residuals(self) -> Table:
-        """What forward code makes and backward code reads; parameters as they are do not count.
+        """The values that forward code produces and backward code reads; plain parameters excluded.
 
-        `kind` is `weight_copy`, `gathered_weight`, `gathered_activation` or `activation`. Of a
-        stack, `instruction` is the loop and `bytes` are all of it. `source` computes what is kept,
-        conversions and slices looked through, or is the parameter that it is a copy of.
+        `kind` is `weight_copy`, `gathered_weight`, `gathered_activation` or `activation`. For a
+        value stacked by a loop, `instruction` is the loop and `bytes` cover the whole stack.
+        `source` is the instruction that computes the value, looking through conversions and slices,
+        or the parameter it is a copy of.
         """
         return self._table("residuals")
 
@@ -177,19 +194,19 @@ class Remat(Result):
         """The all-gathers, each once, however it is written.
 
         `fate` is `kept` (the result or a copy of it is kept from forward to backward), `recomputed`
-        (gathered again for the backward pass), `forward`, `backward` (of that pass alone) or
-        `other`; `residual` is the row in `residuals` of what is kept.
+        (gathered again for the backward pass), `forward` or `backward` (used in that pass only), or
+        `other`. `residual` is the row in `residuals` of the kept value.
         """
         return self._table("gathers")
 
     @property
     def instructions(self) -> dict[str, int]:
-        """How many instructions of the text belong to each phase."""
+        """Number of instructions of the text by phase."""
         return dict(self._data.instructions())
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """What follows from the tables, each with the instructions that prove it."""
+        """Conclusions from the tables, each with its evidence."""
         if self._statements is None:
             products = self._cost.matmuls()
             tables = {name: self._table(name) for name in ("recomputed", "residuals", "gathers")}
@@ -198,13 +215,13 @@ class Remat(Result):
 
     @property
     def candidates(self) -> Table:
-        """What could be computed again instead of kept: one row per residual, and what came of it.
+        """Residuals that could be recomputed: one row per residual, with the result of the rewrite.
 
-        First those that save most for their price (seconds on the device; without one FLOPs, each
-        byte moved as 100 of them and each byte sent to other devices as 1000), then those that
-        cannot be rewritten. Up to 48 are tried (fewer, but 4, of modules of more than 40,000
-        instructions), those alive at the peak first, larger ones first. A `ValueError` if memory
-        cannot be counted.
+        The most bytes saved per cost come first, then residuals that cannot be rewritten. The cost
+        is seconds on the device; without a device it is FLOPs, with 100 FLOPs per byte moved and
+        1000 per byte sent to other devices. Up to 48 residuals are tried (fewer, but at least 4, in
+        modules of more than 40,000 instructions): those live at the peak first, then larger ones.
+        Raises `ValueError` if memory cannot be counted.
         """
         if "candidates" not in self._tables:
             columns = self._planned().candidates()
@@ -220,18 +237,19 @@ class Remat(Result):
 
     @property
     def rule(self) -> str:
-        """By which rule peaks are counted, one of those of `Module.memory`.
+        """The rule by which peaks are counted, as in `Module.memory`.
 
-        `xla` is the peak of XLA's own account (`Memory.xla_peak`), the others are `live_peak`. By
-        default `xla` for scheduled TPU modules, since that is what one compares with a device's
-        memory, and `in_place` for others; also where XLA's account counts the heap of fast memory
-        in the place of HBM's (see `Memory.xla_peak`), which computing again cannot bring down.
+        `xla` counts the peak of XLA's own account (`Memory.xla_peak`), the other rules
+        `Memory.live_peak`. The default is `xla` for scheduled TPU modules, because that peak is
+        compared with a device's memory, and `in_place` for other modules. It is also `in_place`
+        where XLA's account uses the heap of fast memory instead of HBM's (see `Memory.xla_peak`),
+        which recomputation cannot lower.
         """
         return self._planned().rule()
 
     @property
     def peak(self) -> int:
-        """Bytes at the peak of the module as it is, by `rule`."""
+        """Peak bytes of the module as it is, by `rule`."""
         return self._planned().peaks()[0]
 
     @property
@@ -242,35 +260,35 @@ class Remat(Result):
 
     @property
     def peak_after(self) -> int:
-        """Bytes at the peak of the module that `apply` makes."""
+        """Peak bytes of the module that `apply` returns."""
         return self._planned().peaks()[1]
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Bytes at the peak after each of the chosen candidates, in their order."""
+        """Peak bytes after each chosen candidate, in the order of the plan."""
         return tuple(self._planned().steps())
 
     @property
     def fits(self) -> bool | None:
-        """Whether `hbm` bytes are enough then; None without `hbm`."""
+        """Whether the peak with the plan fits `hbm` bytes; None without `hbm`."""
         return self._planned().fits()
 
     def apply(self, candidates: Iterable[int] | None = None) -> Module:
-        """A module in which the chosen candidates are computed again.
+        """Returns a module that recomputes the chosen candidates.
 
-        Without `candidates` (rows of that table) those are as few as bring the peak down to `hbm`,
-        or without `hbm` all that bring it down. Copies are called `x.remat` and wait behind an
-        `opt-barrier` for a value that is made late. A `ValueError` if nothing is chosen or a
-        candidate cannot be computed again, an `IndexError` if there is no such candidate. Of given
-        candidates a `UserWarning` names those with `no_saving`, and why.
+        `candidates` are rows of that table. The default is the smallest set that lowers the peak to
+        `hbm`, or without `hbm` all candidates that lower it. Copies are named `x.remat` and wait
+        behind an `opt-barrier` for a value that is produced late. Raises `ValueError` if nothing is
+        chosen or a candidate cannot be recomputed, and `IndexError` for an unknown candidate. A
+        `UserWarning` names each given candidate with `no_saving`, and the reason.
         """
         plan = self._planned()
         if candidates is not None:
             numbers = list(candidates)
             if not numbers:
-                raise ValueError("no candidate is given")
+                raise ValueError("candidates is empty; leave it out to apply the plan")
             if any(number < 0 for number in numbers):
-                raise IndexError("no such candidate")
+                raise IndexError("candidates must not be negative")
             for number in numbers:
                 if number < len(self.candidates):
                     row = self.candidates.row(number)
@@ -279,14 +297,13 @@ class Remat(Result):
                     if row["no_saving"]:
                         import warnings
 
-                        text = f"{row['name']}: the peak stays as it is: {row['no_saving']}"
+                        text = f"{row['name']}: the peak does not change: {row['no_saving']}"
                         warnings.warn(text, stacklevel=2)
             return plan.apply(numbers)[0]
         module = plan.module()
         if module is None:
             raise ValueError(
-                "there is nothing to compute again: the peak fits as it is, or nothing brings it "
-                "down"
+                "nothing to recompute: the peak fits as it is, or no candidate lowers it"
             )
         return module
 
@@ -301,12 +318,12 @@ class Remat(Result):
         return self._plan
 
     def by(self, name: str, table: str = "residuals", *, totals: Iterable[str] = ()) -> Table:
-        """Totals of a table (`recomputed`, `residuals`, `gathers`) by one of its columns.
+        """Returns totals of a table (`recomputed`, `residuals`, `gathers`) by one of its columns.
 
-        Columns: `name`, `rows`, then the sums of `totals`; without them `bytes` of residuals,
-        `payload_out` of gathers, and `flops`, `bytes_read` and `bytes_written` of what is
-        recomputed. Sums are of the known figures; see `Table.by`. A
-        `KeyError` for other tables and columns.
+        Columns: `name`, `rows`, then the sums of `totals`. The default totals are `bytes` of
+        residuals, `payload_out` of gathers, and `flops`, `bytes_read` and `bytes_written` of
+        recomputed instructions. Sums cover the known figures; see `Table.by`. Raises `KeyError` for
+        an unknown table or column.
         """
         defaults = {
             "recomputed": ("flops", "bytes_read", "bytes_written"),
@@ -324,7 +341,7 @@ class Remat(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What is recomputed, kept and gathered, in sums."""
+        """Totals of recomputed instructions, residuals and all-gathers."""
         by = self.recomputed.values("by")
         flops, sizes = self.recomputed.values("flops"), self.residuals.values("bytes")
         more = "bound" if None in self.recomputed.values("multiplicity") else "exact"
@@ -349,44 +366,44 @@ class Remat(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind."""
+        """Assumptions and gaps behind the tables."""
         notes: list[Note] = []
         phases = self.instructions
         if not phases["backward"] and not phases["recompute"]:
-            text = "no instruction is known to be of a backward pass, so nothing is kept for one"
+            text = "no instruction is known to belong to a backward pass, so there are no residuals"
             notes.append(Note("no-backward", text))
         summary = self.module.summary()
         if summary.is_whole:
             text = (
-                f"the module is {summary.status}: shapes are those of all devices together, and "
-                "the partitioner, which writes most all-gathers, has not run"
+                f"the module is {summary.status}: shapes cover all devices together, and the "
+                "partitioner, which inserts most all-gathers, has not run yet"
             )
             notes.append(Note("global", text))
         if not self.module.is_scheduled:
-            text = "the module is not scheduled: spans are counted in the order of the text"
+            text = "the module is not scheduled: live ranges follow text order"
             notes.append(Note("unscheduled", text))
         elsewhere = self.outside_phase()
         if elsewhere:
             flops = sum(row["flops"] or 0 for row in elsewhere)
             text = (
-                f"phase recompute, here and in `hlofast cost`, leaves out {flops:,} FLOP of "
-                f"{_text.counted(len(elsewhere), 'recomputed instruction')}: clones of the "
-                "compiler and twins have the phase of what they repeat"
+                f"phase recompute, here and in `hlofast cost`, excludes {flops:,} FLOP of "
+                f"{_text.counted(len(elsewhere), 'recomputed instruction')}: compiler clones and "
+                "twins have the phase of the instruction they repeat"
             )
             notes.append(Note("other-phases", text, instructions=len(elsewhere), flops=flops))
         by_place = self.residuals.values("is_named").count(False)
         if by_place:
             text = (
-                f"{_text.counted(by_place, 'residual')} told by their place before all backward "
-                "code, not by operation names"
+                f"{_text.counted(by_place, 'residual')} identified by position before all backward "
+                "code, not by operation name"
             )
             notes.append(Note("by-place", text, residuals=by_place))
         return tuple(notes)
 
     def sections(self, *, plan: bool = False) -> tuple[Section, ...]:
-        """Phases, statements, all-gathers, what is kept and recomputed; with `plan` the plan.
+        """Phases, statements, all-gathers, residuals, recomputed instructions; the plan if asked.
 
-        A `ValueError` if there is to be a plan and memory cannot be counted.
+        Raises `ValueError` with `plan` if memory cannot be counted.
         """
         sections = [
             Section("phases", "Instructions by phase", of_rows(_PHASES, self.instructions.items())),
@@ -394,33 +411,33 @@ class Remat(Result):
             Section("gathers", "All-gathers", self._shown_gathers(), _GATHERS),
             Section("residuals", "Kept from forward to backward", self._shown_residuals(), _KEPT),
             Section("operations", "Recomputed, by operation and line", self._by_operation()),
-            Section("recomputed", "Recomputed", self._shown_recomputed(), _RECOMPUTED),
+            Section("recomputed", "Recomputed instructions", self._shown_recomputed(), _RECOMPUTED),
         ]
         return (*sections, *self._of_plan()) if plan else tuple(sections)
 
     def every_section(self) -> tuple[Section, ...]:
-        """All tables, those of a plan too."""
+        """All tables, including those of a plan."""
         return self.sections(plan=True)
 
     @property
     def tables(self) -> dict[str, Table]:
-        """The tables by name; those of a plan, which takes time, come from `sections`."""
+        """The tables by name, without those of a plan, which takes time: see `sections`."""
         return {section.name: section.table for section in self.sections()}
 
     def _of_statements(self) -> tuple[Section, ...]:
-        """What people read as text; JSON has proofs and figures in tables of their own."""
+        """Statements as paragraphs; in JSON, evidence and figures are separate tables."""
         rows, proofs, figures, shown = [], [], [], []
         for number, one in enumerate(self.statements):
             rows.append((number, one.code, one.text, one.advice))
             proofs += [(number, row) for row in one.instructions]
             figures += [(number, name, value) for name, value in one.figures.items()]
             names = _text.names(one.names, most=_SHOWN_PROOFS)
-            lines = [("proof", names), ("advice", one.advice or "")]
+            lines = [("evidence", names), ("advice", one.advice or "")]
             shown.append((f"{one.text} [{one.code}]", [line for line in lines if line[1]]))
         return (
-            Section("statements", "What follows", of_rows(_STATEMENTS, rows), paragraphs=shown),
-            Section("proofs", "What proves it", of_rows(_PROOFS, proofs), paragraphs=()),
-            Section("figures", "Its numbers", of_rows(_FIGURES, figures), paragraphs=()),
+            Section("statements", "Conclusions", of_rows(_STATEMENTS, rows), paragraphs=shown),
+            Section("proofs", "Evidence", of_rows(_PROOFS, proofs), paragraphs=()),
+            Section("figures", "Figures of statements", of_rows(_FIGURES, figures), paragraphs=()),
         )
 
     def _shown_gathers(self) -> Table:
@@ -487,10 +504,10 @@ class Remat(Result):
 
     def _outcome(self) -> str:
         if self.steps:
-            return {None: "the peak comes down", True: "fits", False: "does not fit"}[self.fits]
+            return {None: "the peak is lower", True: "fits", False: "does not fit"}[self.fits]
         if self.fits:
-            return "the peak fits as it is; nothing has to be computed again"
-        text = "no value that could be computed again brings the peak down"
+            return "the peak fits as it is; nothing to recompute"
+        text = "no candidate lowers the peak"
         return text if self.fits is None else f"{text}, and it does not fit"
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -518,11 +535,11 @@ _CANDIDATES = (
     "name index kind shape bytes kept_instead saved flops wire_bytes seconds is_alive_at_peak "
     "refusal no_saving"
 ).split()
-"""The columns that people are shown of each table."""
+"""The columns shown of each table."""
 
 
 def _step(row: dict[str, Any], peak: int) -> str:
-    """A chosen candidate in words: what it is, the peak then, the price."""
+    """A chosen candidate as text: the residual, the peak with it, the cost."""
     made = row["name"] + (row["index"] if row["index"] != "{}" else "")
     price = [f"{row['wire_bytes']:,} wire B"] if row["wire_bytes"] else []
     price += [f"{row['flops']:,} FLOP"] if row["flops"] else []
@@ -547,7 +564,7 @@ def remat(
 ) -> Remat:
     """`Module.remat`."""
     if rule is not None and rule not in RULES:
-        raise ValueError(f"rule is one of {', '.join(RULES)}, not {rule!r}")
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
     read = None if rules is None else read_rules(rules)
     budget = None if hbm is None else read_bytes(hbm)
     if device is not None:

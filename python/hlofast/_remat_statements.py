@@ -1,4 +1,4 @@
-"""What follows from the tables of `Remat`, in words, each statement with its proof."""
+"""Statements of `Remat`: conclusions from its tables, each with its evidence."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 LEAST_COPY = 1 << 20
-"""Copies of weights of fewer bytes are no finding."""
+"""Bytes below which a weight copy is not reported."""
 MOST_PROOFS = 64
-"""Instructions that one statement names at most; its figures count all."""
+"""Maximum number of instructions in a statement's evidence; its figures count all."""
 MOST_ALIKE = 8
-"""Statements about gathers of different lines or shapes, of each fate, at most."""
+"""Maximum number of statements about all-gathers per fate."""
 SHOWN = 6
 
 NAMING = (
     "name the tensor before the constraint that gathers it{where}: x = checkpoint_name(x, "
-    "'scattered'), and give jax.checkpoint "
+    "'scattered'), and pass jax.checkpoint "
     "policy=jax.checkpoint_policies.save_only_these_names('scattered')"
 )
 CHECK = (
-    "compile what you train with and look again: this command must list the all-gather of the "
-    "tensor as recomputed and none of an activation as kept. With value_and_grad, or wherever else "
-    "the forward pass is needed, the compiler may still keep the gathered tensor; then exclude the "
-    "name instead, save_any_names_but_these('scattered')"
+    "compile the step you train with and run this command again: it must list the all-gather of "
+    "the tensor as recomputed, and no all-gather of an activation as kept. If the forward pass is "
+    "needed anyway, as with value_and_grad, the compiler may still keep the gathered tensor; then "
+    "exclude the name instead: save_any_names_but_these('scattered')"
 )
 
 
 CHANGES = {
-    "weight_copy": "convert or rearrange the weight under jax.checkpoint{at}, so that the copy is "
-    "made again for the backward pass, or use the weight as it is",
-    "gathered_weight": "put what uses the weight under jax.checkpoint{at}, without a policy that "
-    "saves it, so that the weight is gathered again for the backward pass",
-    "activation": "put what computes it under jax.checkpoint{at}, with a policy that does not save "
-    "it: save_only_these_names of what it is computed from",
+    "weight_copy": "convert or rearrange the weight under jax.checkpoint{at}, so that the backward "
+    "pass recomputes the copy, or use the weight as it is",
+    "gathered_weight": "use the weight under jax.checkpoint{at}, with a policy that does not save "
+    "it, so that the backward pass gathers the weight again",
+    "activation": "compute the activation under jax.checkpoint{at}, with a policy that does not "
+    "save it: save_only_these_names with the values it is computed from",
 }
 
 
 def change(row: Row) -> str:
-    """What to change in the program so that a residual is computed again."""
+    """Returns the change to the program that makes it recompute a residual."""
     if row["kind"] == "gathered_activation":
         return NAMING.format(where=_at(row))
     return CHANGES[row["kind"]].format(at=_from(row))
 
 
 class Statement:
-    """Something that a module's tables prove."""
+    """A conclusion from a module's tables."""
 
     __slots__ = ("advice", "code", "figures", "instructions", "names", "text")
 
@@ -68,18 +68,18 @@ class Statement:
         **figures: int,
     ) -> None:
         self.code = code
-        """What it is about; the same for the same kind of statement."""
+        """The kind of statement."""
         self.text = text
         """The statement."""
         self.advice = advice
-        """What to change, and how to see that it worked; None where there is nothing to do."""
+        """What to change, and how to check the effect; None if there is nothing to do."""
         proofs = list(dict.fromkeys(rows))[:MOST_PROOFS]
         self.instructions: tuple[int, ...] = tuple(proofs)
-        """The rows that prove it, 64 at most."""
+        """The evidence: instruction rows, at most 64."""
         self.names: tuple[str, ...] = tuple(module[row].name for row in proofs)
-        """Their names."""
+        """The names of these instructions."""
         self.figures: dict[str, int] = figures
-        """The numbers in the text."""
+        """The figures of the text."""
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name."""
@@ -92,9 +92,9 @@ class Statement:
 def statements(
     module: Module, data: RematData, tables: dict[str, Table], products: Table
 ) -> tuple[Statement, ...]:
-    """All statements about a module, in the order in which they are read.
+    """Returns all statements about a module in display order.
 
-    `tables` are those of `hlofast.Remat` by name, `products` the matrix products.
+    `tables` are the tables of `hlofast.Remat` by name, `products` the matmuls.
     """
     found = _Tables(module, data, tables, products)
     made: list[Statement] = []
@@ -115,7 +115,7 @@ def statements(
 
 
 class _Tables:
-    """The rows that statements are made of."""
+    """The tables that statements are derived from."""
 
     def __init__(
         self, module: Module, data: RematData, tables: dict[str, Table], products: Table
@@ -145,27 +145,27 @@ def _no_forward(found: _Tables) -> list[Statement]:
         return []
     backward, recomputed = found.phases["backward"], found.phases["recompute"]
     text = (
-        f"no instruction of the forward pass is left ({backward:,} backward, {recomputed:,} "
-        "recomputed): backward code reads "
+        f"the module has no forward pass ({backward:,} backward, {recomputed:,} recomputed "
+        "instructions): backward code reads "
     )
     if found.residuals:
-        text += "only what no operation name calls forward"
+        text += "only values that no operation name marks as forward"
     else:
-        text += "no residual, only parameters, constants and what it computes itself"
+        text += "no residuals, only parameters, constants and its own values"
     again = [row["instruction"] for row in found.recomputed]
     if again:
-        text += "; what it needs of the forward pass is recomputed"
+        text += "; it recomputes the forward values it needs"
     rows = [row["instruction"] for row in found.products or found.gathers] or again
     advice = (
-        "a training step has a forward pass: return the value too (value_and_grad), and "
-        "differentiate with respect to the weights as well (argnums)"
+        "to get a training step, return the loss too (value_and_grad) and differentiate with "
+        "respect to the weights as well (argnums)"
     )
     figures = {"forward": 0, "backward": backward, "recompute": recomputed}
     return [found.state("no-forward", text, rows, advice, **figures)]
 
 
 def _linear_chain(found: _Tables) -> list[Statement]:
-    """Products of the backward pass that do not depend on what the gradient is taken of."""
+    """A backward pass whose matmuls do not depend on the input of the differentiation."""
     products = [row["instruction"] for row in found.products if row["phase"] == "backward"]
     if found.has_forward or not products:
         return []
@@ -180,7 +180,7 @@ def _linear_chain(found: _Tables) -> list[Statement]:
     results = list(root.shape.elements) if root.shape.is_tuple else [root.shape]
     others = [i for i in parameters if i.row not in set(read)]
     likely = [i for i in others if any(_alike(i.shape, shape) for shape in results)]
-    # Each result is the gradient of something that no product reads.
+    # Each result is the gradient of an input that no matmul reads.
     if not likely or any(
         _alike(found.module[row].shape, shape) for row in read for shape in results
     ):
@@ -189,10 +189,10 @@ def _linear_chain(found: _Tables) -> list[Statement]:
     of = _tensors(found, [i.row for i in likely])
     result = "the result has its" if len(results) == 1 else "the results have its"
     text = (
-        f"the gradient is taken with respect to {of} only: {result} shape, and no matrix "
-        "product makes a gradient of a weight. The products depend on "
-        f"{names} and constants, not on {of}: the chain from there on is linear, so its derivative "
-        "needs the weights alone, and the forward products and the gather before them are dead code"
+        f"the gradient is taken with respect to {of} only: {result} shape, and no matmul computes "
+        f"the gradient of a weight. The matmuls depend on {names} and constants, not on {of}: the "
+        f"function of {of} is linear, so its derivative needs only the weights, and the forward "
+        "matmuls and the all-gather before them are dead code"
     )
     rows = [*products, *read, root.row]
     return [found.state("linear-chain", text, rows, products=len(products))]
@@ -209,11 +209,11 @@ def _products(found: _Tables) -> list[Statement]:
         return []
     sizes = [f"{r['name']} {r['m']:,} x {r['n']:,} x {r['k']:,}" for r in convolutions]
     count = len(convolutions)
-    are = "1 of the matrix products is a" if count == 1 else f"{count:,} matrix products are"
+    are = "1 of the matmuls is a" if count == 1 else f"{count:,} matmuls are"
     noun = "convolution" if count == 1 else "convolutions"
     if count == len(rows):
-        are = "the matrix product is a" if count == 1 else f"the {count:,} matrix products are"
-        there = "; there is no dot in the text"
+        are = "the matmul is a" if count == 1 else f"the {count:,} matmuls are"
+        there = "; the text has no dot"
     else:
         there = ""
     text = f"{are} {noun} in this text (M x N x K: {_listed(sizes)}){there}"
@@ -240,7 +240,7 @@ def _kept_gathers(found: _Tables) -> list[Statement]:
             for row, gather in zip(kept, rows, strict=True)
         )
         if share < total:
-            text += f"; what is gathered takes {share:,} B"
+            text += f"; the shards before gathering take {share:,} B"
         proof = [
             row
             for gather, residual in zip(rows, kept, strict=True)
@@ -257,8 +257,8 @@ def _recomputed_gathers(found: _Tables) -> list[Statement]:
         first = rows[0]
         text = (
             f"{_gathers(rows)} {first['shape']}{_over(first)}{_from(first)} "
-            f"{'is' if len(rows) == 1 else 'are'} recomputed: gathered again for the backward "
-            "pass, not kept"
+            f"{'is' if len(rows) == 1 else 'are'} recomputed: repeated for the backward pass, "
+            "result not kept"
         )
         size = sum(row["payload_out"] or 0 for row in rows)
         proof = [row["instruction"] for row in rows]
@@ -283,7 +283,7 @@ def _weight_gathers(found: _Tables) -> list[Statement]:
         text += f"; {len(kept):,} of them kept from forward to backward, {size:,} B"
     activations = found.gathers_of("activation", "kept")
     if not activations:
-        text += "; no all-gather is of an activation kept from forward to backward"
+        text += "; no gathered activation is kept from forward to backward"
     places = [row["instruction"] for row in weights]
     figures = {"gathers": count, "kept": len(kept), "kept_activations": len(activations)}
     return [found.state("weight-gathers", text, places, None, **figures)]
@@ -310,8 +310,8 @@ def _weight_copies(found: _Tables) -> list[Statement]:
         f"({_listed([row['shape'] for row in copies])})"
     )
     advice = (
-        "convert them again in the backward pass, which costs reading the weights once more: put "
-        "the conversion inside jax.checkpoint, or multiply in the weights' own type"
+        "put the conversion inside jax.checkpoint, so that the backward pass converts the weights "
+        "again at the cost of reading them once more, or multiply in the weights' own type"
     )
     proof = [place for row in copies for place in (row["made_by"], row["source"])]
     figures = {"copies": len(copies), "bytes": size, "residual_bytes": total}
@@ -345,7 +345,7 @@ def _residuals(found: _Tables) -> list[Statement]:
 WHO = {
     "program": "by the program (jax.checkpoint)",
     "compiler": "by the compiler (.remat)",
-    "twin": "as twins of earlier ones, which no name calls recomputation",
+    "twin": "as twins of earlier instructions, without a name that marks recomputation",
 }
 NORM = frozenset(
     """
@@ -353,11 +353,11 @@ NORM = frozenset(
     broadcast_in_dim reshape squeeze expand_dims stop_gradient
     """.split()
 )
-"""Primitives of JAX that a root-mean-square or layer norm is made of."""
+"""JAX primitives of a root-mean-square or layer norm."""
 
 
 def operation(row: Row) -> str:
-    """The last part of the framework's name of an operation, else the opcode."""
+    """Returns the last component of the operation name, otherwise the opcode."""
     return (row["op_name"] or "").rsplit("/", 1)[-1] or str(row["opcode"])
 
 
@@ -379,7 +379,7 @@ def _recomputed(found: _Tables) -> list[Statement]:
             f"{listed}{_places(rows)}"
         )
         if operations.keys() <= NORM and "rsqrt" in operations and "reduce_sum" in operations:
-            text += "; all of a norm (rsqrt of a mean)"
+            text += "; all belong to a norm (rsqrt of a mean)"
         collectives = sum(row["is_collective"] for row in rows)
         flops = sum(row["flops"] or 0 for row in rows)
         products = {row["instruction"] for row in found.products}
@@ -387,7 +387,7 @@ def _recomputed(found: _Tables) -> list[Statement]:
         moved = _text.counted(collectives, "collective") if collectives else "no collective"
         text += f"; {flops:,} FLOP, {moved}"
         if not is_product:
-            text += ", no matrix product"
+            text += ", no matmul"
         proof = [row["instruction"] for row in rows]
         figures = {"instructions": count, "flops": flops, "collectives": collectives}
         made.append(found.state(f"recomputed-by-{by}", text, proof, **figures))
@@ -395,7 +395,7 @@ def _recomputed(found: _Tables) -> list[Statement]:
 
 
 def _constraints(found: _Tables) -> list[Statement]:
-    """A constraint in checkpointed code, with nothing in this text that shows its gather."""
+    """Sharding constraints in checkpointed code whose all-gather is not in this text."""
     if not found.constraints or not found.has_backward:
         return []
     shown = found.gathers_of("activation", "kept", "recomputed", "forward", "backward")
@@ -405,11 +405,11 @@ def _constraints(found: _Tables) -> list[Statement]:
     lines = list(dict.fromkeys(f"{file}:{line}" for _, file, line in places if file))
     at = f" ({_listed(lines)})" if lines else ""
     text = (
-        f"there are sharding constraints under jax.checkpoint{at}, but no all-gather of an "
-        "activation in this text, forward or backward, that shows what one of them has gathered"
+        f"there are sharding constraints under jax.checkpoint{at}, but this text has no all-gather "
+        "of an activation, forward or backward, that belongs to one of them"
     )
     advice = (
-        "to have the gather that the partitioner inserts for a constraint recomputed, "
+        "to recompute the all-gather that the partitioner inserts for a constraint, "
         f"{NAMING.format(where='')}. Then {CHECK}"
     )
     count = len(found.constraints)
@@ -419,7 +419,7 @@ def _constraints(found: _Tables) -> list[Statement]:
 
 
 def _alike_gathers(rows: Sequence[Row]) -> list[list[Row]]:
-    """Gathers of one line, shape and axes together, the largest first."""
+    """Groups all-gathers by source line, shape and axes, largest first."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         key = (row["shape"], row["axes"], row["source_file"], row["source_line"], row["op_name"])
@@ -437,7 +437,7 @@ def _gathers(rows: Sequence[Row]) -> str:
 
 def _over(row: Row) -> str:
     if row["axes"] and row["axes"] != "no axis subset":
-        return f" over {row['axes']}"
+        return f" along {row['axes']}"
     return f" over {row['group_size']:,} devices" if row["group_size"] else ""
 
 
@@ -450,7 +450,7 @@ def _at(row: Row) -> str:
 
 
 def _places(rows: Sequence[Row]) -> str:
-    """The lines of one file, or nothing."""
+    """The source lines, if all are in one file."""
     files = {row["source_file"] for row in rows if row["source_file"]}
     if len(files) != 1:
         return ""
@@ -462,7 +462,7 @@ def _places(rows: Sequence[Row]) -> str:
 
 
 def _tensors(found: _Tables, rows: Sequence[int]) -> str:
-    """What the program calls parameters."""
+    """The program's names of parameters."""
     names = [name for name, _, _ in found.data.places(list(rows))]
     return _listed([n or found.module[row].name for n, row in zip(names, rows, strict=True)])
 

@@ -1,4 +1,4 @@
-"""`Shown`: one instruction or computation in context: what it is, what it reads, who reads it."""
+"""`Shown`: one instruction or computation with its operands, users, callers and text."""
 
 from __future__ import annotations
 
@@ -27,36 +27,48 @@ _REFERENCE = (
 _SHOWN = ("instruction", "opcode", "shape")
 _ATTRIBUTES = (
     Field("word", "key", "The attribute."),
-    Field("text", "value", "Its value as the text has it."),
+    Field("text", "value", "The value as written in the text."),
 )
 _TEXT = (
     Field("index", "line", "The line of the module's text.", nullable=True),
-    Field("text", "text", "What stands there."),
+    Field("text", "text", "The text of the line."),
 )
 _ELSEWHERE = {"metadata", "calls", "to_apply", "body", "condition"}
-"""Attributes that facts and tables say."""
+"""Attributes that facts and other tables already show."""
 
 
 class Shown(Result):
-    """What is shown of an instruction or a computation: `Module.show()`."""
+    """An instruction or computation in context: `Module.show()`."""
 
     __slots__ = ("_what", "module")
 
     VERB = "show"
     FACTS = (
-        Field("word", "kind", "Whether it is an instruction or a computation."),
+        Field("word", "kind", "Instruction or computation."),
         Field("name", "module", "The module."),
         Field("name", "computation", "The computation, or the one that the instruction is in."),
         Field("word", "opcode", "The opcode."),
         Field("shape", "shape", "The shape of the result."),
         Field("bytes", "bytes", "Bytes of the result, unpadded."),
-        Field("flag", "is_root", "Whether it is the root of its computation.", label="root"),
-        Field("flag", "is_implicit", "Whether the text implies it only.", label="implied"),
-        Field("text", "called_computations", "The computations that it calls.", label="calls"),
+        Field(
+            "flag",
+            "is_root",
+            "Whether the instruction is the root of its computation.",
+            label="root",
+        ),
+        Field(
+            "flag", "is_implicit", "Whether the text only implies the instruction.", label="implied"
+        ),
+        Field(
+            "text",
+            "called_computations",
+            "The computations that the instruction calls.",
+            label="calls",
+        ),
         Field("scope", "op_name", "The framework's name of the operation."),
-        Field("path", "source_file", "The source file that it comes from."),
+        Field("path", "source_file", "The source file."),
         Field("index", "source_line", "The line in the source file."),
-        Field("word", "role", "What the computation is called for."),
+        Field("word", "role", "Role of the computation in its callers."),
         Field("count", "instructions", "Instructions of the computation."),
         Field("name", "root", "The root of the computation."),
         Field("index", "text_line", "The line of the module's text.", label="line"),
@@ -74,14 +86,14 @@ class Shown(Result):
 
     @property
     def instruction(self) -> Instruction | None:
-        """The instruction; None of a computation."""
+        """The instruction; None for a computation."""
         from hlofast._core import Instruction
 
         return self._what if isinstance(self._what, Instruction) else None
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What it is and where it stands."""
+        """Properties and place of the instruction or computation."""
         from hlofast._core import Instruction
 
         one = self._what
@@ -98,21 +110,21 @@ class Shown(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """That the text implies it only."""
+        """A note if the text only implies the instruction."""
         one = self.instruction
         if one is None or not one.is_implicit:
             return ()
-        return (Note("implied", "the text implies the instruction and does not write it"),)
+        return (Note("implied", "the text implies this instruction without writing it"),)
 
     def sections(self) -> tuple[Section, ...]:
-        """Operands, users, attributes; of a computation parameters, callers; the text."""
+        """Operands, users and attributes of an instruction, or parameters and callers; the text."""
         chosen = ["operands", "users", "attributes", "text"]
         if self.instruction is None:
             chosen = ["parameters", "callers", "text"]
         return tuple(own for own in self.every_section() if own.name in chosen)
 
     def every_section(self) -> tuple[Section, ...]:
-        """The tables of both kinds."""
+        """The tables of instructions and of computations."""
         what: Any = self._what
         one = self.instruction
         no: tuple[Instruction, ...] = ()
@@ -179,7 +191,10 @@ def _references(instructions: Iterable[Instruction]) -> Table:
 
 
 def matches(module: Module, name: str) -> list[Shown]:
-    """What `name` may be: a computation, then instructions, `COMPUTATION/NAME` one of those."""
+    """Returns matches of `name`: a computation, then instructions.
+
+    `COMPUTATION/NAME` selects the instruction of one computation.
+    """
     place, _, plain = name.rpartition("/")
     plain, place = plain.removeprefix("%"), place.removeprefix("%")
     found: list[Shown] = []
@@ -192,23 +207,23 @@ def matches(module: Module, name: str) -> list[Shown]:
 
 
 def is_ambiguous(found: list[Shown]) -> bool:
-    """Whether several instructions have the name; a computation beside one does not count."""
+    """Whether several instructions match; a computation of the same name takes precedence."""
     return len(found) > 1 and all(one.instruction is not None for one in found)
 
 
 def places(found: list[Shown]) -> str:
-    """`COMPUTATION/NAME` of the first instructions."""
+    """Returns `COMPUTATION/NAME` of the first instructions."""
     own = [(one.instruction, one.title) for one in found]
     return _text.names([f"{at.computation.name}/{title}" for at, title in own if at is not None])
 
 
 def unknown_instruction(module: Module, name: str) -> UnknownNameError:
-    """The error for a name that no instruction or computation of a module has."""
-    return UnknownNameError(f"nothing is called {name!r}{near(module, name)}")
+    """Returns the error for a name that no instruction or computation of a module has."""
+    return UnknownNameError(f"no instruction or computation {name!r}{near(module, name)}")
 
 
 def near(module: Module, name: str) -> str:
-    """`; did you mean …?` with instructions and computations of nearly that name."""
+    """Returns `; did you mean …?` with similar names of instructions and computations."""
     from itertools import chain
 
     computations = (own.name for own in module.computations)
@@ -222,6 +237,6 @@ def show(module: Module, name: str) -> Shown:
     if not found:
         raise unknown_instruction(module, name)
     if len(found) > 1 and found[0].instruction is not None:
-        text = f"{len(found)} instructions are called {name!r}: {places(found)}"
+        text = f"{len(found)} instructions are named {name!r}: {places(found)}"
         raise ValueError(text)
     return found[0]

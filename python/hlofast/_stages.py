@@ -1,4 +1,4 @@
-"""`Stages`: what Alpa's pipeline markers cut a module into, in tables and figures."""
+"""`Stages`: the sections between Alpa's pipeline markers, their boundary and memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from hlofast._module import Module
     from hlofast.devices import Device
 
-_MARKER = Field("name", "marker", "Its name: the section, and whether it starts or ends there.")
+_MARKER = Field("name", "marker", "Name of the marker: the section, and start or end.")
 _SIZES = Field(
-    "text", "sizes", "Bytes of each array as its configuration says.", label="sizes it says",
+    "text", "sizes", "Bytes of each array from the marker's backend_config.", label="stated sizes",
     nullable=True,
 )  # fmt: skip
 _VALUES = ("instruction", "name", "shape", "bytes", "op_name", "source_file", "source_line")
@@ -28,28 +28,28 @@ _SENT = ("name", "shape", "bytes", "source")
 
 
 class Cut:
-    """Another place for a stage's boundary, from `Boundary.cut`."""
+    """An alternative stage boundary, from `Boundary.cut`."""
 
     __slots__ = ("after", "bytes", "moved_flops", "moved_instructions", "values")
 
     def __init__(self, module: Module, found: dict[str, Any]) -> None:
         self.after: Instruction = module[found["after"]]
-        """The last instruction that moves to the stage before."""
+        """The last instruction that moves to the previous stage."""
         self.values = Table(found["values"])
-        """What is sent then: `instruction`, `name`, `shape`, `bytes`, `op_name`, source."""
+        """Values sent at this cut: `instruction`, `name`, `shape`, `bytes`, `op_name`, source."""
         self.bytes: int = found["bytes"]
-        """Bytes of that."""
+        """Bytes of these values."""
         self.moved_flops: int = found["moved_flops"]
-        """FLOPs that move to the stage before, of one micro-batch forward."""
+        """FLOPs that move to the previous stage, per micro-batch, forward."""
         self.moved_instructions: int = found["moved_instructions"]
-        """How many instructions move; what depends on weights alone is not counted."""
+        """Number of instructions that move, without those that depend on weights only."""
 
     def __repr__(self) -> str:
         return f"<Cut after {self.after.name}: {self.bytes:,} B>"
 
 
 class Boundary:
-    """What the first forward section receives for each micro-batch, from `Stages.boundary`."""
+    """Values that the first forward section receives per micro-batch: `Stages.boundary`."""
 
     __slots__ = (
         "cut", "flops", "input_bytes", "inputs", "is_partial", "received", "received_bytes",
@@ -60,26 +60,26 @@ class Boundary:
         self.section: str = found["section"]
         """The section's name."""
         self.received = Table(found["received"])
-        """Parameters of floats that the stage does not hold: activations, whose gradients go back.
+        """Float parameters that the stage does not hold: activations; their gradients go back.
 
         Columns: `instruction`, `name`, `shape`, `bytes`, `op_name`, `source_file`, `source_line`.
         """
         self.received_bytes: int = found["received_bytes"]
-        """Their bytes, which are received forward and sent backward."""
+        """Bytes of `received`, received forward and sent backward."""
         self.inputs = Table(found["inputs"])
         """Other parameters that the stage does not hold: tokens, labels, masks."""
         self.input_bytes: int = found["input_bytes"]
-        """Their bytes."""
+        """Bytes of `inputs`."""
         self.flops: int = found["flops"]
-        """FLOPs of what depends on what is received, of one micro-batch forward."""
+        """FLOPs of instructions that depend on `received`, per micro-batch, forward."""
         self.cut = None if found["cut"] is None else Cut(module, found["cut"])
-        """The cheapest cut nearby; None if none sends less."""
+        """The cheapest cut nearby; None if none sends fewer bytes."""
         self.is_partial: bool = found["is_partial"]
-        """Whether the search stopped early, so that there may be a cheaper one."""
+        """Whether the search stopped early, so that a cheaper cut may exist."""
 
     @property
     def ratio(self) -> float | None:
-        """How many times more bytes are sent than with the cheapest cut; None where none is."""
+        """Bytes received over bytes sent at the cheapest cut; None if that is 0."""
         least = self.received_bytes if self.cut is None else self.cut.bytes
         return self.received_bytes / least if least else None
 
@@ -88,7 +88,7 @@ class Boundary:
 
 
 class StageMemory:
-    """Bytes of a stage, from `Stages.memory`. All devices together where nothing is sharded yet."""
+    """Bytes of a stage, from `Stages.memory`; of all devices together before partitioning."""
 
     __slots__ = ("available", "stash", "state", "weight_copies", "working_peak")
 
@@ -99,25 +99,25 @@ class StageMemory:
         self.available = available
 
     state: int
-    """Parameters that the update reads: weights, their masters, moments. Exact, from shapes."""
+    """Parameters that the update reads: weights, master weights, moments. Exact, from shapes."""
     stash: int
-    """What stays from forward to backward for each micro-batch in flight, state left out. Exact."""
+    """Residuals of each micro-batch in flight, without the state. Exact."""
     weight_copies: int
-    """Of the stash, copies of weights, which are the same for all micro-batches."""
+    """Part of the stash: copies of weights, which all micro-batches share."""
     working_peak: int | None
-    """The most alive in the forward and backward sections with one micro-batch in flight, without
+    """The live peak of the forward and backward sections with one micro-batch in flight, without
     the state. Modelled: text order, rule `in_place` of `Module.memory`, no fusion."""
     available: int | None
-    """Bytes there are; None if nobody said."""
+    """Available bytes; None if unknown."""
 
     @property
     def most_successors(self) -> int | None:
-        """How many stages may follow: each keeps one more micro-batch in flight here.
+        """Maximum number of later stages: each keeps one more micro-batch in flight here.
 
-        `(available - peak - state) // stash - 1`, at least -1, which means that not even one
-        micro-batch fits: `max_n_succ_stages` of Alpa's `stage_profiling.py`, which profiles the
-        peak where this is `working_peak`. None if `available` or the peak is not known, or where
-        nothing is kept.
+        `(available - peak - state) // stash - 1`; the minimum of -1 means that not even one
+        micro-batch fits. This is `max_n_succ_stages` of Alpa's `stage_profiling.py`, which profiles
+        the peak; here the peak is `working_peak`. None if `available` or the peak is unknown, or if
+        the stash is empty.
         """
         if self.available is None or self.working_peak is None or not self.stash:
             return None
@@ -129,9 +129,10 @@ class StageMemory:
 
 
 class Stages(Result):
-    """What Alpa's pipeline markers cut a module into: `Module.stages()`.
+    """The sections between Alpa's pipeline markers: `Module.stages()`.
 
-    Bytes are of unpadded arrays. A module without markers has no sections, and most is empty.
+    Bytes are those of unpadded arrays. A module without markers has no sections, and its tables are
+    empty.
     """
 
     __slots__ = ("_arguments", "_data", "_tables", "memory", "module")
@@ -139,31 +140,38 @@ class Stages(Result):
     VERB = "stages"
     FACTS = (
         Field("count", "micro_batches", "Micro-batches of a step.", label="micro-batches"),
-        Field("bytes", "state", "Parameters that the update reads: weights, masters, moments."),
-        Field("bytes", "stash", "What stays from forward to backward for each micro-batch."),
-        Field("bytes", "weight_copies", "Of the stash, copies of weights.", label="weight copies"),
-        Field("bytes", "working_peak", "The most alive with one micro-batch, without the state.",
+        Field("bytes", "state",
+              "Parameters that the update reads: weights, master weights, moments."),
+        Field("bytes", "stash", "Residuals of each micro-batch in flight."),
+        Field("bytes", "weight_copies", "Part of the stash: copies of weights.",
+              label="weight copies"),
+        Field("bytes", "working_peak",
+              "Live peak with one micro-batch in flight, without the state.",
               label="working peak"),
         Field("bytes", "available", "Memory of the devices that share the stage."),
-        Field("count", "most_successors", "How many stages may follow; -1 if not even one "
+        Field("count", "most_successors", "Maximum number of later stages; -1 if not even one "
               "micro-batch fits.", label="successors", signed=True),
-        Field("name", "boundary", "The section whose boundary is looked at."),
-        Field("bytes", "received_bytes", "What it receives for each micro-batch.",
+        Field("name", "boundary", "The section whose boundary is analysed."),
+        Field("bytes", "received_bytes", "Activations that the section receives per micro-batch.",
               label="received"),
-        Field("bytes", "input_bytes", "Its inputs that are no activations: tokens, labels, masks.",
+        Field("bytes", "input_bytes",
+              "Inputs of the section other than activations: tokens, labels, masks.",
               label="inputs"),
-        Field("flops", "forward_flops", "FLOPs of what depends on what is received, forward.",
+        Field("flops", "forward_flops",
+              "Forward FLOPs of instructions that depend on the received values.",
               label="forward FLOP"),
         Field("name", "cut_after", "The last instruction before the cheapest cut nearby.",
               label="cheapest cut after"),
-        Field("bytes", "cut_bytes", "What is sent with the cheapest cut.", label="sent there"),
-        Field("number", "ratio", "How many times fewer bytes the cheapest cut sends.",
+        Field("bytes", "cut_bytes", "Bytes sent at the cheapest cut.",
+              label="sent at cheapest cut"),
+        Field("number", "ratio", "Bytes received over bytes sent at the cheapest cut.",
               label="times fewer bytes"),
-        Field("flops", "moved_flops", "FLOPs that the cheapest cut moves to the stage before.",
-              label="moves"),
-        Field("ratio", "moved_share", "Their part of the forward FLOPs.",
-              label="of forward FLOPs"),
-        Field("count", "moved_instructions", "Instructions that it moves.",
+        Field("flops", "moved_flops", "FLOPs that the cheapest cut moves to the previous stage.",
+              label="moved FLOP"),
+        Field("ratio", "moved_share", "Share of the moved FLOPs in the forward FLOPs.",
+              label="moved share"),
+        Field("count", "moved_instructions",
+              "Instructions that the cheapest cut moves to the previous stage.",
               label="moved instructions"),
     )  # fmt: skip
 
@@ -175,7 +183,7 @@ class Stages(Result):
         self._tables: dict[str, Table] = {}
         figures = self._data.memory()
         self.memory = None if figures is None else StageMemory(figures, available)
-        """What the stage holds; None without sections, and for sizes that are not known."""
+        """Memory of the stage; None without sections or with unknown sizes."""
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -200,44 +208,44 @@ class Stages(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind."""
+        """Assumptions and gaps behind the figures."""
         if not len(self.markers):
-            text = "there is no pipeline marker, so nothing is known of stages"
+            text = "the module has no pipeline markers, so it has no stages"
             return (Note("no-markers", text),)
         notes = []
         summary = self.module.summary()
         if summary.is_whole:
             text = (
-                f"the module is {summary.status}: bytes and FLOPs are those of all devices of the "
-                "stage together"
+                f"the module is {summary.status}: bytes and FLOPs cover all devices of the stage "
+                "together"
             )
             notes.append(Note("global", text))
         odd = [row["name"] for row in self.markers if row["agrees"] != "yes"]
         if odd:
-            text = f"sizes that markers say are not those of their arrays: {_text.names(odd)}"
+            text = f"markers whose stated sizes differ from their arrays: {_text.names(odd)}"
             notes.append(Note("sizes", text, markers=len(odd)))
         if self.micro_batches is None:
             divisors = sorted(set(self.divisions.values("divisor")))
             found = ", ".join(f"{divisor:g}" for divisor in divisors)
-            said = f"by different literals: {found}" if found else "by no literal"
-            text = f"what the update gets is divided {said}"
+            said = f"by different literals ({found})" if found else "without a literal divisor"
+            text = f"number of micro-batches unknown: the update divides gradients {said}"
             notes.append(Note("micro-batches", text, literals=len(divisors)))
         if self.boundary is not None and self.boundary.is_partial:
-            text = "the search for a cheaper cut stopped early; there may be a cheaper one"
+            text = "the search for a cheaper cut stopped early; a cheaper cut may exist"
             notes.append(Note("partial", text))
         if self.memory is not None:
             if self.memory.most_successors == -1:
-                text = "not even one micro-batch fits into the memory that is available"
+                text = "not even one micro-batch fits into the available memory"
                 notes.append(Note("none-fits", text))
             text = (
-                "the working peak is modelled: the order of the text, results in the memory of "
-                "operands that end with them, nothing fused"
+                "the working peak is modelled: text order, results reuse the buffers of operands "
+                "that die there, no fusion"
             )
             notes.append(Note("peak", text))
         return tuple(notes)
 
     def sections(self) -> tuple[Section, ...]:
-        """Sections, what the first receives, what stays, markers, reductions, divisions."""
+        """Sections, received values and inputs, stash, markers, reductions, divisions."""
         named = [f"{row['section']}${row['mark']}" for row in self.markers]
         sizes = [
             None if said is None else ", ".join(f"{size:,}" for size in said)
@@ -269,15 +277,15 @@ class Stages(Result):
 
     @property
     def markers(self) -> Table:
-        """The markers, in the order of the entry computation; `fields` says what is what."""
+        """The markers, in the order of the entry computation; `fields` describes the columns."""
         return self._table("markers")
 
     @property
     def marker_sizes(self) -> dict[str, tuple[int, ...] | None]:
-        """By marker (`layer_1$start`): the bytes of each array as its `backend_config` says.
+        """Bytes of each array from the `backend_config` of each marker (`layer_1$start`).
 
-        None for a marker whose `backend_config` is no list of 64-bit integers. Of several of one
-        name the first.
+        None for a marker whose `backend_config` is not a list of 64-bit integers. Of several
+        markers with one name, the first counts.
         """
         found: dict[str, tuple[int, ...] | None] = {}
         for row, sizes in zip(self.markers, self._data.marker_sizes(), strict=True):
@@ -287,44 +295,44 @@ class Stages(Result):
 
     @property
     def parts(self) -> Table:
-        """The sections between markers: their instructions, products, FLOPs, bytes and peaks."""
+        """The sections between markers: instructions, matmuls, FLOPs, bytes and peaks."""
         return self._table("sections")
 
     @property
     def stash(self) -> Table:
-        """What the backward sections read, and who made it."""
+        """The residuals: values that the backward sections read, with their producers."""
         return self._table("stash")
 
     @property
     def cross_mesh(self) -> Table:
-        """Reductions over the meshes of the pipeline, which XLA's tools do not count."""
+        """Reductions across the meshes of the pipeline, which XLA's tools do not count."""
         return self._table("cross_mesh")
 
     @property
     def divisions(self) -> Table:
-        """Where the update divides what was added up over micro-batches by a literal."""
+        """Divisions by a literal of values that the update accumulates over micro-batches."""
         return self._table("divisions")
 
     @property
     def micro_batches(self) -> int | None:
-        """How many micro-batches a step has: what all `divisions` divide by; None if unknown."""
+        """Micro-batches of a step: the common divisor literal of `divisions`; None if unknown."""
         return self._data.micro_batches
 
     @property
     def boundary(self) -> Boundary | None:
-        """What the first forward section receives, and where a cut would send less.
+        """Values that the first forward section receives, and the cheapest cut nearby.
 
-        None without a forward section. Cuts are searched among the instructions that depend on
-        what is received, behind each with just what it needs and between any two in the text.
-        What backward code reads of what moves is taken to move as well.
+        None without a forward section. The search tries, for each instruction that depends on the
+        received values, a cut after the instruction and its dependencies, and a cut between any two
+        instructions in text order. Moved values that backward code reads are assumed to move too.
         """
         found = self._data.boundary()
         return None if found is None else Boundary(self.module, found)
 
     def by(self, name: str, table: str = "stash", *, totals: Iterable[str] = ("bytes",)) -> Table:
-        """Totals of a table (`stash`, `cross_mesh`, `sections`) by one of its columns; `Table.by`.
+        """Returns totals of a table (`stash`, `cross_mesh`, `sections`) by one of its columns.
 
-        A `KeyError` for other tables and columns.
+        See `Table.by`. Raises `KeyError` for an unknown table or column.
         """
         known = ("stash", "cross_mesh", "sections")
         if table not in known:
@@ -376,7 +384,7 @@ def stages(
 ) -> Stages:
     """`Module.stages`."""
     if devices < 1:
-        raise ValueError(f"devices is at least 1, not {devices}")
+        raise ValueError(f"devices must be at least 1, not {devices}")
     available = None if hbm is None else read_bytes(hbm)
     if available is None and device is not None:
         from hlofast import devices as known

@@ -1,4 +1,4 @@
-"""`Summary`: how far the compiler has come, what goes in and out, what a module is made of."""
+"""`Summary`: compilation stage, parameters and results, and contents of a module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hlofast._module import Module
 
 WHOLE = ("unoptimised", "annotated")
-"""Stages at which shapes are those of all devices together."""
+"""Stages at which shapes cover all devices together."""
 UNFUSED = (*WHOLE, "partitioned")
 """Stages before fusion."""
 _ALL = 1 << 31
@@ -23,9 +23,9 @@ _ALL = 1 << 31
 _INSTRUCTIONS = Field("count", "instructions", "Instructions of the text.", adds_up=True)
 _SHAPE = Field("shape", "shape", "The shape and its layout.")
 _BYTES = Field("bytes", "bytes", "Bytes of one array, unpadded.", nullable=True)
-_NUMBER = Field("index", "number", "Its position.")
+_NUMBER = Field("index", "number", "Position, from 0.")
 _IN_ENTRY = Field(
-    "count", "entry_instructions", "Those of the entry.", label="in entry", adds_up=True
+    "count", "entry_instructions", "Instructions of the entry.", label="in entry", adds_up=True
 )
 _FIELDS: dict[str, tuple[Field, ...]] = {
     "parameters": (
@@ -33,20 +33,20 @@ _FIELDS: dict[str, tuple[Field, ...]] = {
         Field("name", "instruction", "The instruction's name.", label="name", nullable=True),
         _SHAPE,
         _BYTES.replace(adds_up=True),
-        Field("flag", "donated", "Whether a result may take its memory."),
-        Field("scope", "op_name", "What the framework calls it.", label="argument", nullable=True),
+        Field("flag", "donated", "Whether a result may take its buffer."),
+        Field("scope", "op_name", "The framework's name.", label="argument", nullable=True),
     ),
     "outputs": (
         _NUMBER,
         Field(
-            "name", "instruction", "The instruction that computes it.", label="computed by",
+            "name", "instruction", "The instruction that computes the result.", label="computed by",
             nullable=True,
         ),
         _SHAPE,
         _BYTES.replace(adds_up=True),
         Field(
-            "index", "aliased_parameter", "The parameter whose memory it takes.",
-            label="in place of parameter", nullable=True,
+            "index", "aliased_parameter", "The parameter whose buffer the result takes.",
+            label="aliased parameter", nullable=True,
         ),
     ),
     "opcodes": (Field("word", "opcode", "The opcode."), _INSTRUCTIONS, _IN_ENTRY),
@@ -61,8 +61,8 @@ _FIELDS: dict[str, tuple[Field, ...]] = {
     "computations": (
         Field("name", "name", "The computation.", label="computation"),
         _INSTRUCTIONS,
-        Field("word", "role", "What it is called for."),
-        Field("count", "callers", "Instructions that call it."),
+        Field("word", "role", "Role of the computation in its callers."),
+        Field("count", "callers", "Instructions that call the computation."),
     ),
 }  # fmt: skip
 _TITLES = {
@@ -74,13 +74,13 @@ _TITLES = {
     "custom_calls": ("Custom calls", ""),
     "computations": ("Computations by size", "instructions"),
 }
-"""The heading of each table, and the column that orders it."""
+"""Heading and sort column of each table."""
 _OPTIONAL = ("status_reason", "backend_reason", "replicated_bytes")
-"""Facts that are left out where they are not known."""
+"""Facts that are left out if unknown."""
 
 
 def sharding_of(one: Instruction) -> Sharding | None:
-    """The sharding of an instruction; None without one, and for one that cannot be read."""
+    """Returns the sharding of an instruction; None if it has none or it cannot be read."""
     try:
         return one.sharding
     except ParseError:
@@ -88,28 +88,28 @@ def sharding_of(one: Instruction) -> Sharding | None:
 
 
 class Summary(Result):
-    """What a module is: `Module.summary()`.
+    """Compilation stage, parameters, results and contents of a module: `Module.summary()`.
 
-    The status is what the passes left behind: `unoptimised` (as the framework wrote it),
-    `annotated` (with shardings), `partitioned` (one device's program), `optimised` (with fusions or
-    library calls), `scheduled` (text order is the order of execution). Sizes are unpadded, and
-    counts leave out instructions that the text only implies.
+    The status is derived from the text: `unoptimised` (as the framework wrote it), `annotated`
+    (with shardings), `partitioned` (one device's program), `optimised` (with fusions or library
+    calls), `scheduled` (text order is execution order). Sizes are unpadded. Counts leave out
+    instructions that the text only implies.
     """
 
     __slots__ = ("_found", "_tables", "module")
 
     VERB = "summary"
     FACTS = (
-        Field("word", "status", "How far the compiler has come."),
-        Field("text", "status_reason", "What shows the status.", label="status from"),
-        Field("word", "backend", "Whose compiler it was."),
-        Field("text", "backend_reason", "What shows the backend.", label="backend from"),
-        Field("flag", "is_scheduled", "Whether text order is the order of execution.",
+        Field("word", "status", "Compilation stage of the module."),
+        Field("text", "status_reason", "Evidence for the status.", label="status from"),
+        Field("word", "backend", "Backend of the compiler."),
+        Field("text", "backend_reason", "Evidence for the backend.", label="backend from"),
+        Field("flag", "is_scheduled", "Whether text order is execution order.",
               label="scheduled"),
         Field("count", "num_partitions", "Devices that share the program.", label="partitions"),
-        Field("count", "replica_count", "Replicas that run it.", label="replicas"),
+        Field("count", "replica_count", "Replicas that run the program.", label="replicas"),
         Field("bytes", "text_bytes", "Bytes of the text.", label="text"),
-        Field("count", "computations", "Computations, implied ones too."),
+        Field("count", "computations", "Computations, including implied ones."),
         Field("count", "instructions", "Instructions that the text writes."),
         Field("count", "implicit_instructions", "Instructions that the text only implies.",
               label="implied"),
@@ -120,9 +120,9 @@ class Summary(Result):
         Field("bytes", "replicated_bytes", "Bytes of parameters that every device holds in full.",
               label="replicated"),
         Field("bytes", "output_bytes", "Bytes of all results.", label="results"),
-        Field("count", "aliases", "Results that take the memory of a parameter."),
+        Field("count", "aliases", "Results that take the buffer of a parameter."),
         Field("count", "must_alias", "Aliases that the compiler must keep.", label="must alias"),
-        Field("bytes", "aliased_bytes", "Bytes that aliases cover.", label="aliased"),
+        Field("bytes", "aliased_bytes", "Bytes of aliased results.", label="aliased"),
         Field("count", "buffer_donors", "Parameters donated without an alias.",
               label="buffer donors"),
     )  # fmt: skip
@@ -135,12 +135,12 @@ class Summary(Result):
 
     @property
     def status(self) -> str:
-        """How far the compiler has come."""
+        """Compilation stage of the module."""
         return str(self._found["status"])
 
     @property
     def is_whole(self) -> bool:
-        """Whether shapes are those of all devices together: the partitioner has not run."""
+        """Whether shapes cover all devices together: the partitioner has not run."""
         return self.status in WHOLE
 
     @property
@@ -150,7 +150,7 @@ class Summary(Result):
 
     @property
     def backend(self) -> str | None:
-        """Whose compiler it was; None without evidence."""
+        """Backend of the compiler; None without evidence."""
         backend: str | None = self._found["backend"]
         return backend
 
@@ -161,13 +161,13 @@ class Summary(Result):
         entry, donation = found["entry"], found["donation"]
         values = {**found, **found["counts"], **donation, "entry": entry["name"]}
         values |= {name: entry[name] for name in ("parameter_bytes", "output_bytes")}
-        # A table has the same name.
+        # `computations` is also the name of a table in `found`.
         values["computations"] = found["counts"]["computations"]
         values["replicated_bytes"] = self._replicated_bytes()
         return {field.name: values[field.name] for field in self.FACTS}
 
     def _replicated_bytes(self) -> int | None:
-        """Bytes of parameters that are replicated; None where no parameter has a sharding."""
+        """Bytes of replicated parameters; None if no parameter has a sharding."""
         sizes = {row["number"]: row["bytes"] for row in self._found["entry"]["parameters"]}
         found = None
         for one in self.module.entry.parameters:
@@ -179,7 +179,7 @@ class Summary(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Status, backend, counts, bytes that go in and out, donation."""
+        """Status, backend, counts, bytes of parameters and results, donation."""
         values = self.values
         return tuple(
             Fact(field, values[field.name])
@@ -198,37 +198,37 @@ class Summary(Result):
 
     @property
     def parameters(self) -> Table:
-        """What goes into the entry computation."""
+        """Parameters of the entry computation."""
         return self._table("parameters")
 
     @property
     def outputs(self) -> Table:
-        """What comes out of the entry computation."""
+        """Results of the entry computation."""
         return self._table("outputs")
 
     @property
     def opcodes(self) -> Table:
-        """How many instructions there are of each opcode."""
+        """Instructions by opcode."""
         return self._table("opcodes")
 
     @property
     def shapes(self) -> Table:
-        """The shapes outside fusions, the largest first."""
+        """Shapes outside fusions, largest first."""
         return self._table("shapes")
 
     @property
     def fusions(self) -> Table:
-        """How many fusions there are of each kind."""
+        """Fusions by kind."""
         return self._table("fusions")
 
     @property
     def custom_calls(self) -> Table:
-        """How many custom calls there are of each target."""
+        """Custom calls by target."""
         return self._table("custom_calls")
 
     @property
     def computations(self) -> Table:
-        """The computations that the text writes, and what they are called for."""
+        """The computations written in the text, with their roles."""
         return self._table("computations")
 
     def _table(self, name: str) -> Table:

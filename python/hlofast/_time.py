@@ -1,4 +1,4 @@
-"""`Time`: how long a module takes on a device, in totals, columns and tables."""
+"""`Time`: modelled time of a module on a device, in totals, columns and tables."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ if TYPE_CHECKING:
     from hlofast._utilization import Utilization
 
 BOUNDS = ("none", "compute", "memory", "communication", "launch", "unknown")
-"""What may limit an instruction, by the codes of the column `bound`."""
+"""Limits of an instruction, indexed by the codes of the column `bound`."""
 _SECONDS = tuple(
     Field("seconds", name, doc, nullable=True)
     for name, doc in (
-        ("seconds", "Time of one execution, by itself."),
-        ("compute_seconds", "Time that computing takes."),
-        ("memory_seconds", "Time that moving data takes."),
-        ("roofline_seconds", "Peak FLOPs or full bandwidth, whichever takes longer."),
-        ("compiler_seconds", "The compiler's estimated cycles over the clock."),
-        ("start_seconds", "When it starts within its computation, as scheduled."),
-        ("end_seconds", "When it ends."),
-        ("exposed_seconds", "How long the step waits for the collective."),
+        ("seconds", "Time of one call, without overlap."),
+        ("compute_seconds", "Time of computing."),
+        ("memory_seconds", "Time of moving data."),
+        ("roofline_seconds", "Time at peak FLOP/s or full bandwidth, whichever is longer."),
+        ("compiler_seconds", "The compiler's estimated cycles over the clock rate."),
+        ("start_seconds", "Scheduled start, from the start of its computation."),
+        ("end_seconds", "Scheduled end, from the start of its computation."),
+        ("exposed_seconds", "Time that the step waits for the collective."),
     )
 )
 _MULTIPLICITY = Field(
-    "count", "multiplicity", "Executions outside fusions.", label="calls", nullable=True
+    "count", "multiplicity", "Calls per step, outside fusions.", label="calls", nullable=True
 )
 _TOTAL_SECONDS = Field(
     "seconds",
     "total_seconds",
-    "Time of all executions, without overlap.",
+    "Time of all calls, without overlap.",
     nullable=True,
     adds_up=True,
 )
 _BOUND = Field("word", "bound", "What limits the instruction.")
-_PROVENANCE = Field("word", "provenance", "How the seconds are known.")
+_PROVENANCE = Field("word", "provenance", "Provenance of the seconds.")
 _INSTRUCTIONS = Field("count", "instructions", "Instructions, each once.", adds_up=True)
 _GROUP_SECONDS = Field(
-    "seconds", "seconds", "Time of all executions; what overlaps counts twice.", adds_up=True
+    "seconds", "seconds", "Time of all calls; overlapping time counts twice.", adds_up=True
 )
 _KEYS = {
     "bound": _BOUND,
     "opcode": Field("word", "opcode", "The opcode."),
     "computation": Field("name", "computation", "The computation that the instruction is in."),
     "phase": Field("word", "phase", "Forward, backward, recompute, optimizer or other."),
-    "scope": Field("scope", "scope", "The scopes of the framework around it.", nullable=True),
+    "scope": Field("scope", "scope", "Framework scope (name stack).", nullable=True),
     "source": Field("path", "source", "Source file and line.", nullable=True),
 }
 NO_AXES = "no axis subset"
-"""What stands for the axes of devices that do not differ along axes of the mesh only."""
+"""The `axes` of collectives whose groups match no mesh axes."""
 MODELS = ("topology", "speed-of-light", "alpa")
-"""Whose formulas collectives can follow."""
+"""Models of collective time."""
 MEASURED = "measurements"
-"""What stands for the model of collectives whose times were measured."""
+"""The `collective_model` of measured collective times."""
 KEYS = tuple(_KEYS)
-"""What `Time.by` takes."""
-_SHARE = Field("ratio", "share", "The part of all seconds in the table.", nullable=True)
-_KEY = Field("text", "key", "The value that the row is about.", nullable=True)
+"""Keys of `Time.by`."""
+_SHARE = Field("ratio", "share", "Share of all seconds in the table.", nullable=True)
+_KEY = Field("text", "key", "The value of the key.", nullable=True)
 _PARTS = (
-    Field("word", "part", "Compute, memory, other, or exposed: waiting for collectives."),
-    Field("axes", "axes", "The mesh axes of the collectives waited for.", nullable=True),
-    Field("seconds", "seconds", "Seconds of the step that go to it.", nullable=True, adds_up=True),
+    Field("word", "part", "Compute, memory, other, or exposed (waiting for collectives)."),
+    Field("axes", "axes", "Mesh axes of the exposed collectives.", nullable=True),
+    Field("seconds", "seconds", "Seconds of the step in this part.", nullable=True, adds_up=True),
     _SHARE,
 )
-FIGURE = (Field("name", "figure", "The figure of the device, or what the text does not tell."),)
+FIGURE = (Field("name", "figure", "The unknown figure of the device or of the text."),)
 _LOOP = (Field("instruction", "instruction", "The row number of the loop."),)
 _RATIOS = ("mfu", "hfu", "matmul_mfu", "matmul_hfu")
 
 
 class Time(Result):
-    """The time of a module: `Module.time()`.
+    """The modelled time of a module: `Module.time()`.
 
-    The seconds of instructions are those of `estimates`: this package's model of the device, the
-    roofline (computing at the peak or moving HBM bytes at full bandwidth, whichever is longer), or
-    what the compiler wrote into the dump. The step is the schedule played with them: one compute
-    unit, links by axis of the mesh, copies beside both.
+    `estimates` selects the seconds of instructions: hlofast's model of the device, the roofline
+    (computing at the peak or moving HBM bytes at full bandwidth, whichever is longer), or the
+    compiler's estimates in the dump. The step time comes from simulating the schedule with these
+    seconds on one compute unit, one set of links per mesh axis, and copies in parallel to both.
     """
 
     __slots__ = (
@@ -96,28 +96,29 @@ class Time(Result):
 
     VERB = "time"
     FACTS = (
-        Field("name", "device", "The chip that the module was timed for."),
-        Field("word", "estimates", "Whose seconds of instructions count."),
-        Field("word", "collective_model",
-              "Whose seconds of collectives count: a model, or measurements.", label="collectives"),
+        Field("name", "device", "The chip that the module is timed for."),
+        Field("word", "estimates", "Source of instruction times: model, roofline or compiler."),
+        Field("word", "collective_model", "Source of collective times: a model, or measurements.",
+              label="collectives"),
         Field("text", "mesh", "The mesh whose axes are named."),
-        Field("word", "mesh_source", "Where the mesh comes from.", label="mesh from"),
-        Field("seconds", "step_seconds", "One run of the module, as scheduled.", label="step"),
-        Field("text", "bound", "What takes most of the step.", label="bound by"),
-        Field("ratio", "mfu", "Model FLOPs utilization of such a step.", label="MFU"),
-        Field("ratio", "hfu", "The same with what is computed again.", label="HFU"),
-        Field("ratio", "matmul_mfu", "MFU of matrix products alone.", label="matmul MFU"),
-        Field("ratio", "matmul_hfu", "HFU of matrix products alone.", label="matmul HFU"),
-        Field("number", "peak_flops", "Peak FLOP per second of one JAX device for 16-bit floats.",
+        Field("word", "mesh_source", "Source of the mesh.", label="mesh from"),
+        Field("seconds", "step_seconds", "Time of one run of the module, as scheduled.",
+              label="step"),
+        Field("text", "bound", "The largest part of the step.", label="bound by"),
+        Field("ratio", "mfu", "Model FLOPs utilization of this step.", label="MFU"),
+        Field("ratio", "hfu", "Hardware FLOPs utilization: MFU with recomputation.", label="HFU"),
+        Field("ratio", "matmul_mfu", "MFU of matmuls alone.", label="matmul MFU"),
+        Field("ratio", "matmul_hfu", "HFU of matmuls alone.", label="matmul HFU"),
+        Field("number", "peak_flops", "bfloat16 peak of one JAX device in FLOP/s.",
               label="peak FLOP/s"),
-        Field("count", "num_devices", "Devices that the FLOPs are divided by.", label="devices"),
+        Field("count", "num_devices", "Devices that share the FLOPs.", label="devices"),
         Field("seconds", "compiler_seconds",
-              "The compiler's estimates of the instructions that have one.",
+              "The compiler's estimate, over the instructions that have one.",
               label="compiler estimate"),
-        Field("seconds", "compared_seconds", "The seconds of the same instructions here.",
-              label="same instructions here"),
+        Field("seconds", "compared_seconds", "hlofast's estimate of the same instructions.",
+              label="hlofast, same instructions"),
         Field("count", "compiler_instructions",
-              "How many instructions have an estimate of the compiler.",
+              "Number of instructions with a compiler estimate.",
               label="instructions compared"),
     )  # fmt: skip
 
@@ -134,11 +135,11 @@ class Time(Result):
         self.module = module
         """The module."""
         self.device = device
-        """The chip that it was timed for."""
+        """The chip that the module is timed for."""
         self.estimates = estimates
-        """Whose seconds of instructions count: model, roofline or compiler."""
+        """Source of instruction times: model, roofline or compiler."""
         self.collective_model = collective_model
-        """Whose seconds of collectives count: one of `MODELS`, or measurements."""
+        """Source of collective times: one of `MODELS`, or measurements."""
         self._mesh = mesh
         self._data = data
         self._step = data.step()
@@ -147,7 +148,7 @@ class Time(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """On what the module runs, its step, how much of the device that uses."""
+        """Device, step time, bound and utilization."""
         values: list[tuple[str, Any, str]] = [
             ("device", self.device.name, "configuration"),
             ("estimates", self.estimates, "configuration"),
@@ -168,13 +169,13 @@ class Time(Result):
         return self._facts(values)
 
     def _used(self) -> Utilization | None:
-        """`utilization`; None where a figure for it is missing or the step takes no time."""
+        """`utilization`; None if a device figure is missing or the step time is 0."""
         needed = ("flops.bf16", "jax_devices")
         is_known = all(self.device.value(name) is not None for name in needed)
         return self.utilization if is_known and self.step_seconds > 0 else None
 
     def _compared(self) -> list[tuple[str, Any, str]]:
-        """What the compiler expects beside what the model does, of instructions with both."""
+        """Compiler's and hlofast's estimates of the instructions that have both."""
         rows = [
             (theirs, own, times)
             for theirs, own, times in zip(
@@ -202,13 +203,13 @@ class Time(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the figures."""
+        """Assumptions and gaps behind the figures."""
         from hlofast._time_notes import notes
 
         return tuple(notes(self))
 
     def sections(self, by: str = "bound") -> tuple[Section, ...]:
-        """What the step goes to, sums by `by` (of `KEYS`), collectives; what is missing."""
+        """Parts of the step, totals by `by` (one of `KEYS`), collectives, unknown figures."""
         hidden: tuple[str, ...] = ()
         loops = [(row,) for row in self._data.open_loops()]
         unknown = [(name,) for name in self.unknown]
@@ -218,8 +219,8 @@ class Time(Result):
             self._groups(by),
             self._sent(),
             Section("unknown", "Unknown figures", of_rows(FIGURE, unknown), hidden),
-            Section("open_loops", "Loops that count once", of_rows(_LOOP, loops), hidden),
-            Section("figures", "Figures of the device", figures, hidden),
+            Section("open_loops", "Loops of unknown trip count", of_rows(_LOOP, loops), hidden),
+            Section("figures", "Device figures", figures, hidden),
         )
 
     def _parts(self) -> Section:
@@ -232,7 +233,7 @@ class Time(Result):
         rows.sort(key=lambda row: row[2] if row[2] == row[2] else 0.0, reverse=True)
         found = shares([seconds for *_, seconds in rows], self.step_seconds)
         table = of_rows(_PARTS, [(*row, part) for row, part in zip(rows, found, strict=True)])
-        return Section("parts", "What the step goes to", table, is_whole=True)
+        return Section("parts", "Parts of the step", table, is_whole=True)
 
     def _groups(self, by: str) -> Section:
         grouped = self.by(by)
@@ -244,10 +245,10 @@ class Time(Result):
                 (_SHARE, shares(seconds, sum(seconds))),
             ]
         )
-        return Section("groups", f"By {by}, each instruction by itself", table)
+        return Section("groups", f"By {by}, without overlap", table)
 
     def _sent(self) -> Section:
-        """The collectives, those that take most time in the step first."""
+        """The collectives, longest total time first."""
         found = self.collectives
         each = zip(found.values("seconds"), found.values("multiplicity"), strict=True)
         times = [0.0 if own is None else own * (1 if n is None else n) for own, n in each]
@@ -255,7 +256,7 @@ class Time(Result):
         shown = ["name", "kind", "axes", "payload", "group_size", "seconds", "alpha_seconds"]
         shown += ["exposed_seconds", "multiplicity"]
         if ordered.values("collective") != ordered.values("name"):
-            # Inside of fusions and calls, that of the schedule is another name.
+            # The scheduled instruction may be a fusion or call around the collective.
             name = ordered.field("name").replace(label="scheduled as")
             ordered = Table(
                 {**ordered._described_by_name(), "name": (name, ordered._columns["name"])}.values()
@@ -263,48 +264,47 @@ class Time(Result):
             shown.insert(1, "collective")
         if any(ordered.values("unknown")):
             shown.append("unknown")
-        return Section("collectives", "Collectives, one execution each", ordered, shown)
+        return Section("collectives", "Collectives, times per call", ordered, shown)
 
     @property
     def step_seconds(self) -> float:
         """Seconds of one run of the module, as scheduled; a lower bound if `unknown` is not empty.
 
-        Loops of unknown trip count (`open_loops`) count once; of each conditional the branch that
-        takes longest counts.
+        Loops of unknown trip count (`open_loops`) count as one iteration; conditionals count as
+        their longest branch.
         """
         return self._step[0]
 
     @property
     def compute_seconds(self) -> float:
-        """Of those, seconds of instructions that computing limits."""
+        """Seconds of the step in compute-bound instructions."""
         return self._step[1]
 
     @property
     def memory_seconds(self) -> float:
-        """Of those, seconds of instructions that moving data limits, and of waiting for copies."""
+        """Seconds of the step in memory-bound instructions and in waiting for copies."""
         return self._step[2]
 
     @property
     def other_seconds(self) -> float:
-        """Of those, launches and instructions whose limit is not known."""
+        """Seconds of the step in launches and instructions of unknown bound."""
         return self._step[3]
 
     @property
     def exposed(self) -> dict[str, float]:
-        """Of those, seconds of waiting for collectives, by the axes of the mesh they cross.
+        """Seconds of the step waiting for collectives, by mesh axes.
 
-        Together with `compute_seconds`, `memory_seconds` and `other_seconds` they are
-        `step_seconds`.
+        With `compute_seconds`, `memory_seconds` and `other_seconds` they add up to `step_seconds`.
         """
         return dict(self._step[4])
 
     @property
     def bound(self) -> str:
-        """What takes most of the step: compute, memory, other or communication.
+        """The largest part of the step: compute, memory, other or communication.
 
-        Communication is all of `exposed` together, and is followed by the axes: `over data`, or
-        `longest over data` where others are waited for too; `along no axes of the mesh` if those
-        devices do not fit it.
+        Communication is the sum of `exposed`, followed by its axes: `communication along data`, or
+        `communication, longest along data` if other axes are exposed too. Groups that match no mesh
+        axes are `along no mesh axes`.
         """
         if self.step_seconds <= 0:
             return "nothing"
@@ -319,52 +319,52 @@ class Time(Result):
         if most != "communication":
             return most
         longest = max(waits, key=lambda axes: waits[axes])
-        where = "along no axes of the mesh" if longest == NO_AXES else f"over {longest}"
+        where = "along no mesh axes" if longest == NO_AXES else f"along {longest}"
         return f"{most} {where}" if len(waits) == 1 else f"{most}, longest {where}"
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the step takes longer: figures are `unknown`, or `open_loops` count once."""
+        """Whether the step may take longer: figures are `unknown`, or `open_loops` count once."""
         return bool(self.unknown or self.open_loops)
 
     @property
     def has_network(self) -> bool:
-        """Whether the mesh says how its devices lie on hosts or slices."""
+        """Whether the mesh gives the hosts or slices of its devices."""
         mesh = self._mesh
         return mesh is not None and (mesh.hosts is not None or mesh.slices is not None)
 
     @property
     def mesh(self) -> str | None:
-        """The mesh as text, `data=2,model=4`; None if none was given and none is known."""
+        """The mesh as text, such as `data=2,model=4`; None if unknown."""
         return self._data.mesh
 
     @property
     def mesh_source(self) -> str | None:
-        """Where the mesh comes from: `given`, or `Mesh.source`; None without a mesh."""
+        """The source of the mesh: `given`, or `Mesh.source`; None without a mesh."""
         if self._mesh is not None:
             return self._mesh.source or "given"
         return None if self.mesh is None else self._data.mesh_source
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Figures that were needed and are not known; what needs them counts as 0 seconds.
+        """Figures that are needed but unknown; times that need them count as 0 seconds.
 
-        Names of `hlofast.devices.FIGURES`, `flops` for the peak of some element type, or what the
-        text does not tell (`payload`, `group size`).
+        Names from `hlofast.devices.FIGURES`, `flops` for the peak of some element type, or
+        properties that the text does not give (`payload`, `group size`).
         """
         return tuple(self._data.unknown_figures)
 
     @property
     def open_loops(self) -> tuple[str, ...]:
-        """Names of the loops of unknown trip count, which count once."""
+        """Names of the loops of unknown trip count, which count as one iteration."""
         return tuple(self.module[row].name for row in self._data.open_loops())
 
     @property
     def utilization(self) -> Utilization:
-        """MFU and HFU of a step of this length; see `Cost.mfu`.
+        """MFU and HFU at this step time; see `Cost.mfu`.
 
-        The peak is that of one JAX device for 16-bit floats. An `UnknownFigureError` without it, a
-        `ValueError` for a step of no length.
+        The peak is the bfloat16 peak of one JAX device. Raises `UnknownFigureError` if the peak is
+        unknown and `ValueError` if the step time is 0.
         """
         if self._utilization is None:
             peak = self.device.per_jax_device("flops.bf16")
@@ -373,25 +373,27 @@ class Time(Result):
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization of a step of this length, between 0 and 1."""
+        """Model FLOPs utilization at this step time, between 0 and 1."""
         return self.utilization.mfu
 
     def column(self, name: str) -> numpy.typing.NDArray[Any]:
-        """One figure of every instruction as a read-only NumPy array.
+        """Returns one figure of every instruction as a read-only NumPy array.
 
-        `seconds`, `compute_seconds`, `memory_seconds`, `roofline_seconds` (one execution, by
-        itself), `compiler_seconds` (`estimated_cycles` over the clock; NaN without one),
-        `start_seconds`, `end_seconds` (within its computation, as scheduled), `exposed_seconds`
-        (waiting for its collective), all float64; `multiplicity` (int64, executions outside
-        fusions, -1 beyond 64 bits), `bound` (uint8, position in none, compute, memory,
-        communication, launch, unknown), `provenance` (uint8, position in `hlofast.provenances`).
+        - `seconds`, `compute_seconds`, `memory_seconds`, `roofline_seconds`: float64, per call,
+          without overlap.
+        - `compiler_seconds`: float64, `estimated_cycles` over the clock rate; NaN without one.
+        - `start_seconds`, `end_seconds`: float64, scheduled, from the start of the computation.
+        - `exposed_seconds`: float64, waiting for the collective.
+        - `multiplicity`: int64, calls per step outside fusions; -1 beyond 64 bits.
+        - `bound`: uint8, index into none, compute, memory, communication, launch, unknown.
+        - `provenance`: uint8, index into `hlofast.provenances`.
         """
         import numpy
 
         return numpy.asarray(self._data.column(name))
 
     def table(self) -> Table:
-        """The instruction table of the module with the columns of this count.
+        """Returns the module's instruction table with the columns of this time model.
 
         `total_seconds` is `seconds` times `multiplicity`, without overlap.
         """
@@ -408,12 +410,12 @@ class Time(Result):
         return Table(columns)
 
     def by(self, key: str) -> Table:
-        """Seconds of all executions by `key`, longest first.
+        """Returns the seconds of all calls by `key`, longest first.
 
-        Keys: bound, opcode, computation, phase, scope (full names) and source (file and line).
-        Columns: the key, instructions, seconds (each instruction by itself, times its executions;
-        what overlaps counts twice). Waiting for collectives is not in it: see `collectives`. A
-        `KeyError` for other keys.
+        Keys: bound, opcode, computation, phase, scope (full names) and source (file and line);
+        raises `KeyError` for others. Columns: the key, instructions, seconds (time per call times
+        calls; overlapping time counts twice). Waiting for collectives is not included: see
+        `collectives`.
         """
         if key not in _KEYS:
             raise unknown("key", key, _KEYS)
@@ -434,7 +436,7 @@ class Time(Result):
         )
 
     def _labels(self, key: str, rows: list[int]) -> Sequence[str | None]:
-        """What each of `rows` is under `key`."""
+        """Returns the value of `key` for each of `rows`."""
         if key == "bound":
             bounds = self._data.column("bound").tolist()
             return [BOUNDS[bounds[row]] for row in rows]
@@ -453,10 +455,10 @@ class Time(Result):
 
     @property
     def collectives(self) -> Table:
-        """Every collective: what it sends, how long it takes and how much of that is waited for.
+        """Every collective with its payload, time and exposed time.
 
-        What is scheduled may be a fusion or a call that the collective is in. `fields` says what
-        the columns are.
+        The scheduled instruction may be a fusion or call around the collective. `fields` describes
+        the columns.
         """
         if self._collectives is None:
             self._collectives = Table(self._data.collectives())
@@ -480,7 +482,9 @@ def time(
     """`Module.time`."""
     model = collectives if isinstance(collectives, str) else "topology"
     if model not in MODELS:
-        raise ValueError(f"collectives is one of {', '.join(MODELS)}, or measurements")
+        raise ValueError(
+            f"collectives must be one of {', '.join(MODELS)}, or measurements, not {model!r}"
+        )
     parts = chip._parts()
 
     def timed(measured: list[tuple[int, float]] | None) -> _core.TimeData:
@@ -496,7 +500,7 @@ def time(
 
 
 def _measured(found: Table, measurements: Measurements) -> list[tuple[int, float]]:
-    """What was measured of the collectives, by their number."""
+    """Returns number and measured seconds of each collective that has a measurement."""
     times: list[tuple[int, float]] = []
     for number, row in enumerate(found):
         if row["payload"] is None or row["group_size"] is None:

@@ -1,4 +1,4 @@
-"""What to keep in mind about the time of a module."""
+"""Notes of `Time`."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def notes(time: Time) -> Iterator[Note]:
     context = time.module.context
     source = context.sources.get("device", GIVEN)
     if source != GIVEN and context.device == time.device:
-        yield Note("found-device", f"nobody gave the device: {source} beside the dump names it")
+        yield Note("found-device", f"device taken from {source} beside the dump")
     yield from _unknown(time)
     summary = time.module.summary()
     if not time.module.is_scheduled:
-        yield Note("unscheduled", "the module is not scheduled: its instructions ran in text order")
+        yield Note("unscheduled", "the module is not scheduled: instructions run in text order")
     if summary.is_unfused:
         yield Note(
             "unfused",
-            f"the module is {summary.status}: instructions are not fused yet and move several "
-            "times the bytes that run",
+            f"the module is {summary.status}, not fused yet: the fused program moves several times "
+            "fewer bytes",
         )
     if len(time.collectives):
         yield from _about_mesh(time)
     if time.device.backend == "tpu" and time.estimates != "roofline":
         yield Note(
             "compiler-scale",
-            "seconds of instructions follow the TPU compiler's own estimates, which are slower "
-            "than hardware where HBM limits; --estimates roofline gives the other end",
+            "instruction times follow the TPU compiler's own estimates, which are longer than "
+            "hardware times of HBM-bound instructions; --estimates roofline gives a lower bound",
         )
 
 
@@ -46,20 +46,20 @@ def _unknown(time: Time) -> Iterator[Note]:
     if figures:
         yield Note(
             "unknown-figures",
-            f"unknown: {', '.join(figures)}; what needs them counts as 0 s",
+            f"unknown: {', '.join(figures)}; times that need them count as 0 s",
             figures=len(figures),
         )
     if loops:
         yield Note(
             "open-loops",
-            f"unknown: trip counts of {_text.names(loops)}, which count once",
+            f"unknown: trip counts of {_text.names(loops)}, counted as one iteration",
             loops=len(loops),
         )
 
 
 def _about_mesh(time: Time) -> Iterator[Note]:
     if time.mesh is None:
-        yield Note("no-mesh", "no mesh is known: all collectives share one set of links")
+        yield Note("no-mesh", "mesh unknown: all collectives share one set of links")
     elif time.mesh_source not in (None, GIVEN):
         words = MESH_SOURCES[time.mesh_source or GIVEN]
         yield Note("derived-mesh", f"mesh {time.mesh} is derived {words}")
@@ -67,11 +67,9 @@ def _about_mesh(time: Time) -> Iterator[Note]:
     if misfits:
         yield Note(
             "no-axes",
-            f"the devices of {_text.counted(misfits, 'collective')} differ along no axes of mesh "
+            f"{_text.counted(misfits, 'collective')} with groups that match no axes of mesh "
             f"{time.mesh}: `hlofast collectives` says why",
             collectives=misfits,
         )
     if not time.has_network:
-        yield Note(
-            "one-level", "neither hosts nor slices are given: all devices are one network level"
-        )
+        yield Note("one-level", "hosts and slices unknown: all devices count as one network level")

@@ -1,4 +1,4 @@
-"""`Trace`: the simulated schedule of a module as a file for timeline viewers."""
+"""`Trace`: the simulated schedule of a module, as a file for timeline viewers."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ FORMATS = ("json", "pftrace")
 
 
 def format_of(path: str) -> tuple[str, bool]:
-    """Which format the name of a file asks for, and whether compressed; a `ValueError` if none."""
+    """Returns format and compression from a file name; raises `ValueError` for unknown endings."""
     is_compressed = path.endswith(".gz")
     name = path.removesuffix(".gz")
     for form in FORMATS:
         if name.endswith(f".{form}"):
             return form, is_compressed
     raise ValueError(
-        f"{path}: the name of a trace ends in .json or .pftrace, and in .gz if it is compressed"
+        f"{path}: the name of a trace must end in .json, .pftrace, .json.gz or .pftrace.gz"
     )
 
 
 class Trace(Result):
     """The simulated schedule of a module: `Module.trace()`.
 
-    Tracks are `program` (loops, iterations and calls around what they contain), `compute`,
-    `memory` (with waiting for copies) and `other`, which share the one compute unit; `exposed` by
-    axes of the mesh (waiting for collectives), `links` by axes (collectives under way) and
-    `copies`. Seconds of `compute`, `memory`, `other` and `exposed` add up to the step. A counter
-    holds the bytes alive, as `Module.memory()` counts them.
+    Tracks are `program` (nested loops, iterations and calls); `compute`, `memory` (with waiting
+    for copies) and `other`, which share the one compute unit; `exposed` by mesh axes (waiting for
+    collectives); `links` by mesh axes (collectives in flight); and `copies`. Seconds of `compute`,
+    `memory`, `other` and `exposed` add up to the step time. A counter shows live bytes, as counted
+    by `Module.memory()`.
 
-    Of each loop the first iterations are shown one by one, as many as fit; the rest is one slice
-    per track, as long as all of it together, so that every track adds up to what `time` says.
+    The first iterations of each loop are shown one by one, as many as fit. The remaining iterations
+    are one slice per track with their total duration, so that every track adds up to the seconds of
+    `time`.
     """
 
     __slots__ = ("_data", "_written", "live_bytes_unknown", "module", "time")
@@ -53,32 +54,31 @@ class Trace(Result):
     VERB = "trace"
     FACTS = (
         Field("path", "written", "The file that was written last."),
-        Field("word", "format", "Its format: json (Chrome's) or pftrace (Perfetto's)."),
-        Field("flag", "is_compressed", "Whether it is compressed.", label="compressed"),
+        Field("word", "format", "Format of the file: json (Chrome) or pftrace (Perfetto)."),
+        Field("flag", "is_compressed", "Whether the file is compressed.", label="compressed"),
         *(
             field
             for field in _time.Time.FACTS
             if field.name in ("device", "mesh", "step_seconds", "bound")
         ),
-        Field("bytes", "live_peak", "The most bytes alive at once."),
-        Field("count", "not_played",
-              "Calls that are shown as a whole, since the trace would be too large otherwise.",
-              label="calls as a whole"),
+        Field("bytes", "live_peak", "Maximum of live bytes over the schedule."),
+        Field("count", "not_played", "Calls shown as one slice to limit the size of the trace.",
+              label="collapsed calls"),
     )  # fmt: skip
 
     def __init__(self, time: Time, data: _core.TraceData, live_bytes_unknown: str | None) -> None:
         self.time = time
-        """The time model's figures."""
+        """The modelled time that the trace shows."""
         self.module = time.module
         """The module."""
         self._written: tuple[str, str, bool] | None = None
         self._data = data
         self.live_bytes_unknown = live_bytes_unknown
-        """Why there is no counter of bytes alive; None if there is one."""
+        """Why the counter of live bytes is missing; None if it is there."""
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What was written, what is played, the most bytes alive."""
+        """The file, the device and step time, the live peak."""
         known = [field.name for field in self.FACTS]
         names = ("written", "format", "is_compressed")
         file = [] if self._written is None else zip(names, self._written, strict=True)
@@ -91,7 +91,7 @@ class Trace(Result):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind about the time, and what the trace leaves out."""
+        """The notes of `time`, and what the trace leaves out."""
         return (*self.time.notes, *self._own_notes())
 
     def _own_notes(self) -> Iterator[Note]:
@@ -99,15 +99,16 @@ class Trace(Result):
         if short:
             yield Note(
                 "iterations",
-                f"not all iterations of {_text.names(short)} are shown one by one; the rest of "
-                "each is one slice per track",
+                f"the first iterations of {_text.names(short)} are shown one by one; the others "
+                "are one slice per track",
                 loops=len(short),
             )
         if self.not_played:
             calls = _text.counted(self.not_played, "call")
             yield Note(
                 "calls",
-                f"{calls} of computations shown elsewhere: one slice per track",
+                f"{calls} shown as one slice per track; another call of each computation is shown "
+                "in full",
                 calls=self.not_played,
             )
         left_out = sum(row["left_out"] for row in self.tracks)
@@ -118,15 +119,15 @@ class Trace(Result):
             slices = _text.counted(left_out, "slice")
             yield Note(
                 "left-out",
-                f"{slices} of {_text.seconds(seconds)} in all left out",
+                f"{slices} left out, {_text.seconds(seconds)} in total",
                 slices=left_out,
                 seconds=seconds,
             )
         if self.live_bytes_unknown is not None:
-            yield Note("live-bytes", f"bytes alive are not known: {self.live_bytes_unknown}")
+            yield Note("live-bytes", f"live bytes unknown: {self.live_bytes_unknown}")
 
     def sections(self) -> tuple[Section, ...]:
-        """The tracks and the loops; figures that the time model lacks."""
+        """Tracks, loops, and figures unknown to the time model."""
         unknown = of_rows(_time.FIGURE, [(name,) for name in self.time.unknown])
         return (
             Section("tracks", "Tracks", self.tracks, ("track", "slices", "seconds"), is_whole=True),
@@ -136,30 +137,30 @@ class Trace(Result):
 
     @property
     def tracks(self) -> Table:
-        """One row per track; `fields` says what the columns are."""
+        """One row per track; `fields` describes the columns."""
         return Table(self._data.tracks())
 
     @property
     def loops(self) -> Table:
-        """One row per loop: its iterations, and how many of them are shown."""
+        """One row per loop: its trip count, and the number of iterations shown."""
         return Table(self._data.loops())
 
     @property
     def peak(self) -> int | None:
-        """The most bytes alive; None if they could not be counted (`live_bytes_unknown`)."""
+        """The live peak in bytes; None if it cannot be counted (`live_bytes_unknown`)."""
         return self._data.peak
 
     @property
     def not_played(self) -> int:
-        """Calls that are shown as a whole, since the trace would be too large otherwise."""
+        """Number of calls shown as one slice to limit the size of the trace."""
         return self._data.not_played
 
     def write(self, path: str | os.PathLike[str], form: str | None = None) -> None:
-        """Write the trace to `path`, all or nothing.
+        """Writes the trace to `path` atomically.
 
         `form` is `json` (Chrome's Trace Event Format) or `pftrace` (Perfetto's protobuf); both
-        hold the same events, and Perfetto opens both. By default the name says which; names that
-        end in `.gz` are compressed. A `ValueError` for other names.
+        hold the same events, and Perfetto opens both. By default the ending of the name selects the
+        format; raises `ValueError` for unknown endings. Names that end in `.gz` are compressed.
         """
         name = os.fspath(path)
         if form is None:
@@ -167,7 +168,7 @@ class Trace(Result):
         elif form in FORMATS:
             is_compressed = name.endswith(".gz")
         else:
-            raise ValueError(f"form is one of {', '.join(FORMATS)}, not {form!r}")
+            raise ValueError(f"form must be one of {', '.join(FORMATS)}, not {form!r}")
 
         def put(write: Callable[[bytes], object]) -> None:
             self._data.write(form, self._told(), write)
@@ -176,7 +177,7 @@ class Trace(Result):
             if is_compressed:
                 import gzip
 
-                # Without a name and a time in it, equal traces are equal files.
+                # No name and no timestamp inside, so that equal traces are equal files.
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     put(packed.write)
             else:
@@ -184,7 +185,7 @@ class Trace(Result):
         self._written = (name, form, is_compressed)
 
     def _told(self) -> list[tuple[str, str]]:
-        """What is told of the module as a whole."""
+        """Metadata of the trace."""
         time = self.time
         facts = {
             "provenance": "simulated schedule of a time model; nothing was measured",
@@ -206,9 +207,9 @@ class Trace(Result):
 
 
 def of_time(time: Time, iterations: int | None, min_duration: float | str) -> Trace:
-    """The trace of a module that has been timed."""
+    """Returns the trace of a timed module."""
     if iterations is not None and not 1 <= iterations < 1 << 64:
-        raise ValueError(f"iterations is a number from 1 on, not {iterations}")
+        raise ValueError(f"iterations must be at least 1, not {iterations}")
     shortest = read_seconds(min_duration, least=0)
     unknown = memory = None
     try:

@@ -77,6 +77,8 @@ def _quantity(text: float | str, units: Mapping[str, float], what: str) -> float
         try:
             return int(number) * factor  # Exact for whole numbers of bytes.
         except ValueError:
+            if units is _BYTES and not unit and "." in number:
+                raise  # A fraction of bytes: the unit was forgotten.
             size = float(number) * factor
             int(size)  # Raises for infinity and NaN.
             return size

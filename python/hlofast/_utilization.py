@@ -1,4 +1,4 @@
-"""`Utilization`: which part of a device's peak a step uses, from `Cost.mfu`."""
+"""`Utilization`: the share of a device's peak that a step uses, from `Cost.mfu`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class Utilization:
     """Fractions of a device's peak, from `Cost.mfu`.
 
-    MFU counts the operations of the model, HFU also those that are recomputed; neither counts
-    the additions of collectives.
+    MFU counts the operations of the model, HFU also the recomputed ones. Neither counts the
+    additions of collectives.
     """
 
     __slots__ = (
@@ -16,23 +16,23 @@ class Utilization:
     )  # fmt: skip
 
     matmul_mfu: float
-    """Matrix products and convolutions without recomputation."""
+    """Matmuls and convolutions without recomputation."""
     matmul_hfu: float
-    """Matrix products and convolutions."""
+    """Matmuls and convolutions, with recomputation."""
     mfu: float
     """All operations without recomputation."""
     hfu: float
-    """All operations."""
+    """All operations, with recomputation."""
     step_seconds: float
-    """The time it was computed for, in seconds."""
+    """The step time used, in seconds."""
     peak_flops: float
-    """The peak it was computed for, in FLOP per second."""
+    """The peak used, in FLOP/s."""
     num_devices: int
-    """Devices the FLOPs were divided among: `num_partitions` of a module that is not partitioned
-    yet, 1 for the program of one device."""
+    """Devices that share the FLOPs: `num_partitions` of a module that is not partitioned yet, 1
+    for the program of one device."""
     is_lower_bound: bool
-    """Whether FLOPs are missing: something executed is inside a loop of unknown trip count (which
-    counts once) or has a cost that is not known (which counts as 0)."""
+    """Whether FLOPs are missing: executed instructions are inside a loop of unknown trip count
+    (which counts once) or have an unknown cost (which counts as 0)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`Report`: a page for a browser about a module or a dump directory."""
+"""`Report`: an HTML page about a module or a dump directory."""
 
 from __future__ import annotations
 
@@ -20,29 +20,35 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 _HEIGHT = 720
-"""Of the page inside a notebook, in pixels."""
+"""Height of the page inside a notebook, in pixels."""
 
 
 _ABOUT = (
-    Field("word", "kind", "What the page is about: a module or a directory."),
+    Field("word", "kind", "Subject of the page: module or directory."),
     Field("path", "page", "The file that was written."),
 )
 _FINDINGS = (
-    Field("word", "code", "What kind of finding it is."),
+    Field("word", "code", "The rule of the finding."),
     Field("text", "text", "What was found."),
-    Field("text", "stake", "What is at stake in a step.", nullable=True),
+    Field("text", "stake", "The stake per step.", nullable=True),
     Field("text", "remedy", "What to change.", nullable=True),
-    Field("path", "place", "File and line of the program.", nullable=True),
-    Field("text", "names", "Instructions that show it, joined by `, `."),
-    Field("word", "verb", "The verb that lists it too: lint or remat.", nullable=True),
+    Field("path", "place", "Source file and line.", nullable=True),
+    Field("text", "names", "Evidence: instructions, joined by `, `.", label="evidence"),
+    Field(
+        "word",
+        "verb",
+        "The command that also lists the finding: lint or remat.",
+        label="command",
+        nullable=True,
+    ),
 )
 
 
 class Report(Result):
-    """A page: one HTML file that loads nothing, to open from disk or in a notebook.
+    """A self-contained HTML page: `Module.report()` and `hlofast.report()`.
 
-    Made by `Module.report` and `hlofast.report`. As a result it has the verdict, which stands
-    first on the page, and the findings.
+    It opens from disk or in a notebook and loads no other files. As a result it holds the verdict,
+    which comes first on the page, and the findings.
     """
 
     __slots__ = ("_contents", "html", "path")
@@ -57,29 +63,29 @@ class Report(Result):
         self.html: str = html(contents, plots)
         """The page."""
         self.path: str | None = None
-        """Where it was saved last."""
+        """The path of the last `save`."""
 
     @property
     def title(self) -> str:
-        """What the page is about: the module's or the folder's name."""
+        """The name of the module or folder."""
         return self._contents.title
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the page is about, where it is, and the figures that stand first."""
+        """Subject and path of the page, and the figures of the verdict."""
         values = (self._contents.kind, self.path)
         about = [Fact(*each) for each in zip(_ABOUT, values, strict=True) if each[1] is not None]
         return (*about, *(figure.fact for figure in self._contents.figures))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What each figure rests on, or how to give what is missing; the size of the page."""
+        """Basis of each figure, or how to supply missing input; the size of the page."""
         size = len(self.html.encode("utf-8", "replace"))
-        page = Note("page", "the page is one file that loads nothing", bytes=size)
+        page = Note("page", "the page is one self-contained file", bytes=size)
         return (*(figure.said for figure in self._contents.figures), page)
 
     def sections(self) -> tuple[Section, ...]:
-        """The findings: those of lint, then what else remat says is to be changed."""
+        """The findings of lint, then further advice of remat."""
         rows, paragraphs = [], []
         for one in self._contents.findings:
             names = ", ".join(name for _, name in one.proof)
@@ -92,17 +98,17 @@ class Report(Result):
 
     @property
     def verdict(self) -> dict[str, float | None]:
-        """The figures that stand first, by key; None for what is not known.
+        """The figures of the verdict by key; None if unknown.
 
-        Of a directory `programs`, `step` (of the longest program, seconds), `flops`, `live_peak`
-        and `wire_bytes` (the most of any program), `differing` (programs that hosts compiled
-        differently). Of a module `step` and `exposed` (seconds), `mfu` (between 0 and 1), `peak`
-        and `bytes` (bytes), `flops`: those of `Module.time`, `memory` and `cost`.
+        For a directory: `programs`, `step` (longest program, seconds), `flops`, `live_peak` and
+        `wire_bytes` (maximum over programs), `differing` (programs that differ between hosts). For
+        a module: `step` and `exposed` (seconds), `mfu` (between 0 and 1), `peak` and `bytes`
+        (bytes) and `flops`, from `Module.time`, `memory` and `cost`.
         """
         return {figure.key: figure.value for figure in self._contents.figures}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to `path`, all or nothing; an `OSError` if that cannot be."""
+        """Writes the page to `path` atomically; raises `OSError` on failure."""
         from hlofast._files import replacing
 
         with replacing(os.fspath(path)) as file:
@@ -112,7 +118,7 @@ class Report(Result):
     def _repr_html_(self) -> str:
         from html import escape
 
-        # A frame of its own keeps the page's policy, and the notebook out of its reach.
+        # A separate frame keeps the page's security policy, and the page away from the notebook.
         return (
             f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" '
             f'style="width:100%;height:{_HEIGHT}px;border:0" '
@@ -162,12 +168,12 @@ def report(
     config: Declaration | EffectiveConfig | str | os.PathLike[str] | None = None,
     plots: bool = True,
 ) -> Report:
-    """A page about a dump, or about a dump directory, written to `out` if that is given.
+    """Returns a page about a dump or a dump directory, and writes it to `out` if given.
 
-    `module` is the one of a file that is meant; the other arguments are those of `Module.report`.
-    Of a directory the page ranks the programs, says which hosts compiled something else and what
-    passes did; `config` and `module` are of no use there, a `ValueError` says so, also of a folder
-    without dumps. What `hlofast.load` and `hlofast.scan` raise besides.
+    `module` selects a module of the file; the other arguments are those of `Module.report`. The
+    page about a directory ranks the programs and shows programs that differ between hosts and the
+    effects of passes. Raises `ValueError` if `config` or `module` is given for a directory, or if
+    the directory has no dumps, and the errors of `hlofast.load` and `hlofast.scan`.
     """
     import hlofast
     from hlofast._files import is_folder
@@ -176,7 +182,9 @@ def report(
         found = hlofast.load(path, module=module)
         return of_module(found, out, device, mesh, config, plots, os.fspath(path))
     if module is not None or config is not None:
-        raise ValueError(f"{os.fspath(path)}: a directory; module and config are of one module")
+        raise ValueError(
+            f"{os.fspath(path)}: module and config need a file, but this is a directory"
+        )
     from hlofast._context import read_mesh
     from hlofast._report.directory import contents
 

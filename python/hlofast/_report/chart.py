@@ -1,4 +1,4 @@
-"""`Chart`: what a chart draws, apart from who draws it: bokeh in Python, or BokehJS in a page."""
+"""`Chart`: a chart independent of its renderer: bokeh in Python, or BokehJS in a page."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ PALETTE = (
     "#bb6aa5",
     "#7f8894",
 )
-"""Colours that stand out from a white and from a nearly black background alike."""
+"""Colours with enough contrast on white and on nearly black backgrounds."""
 NEUTRAL = "#7f8894"
 INK = "ink"
-"""The colour of text, which depends on that of the page."""
+"""The text colour of the page's theme."""
 GIBIBYTE = 1 << 30
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 class Axis:
-    """One of the two axes: what stands at it, and how numbers become places."""
+    """An axis: its label, kind, scale and limits."""
 
     __slots__ = ("factors", "kind", "label", "limits", "scale")
 
@@ -49,13 +49,13 @@ class Axis:
         self.kind = kind
         """linear, log or factors: row n is `factors[n]`."""
         self.scale = scale
-        """What numbers are divided by before they are drawn, a unit of `label`."""
+        """Divisor of the drawn numbers: one unit of `label`."""
         self.factors = [plain(text) for text in factors]
         self.limits = limits
-        """Where it begins and ends at first; None for where what is drawn does."""
+        """Initial start and end; None for the range of the data."""
 
     def packed(self) -> dict[str, Any]:
-        """As a page has it."""
+        """Returns the axis as a page reads it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -79,26 +79,26 @@ class Mark:
         self.glyph = glyph
         """A method of bokeh's figures: line, scatter, quad, hbar, varea_step, text."""
         self.fields = fields
-        """Which property of the glyph is which column."""
+        """Column of each glyph property."""
         self.sheet = sheet
         """The columns."""
         self.color = color
         self.alpha = alpha
         self.legend = legend
         self.hover = tuple(hover)
-        """The columns that are shown where the pointer is."""
+        """Columns of the tooltip."""
         self.options = options
         """Further properties."""
 
     def packed(self, block: Block) -> dict[str, Any]:
-        """As a page has it."""
+        """Returns the mark as a page reads it."""
         names = ("glyph", "fields", "color", "alpha", "legend", "hover", "options")
         packed = {name: getattr(self, name) for name in names}
         return packed | {"sheet": self.sheet.packed(block)}
 
 
 class Chart:
-    """A chart, and the table of what it shows."""
+    """A chart and the table of its figures."""
 
     __slots__ = ("height", "key", "marks", "note", "sheet", "title", "x", "y")
 
@@ -120,12 +120,12 @@ class Chart:
         self.y = y
         self.marks = tuple(marks)
         self.sheet = sheet
-        """The same as a table."""
+        """The figures as a table."""
         self.height = height
         self.note = note
 
     def packed(self, block: Block) -> dict[str, Any]:
-        """As a page has it."""
+        """Returns the chart as a page reads it."""
         return {
             "key": self.key,
             "title": self.title,
@@ -139,12 +139,12 @@ class Chart:
 
 
 def plain(text: str) -> str:
-    """`text` as plain as it is: bokeh takes what stands between some signs for formulas."""
+    """Returns `text` with TeX delimiters broken up, which bokeh would render as formulas."""
     return text.replace("$$", "$ $").replace("\\[", "\\ [").replace("\\(", "\\ (")
 
 
 def decimal(largest: float, unit: str) -> tuple[float, str]:
-    """The power of a thousand to count in, and its name: `(1e9, "GFLOP")`."""
+    """Returns a decimal scale and its unit: `(1e9, "GFLOP")`."""
     power = 0
     while largest >= 1000.0 ** (power + 1) and power + 1 < len(_PREFIXES):
         power += 1
@@ -152,7 +152,7 @@ def decimal(largest: float, unit: str) -> tuple[float, str]:
 
 
 def seconds(largest: float) -> tuple[float, str]:
-    """Likewise for durations: `(1e-3, "ms")`."""
+    """Returns a scale of durations and its unit: `(1e-3, "ms")`."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if largest >= factor:
             return factor, unit
@@ -160,7 +160,7 @@ def seconds(largest: float) -> tuple[float, str]:
 
 
 def drawn(chart: Chart, height: int | None = None, width: int | None = None) -> Any:
-    """The chart as a bokeh figure; a `ModuleNotFoundError` that says what to install without it."""
+    """Returns the chart as a bokeh figure; raises `ModuleNotFoundError` without bokeh."""
     try:
         models, plotting = import_module("bokeh.models"), import_module("bokeh.plotting")
     except ModuleNotFoundError as error:
@@ -232,5 +232,5 @@ _PLACES = _VERTICAL | {"x", "left", "right"}
 
 
 def missing(name: str) -> str:
-    """What to say where a package for charts is missing."""
+    """Returns the message for a missing charting package."""
     return f"charts need {name}: pip install 'hlofast[report]'"

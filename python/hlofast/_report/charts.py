@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from hlofast.devices import Device
 
 _POINTS = 2000
-"""Steps that a chart of memory draws at most: more than a screen has columns."""
+"""Maximum number of steps in a memory chart: more than a screen has pixel columns."""
 _DOTS = 3000
-"""Instructions that a roofline shows at most, and bars of collectives."""
+"""Maximum number of instructions in a roofline, and of bars of collectives."""
 _CLASSES = (
     "parameter",
     "optimizer_state",
@@ -39,14 +39,14 @@ _CLASSES = (
     "constant",
     "unknown",
 )
-"""What values are for, from what is always there to what comes and goes."""
+"""Classes of values, from permanent to short-lived."""
 
 
 class Plot:
     """Charts of a module as bokeh figures: `Module.plot`.
 
-    They need the package bokeh; without it a `ModuleNotFoundError` says how to install it. A
-    report shows the same charts.
+    They need the package bokeh and raise `ModuleNotFoundError` without it. A report shows these
+    charts too.
     """
 
     __slots__ = ("_module",)
@@ -55,10 +55,10 @@ class Plot:
         self._module = module
 
     def memory(self, **options: Any) -> Any:
-        """Bytes alive at each step of the schedule, by what they are for.
+        """Live bytes at each step of the schedule, by class.
 
-        `options` as for `Module.memory`. At most 2,000 steps are drawn: of each stretch the one
-        where most is alive.
+        `options` are those of `Module.memory`. At most 2,000 steps are drawn: the highest of each
+        stretch.
         """
         return draw.drawn(memory(self._module.memory(**options)))
 
@@ -68,10 +68,10 @@ class Plot:
         *,
         mesh: MeshLike | None = None,
     ) -> Any:
-        """FLOPs per byte of HBM and FLOP per second of the instructions of one step.
+        """FLOP per HBM byte and FLOP per second of the instructions of one step.
 
-        Without a device, here or in the context, the speed is not known, and the FLOPs of a step
-        stand in its place.
+        Without a device, here or in the context, the vertical axis shows the FLOPs per step
+        instead of FLOP per second.
         """
         chip = device_for(self._module, device)
         time = None if chip is None else self._module.time(chip, mesh=mesh)
@@ -83,9 +83,9 @@ class Plot:
         *,
         device: str | Device | None = None,
     ) -> Any:
-        """What is sent when, by mesh axes.
+        """Collectives over time, by mesh axes.
 
-        With a device over the simulated seconds of a step, else over the steps of the schedule.
+        The horizontal axis is simulated seconds with a device, otherwise steps of the schedule.
         """
         chip = device_for(self._module, device)
         if chip is None:
@@ -97,7 +97,7 @@ class Plot:
     def scopes(self, by: str = "flops") -> Any:
         """FLOPs (`by="flops"`) or bytes (`by="bytes_accessed"`) of nested scopes.
 
-        A `ValueError` for other figures.
+        Raises `ValueError` for another `by`.
         """
         return draw.drawn(scopes(self._module.cost(), by))
 
@@ -106,7 +106,7 @@ class Plot:
 
 
 def drawn_steps(timeline: list[int], count: int = _POINTS) -> list[int]:
-    """At most about `count` steps that stand for all: of each stretch the highest."""
+    """Returns the highest step of each of `count` stretches, and the first and last step."""
     if len(timeline) <= count:
         return list(range(len(timeline)))
     kept = {0, len(timeline) - 1}
@@ -122,7 +122,7 @@ _BAND = (field_of("below", "from", "bytes"), field_of("above", "to", "bytes"))
 
 
 def memory(found: Memory, values: Table | None = None) -> Chart:
-    """Bytes alive at each step, stacked by class; `values` are its values, where they are known."""
+    """Live bytes at each step, stacked by class; `values` saves listing the values again."""
     timeline = found._data.timeline().tolist()
     lives = found.values() if values is None else values
     changes: dict[str, list[int]] = {}
@@ -164,16 +164,16 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
             )
         )
         below = above
-    table = Sheet("memory-steps", "Bytes alive at each step", found.steps())
+    table = Sheet("memory-steps", "Live bytes at each step", found.steps())
     some = len(steps) < len(timeline)
     note = f"{len(steps):,} of {len(timeline):,} steps are drawn" if some else ""
     if some:
-        note += ": of each stretch the one where most is alive; the table has all"
+        note += ": the highest of each stretch; the table has all steps"
     return Chart(
         "memory",
         "Memory over the schedule",
         Axis("step of the schedule", limits=(0, max(len(timeline) - 1, 1))),
-        Axis(f"{unit} alive", scale=scale),
+        Axis(f"live {unit}", scale=scale),
         marks,
         table,
         note=note,
@@ -181,10 +181,10 @@ def memory(found: Memory, values: Table | None = None) -> Chart:
 
 
 def units(cost: Cost) -> list[tuple[int, int, int, int]]:
-    """What runs by itself: row, FLOPs and bytes of HBM of one execution, executions.
+    """Instructions outside fusions: row, FLOPs and HBM bytes per call, calls.
 
-    The FLOPs of a fusion are those of what is in it, its bytes its own. What runs no time or moves
-    no known bytes is left out, and so is what only calls others.
+    A fusion has the FLOPs of the instructions inside it and its own bytes. Left out are
+    instructions that never run, that move no known bytes, or that only call computations.
     """
     columns = cost.module.columns
     whole = cost.computations.values("flops")
@@ -216,7 +216,7 @@ def units(cost: Cost) -> list[tuple[int, int, int, int]]:
 
 
 def roofline(cost: Cost, time: Time | None) -> Chart:
-    """FLOPs per byte and FLOP per second of what runs by itself."""
+    """FLOP per byte and FLOP per second of instructions outside fusions."""
     each = None if time is None else time._data.column("seconds").tolist()
     found = []
     for row, flops, moved, times in units(cost):
@@ -235,26 +235,27 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
         (field_of("name", "name", "text"), names),
         (field_of("phase", "phase", "word"), phase),
         (field_of("intensity", "FLOP per byte", "number"), [one[1] / one[2] for one in shown]),
-        (field_of("flops", "FLOPs of one execution", "flops"), [one[1] for one in shown]),
-        (field_of("bytes", "HBM bytes of one execution", "bytes"), [one[2] for one in shown]),
-        (field_of("times", "executions", "count"), [one[3] for one in shown]),
-        (field_of("total", "FLOPs in a step", "flops"), [one[1] * one[3] for one in shown]),
+        (field_of("flops", "FLOPs per call", "flops"), [one[1] for one in shown]),
+        (field_of("bytes", "HBM bytes per call", "bytes"), [one[2] for one in shown]),
+        (field_of("times", "calls", "count"), [one[3] for one in shown]),
+        (field_of("total", "FLOPs per step", "flops"), [one[1] * one[3] for one in shown]),
     ]
     if each is None:
-        y, label = "total", "FLOPs in a step"
-        note = "Speed is unknown: no device is given. The FLOPs of a step stand in its place."
+        y, label = "total", "FLOPs per step"
+        note = "FLOP per second is unknown without a device; the axis shows FLOPs per step instead."
     else:
         y, label = "speed", "FLOP per second"
         columns += [
             (
-                field_of("seconds", "time of one execution", "seconds"),
+                field_of("seconds", "time per call", "seconds"),
                 [one[4] for one in shown],
             ),
             (field_of("speed", "FLOP per second", "number"), [one[1] / one[4] for one in shown]),
         ]
-        note = f"Times are those of the model of {time.device.label}." if time else ""
+        note = f"Times are modelled for {time.device.label}." if time else ""
     if len(found) > len(shown):
-        note += f" {len(shown):,} of {len(found):,} instructions are shown, the longest ones."
+        which = "most FLOPs" if each is None else "longest"
+        note += f" {len(shown):,} of {len(found):,} instructions are shown, {which} first."
     hover = ["name", "intensity", "flops", "bytes", "times", *([] if each is None else ["seconds"])]
     every = Table.of(columns)
     marks = list(_roofs(time, columns[3][1])) if time is not None else []
@@ -277,11 +278,11 @@ def roofline(cost: Cost, time: Time | None) -> Chart:
             )
         )
     listed = [name for name in every.columns if name != "name"]
-    table = Sheet("roofline", "What runs by itself", every, listed)
+    table = Sheet("roofline", "Instructions outside fusions", every, listed)
     return Chart(
         "roofline",
         "Roofline",
-        Axis("FLOP per byte of HBM", kind="log"),
+        Axis("FLOP per HBM byte", kind="log"),
         Axis(label, kind="log"),
         marks,
         table,
@@ -293,7 +294,7 @@ _MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle")
 
 
 def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
-    """The lines below which a device stays: memory, then computing."""
+    """The roofs of a device: HBM bandwidth, then peak FLOP/s."""
     try:
         peak = time.device.per_jax_device("flops.bf16")
         bandwidth = time.device.per_jax_device("hbm_bandwidth")
@@ -316,7 +317,7 @@ def _roofs(time: Time, intensities: list[float]) -> list[Mark]:
 
 
 def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
-    """Wire bytes by the axes of the mesh; with a device also how long they are waited for."""
+    """Wire bytes by mesh axes; with a device also exposed seconds."""
     groups = sorted(found.by("axes"), key=lambda row: -(row["total_wire_bytes"] or 0))
     exposed = {} if time is None else time.exposed
     for row in groups:
@@ -328,12 +329,12 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
     columns = [
         ("axes", "mesh axes", "text"),
         ("collectives", "collectives", "count"),
-        ("multiplicity", "executions", "count"),
-        ("total_payload", "payload in a step", "bytes"),
-        ("total_wire_bytes", "sent in a step", "bytes"),
+        ("multiplicity", "calls", "count"),
+        ("total_payload", "payload per step", "bytes"),
+        ("total_wire_bytes", "wire bytes per step", "bytes"),
     ]
     if time is not None:
-        columns.append(("exposed", "waited for", "seconds"))
+        columns.append(("exposed", "exposed", "seconds"))
     table = sheet_of("collectives-axes", "Collectives by mesh axes", groups, columns)
     drawn = sheet_of(
         "bars",
@@ -350,8 +351,8 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
     )
     return Chart(
         "collectives-axes",
-        "Sent by mesh axes",
-        Axis(f"{unit} sent by each device in a step", scale=scale),
+        "Wire bytes by mesh axes",
+        Axis(f"{unit} sent per device and step", scale=scale),
         Axis("", kind="factors", factors=[row["axes"] for row in groups]),
         [bars],
         table,
@@ -360,9 +361,9 @@ def sent_by_axis(found: Collectives, time: Time | None) -> Chart:
 
 
 def sent_when(found: Collectives, when: Time | Memory) -> Chart:
-    """Every collective between its start and its end, by mesh axes.
+    """Every collective from start to end, by mesh axes.
 
-    Over the seconds of a `Time`, or over the schedule that a `Memory` counts along.
+    The horizontal axis is the seconds of a `Time`, or the schedule steps of a `Memory`.
     """
     time = when if isinstance(when, Time) else None
     rows = found.to_pylist()
@@ -390,20 +391,20 @@ def sent_when(found: Collectives, when: Time | Memory) -> Chart:
     if time is None:
         label, scale = "step of the schedule", 1.0
         kind = "count"
-        note = "Over the order of the schedule: times are unknown, no device is given."
+        note = "In schedule order: times are unknown without a device."
     else:
         unit = draw.seconds(max((row["last"] for row in drawn), default=0.0))
         scale, label, kind = unit[0], f"{unit[1]} from the start of the step", "seconds"
-        note = "As the schedule is played on the device; of loops the first iteration is drawn."
+        note = "Simulated schedule on the device; loops show their first iteration."
     if cut > 0:
-        note += f" {cut:,} more, which send least, are in the table of all collectives only."
+        note += f" The {cut:,} with the fewest wire bytes are only in the table of all collectives."
     columns = [
         ("instruction", "instruction", "instruction"),
         ("axes", "mesh axes", "text"),
         ("first", "start", kind),
         ("last", "end", kind),
-        ("wire_bytes", "sent, one execution", "bytes"),
-        ("multiplicity", "executions", "count"),
+        ("wire_bytes", "wire bytes per call", "bytes"),
+        ("multiplicity", "calls", "count"),
         ("kind", "kind", "text"),
     ]
     table = sheet_of("collectives-time", "When collectives run", drawn, columns)
@@ -442,7 +443,7 @@ def sent_when(found: Collectives, when: Time | Memory) -> Chart:
 
 
 def _moments(module: Module, when: Time | Memory) -> Any:
-    """Where on the horizontal axis an instruction begins, and what follows it ends."""
+    """Returns a function from start and done instruction to start and end on the axis."""
     if not isinstance(when, Time):
         data = when._data
 
@@ -463,7 +464,7 @@ def _moments(module: Module, when: Time | Memory) -> Any:
     begun: dict[int, float] = {}
 
     def begin(computation: int) -> float:
-        """When a computation starts to run for the first time."""
+        """Returns the first start of a computation in seconds."""
         chain: list[int] = []
         now = computation
         while now not in begun and now in called_by and len(chain) <= len(called_by):

@@ -1,4 +1,4 @@
-"""What a page about one module shows: the verdict, and sections with charts and tables."""
+"""Contents of a page about one module: the verdict, and sections with charts and tables."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Section:
         self.statements = tuple(statements)
         self.notes = tuple(notes)
         self.unknown = unknown
-        """What is not known, why, and how to give it."""
+        """Unknown input, the reason, and how to supply it."""
 
 
 class Contents:
-    """All that a page shows."""
+    """The contents of a page."""
 
     __slots__ = ("facts", "figures", "findings", "kind", "module", "sections", "title")
 
@@ -68,17 +68,17 @@ class Contents:
     ) -> None:
         self.title = title
         self.kind = kind
-        """What the page is about: a module or a dump directory."""
+        """Subject of the page: module or directory."""
         self.facts = tuple(facts)
         self.figures = tuple(figures)
         self.findings = tuple(findings)
         self.sections = tuple(sections)
         self.module = module
-        """Whose instructions can be searched; None for directories."""
+        """Analyses of the module whose instructions can be searched; None for directories."""
 
 
 class Analyses(Verdict):
-    """A module with what was found out about it, each analysis once, and what was declared."""
+    """The analyses of a module, each run once, and the check of its declaration."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Analyses(Verdict):
 
 
 def contents(found: Analyses, path: str | None) -> Contents:
-    """The page about a module."""
+    """Returns the contents of the page about a module."""
     module = found.module
     facts = [("file", path or module.path or "not from a file")]
     for fact in head(found):
@@ -119,17 +119,17 @@ _SUMMARY = (
     *("status", "status_reason", "backend", "backend_reason", "instructions"),
     *("implicit_instructions", "computations", "num_partitions", "replica_count"),
 )
-"""What the head of a page takes from the summary."""
+"""Facts of the summary at the head of a page."""
 _ABSENT = {"implicit_instructions": 0, "num_partitions": 1, "replica_count": 1}
-"""What headers without these attributes mean, too, so that nobody needs to read it."""
+"""Default values, which are not shown."""
 _DEVICE = tuple(field for field in Time.FACTS if field.name == "device")
 _MESH = tuple(field for field in Collectives.FACTS if field.name in ("mesh", "mesh_source"))
 HEAD = (*(field for field in Summary.FACTS if field.name in _SUMMARY), *_DEVICE, *_MESH)
-"""The facts that can stand at the head of a page."""
+"""The facts that can appear at the head of a page."""
 
 
 def head(found: Analyses) -> tuple[Fact, ...]:
-    """What the module is and where it is seen to run: facts of its analyses."""
+    """Returns the head of the page: facts about the module, its device and its mesh."""
     summary = [
         fact
         for fact in found.summary.facts
@@ -137,17 +137,17 @@ def head(found: Analyses) -> tuple[Fact, ...]:
     ]
     for result, fields in ((found.time, _DEVICE), (found.collectives, _MESH)):
         known = {} if result is None else {fact.name: fact for fact in result.facts}
-        # Where the mesh is from goes without saying if there is none.
+        # Without a mesh, its source is not shown.
         wanted = [field for field in fields if field.name in known or field.name != "mesh_source"]
         summary += [known.get(field.name) or Fact(field, None) for field in wanted]
     return tuple(summary)
 
 
 def facts_of(result: Result) -> list[tuple[str, str]]:
-    """The facts of a result as text: what they are, their values."""
+    """Returns the facts of a result as pairs of label and text."""
     return [(fact.field.label, output.known_as(fact)) for fact in result.facts]
 
 
 def notes_of(result: Result) -> list[str]:
-    """What is to be kept in mind about a result."""
+    """Returns the texts of a result's notes."""
     return [note.text for note in result.notes]

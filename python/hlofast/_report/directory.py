@@ -1,4 +1,4 @@
-"""What a page about a dump directory shows: programs ranked, hosts that differ, histories."""
+"""Contents of a page about a dump directory: ranked programs, hosts, histories."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 _BARS = 24
 _HISTORIES = 3
-"""Programs whose passes are shown, those with most dumps between passes."""
+"""Programs whose passes are shown: those with most dumps between passes."""
 _MOST_BYTES = 256 << 20
-"""Of dumps of one program: what is larger takes longer than anybody waits for a page."""
+"""Maximum bytes of dumps of a program in a history; more would take too long for a page."""
 
 
 class NoDumpsError(ValueError):
-    """A folder has nothing that a page could be about."""
+    """A folder has no dumps."""
 
 
 def contents(folder: str, device: str | Device | None, mesh: Mesh | None) -> Contents:
-    """The page about a dump directory; an `OSError` if it cannot be read."""
+    """Returns the contents of the page about a dump directory; raises `OSError` if unreadable."""
     found = scan(folder, tables=("modules",), device=device or "auto", mesh=mesh)
     rows = found.programs.to_pylist()
     if not rows and not found.counts["failed"]:
-        raise NoDumpsError(f"{folder}: no dumps in it")
+        raise NoDumpsError(f"{folder}: no dumps found")
     known = "canonical" in found.programs and "flops" in found.programs
     sizes = {row["program"]: row["bytes"] for row in rows}
     rows = [row for row in rows if row.get("status")] if known else []
@@ -74,12 +74,12 @@ def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any
         note = f"{row['module_name']}, on {row['device']}; modelled"
         figures.append(Figure("step", "Longest program", row["step_seconds"], text, note))
     else:
-        note = "no dump names its chip and no device is given: hlofast report --device NAME DIR"
+        note = "device unknown: hlofast report --device NAME DIR"
         figures.append(Figure("step", "Longest program", None, "unknown", note))
     for key, label, words in (
         ("flops", "Most FLOPs", lambda count: short(count, "FLOP")),
         ("live_peak", "Largest live peak", short_bytes),
-        ("wire_bytes", "Most sent", short_bytes),
+        ("wire_bytes", "Most wire bytes", short_bytes),
     ):
         known = [row for row in rows if row[key] is not None]
         if known:
@@ -90,13 +90,13 @@ def _verdict(found: Scan, rows: list[dict[str, Any]], prints: list[dict[str, Any
         {row["program"] for row in prints if row["fingerprint"] and not row["is_common"]}
     )
     text = f"{len(different):,}" if len(hosts) > 1 else "none"
-    note = f"of {output.counted(len(hosts), 'host')}" if len(hosts) > 1 else "one host wrote it all"
+    note = f"of {output.counted(len(hosts), 'host')}" if len(hosts) > 1 else "all from one host"
     figures.append(Figure("differing", "Programs that differ", len(different), text, note))
     return figures
 
 
 def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
-    """Where most of the FLOPs are, if it is more than one program."""
+    """A statement on the program with most FLOPs, if there are several programs."""
     whole = sum(row["flops"] or 0 for row in rows)
     if len(rows) < 2 or not whole:
         return []
@@ -109,7 +109,7 @@ def _largest(rows: list[dict[str, Any]]) -> list[Statement]:
 
 
 def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
-    """Every program, those that take longest, or have most FLOPs, first."""
+    """Every program, longest step time or most FLOPs first."""
     timed = any(row["step_seconds"] for row in rows)
     key = "step_seconds" if timed else "flops"
     rows = sorted(rows, key=lambda row: -(row[key] or 0))
@@ -121,7 +121,7 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
         ("host", "host", "text"),
         ("status", "status", "text"),
         ("xla_peak", "XLA peak", "bytes"),
-        ("wire_bytes", "sent", "bytes"),
+        ("wire_bytes", "wire bytes", "bytes"),
         ("bytes_read", "HBM read", "bytes"),
         ("bytes_written", "HBM written", "bytes"),
         ("instructions", "instructions", "count"),
@@ -160,12 +160,12 @@ def _programs(rows: list[dict[str, Any]], is_given: bool) -> Section:
         )
     unknown = ""
     if not timed and not is_given:
-        unknown = "Times are unknown: no dump names its chip. hlofast report --device NAME DIR."
+        unknown = "Times are unknown without a device: hlofast report --device NAME DIR."
     return Section("programs", "Programs", charts=charts, unknown=unknown)
 
 
 def _hosts(prints: list[dict[str, Any]]) -> Section:
-    """Who compiled what."""
+    """Programs by host and fingerprint."""
     statements = []
     names: dict[str, dict[str, list[str]]] = {}
     for row in prints:
@@ -178,46 +178,46 @@ def _hosts(prints: list[dict[str, Any]]) -> Section:
             f"{output.names(sorted(set(hosts)))} ({fingerprint[:8]})"
             for fingerprint, hosts in sorted(names[name].items(), key=lambda item: -len(item[1]))
         ]
-        text = f"hosts compiled {len(parts):,} different programs of this name: {'; '.join(parts)}"
+        text = f"{len(parts):,} different programs of this name: {'; '.join(parts)}"
         statements.append(
             Statement(
                 f"hosts-differ: {name}",
                 text,
-                remedy="hlofast diff of two of the files says where they differ",
+                remedy="compare two of the files with hlofast diff",
             )
         )
     columns = (
         ("program", "program", "name"),
         ("host", "host", "text"),
         ("fingerprint", "fingerprint", "name"),
-        ("hosts", "hosts with it", "count"),
-        ("key", "of the directory", "name"),
+        ("hosts", "hosts", "count"),
+        ("key", "key in the directory", "name"),
         ("file", "file", "name"),
-        ("error", "not read because", "text"),
+        ("error", "read error", "text"),
     )
-    table = sheet_of("fingerprints", "Who compiled what", prints, columns)
+    table = sheet_of("fingerprints", "Programs by host", prints, columns)
     hosts = {row["host"] for row in prints}
-    said = output.counted(len(hosts), "host") if hosts - {None} else "folders tell no hosts apart"
+    said = output.counted(len(hosts), "host") if hosts - {None} else "unknown: not in folder names"
     facts = [("hosts", said)]
     return Section("hosts", "Hosts", facts=facts, statements=statements, sheets=[table])
 
 
 def _histories(found: list[Program], mesh: Mesh | None, sizes: dict[str, int]) -> list[Section]:
-    """What passes did, of the programs with most dumps between them."""
+    """Histories of the programs with most dumps between passes."""
     if not found:
-        why = "There are no dumps between passes: XLA writes them with --xla_dump_hlo_pass_re=.*"
+        why = "No dumps between passes: XLA writes them with --xla_dump_hlo_pass_re=.*"
         return [Section("history", "History", unknown=why)]
     found.sort(key=lambda one: -len(one.files))
     charts, notes = [], []
     for number, program in enumerate(found[:_HISTORIES]):
         size = sizes.get(program.key, 0)
         if size > _MOST_BYTES:
-            notes.append(f"{program.key}: {size:,} B of dumps are too many; see hlofast history")
+            notes.append(f"{program.key}: {size:,} B of dumps, not shown; see hlofast history")
             continue
         charts.append(_history(History(program, mesh), number))
     if len(found) > _HISTORIES:
         left = output.counted(len(found) - _HISTORIES, "more program")
-        notes.append(f"{left} with dumps between passes; see hlofast history")
+        notes.append(f"{left} with dumps between passes, not shown; see hlofast history")
     return [Section("history", "History", charts=charts, notes=notes)]
 
 
@@ -233,7 +233,7 @@ def _history(found: History, number: int) -> Chart:
         *numbers,
         ("pipeline", "pipeline", "text"),
         *((name, name, "count") for name in KINDS),
-        ("error", "not read because", "text"),
+        ("error", "read error", "text"),
     ]
     key = found.program.key
     table = sheet_of(f"history-{number}", f"Passes of {key}", rows, columns)
@@ -243,7 +243,7 @@ def _history(found: History, number: int) -> Chart:
     ]
     return Chart(
         f"history-{number}",
-        f"What passes did to {key}",
+        f"Effect of passes on {key}",
         Axis("dump, in the order of compilation", limits=(0, max(len(rows) - 1, 1))),
         Axis("number"),
         counts,
@@ -252,10 +252,10 @@ def _history(found: History, number: int) -> Chart:
 
 
 def _failures(found: Scan) -> Section:
-    """What could not be read."""
-    columns = [("path", "file", "name"), ("reason", "because", "text"), ("line", "line", "count")]
-    table = sheet_of("failures", "Could not be read", found.failures, columns)
-    return Section("failures", "Not read", sheets=[table])
+    """Files that could not be read."""
+    columns = [("path", "file", "name"), ("reason", "reason", "text"), ("line", "line", "count")]
+    table = sheet_of("failures", "Unreadable files", found.failures, columns)
+    return Section("failures", "Unreadable files", sheets=[table])
 
 
 def _kind(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The instructions of a module as a page has them: what can be searched, and what leads where."""
+"""The instructions of a module for a page: searchable columns, and edges."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from hlofast._report.data import Analyses
 
 MOST_TEXT = 24 << 20
-"""Bytes of the dump's own text that a page carries at most."""
+"""Maximum bytes of the module's text in a page."""
 
 
 def packed(found: Analyses, block: Block) -> dict[str, Any]:
-    """Columns by row, and edges: operands of each row, calls, control dependencies."""
+    """Returns columns by row, and edges: operands, calls, control dependencies."""
     module = found.module
     columns = module.columns
     shapes = module.table().values("shape")
@@ -53,7 +53,7 @@ def packed(found: Analyses, block: Block) -> dict[str, Any]:
 
 
 def _text(module: Module, block: Block) -> dict[str, Any] | None:
-    """Where in the text each instruction stands; None if the text is too long to carry."""
+    """Returns the text with the position of each instruction; None if it is too long."""
     if module.text_bytes > MOST_TEXT:
         return None
     content = module.text.encode("utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
-"""Columns on their way into a page: bytes that a browser turns into typed arrays and texts.
+"""Packs columns into blocks, which the browser unpacks into typed arrays and strings.
 
-A block is the length of a head (4 bytes), the head as JSON, then the buffers it speaks of, each at
-a multiple of 8 bytes. Blocks are compressed and written in base64, so that no text of a dump is
-ever part of the page's own HTML or script.
+A block is the length of the head (4 bytes), the head as JSON, then the buffers it refers to, each
+aligned to 8 bytes. Blocks are compressed and base64-encoded, so that no text of a dump becomes part
+of the page's HTML or scripts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _KINDS = {"B": "u8", "b": "i8", "H": "u16", "i": "i32", "I": "u32", "q": "i64", "d": "f64"}
 _QUICK = 16 << 20
-"""Bytes from which on compressing well would take longer than reading a little more."""
+"""Bytes from which fast compression is used: better compression would take too long."""
 
 
 class Words:
-    """A column of texts: `texts[codes[row]]`, empty where the code is -1."""
+    """A column of strings: `texts[codes[row]]`, empty if the code is -1."""
 
     __slots__ = ("codes", "texts")
 
@@ -37,7 +37,7 @@ class Words:
 
     @staticmethod
     def of(values: Iterable[str | None]) -> Words:
-        """The texts `values`, each different one kept once."""
+        """Returns a column of `values` in which each distinct string is stored once."""
         numbers: dict[str, int] = {}
         codes = array("i", [numbers.setdefault(value or "", len(numbers)) for value in values])
         return Words(list(numbers), codes)
@@ -46,7 +46,7 @@ class Words:
         return len(self.texts if self.codes is None else self.codes)
 
     def tolist(self) -> list[str]:
-        """The text of every row."""
+        """Returns the string of every row."""
         if self.codes is None:
             return list(self.texts)
         texts = self.texts
@@ -55,18 +55,18 @@ class Words:
 
 
 class Block:
-    """Buffers and the head that says what they are."""
+    """Buffers, and the head that describes them."""
 
     __slots__ = ("_buffers", "_size", "head")
 
     def __init__(self) -> None:
         self.head: dict[str, Any] = {}
-        """What the page reads first: any JSON, with places of `place` in it."""
+        """JSON that the page reads first; it contains the results of `place`."""
         self._buffers: list[bytes] = []
         self._size = 0
 
     def place(self, buffer: Buffer, kind: str | None = None) -> list[Any]:
-        """Add numbers; where they are: start, bytes, type."""
+        """Adds a buffer and returns its place: start, bytes, type."""
         if kind is None:
             view = memoryview(buffer)
             kind = "u8" if view.format == "B" else _kind(view)
@@ -82,7 +82,7 @@ class Block:
         return [start, len(content), kind]
 
     def texts(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Add texts, one after the other; a line break in one becomes a space."""
+        """Adds strings; line breaks inside them become spaces."""
         joined = "\n".join(texts)
         if joined.count("\n") != max(len(texts) - 1, 0):
             texts = [text.replace("\n", " ") for text in texts]
@@ -93,14 +93,14 @@ class Block:
         return {"utf16": self.place(encoded, "u8"), "count": len(texts)}
 
     def words(self, words: Words) -> dict[str, Any]:
-        """Add a column of texts."""
+        """Adds a column of strings."""
         found: dict[str, Any] = {"texts": self.texts(words.texts)}
         if words.codes is not None:
             found["codes"] = self.place(words.codes)
         return found
 
     def base64(self) -> str:
-        """The block, compressed, as a page holds it."""
+        """Returns the block, compressed and base64-encoded."""
         import json
 
         head = json.dumps(self.head, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -111,11 +111,11 @@ class Block:
 
 
 def _kind(view: memoryview) -> str:
-    """The type of numbers as the page knows it, whatever C type they are here."""
+    """Returns the page's name of a buffer's element type, whatever its C type."""
     letter = view.format.lstrip("<>=@")
     if sys.byteorder != "little":  # pragma: no cover - no such machine runs the tests.
-        # Browsers read the bytes as they are; wheels are for little-endian machines alone.
-        raise RuntimeError("reports are made on little-endian machines")
+        # Browsers read the bytes as they are; wheels exist for little-endian machines only.
+        raise RuntimeError("reports need a little-endian machine")
     if letter in "lLqQ" and view.itemsize == 8:
         return "i64"
     if letter in "lL":

@@ -1,4 +1,4 @@
-"""A page: HTML that needs nothing else, with its data compressed inside."""
+"""The page: self-contained HTML with compressed data inside."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 SCRIPTS = ("columns.js", "grid.js", "charts.js", "memory.js", "instructions.js", "page.js")
 _BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 _FIRST = 12
-"""Statements of a list that are shown at once; the rest is a click away."""
+"""Statements of a list shown at once; the rest is collapsed."""
 
 
 class Bokeh:
-    """The library that draws charts in a page, as its package has it; nothing without that."""
+    """BokehJS from the installed bokeh package; empty without the package."""
 
     __slots__ = ("scripts", "version")
 
     def __init__(self) -> None:
         from importlib.util import find_spec
 
-        # Importing bokeh takes longer than all the rest; its files are all that is needed.
+        # Importing bokeh takes longer than the whole report; only its files are needed.
         spec = find_spec("bokeh")
         self.scripts: list[str] = []
         self.version = ""
@@ -62,16 +62,16 @@ def _hash(script: str) -> str:
 
 
 def text(words: str) -> str:
-    """`words` for HTML; what would not be seen, or would turn other text round, is spelt out."""
+    """Returns `words` escaped for HTML, with invisible and bidirectional characters spelt out."""
     return escape(output.printable(words), quote=True)
 
 
 def html(contents: Contents, plots: bool) -> str:
-    """The page, from its first byte to its last."""
+    """Returns the page."""
     bokeh = Bokeh() if plots else None
     without = ""
     if bokeh is not None and not bokeh.scripts:
-        bokeh, plots, without = None, False, f"There are no charts: {missing('bokeh')}"
+        bokeh, plots, without = None, False, f"No charts: {missing('bokeh')}"
     script = "\n".join(_asset(name) for name in SCRIPTS)
     hashes = [_hash(script)]
     blocks = {"sections": _sections(contents, plots)}
@@ -120,7 +120,7 @@ def html(contents: Contents, plots: bool) -> str:
 
 
 def _sections(contents: Contents, plots: bool) -> str:
-    """The tables and charts of all sections as a block."""
+    """Returns the tables and charts of all sections as a block."""
     block = Block()
     block.head = {
         "kind": contents.kind,
@@ -137,7 +137,7 @@ def _sections(contents: Contents, plots: bool) -> str:
 
 
 def _sheets(section: Section, plots: bool) -> list[Sheet]:
-    """The tables of a section; without charts also those that stand beside them."""
+    """Returns the tables of a section; without charts also the charts' tables."""
     beside = [] if plots else [chart.sheet for chart in section.charts]
     return [sheet for sheet in (*beside, *section.sheets) if len(sheet)]
 
@@ -171,7 +171,7 @@ def _body(contents: Contents, bokeh: Bokeh | None, without: str) -> str:
 {instructions}
 </main>
 </div>
-<footer>Made by hlofast {text(_core._version)}, offline; this file loads nothing. {drawn}
+<footer>Made by hlofast {text(_core._version)}. This file is self-contained. {drawn}
 </footer>"""
 
 
@@ -187,7 +187,7 @@ _SEARCH = """<div class="search" role="search">
 _INSTRUCTIONS = """<section id="instructions" aria-labelledby="instructions-title">
 <h2 id="instructions-title">Instructions</h2>
 <div id="instruction" class="card" tabindex="-1" aria-live="polite">
-<p class="quiet-text">Choose an instruction, here or in any table or chart, to see its operands and
+<p class="quiet-text">Select an instruction, here or in any table or chart, to see its operands and
 users.</p></div>
 <div id="instructions-table"></div>
 </section>"""
@@ -199,8 +199,8 @@ def _verdict(contents: Contents) -> str:
     if contents.findings:
         found = _statements(contents.findings, "finding")
     else:
-        found = '<p class="quiet-text">Nothing was found that ought to be changed.</p>'
-    heading = "Findings" if contents.kind == "module" else "What stands out"
+        found = '<p class="quiet-text">No findings.</p>'
+    heading = "Findings" if contents.kind == "module" else "Highlights"
     return f"""<section id="verdict" aria-labelledby="verdict-title">
 <h2 id="verdict-title">Verdict</h2>
 <dl class="figures">{figures}</dl>
@@ -245,13 +245,13 @@ def _statements(statements: Iterable[Statement], kind: str) -> str:
 def _statement(one: Statement, kind: str) -> str:
     stake = f'<span class="stake">{text(one.stake)}</span>' if one.stake else ""
     place = f'<span class="place"><bdi>{text(one.place)}</bdi></span>' if one.place else ""
-    # Findings are those of lint, but for some.
+    # Findings come from lint unless another command is named.
     is_other = kind == "finding" and one.verb not in ("", "lint")
     verb = f" (hlofast {text(one.verb)})" if is_other else ""
     head = f'<p class="head"><code>{text(one.code)}</code>{verb}{stake}{place}</p>'
     remedy = f'<p class="remedy">{text(one.remedy)}</p>' if one.remedy else ""
     links = ", ".join(f'<a href="#i-{row}"><bdi>{text(name)}</bdi></a>' for row, name in one.proof)
-    proof = f'<p class="proof">Shown by {links}</p>' if links else ""
+    proof = f'<p class="proof">Evidence: {links}</p>' if links else ""
     said = f"<p>{text(one.text)}</p>" if one.text else ""
     said += "".join(f"<p>{text(label)}: {text(what)}</p>" for label, what in one.lines)
     return f"<li>{head}{said}{remedy}{proof}</li>"

@@ -1,4 +1,4 @@
-"""The chart of scopes: what each costs, as wide as its share, below what it is part of."""
+"""The chart of scopes: nested boxes as wide as their share of the cost."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from hlofast._cost import Cost
 
 _SMALLEST = 1 / 4000
-"""Share of the whole below which a scope is too narrow to be drawn."""
+"""Share of the total below which a scope is too narrow to draw."""
 _DEEPEST = 24
 
 
 def scopes(cost: Cost, by: str = "flops") -> Chart:
-    """FLOPs or bytes of nested scopes: as wide as their share, below what they are part of."""
+    """FLOPs or bytes of nested scopes: boxes as wide as their share, below their parent."""
     if by not in ("flops", "bytes_accessed"):
-        raise ValueError(f"by is flops or bytes_accessed, not {by!r}")
+        raise ValueError(f"by must be flops or bytes_accessed, not {by!r}")
     found = cost.by("scope", depth=_DEEPEST)
     sums: dict[tuple[str, ...], list[int]] = {}
     names = zip(
@@ -132,12 +132,12 @@ def scopes(cost: Cost, by: str = "flops") -> Chart:
         marks,
         table,
         height=90 + 24 * (deepest + 1),
-        note="Scopes of less than 1/4,000 of the whole are too narrow to be drawn.",
+        note="Scopes below 1/4,000 of the total are too narrow to draw.",
     )
 
 
 def _color(scope: str, depth: int) -> int:
-    """A colour that a scope has whatever else there is: by its name."""
+    """Returns a colour number that depends only on the scope's name."""
     if depth == 0:
         return 0
     last = scope.rpartition("/")[2]

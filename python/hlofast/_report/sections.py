@@ -30,7 +30,7 @@ def of_module(found: Analyses) -> list[Section]:
 
 
 def _sheet(key: str, caption: str, table: Table, columns: str, **options: Any) -> Sheet:
-    """Some columns of a table, by their names."""
+    """Returns a sheet of the named columns of a table."""
     return Sheet(key, caption, table, columns.split(), **options)
 
 
@@ -44,7 +44,7 @@ def _memory(found: Analyses) -> Section:
     facts.append(("HBM", UNKNOWN_DEVICE if hbm is None else output.size(int(hbm))))
     values = "instruction index bytes class first_step last_step phase shape scope"
     sheets = [
-        _sheet("memory-peak", "Alive at the peak", memory.live, values, sort="bytes"),
+        _sheet("memory-peak", "Live at the peak", memory.live, values, sort="bytes"),
         *(
             _sheet(
                 f"memory-by-{key}",
@@ -63,11 +63,11 @@ def _memory(found: Analyses) -> Section:
 
 
 def live_values(found: Analyses) -> Sheet | None:
-    """Every value and when it is alive, for the live set under the pointer."""
+    """Every value with its live range, for the live set under the pointer."""
     if found.memory is None:
         return None
     values = "instruction bytes class first_step last_step index"
-    return _sheet("values", "Alive", found.values, values)
+    return _sheet("values", "Live values", found.values, values)
 
 
 def _roofline(found: Analyses) -> Section:
@@ -129,7 +129,7 @@ def _collectives(found: Analyses) -> Section:
         waited = "instruction kind axes seconds alpha_seconds exposed_seconds multiplicity unknown"
         table = found.time.collectives
         sheets.append(
-            _sheet("collectives-seconds", "How long they take", table, waited, sort="seconds")
+            _sheet("collectives-seconds", "Time of collectives", table, waited, sort="seconds")
         )
     if not len(sent):
         return Section("collectives", title, facts=facts, sheets=sheets, notes=notes)
@@ -155,9 +155,9 @@ def _matmuls(found: Analyses) -> Section:
         "rhs_dtype output_dtype multiplicity flops provenance phase source_file source_line"
     )
     unknown = "".join(f"{note}." for note in table.notes if note.code == "unknown-products")
-    sheets = [_sheet("matmuls", "Matrix products", table, columns, sort="flops")]
+    sheets = [_sheet("matmuls", "All matmuls", table, columns, sort="flops")]
     facts = facts_of(table)
-    return Section("matmuls", "Matrix products", facts=facts, sheets=sheets, unknown=unknown)
+    return Section("matmuls", "Matmuls", facts=facts, sheets=sheets, unknown=unknown)
 
 
 def _remat(found: Analyses) -> Section:
@@ -172,7 +172,7 @@ def _remat(found: Analyses) -> Section:
         ),
         _sheet(
             "recomputed",
-            "Recomputed",
+            "Recomputed instructions",
             remat.recomputed,
             "instruction opcode by twin multiplicity "
             "flops bytes_read bytes_written source_file source_line",
@@ -202,11 +202,11 @@ _PORTS = (
     *("parameter_bytes", "replicated_bytes", "output_bytes", "aliases", "must_alias"),
     *("aliased_bytes", "buffer_donors"),
 )
-"""What the summary says of parameters and results."""
+"""Facts of the summary about parameters and results."""
 
 
 def _parameters(found: Analyses) -> Section:
-    """What goes in: sizes, shardings, donation."""
+    """Parameters: sizes, shardings, donation."""
     mesh = found.collectives.mesh
     table = found.summary.parameters
     inputs = {one.parameter_number: one for one in found.module.entry.parameters}
@@ -217,7 +217,7 @@ def _parameters(found: Analyses) -> Section:
         is_known = sharding is not None and mesh is not None
         columns["parameter"].append(None if one is None else one.row)
         columns["spec"].append(_spec(sharding, mesh) if is_known else "")
-        columns["sharding"].append("not said" if sharding is None else str(sharding))
+        columns["sharding"].append("unknown" if sharding is None else str(sharding))
     own = (
         field_of("parameter", "parameter", "instruction"),
         field_of("spec", "partition spec", "name"),
@@ -248,7 +248,7 @@ def _spec(sharding: Any, mesh: Any) -> str:
 
 
 def _check(check: Check) -> Section:
-    """What was declared beside what was compiled."""
+    """The declared program beside the compiled one."""
     findings = check.sections()[0]
     statements = []
     for row, (head, lines) in zip(findings.table, findings.paragraphs or (), strict=True):
@@ -258,7 +258,7 @@ def _check(check: Check) -> Section:
         told = [line for line in lines if not is_shown or line != ("shown by", row["name"])]
         statements.append(Statement(head, lines=told, proof=proof))
     columns = "severity code subject declared compiled bytes instruction provenance message"
-    sheet = _sheet("check", "All that was compared", check.comparisons, columns)
+    sheet = _sheet("check", "All comparisons", check.comparisons, columns)
     return Section(
         "check",
         "Declared and compiled",

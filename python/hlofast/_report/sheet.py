@@ -1,4 +1,4 @@
-"""`Sheet`: columns of a table as a page shows them."""
+"""`Sheet`: the columns of a table that a page shows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _KINDS = {
     "axes": "text",
     "flag": "text",
 }
-"""How the kinds of fields are shown.
+"""Display kind of each field kind.
 
-`row` is an instruction by its number, shown by its name. Other texts are code, other numbers
-integers or floats.
+`row` is an instruction's row number, shown as its name. Other texts are shown as code, other
+numbers as integers or floats.
 """
 
 
@@ -49,17 +49,17 @@ class Sheet:
         self.table = table
         """All columns."""
         self.fields = tuple(map(table.field, table.columns if columns is None else columns))
-        """What the columns are that are shown."""
+        """Fields of the shown columns."""
         self.note = note
-        """How the figures are to be taken."""
+        """How to read the figures."""
         self.sort = sort
-        """The column that the rows are shown by at first, largest first; None for their order."""
+        """Initial sort column, descending; None for table order."""
 
     def __len__(self) -> int:
         return len(self.table)
 
     def kind(self, field: Field) -> str:
-        """How a column is shown: text, code, integer, bytes, flops, seconds, share, float, row."""
+        """Display kind: text, code, integer, bytes, flops, seconds, share, float or row."""
         known = _KINDS.get(field.kind)
         if known is not None:
             return known
@@ -69,11 +69,11 @@ class Sheet:
         return "float" if column.dtype == "float64" else "integer"
 
     def values(self, name: str) -> list[Any]:
-        """Column `name`, None for what is unknown."""
+        """Returns the values of column `name`; None if unknown."""
         return self.table.values(name)
 
     def packed(self, block: Block) -> dict[str, Any]:
-        """The sheet as a page has it, its columns in `block`."""
+        """Returns the sheet as a page reads it, with its columns in `block`."""
         return {
             "key": self.key,
             "caption": self.caption,
@@ -108,13 +108,13 @@ def sheet_of(
     columns: Iterable[Field | tuple[str, str, str]],
     **options: Any,
 ) -> Sheet:
-    """A sheet of rows; columns that no table has are their name, heading and kind."""
+    """Returns a sheet of rows; new columns are given as name, label and kind."""
     fields = [one if isinstance(one, Field) else field_of(*one) for one in columns]
     table = Table.of((field, [row[field.name] for row in rows]) for field in fields)
     return Sheet(key, caption, table, **options)
 
 
 def field_of(name: str, label: str, kind: str) -> Field:
-    """What a column is that only pages have."""
+    """Returns the field of a column that only pages have."""
     is_signed = kind == "number"
     return Field(kind, name, f"{label.capitalize()}.", label=label, nullable=True, signed=is_signed)

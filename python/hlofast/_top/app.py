@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hlofast._report.data import Analyses, Contents
 
 POINTS = 400
-"""Points of the memory curve; each is the most that is alive in its part of the schedule."""
+"""Points of the memory curve; each is the maximum of live bytes in its part of the schedule."""
 
 
 class Main(Screen[None]):
@@ -75,10 +75,11 @@ class Main(Screen[None]):
             values: list[int] = memory.steps().values("bytes")
             with Vertical(id="memory"):
                 at = memory.at
-                where = f", most at {output.printable(at.name)}" if at is not None else ""
+                where = f" at {output.printable(at.name)}" if at is not None else ""
                 yield Static(
                     Text(
-                        f"Alive over {len(values):,} steps: {output.size(memory.live_peak)}{where}"
+                        f"Live bytes over {len(values):,} steps: live peak "
+                        f"{output.size(memory.live_peak)}{where}"
                     )
                 )
                 yield Sparkline(thinned(values, POINTS))
@@ -103,7 +104,7 @@ class Main(Screen[None]):
         self.query_one(DataTable).focus()
 
     def refill(self) -> None:
-        """Show the rows of the table anew."""
+        """Refill the table."""
         view = self.view
         table = self.query_one(DataTable)
         table.clear(columns=True)
@@ -128,11 +129,11 @@ class Main(Screen[None]):
         if view.within is not None:
             text += f", {view.within[0]} {output.printable(view.within[1])}"
         if view.filter:
-            text += f", with {output.printable(view.filter)!r}"
+            text += f", containing {output.printable(view.filter)!r}"
         return text + (f". {view.sheet.note}" if view.sheet.note else "")
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Another table."""
+        """Show the selected table."""
         self.show(event.option.id or self.shown)
 
     def show(self, key: str) -> None:
@@ -147,7 +148,7 @@ class Main(Screen[None]):
         self.refill()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """From a sum to its instructions, from an instruction to what it reads."""
+        """Open the instructions of a total, or the details of an instruction."""
         if event.cursor_row >= len(self.rows):
             return
         row = self.rows[event.cursor_row]
@@ -164,27 +165,27 @@ class Main(Screen[None]):
         self.refill()
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
+        """Reverse the order of rows."""
         if self.view.sort is not None:
             self.view.sort_by(self.view.sort)
             self.refill()
 
     def action_filter(self) -> None:
-        """Ask for what rows must have."""
+        """Open the filter."""
         field = self.query_one("#filter", Input)
         field.styles.display = "block"
         field.value = self.view.filter
         field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Filter."""
+        """Apply the filter."""
         self.view.filter = event.value
         event.input.styles.display = "none"
         self.refill()
         self.query_one(DataTable).focus()
 
     def action_back(self) -> None:
-        """Close the filter, then take it away, then what a sum left of the instructions."""
+        """Close the filter input, then clear the filter, then show all instructions again."""
         field = self.query_one("#filter", Input)
         if field.has_focus:
             field.styles.display = "none"
@@ -197,7 +198,7 @@ class Main(Screen[None]):
 
 
 class Details(Screen[None]):
-    """One instruction: what it is, what it reads and who reads it."""
+    """One instruction with its operands and users."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,backspace", "app.pop_screen", "Back"),
@@ -221,7 +222,7 @@ class Details(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """List the neighbours."""
+        """List operands and users."""
         table = self.query_one(DataTable)
         table.add_columns("", "name", "opcode", "shape", "computation")
         instruction = self.instruction
@@ -233,7 +234,7 @@ class Details(Screen[None]):
         table.focus()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Go to a neighbour."""
+        """Open an operand or user."""
         if event.cursor_row < len(self.rows):
             self.app.push_screen(Details(self.module, self.rows[event.cursor_row]))
 
@@ -254,7 +255,7 @@ class Top(App[None]):
 
 
 def thinned(values: list[int], points: int) -> list[float]:
-    """At most `points` values, each the largest of its part of `values`."""
+    """Returns at most `points` values, each the maximum of its part of `values`."""
     count = min(points, len(values))
     bounds = [len(values) * at // count for at in range(count + 1)]
     return [float(max(values[a:b])) for a, b in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""Tables as a terminal shows them: which rows in which order, and their cells as text."""
+"""Tables of the terminal view: filtered and sorted rows, and cells as text."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from hlofast._report.data import Analyses, Contents
 
 MOST = 1000
-"""Rows that are shown at once; a filter finds the others."""
+"""Maximum number of rows shown; a filter finds the others."""
 _TEXTS = ("text", "code")
 KEYS = ("opcode", "phase", "scope", "source")
-"""Columns of sums that lead to the instructions they sum up."""
+"""Key columns of totals whose rows open the instructions they add up."""
 
 
 class View:
@@ -33,13 +33,13 @@ class View:
         self.is_descending = True
         self.filter = ""
         self.within: tuple[str, str] | None = None
-        """A column and what its text begins with, of the rows that are shown."""
+        """A column and the prefix that rows must have in it."""
         self._module = module
         self._values: dict[str, list[Any]] = {}
 
     @property
     def labels(self) -> list[str]:
-        """What stands above the columns; the sorted one is marked."""
+        """Column headings; the sorted column is marked."""
         mark = "▼" if self.is_descending else "▲"
         return [
             f"{field.label} {mark}" if field.name == self.sort else field.label
@@ -47,13 +47,13 @@ class View:
         ]
 
     def sort_by_next(self) -> None:
-        """Sort by the column after the one the rows are sorted by."""
+        """Sort by the column after the current sort column."""
         keys = [field.name for field in self.sheet.fields]
         at = keys.index(self.sort) + 1 if self.sort in keys else 0
         self.sort_by(keys[at % len(keys)])
 
     def sort_by(self, key: str) -> None:
-        """Sort by a column: numbers from the largest, texts from the first; again, turned round."""
+        """Sort by a column, numbers descending, texts ascending; the same column again reverses."""
         if key == self.sort:
             self.is_descending = not self.is_descending
             return
@@ -61,7 +61,7 @@ class View:
         self.sort, self.is_descending = key, self.sheet.kind(field) not in (*_TEXTS, "row")
 
     def rows(self) -> list[int]:
-        """The numbers of the rows that pass the filter, in order; unknown values come last."""
+        """Returns the sorted row numbers that pass the filter; unknown values come last."""
         rows: list[int] = list(range(len(self.sheet)))
         if self.within is not None:
             key, begin = self.within
@@ -80,12 +80,12 @@ class View:
         return rows
 
     def cells(self, row: int) -> list[str]:
-        """What stands in a row."""
+        """Returns the cells of a row as text."""
         fields = self.sheet.fields
         return [_shown(self.sheet.kind(field), self._column(field.name)[row]) for field in fields]
 
     def instruction(self, row: int) -> int | None:
-        """The instruction that a row is about, by its number."""
+        """Returns the row number of a row's instruction."""
         for field in self.sheet.fields:
             if self.sheet.kind(field) == "row":
                 number: int | None = self.sheet.values(field.name)[row]
@@ -93,13 +93,13 @@ class View:
         return None
 
     def group(self, row: int) -> tuple[str, str] | None:
-        """The column and the text that the instructions of a sum have in common."""
+        """Returns the key column and the key that the instructions of a total share."""
         first = self.sheet.fields[0]
         text = self._column(first.name)[row] if first.name in KEYS else ""
         return (first.name, text) if text else None
 
     def _column(self, key: str) -> list[Any]:
-        """The values of a column; None where they are not known."""
+        """The values of a column; None if unknown."""
         if key not in self._values:
             (field,) = (field for field in self.sheet.fields if field.name == key)
             self._values[key] = self._read(field)
@@ -135,7 +135,7 @@ _TIME = field_of("total_seconds", "time", "seconds")
 
 
 def instructions(found: Analyses) -> Sheet:
-    """Every instruction with what it costs, those that take longest or compute most first."""
+    """Every instruction with its cost, longest time or most FLOPs first."""
     costs = found.cost.table()
     opcodes = costs.values("opcode")
     shown: list[tuple[Field, list[Any]]] = [
@@ -148,7 +148,7 @@ def instructions(found: Analyses) -> Sheet:
     times = costs.values("multiplicity")
     for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
         totals = [_times(*each) for each in zip(costs.values(key), times, strict=True)]
-        doc = f"{label.capitalize()} of all executions, without what is inside of fusions."
+        doc = f"{label.capitalize()} of all calls, without instructions inside fusions."
         shown.append((costs.field(key).replace(label=label, doc=doc, nullable=True), totals))
     fused = _fused(found, opcodes, costs.values("flops"), times)
     shown.append((field_of("fused_flops", "FLOPs fused", "flops"), fused))
@@ -158,8 +158,8 @@ def instructions(found: Analyses) -> Sheet:
     shown.append((placed.field("source"), placed.values("source")))
     sort = "flops" if found.time is None else "total_seconds"
     note = (
-        "FLOPs and bytes of all executions. What a fusion computes counts at the instructions "
-        "inside it, whose sum is in FLOPs fused, what it moves at the fusion"
+        "FLOPs and bytes of all calls. The FLOPs of a fusion count at the instructions inside it, "
+        "with their total in FLOPs fused; its bytes count at the fusion"
     )
     table = Table.of(shown)
     columns = [name for name in table.columns if name != _TIME.name or found.time is not None]
@@ -173,7 +173,7 @@ def _times(each: int | None, times: int | None) -> int | None:
 def _fused(
     found: Analyses, opcodes: list[str], flops: list[int | None], times: list[int | None]
 ) -> list[int | None]:
-    """What the instructions inside each fusion compute in all executions; None if not known."""
+    """FLOPs of the instructions inside each fusion, over all calls; None if unknown."""
     module = found.module
     sums: list[int | None] = found.cost.computations.values("flops")
     fusions = [row for row, opcode in enumerate(opcodes) if opcode == "fusion"]
@@ -182,7 +182,7 @@ def _fused(
     for row in fusions:
         for inner in called[row]:
             callers.setdefault(inner, []).append(row)
-    # What is not known is not known of fusions around it either.
+    # Unknown FLOPs make those of all enclosing fusions unknown.
     waiting = [row for row, value in enumerate(flops) if value is None]
     while waiting:
         own = module[waiting.pop()].computation.index
@@ -198,7 +198,7 @@ def _fused(
 
 
 def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]:
-    """The tables that have rows by section, instructions first."""
+    """The non-empty tables by section, instructions first."""
     sections = [("Instructions", [instructions(found)])]
     for section in contents.sections:
         sections.append((section.title, [sheet for sheet in section.sheets if len(sheet)]))
@@ -206,7 +206,7 @@ def sheets(found: Analyses, contents: Contents) -> list[tuple[str, list[Sheet]]]
 
 
 class Overview(Result):
-    """The verdict, and every table of the view in the order in which it is shown first."""
+    """The verdict, and every table of the view in its initial order."""
 
     __slots__ = ("contents", "found")
 
@@ -231,18 +231,18 @@ class Overview(Result):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the module is, where it is seen to run, and the verdict."""
+        """Module, device and mesh, and the verdict."""
         return (*head(self.found), *(figure.fact for figure in self.contents.figures))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What the figures rest on."""
+        """Assumptions behind the figures."""
         notes = [figure.said for figure in self.contents.figures]
         notes.append(Note("instructions", instructions(self.found).note))
         return tuple(notes)
 
     def sections(self) -> tuple[Section, ...]:
-        """The tables that have rows."""
+        """The non-empty tables."""
         return tuple(section for section in self.every_section() if len(section.table))
 
     def every_section(self) -> tuple[Section, ...]:

@@ -1,4 +1,4 @@
-// Charts: what Python described, drawn by BokehJS, in the colours of the page.
+// Charts: described by Python, drawn by BokehJS in the page's colours.
 
 const figures = [];
 const VERTICAL = new Set(["y", "y1", "y2", "top", "bottom"]);
@@ -178,7 +178,7 @@ class Chart {
   }
 }
 
-// The names of nested scopes, as far as there is room for them.
+// Names of nested scopes, truncated to the width of their boxes.
 function fitLabels(chart) {
   const mark = chart.marks.find((one) => one.glyph === "text");
   const [label, width] = ["label", "width"].map((key) => columnOf(mark.sheet, key));
@@ -198,7 +198,7 @@ function fitLabels(chart) {
   fit();
 }
 
-// Nested scopes: a click makes one as wide as the chart.
+// Nested scopes: a click zooms one to the width of the chart.
 function zoomScopes(chart) {
   chart.figure.on_event("tap", (event) => {
     for (const mark of chart.marks) {

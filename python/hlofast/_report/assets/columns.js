@@ -1,6 +1,6 @@
 "use strict";
-// Data of the page: compressed blocks become typed arrays and texts. Texts of the dump get into the
-// page through textContent alone, never as HTML.
+// Unpacks the page's compressed blocks into typed arrays and strings. Text of the dump enters the
+// page only through textContent, never as HTML.
 
 const NUMBERS = {
   u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i32: Int32Array, u32: Uint32Array,
@@ -29,7 +29,7 @@ class Block {
     return new type(this.buffer, this.start + start, bytes / type.BYTES_PER_ELEMENT);
   }
 
-  // Integers of 64 bits as floats where all of them are exact so, which is nearly always.
+  // 64-bit integers become floats if all of them stay exact, which is nearly always.
   numbers(place) {
     const array = this.array(place);
     if (place[2] !== "i64") return array;
@@ -66,7 +66,7 @@ async function readBlock(name) {
   return new Block(await new Response(stream).arrayBuffer());
 }
 
-// Texts one after the other; where each begins is found when the first is asked for.
+// Concatenated strings; their offsets are computed on first use.
 class Texts {
   constructor(from, spec) {
     this.count = spec.count;
@@ -93,10 +93,10 @@ class Texts {
     return this.joined.slice(starts[index], starts[index + 1] - 1);
   }
 
-  // The texts that hold `needle`, which is in lower case, ascending.
+  // Numbers of the strings that contain `needle` (lower case), ascending.
   holding(needle, most = Infinity) {
     if (this.lower === null) this.lower = this.joined.toLowerCase();
-    // Lower case may be longer in some scripts; then places in it are no places in the text.
+    // In some scripts lower case is longer, so offsets in it are not offsets in the text.
     if (this.lower.length !== this.joined.length) return this.holdingSlowly(needle, most);
     const starts = this.starts();
     const found = [];
@@ -137,8 +137,7 @@ class TextColumn {
     return code < 0 || code >= this.texts.count ? "" : this.texts.at(code);
   }
 
-  // Sets `flag` where a row's text holds the needle; nothing is looked through for a text that
-  // occurs nowhere.
+  // Sets `flag` for rows whose string contains the needle; returns early if no string does.
   flagHolding(needle, rows, flag) {
     const holding = this.texts.holding(needle);
     if (!holding.length) return;
@@ -154,7 +153,7 @@ class TextColumn {
     }
   }
 
-  // Numbers in the order of the texts.
+  // Ranks of the strings in sorted order.
   ranks() {
     const order = Uint32Array.from({ length: this.texts.count }, (_, i) => i);
     const texts = Array.from(order, (i) => this.texts.at(i));
@@ -198,7 +197,7 @@ function columnOf(sheet, key) {
   return sheet.columns.find((column) => column.key === key).data;
 }
 
-// What cannot be seen, or turns other text round, is spelt out.
+// Invisible and bidirectional characters are spelt out.
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 function clean(text) {

@@ -1,4 +1,4 @@
-// Tables that keep only the rows in sight in the document, however many there are.
+// Virtual tables: only the visible rows are in the document.
 
 const ROW_HEIGHT = 28;
 const TALLEST = 6000000; // Browsers cannot make elements much taller than this.
@@ -13,7 +13,7 @@ class Grid {
     this.sheet = sheet;
     this.names = names;
     this.number = ++grids;
-    this.order = null; // Row numbers in the order shown; null for all, as they are.
+    this.order = null; // Row numbers in display order; null for all rows in table order.
     this.active = -1;
     this.sorted = null;
     this.first = -1;
@@ -41,7 +41,7 @@ class Grid {
     return column.data.isUnknown(value) ? "unknown" : format(value, column.kind);
   }
 
-  // Names of the program are long, and differ at their end.
+  // Long names mostly differ at their end, so the middle is elided.
   words(column, row) {
     const text = clean(column.data.at(row)) || "–";
     if (column.kind !== "code" || text.length <= LONGEST_CODE) return text;
@@ -119,7 +119,7 @@ class Grid {
     this.arrange();
   }
 
-  // Flags by row: whether the texts of a row hold every word.
+  // Flags by row: whether the row's texts contain every word.
   matching(query) {
     let flags = null;
     for (const word of query.split(/\s+/)) {
@@ -192,7 +192,7 @@ class Grid {
     this.render();
   }
 
-  // The first row in sight: rows are as tall as they are, or less where there are too many.
+  // The first visible row; scrolling is compressed if all rows together exceed TALLEST.
   topRow() {
     const hidden = this.total - SHOWN_ROWS * ROW_HEIGHT;
     if (hidden <= 0) return 0;

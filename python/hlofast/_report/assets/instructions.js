@@ -1,4 +1,4 @@
-// The instructions: search, one of them with what leads to it and away, and the table of all.
+// Instructions: search, details of one with its operands and users, and the table of all.
 
 const FLAGS = { root: 1, implicit: 2 };
 const FOUND = 40;
@@ -18,7 +18,7 @@ class Program {
     this.textPlaces = head.text;
   }
 
-  // Columns of numbers, unpacked when they are first needed.
+  // Columns of numbers, unpacked on first use.
   numbers(name) {
     if (!(name in this.loaded)) {
       this.loaded[name] = name in this.places ? this.from.numbers(this.places[name]) : null;
@@ -59,7 +59,7 @@ class Program {
     this.userRows = users;
   }
 
-  // Other rows that `from` leads to in a list of edges, by `row`.
+  // Rows at the `to` end of the edges whose `from` end is `row`.
   edges(from, to, row) {
     const [a, b] = [this.numbers(from), this.numbers(to)];
     const found = [];
@@ -67,7 +67,7 @@ class Program {
     return found;
   }
 
-  // The rows of a computation stand together.
+  // The rows of a computation are contiguous.
   rootOf(computation) {
     const computations = this.numbers("computation");
     const flags = this.numbers("flags");
@@ -98,7 +98,7 @@ class Program {
     return file && line ? `${file}:${line}` : file;
   }
 
-  // By row: 0, 1 where it holds every word, 3 where its name does.
+  // By row: 1 if the row contains every word, 3 if its name does, otherwise 0.
   matching(words) {
     let flags = null;
     for (const word of words) {
@@ -113,7 +113,7 @@ class Program {
     return flags;
   }
 
-  // The rows that hold every word of the query, and of those at most `most`, the likeliest first.
+  // Number of rows that contain every word of the query, and the `most` best matches.
   search(query, most) {
     const words = query.toLowerCase().trim().split(/\s+/).filter(Boolean);
     if (!words.length) return { rows: [], total: 0 };
@@ -148,16 +148,16 @@ function instructionSheet(program) {
     { key: "instruction", label: "instruction", kind: "row", data: new NumberColumn(rows, {}) },
     text("opcode", "opcode", program.words.opcode),
     text("shape", "shape", program.words.shape, "code"),
-    number("flops", "FLOPs once", "flops", "flops"),
-    number("bytes", "bytes once", "bytes", "bytes_accessed"),
-    number("times", "executions", "integer", "multiplicity"),
+    number("flops", "FLOPs per call", "flops", "flops"),
+    number("bytes", "bytes per call", "bytes", "bytes_accessed"),
+    number("times", "calls", "integer", "multiplicity"),
     text("phase", "phase", program.words.phase),
     text("computation", "computation", computations, "code"),
     text("op_name", "operation name", program.words.op_name, "code"),
     text("source_file", "file", program.words.source_file, "code"),
     number("source_line", "line", "integer", "source_line"),
   ];
-  if (program.numbers("seconds")) columns.splice(6, 0, number("seconds", "time once", "seconds", "seconds"));
+  if (program.numbers("seconds")) columns.splice(6, 0, number("seconds", "time per call", "seconds", "seconds"));
   return { key: "instructions", caption: "All instructions", rows: program.rows, columns };
 }
 
@@ -204,10 +204,10 @@ function instructionFacts(program, row) {
     ["opcode", words("opcode")], ["shape", words("shape")], ["result", known("shape_bytes", "bytes")],
     ["computation", clean(program.computation(row))], ["phase", words("phase")],
     ["operation name", words("op_name")], ["source", clean(program.source(row))],
-    ["FLOPs once", `${known("flops", "flops")}, ${words("provenance")}`],
-    ["bytes once", known("bytes_accessed", "bytes")], ["executions", known("multiplicity", "integer")],
+    ["FLOPs per call", `${known("flops", "flops")}, ${words("provenance")}`],
+    ["bytes per call", known("bytes_accessed", "bytes")], ["calls", known("multiplicity", "integer")],
   ];
-  if (program.numbers("seconds")) facts.push(["time once", `${seconds(program.numbers("seconds")[row])}, modelled`]);
+  if (program.numbers("seconds")) facts.push(["time per call", `${seconds(program.numbers("seconds")[row])}, modelled`]);
   const parameter = program.numbers("parameter_number")[row];
   if (parameter >= 0) facts.push(["parameter", String(parameter)]);
   const flags = program.numbers("flags")[row];
@@ -251,7 +251,7 @@ function followAddress(program) {
   if (found && Number(found[1]) < program.rows) showInstruction(program, Number(found[1]), true);
 }
 
-// The search box: a list below it that arrow keys go through.
+// The search box, with a list of matches that arrow keys navigate.
 class Search {
   constructor(program) {
     this.program = program;

@@ -1,4 +1,4 @@
-// What is alive at a step of the schedule: under the pointer, or where the slider is.
+// The live set at a step of the schedule: under the pointer, or at the slider.
 
 const SHOWN_VALUES = 12;
 
@@ -33,10 +33,10 @@ class LiveSet {
     const heads = ["value", "class", "bytes", "share"].map(
       (text, place) => make("th", { scope: "col", textContent: text, className: place > 1 ? "bytes" : "text" }),
     );
-    const caption = make("caption", { textContent: "Alive at this step, largest first" });
+    const caption = make("caption", { textContent: "Live at this step, largest first" });
     this.table = make("table", { className: "plain" }, caption, make("thead", {}, make("tr", {}, ...heads)), this.body);
     const scroller = make("div", { className: "plain-scroll", tabIndex: 0, role: "group" }, this.table);
-    scroller.setAttribute("aria-label", "Alive at this step");
+    scroller.setAttribute("aria-label", "Live at this step");
     this.rest = make("p", { className: "note" });
     this.element = make(
       "div", { className: "live", id: "live" }, make("div", { className: "live-slider" }, label, this.slider),

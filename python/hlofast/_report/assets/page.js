@@ -1,4 +1,4 @@
-// Puts the page together: theme, tables, charts, instructions.
+// Assembles the page: theme, tables, charts, instructions.
 
 const THEMES = ["system", "light", "dark"];
 
@@ -46,7 +46,7 @@ function trouble(error) {
   document.body.dataset.state = "failed";
 }
 
-// Lets the browser show what there is before it goes on.
+// Lets the browser paint before the next part is built.
 function breathe() {
   return new Promise((resolve) => setTimeout(resolve));
 }
@@ -94,7 +94,7 @@ async function build() {
   if (values) new LiveSet(memory, memory.table, sheetOf(values, values.head), program);
 }
 
-// What the address names stays in sight while the page above it grows, until somebody moves.
+// Keeps the anchor target in view while the page above it grows, until the user scrolls.
 let hasMoved = false;
 for (const kind of ["wheel", "pointerdown", "keydown", "touchstart"]) {
   addEventListener(kind, () => { hasMoved = true; }, { once: true, passive: true });
