@@ -117,7 +117,7 @@ def test_loops_and_peeled_iterations(tmp_path: Path) -> None:
     assert note(module, "peeled")["figures"] == {"collectives": 1, "peeled": 1}
     text = shown(path, *MESH)
     assert "peeled from" in text
-    assert "g (79 in it, 1 outside)" in text
+    assert "g (79 inside, 1 outside)" in text
 
 
 def test_lower_bounds(tmp_path: Path) -> None:

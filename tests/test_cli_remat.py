@@ -129,7 +129,7 @@ def test_notes(tmp_path: Path) -> None:
     module = only(path)
     assert {note["code"] for note in module["notes"]} == {"no-backward", "global", "unscheduled"}
     assert module["tables"]["statements"] == []
-    assert "note: no instruction is known to be of a backward pass" in shown(path)
+    assert "note: no instruction is known to belong to a backward pass" in shown(path)
 
 
 def test_residuals_told_by_their_place() -> None:
@@ -139,7 +139,7 @@ def test_residuals_told_by_their_place() -> None:
     assert 0 < count < len(residuals)
     (note,) = [note for note in module["notes"] if note["code"] == "by-place"]
     assert note["figures"] == {"residuals": count}
-    assert note["text"].startswith(f"{count} residuals told by their place")
+    assert note["text"].startswith(f"{count} residuals identified by position")
 
 
 def test_rules(tmp_path: Path) -> None:

@@ -506,7 +506,7 @@ class TestCommand:
         done = hlofast_command("graph", path)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            "hlofast: 5,001 nodes are more than tools for dot lay out (5,000): "
+            "hlofast: 5,001 nodes are too many for dot tools (limit 5,000): "
             "give --around NAME, --inside none, or --force\n"
         )
         done = hlofast_command("graph", path, "--around", "x9", "--depth", "6000")

@@ -71,7 +71,7 @@ def space_number(space: int | str | None) -> int | None:
     if digits.isdecimal() and len(digits) < 18:
         return int(digits)
     known = ", ".join(SPACES)
-    raise ValueError(f"space must be a number, all or one of {known}, not {space!r}")
+    raise ValueError(f"memory space must be a number, all or one of {known}, not {space!r}")
 
 
 def table_bytes(device: str | Device | None) -> int | None:

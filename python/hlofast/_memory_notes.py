@@ -20,8 +20,8 @@ def contradictions(memory: Memory) -> Iterator[Note]:
     if aliases:
         yield Note(
             "contradictory-aliases",
-            f"{aliases} entries of input_output_alias ignored: they name a missing array or one of "
-            "another size",
+            f"{aliases} {'entry' if aliases == 1 else 'entries'} of input_output_alias ignored: a "
+            "missing array or one of another size",
             entries=aliases,
         )
     if doubts["has_unreadable_aliases"]:
