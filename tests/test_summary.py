@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import hlofast
+from conftest import FIXTURES
 from test_cli import document, hlofast_command, validated
 
 
@@ -242,3 +243,11 @@ def test_replicated_parameters_count_where_shardings_can_be_read(
     facts = {fact.name: fact.value for fact in hlofast.loads(text).summary().facts}
     assert facts.get("replicated_bytes") == replicated
     assert hlofast.loads(text).report(plots=False).verdict["flops"] == 0
+
+
+def test_devices_are_held_against_the_backend_of_the_summary() -> None:
+    dumps = sorted(FIXTURES.glob("sharded/*.txt.gz")) + sorted(FIXTURES.glob("*.txt.gz"))
+    modules = [hlofast.load(path) for path in dumps]
+    assert len(modules) > 50
+    for module in modules:
+        assert module._backend() == module.summary().backend

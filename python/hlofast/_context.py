@@ -337,7 +337,7 @@ def backend_misfit(module: Module, device: Device) -> str | None:
 
     A program compiled for CPUs fits any device: people compile it where they have no other.
     """
-    compiled = module.summary().backend
+    compiled = module._backend()
     if compiled in (None, "cpu") or device.backend in ("other", compiled):
         return None
     return f"{device.label} ({device.name}) is a {device.backend}, the module is for {compiled}"

@@ -92,7 +92,7 @@ def _load(
     threads: int | None = None,
     context: Context | None = None,
 ) -> _module.Module:
-    """The module in the local file `path`: what `hlofast.load` reads with the same arguments."""
+    """Reads the module in the local file `path`, with the arguments of `hlofast.load`."""
 
 def _loads(
     text: str | bytes | bytearray | memoryview,
@@ -105,7 +105,7 @@ def _loads(
     threads: int | None = None,
     context: Context | None = None,
 ) -> _module.Module:
-    """The module in `text`: what `hlofast.loads` reads with the same arguments."""
+    """Reads the module in `text`, with the arguments of `hlofast.loads`."""
 
 def _find_modules(
     text: str | bytes | bytearray | memoryview,
@@ -117,111 +117,125 @@ def _find_modules(
     threads: int | None = None,
     context: Context | None = None,
 ) -> list[FoundModule]:
-    """Every module in `text`: what `hlofast.find_modules` reads with the same arguments."""
+    """Reads every module in `text`, with the arguments of `hlofast.find_modules`."""
 
 def _register_module_class(class_: type[Module]) -> None:
-    """Make every module from now on an object of `class_`, a subclass of `_core.Module`."""
+    """Makes all modules from now on instances of `class_`, a subclass of `_core.Module`."""
 
 def _register_error_class(class_: type[ParseError]) -> None:
-    """Make every fault from now on an object of `class_`."""
+    """Makes all faults from now on instances of `class_`."""
 
 def _proto(module: Module, wrapped: bool) -> tuple[bytes, list[tuple[int, str]]]:
-    """The bytes of a protobuf, with line and words of everything that it has no place for."""
+    """Returns the bytes of a protobuf, and line and description of everything it cannot
+    represent.
+    """
 
 def _neighbours(path: str) -> tuple[tuple[str, str] | None, str | None]:
-    """What the files beside `path` say of the module in it: its chip and the file that says so, and
-    the file of the same module before optimisation.
+    """Returns what the neighbouring files of `path` say about its module.
+
+    That is its chip with the file that names it, and the file of the same module before
+    optimisation; None for each that is unknown.
     """
 
 def _restore_module(text: bytes, options: dict[str, Any]) -> _module.Module:
-    """What unpickling a module calls: reads `text` again as it was read, with its place in its
+    """Restores a pickled module: parses `text` with its original options and its place in the
     file.
     """
 
 def _restore_instruction(module: Module, row: int) -> Instruction:
-    """What unpickling an instruction calls."""
+    """Restores a pickled instruction."""
 
 def _restore_computation(module: Module, number: int) -> Computation:
-    """What unpickling a computation calls."""
+    """Restores a pickled computation."""
 
 def _restore_shape(module: Module, number: int) -> Shape:
-    """What unpickling a shape calls."""
+    """Restores a pickled shape."""
 
 def _restore_attributes(module: Module, row: int | None) -> Attributes:
-    """What unpickling attributes calls; those of the header have no row."""
+    """Restores pickled attributes; the header's attributes have no row."""
 
 def _restore_metadata(module: Module, row: int) -> Metadata:
-    """What unpickling metadata calls."""
+    """Restores pickled metadata."""
 
 def _restore_instructions(module: Module, rows: Sequence[int]) -> InstructionSequence:
-    """What unpickling a sequence of instructions calls."""
+    """Restores a pickled sequence of instructions."""
 
 def _restore_computations(module: Module, numbers: Sequence[int]) -> ComputationSequence:
-    """What unpickling a sequence of computations calls."""
+    """Restores a pickled sequence of computations."""
 
 def _restore_layout(parts: tuple[Any, ...]) -> Layout:
-    """What unpickling a layout calls."""
+    """Restores a pickled layout."""
 
 def _instruction_columns(module: Module) -> list[tuple[Field, Column | TextColumn]]:
-    """Field and column of every fact in the instruction table."""
+    """Returns field and column of every fact in the instruction table."""
 
 def _arrow_stream(columns: list[tuple[Field, Column | TextColumn]], length: int) -> object:
-    """A capsule `arrow_array_stream` of one record batch."""
+    """Returns an `arrow_array_stream` capsule with one record batch."""
 
 def _arrow_schema(columns: list[tuple[Field, Column | TextColumn]], length: int) -> object:
-    """A capsule `arrow_schema`."""
+    """Returns an `arrow_schema` capsule."""
 
 def _arrow_array(
     columns: list[tuple[Field, Column | TextColumn]], length: int
 ) -> tuple[object, object]:
-    """Capsules `arrow_schema` and `arrow_array`: the table as one struct array."""
+    """Returns capsules `arrow_schema` and `arrow_array`: the table as one struct array."""
 
 @final
 class FoundModule:
-    """A module found in a text, or the fault that keeps it from being read."""
+    """A module found in a text, or the fault that prevents reading it."""
 
     module: Final[_module.Module | None]
     """The module; None if it cannot be read."""
     error: Final[ParseError | None]
     """The `ParseError`; None if the module was read."""
     line: Final[int]
-    """1-based line where it starts."""
+    """1-based line where its text starts."""
     offset: Final[int]
-    """Byte offset where it starts."""
+    """Byte offset where its text starts."""
     label: Final[str | None]
-    """The file name that a framed dump announces; None without one."""
+    """The file name announced by a framed dump; None without one."""
 
 class Module:
-    """A parsed HLO module: frozen, shared, a sequence of instructions. `hlofast.Module` adds the
-    analyses.
+    """A parsed HLO module: immutable, shared between threads, a sequence of instructions.
+
+    `hlofast.Module` adds the analyses.
     """
 
     def __new__(cls, module: Module, context: Context | None = None) -> Self: ...
     @property
     def _told(self) -> Context | None:
-        """The context that was told; None if nothing was."""
+        """The context given by the caller; None without one."""
     def _context(self, find: Callable[[], Context]) -> Context:
-        """The whole context: what `find` returns, which is called once."""
+        """Returns the whole context.
+
+        `find` returns it and is called once.
+        """
     @property
     def name(self) -> str:
-        """The name."""
+        """The name of the module."""
     @property
     def path(self) -> str | None:
-        """The file it was read from; None for texts without one."""
+        """The file that it was read from; None for text without a file."""
     @property
     def buffer_assignment(self) -> bytes | None:
-        """XLA's account of buffers, where the module came in a protobuf that has one: what the file
-        `-buffer-assignment.txt` says, for `Memory.file`. None otherwise.
+        """XLA's buffer assignment as bytes, if the module was read from a protobuf that has one;
+        else None.
+
+        It holds the same facts as the file `-buffer-assignment.txt`; `Memory.file` reads it.
         """
     @property
     def num_partitions(self) -> int:
         """Number of partitions (devices that share the work of one program); 1 if the header does
-        not say. A `ParseError` if what it says is no 64-bit integer.
+        not say.
+
+        Raises `ParseError` if the header's value is not a 64-bit integer.
         """
     @property
     def replica_count(self) -> int:
-        """Number of replicas (devices that run the same program on other data); as for
-        `num_partitions`.
+        """Number of replicas (devices that run the same program on other data); 1 if the header
+        does not say.
+
+        Raises `ParseError` if the header's value is not a 64-bit integer.
         """
     @property
     def is_scheduled(self) -> bool:
@@ -234,41 +248,42 @@ class Module:
         """The computations in text order."""
     @property
     def instructions(self) -> InstructionSequence:
-        """All instructions in text order, implied ones included."""
+        """All instructions in text order, including implicit ones."""
     @property
     def instruction_count(self) -> int:
-        """Number of instructions that the text writes."""
+        """Number of instructions written in the text."""
     @property
     def computation_count(self) -> int:
-        """Number of computations that the text writes."""
+        """Number of computations written in the text."""
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The distinct shapes by number."""
+        """The distinct shapes, by shape number."""
     @property
     def header(self) -> Attributes:
         """The header's attributes, decoded on access."""
     @property
     def errors(self) -> tuple[ParseError, ...]:
-        """Faults that were passed over; only with `on_error="collect"`."""
+        """The faults that were passed over; empty unless `on_error="collect"`."""
     @property
     def missing_entry(self) -> ParseError | None:
-        """What is wrong if the text seems to end before its entry computation: none is marked as
-        ENTRY, and the last one, which `entry` therefore is, has other parameters or another result
-        than `entry_computation_layout` in the header says. None for other modules, and with faults
-        in `errors`. XLA reads such text without a word.
+        """The fault if the text seems to end before its entry computation; else None.
+
+        It is set when no computation is marked as ENTRY and the last one, which `entry` then
+        returns, has other parameters or another result than `entry_computation_layout` in the
+        header. XLA reads such text without complaint. None if `errors` is not empty.
         """
     @property
     def columns(self) -> Columns:
         """Read-only NumPy arrays over the module's memory."""
     @property
     def op_names(self) -> tuple[str, ...]:
-        """The distinct operation names that `columns.op_name` counts."""
+        """The distinct operation names, by the codes in `columns.op_name`."""
     @property
     def source_files(self) -> tuple[str, ...]:
-        """The distinct source files that `columns.source_file` counts."""
+        """The distinct source files, by the codes in `columns.source_file`."""
     @property
     def nbytes(self) -> int:
-        """Bytes that the representation takes beyond the text, with what was computed so far."""
+        """Bytes of memory beyond the text, including the results computed so far."""
     @property
     def text_bytes(self) -> int:
         """Bytes of the text."""
@@ -276,18 +291,25 @@ class Module:
     def text(self) -> str:
         """The text, byte for byte."""
     def names(self) -> list[str]:
-        """The names of all instructions."""
+        """Returns the names of all instructions."""
     def opcodes(self) -> list[str]:
-        """The opcodes of all instructions."""
+        """Returns the opcodes of all instructions."""
     def operand_names(self) -> list[list[str]]:
-        """For each instruction the names of its operands."""
+        """Returns the operand names of each instruction: a list of lists."""
     def post_order(self) -> ComputationSequence:
-        """The computations, callees before callers, otherwise in text order."""
+        """Returns the computations, callees before callers, otherwise in text order."""
     def _summary(self, *, shapes: int = 10) -> dict[str, Any]:
-        """What `hlofast.Summary` is made of; `shapes` is how many of the largest shapes to list."""
+        """Returns the contents of `hlofast.Summary`, with the `shapes` largest shapes."""
+    def _backend(self) -> str | None:
+        """Returns the backend that the module was compiled for, as `hlofast.Summary.backend`
+        does.
+        """
     def mesh(self) -> Mesh | None:
-        """The mesh that the text speaks of: its source, and whether the names of the axes are in
-        the text, are in the result. None if nothing in it names several devices.
+        """Returns the mesh derived from the text; None if nothing in the text names several
+        devices.
+
+        The result says how it was derived (`source`) and whether the axis names are in the text
+        (`invented_names`).
         """
     def where(
         self,
@@ -305,9 +327,12 @@ class Module:
         is_root: bool | None = None,
         is_implicit: bool | None = None,
     ) -> numpy.typing.NDArray[numpy.uint32]:
-        """The rows that meet every condition given, as a NumPy array of row numbers. `opcode`,
-        `computation`, `shape` and `element_type` take one value or several; `op_name` and
-        `source_file` a part of the text or a compiled regular expression.
+        """Returns the rows that meet all given conditions, as a NumPy array of row numbers
+        (uint32).
+
+        `opcode`, `computation`, `shape` and `element_type` take one value or several; `op_name` and
+        `source_file` take a substring or a compiled regular expression; `min_bytes` and `max_bytes`
+        are bytes of the result.
         """
     def to_text(
         self,
@@ -317,17 +342,22 @@ class Module:
         backend_config: bool = True,
         layouts: bool = True,
     ) -> str:
-        """The module as text: `form` is `long` or `short` for XLA's canonical forms, `original` for
-        the bytes it was read from.
+        """Returns the module as text.
+
+        `form` is `long` or `short` for XLA's canonical forms, `original` for the bytes it was read
+        from.
         """
     def to_proto(self, *, wrapped: bool = False, strict: bool = False) -> bytes:
-        """The module as the bytes of an `HloModuleProto`, which XLA loads; with `wrapped` of the
-        `HloProto` around it that XLA dumps. Reading them gives the same program.
+        """Returns the module as a serialised `HloModuleProto`, which XLA loads.
 
-        Names that several instructions share become unique, constants whose values the text elides
-        have none, device numbers are the usual ones. A `ParseError` at what has no field; what XLA
-        itself loses (options of the compiler in the header, a `channel_id` below 1, the grouping of
-        `slice_sizes` that tuples are cut by) is left out, or with `strict` an error too.
+        With `wrapped`, the result is an `HloProto`, which XLA dumps. Reading the bytes gives the
+        same program.
+
+        Names shared by several instructions are made unique, constants elided in the text have no
+        values, and the device assignment is the default one. Raises `ParseError` for anything
+        without a field in the protobuf. What XLA itself loses (compiler options in the header, a
+        `channel_id` below 1, the grouping of `slice_sizes` that slice tuples) is left out; with
+        `strict` it raises `ParseError` too.
         """
     def fingerprint(
         self,
@@ -339,13 +369,16 @@ class Module:
         backend_config: bool = True,
         schedule: bool = True,
     ) -> str:
-        """A stable digest, as 32 hexadecimal digits, of what the module computes: equal for modules
-        that differ only in what is left out here.
+        """Returns a stable digest of what the module computes, as 32 hexadecimal digits.
+
+        Modules that differ only in properties left out here have equal digests.
         """
     def same_program(self, other: Module, *, layouts: bool = True, metadata: bool = True) -> bool:
-        """Whether `other` is the same program: names, opcodes, shapes, operands, calls, attributes,
-        header. Spacing, comments and what the text leaves implied do not matter, nor does the
-        order of rows unless they are scheduled. `==` compares texts instead.
+        """Returns whether `other` is the same program.
+
+        Names, opcodes, shapes, operands, calls, attributes and header are compared. Spacing,
+        comments, implied text and, unless the module is scheduled, the order of rows do not matter.
+        `==` compares texts instead.
         """
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
@@ -363,17 +396,22 @@ class Module:
 
 @final
 class Columns:
-    """Read-only NumPy arrays by name, as attributes and as items. Arrays share memory with the
-    module and stay valid after it is gone. Those of a computation are the part that its rows
-    take; row numbers and offsets still count from the module's first row.
+    """Read-only NumPy arrays, as attributes and as items.
+
+    The arrays share memory with the module and stay valid after it is deleted. The columns of a
+    computation are the slices of its rows; row numbers and offsets still count from the module's
+    first row. `describe()` documents each column.
     """
 
     def keys(self) -> tuple[str, ...]:
-        """The names of all columns."""
+        """Returns the names of all columns."""
     def describe(self) -> dict[str, str]:
-        """What each column holds."""
+        """Returns a description of each column, by name."""
     def buffer(self, name: str) -> Column:
-        """The column as a buffer, for code without NumPy."""
+        """Returns the column as a buffer, for code without NumPy.
+
+        Raises `KeyError` for an unknown name.
+        """
     def __len__(self) -> int: ...
     def __getitem__(self, key: str, /) -> _Array: ...
     def __getattr__(self, name: str, /) -> _Array: ...
@@ -385,8 +423,10 @@ class Columns:
 
 @final
 class Field:
-    """What a column or a fact is: its name, the kind and unit of its values, its heading, one
-    sentence about it, whether values may be unknown and whether they add up.
+    """The description of a column or fact.
+
+    It has a name, the kind and unit of the values, a heading and one sentence of documentation; it
+    says whether values may be unknown and whether they add up.
     """
 
     def __new__(
@@ -401,29 +441,27 @@ class Field:
         adds_up: bool = False,
     ) -> Field: ...
     name: Final[str]
-    """The name, the same wherever the values are shown."""
+    """The name, identical wherever the values are shown."""
     kind: Final[str]
-    """What the values are: one of `hlofast.kinds`."""
+    """The kind of the values: one of `hlofast.kinds`."""
     unit: Final[str]
-    """The unit of the values: B, FLOP, s, or empty."""
+    """The unit of the values: B, FLOP, s; or empty."""
     label: Final[str]
-    """The heading for people."""
+    """The heading in tables."""
     doc: Final[str]
-    """One sentence about the values."""
+    """One sentence that describes the values."""
     nullable: Final[bool]
-    """Whether a value may be unknown or absent, which is None, a null or a masked entry."""
+    """Whether a value may be unknown or absent: None, a null or a masked entry."""
     signed: Final[bool]
-    """Whether numbers below zero are values."""
+    """Whether negative numbers are valid values."""
     adds_up: Final[bool]
-    """Whether the sum over all rows means something."""
+    """Whether the sum over all rows is meaningful."""
     unknown: Final[int | None]
-    """The integer in memory behind a masked entry; None where there is none. Of floats it is
-    NaN.
-    """
+    """The integer stored for a masked entry; None if there is none. Floats use NaN."""
     is_text: Final[bool]
     """Whether the values are texts."""
     is_amount: Final[bool]
-    """Whether the values are amounts, so that they can be added."""
+    """Whether the values are amounts, which can be added."""
     def replace(
         self,
         *,
@@ -433,46 +471,52 @@ class Field:
         nullable: bool | None = None,
         adds_up: bool | None = None,
     ) -> Field:
-        """The same field with other properties."""
+        """Returns a copy of the field with other properties."""
     def values(self, column: Column | TextColumn) -> list[Any]:
-        """The values of a column of this field as a list, with None for what is unknown."""
+        """Returns the values of a column of this field as a list, with None for unknown values."""
     def value(self, column: Column | TextColumn, index: int) -> Any:
-        """The value of row `index` of a column of this field; None if it is unknown."""
+        """Returns the value in row `index` of a column of this field; None if it is unknown."""
 
 def _restore_field(
     kind: str, name: str, doc: str, label: str, properties: tuple[bool, bool, bool]
 ) -> Field:
-    """A field from what `Field.__reduce__` gives."""
+    """Restores a field from the result of `Field.__reduce__`."""
 
 @final
 class Column:
-    """A read-only column of integers over memory that stays alive as long as this object.
+    """A read-only column of numbers or flags. The memory is valid as long as this object exists.
 
-    `numpy.asarray(column)` makes an array over the same memory, without a copy.
+    `numpy.asarray(column)` creates an array over the same memory, without a copy.
     """
 
     def __new__(cls, buffer: object) -> Column: ...
     dtype: Final[str]
-    """The element type's NumPy name."""
+    """The element type as a NumPy name, such as `int64`."""
     nbytes: Final[int]
-    """Bytes of the memory shown."""
+    """Bytes of the items."""
     def tolist(self) -> list[Any]:
-        """The items as a list."""
+        """Returns the items as a list."""
     def take(self, rows: Sequence[int]) -> Column:
-        """The items with these numbers, in this order, as a column of the same type."""
+        """Returns the items of `rows`, in that order, as a column of the same type.
+
+        Raises `IndexError` for a row that does not exist.
+        """
     def __len__(self) -> int: ...
     def __getitem__(self, key: int, /) -> Any: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class TextColumn:
-    """A read-only column of texts; None where there is none."""
+    """A read-only column of texts; absent texts are None."""
 
     def __new__(cls, values: Sequence[str], codes: Column | None = None) -> TextColumn: ...
     def tolist(self) -> list[str | None]:
-        """The texts as a list of str."""
+        """Returns the texts as a list of str, with None for absent ones."""
     def take(self, rows: Sequence[int]) -> TextColumn:
-        """The texts of `rows`."""
+        """Returns the texts of `rows`, as a column.
+
+        Raises `IndexError` for a row that does not exist.
+        """
     def __len__(self) -> int: ...
     def __getitem__(self, key: int, /) -> str | None: ...
 
@@ -481,35 +525,37 @@ class Shape:
     """A shape: an array's element type, dimensions and layout, or a tuple of shapes."""
 
     id: Final[int]
-    """The number of the shape in its module."""
+    """The shape number in its module."""
     is_array: Final[bool]
-    """Whether it is an array (scalars, tokens and opaque values are)."""
+    """Whether it is an array; scalars, tokens and opaque values are arrays."""
     is_tuple: Final[bool]
     """Whether it is a tuple."""
     is_buffer: Final[bool]
-    """Whether it is a buffer that holds an array."""
+    """Whether it is a buffer that contains an array."""
     element_type: Final[str | None]
-    """The word for the element type; None for tuples and buffers."""
+    """The name of the element type, such as `f32`; None for tuples and buffers."""
     dimensions: Final[tuple[int | None, ...]]
-    """The sizes of the dimensions, dynamic ones at their bound, None for those without one."""
+    """The sizes of the dimensions: the bound of dynamic ones, None if there is no bound."""
     dynamic_dimensions: Final[tuple[bool, ...]]
-    """For each dimension whether its size is only known when the program runs."""
+    """For each dimension, whether it is dynamic (its size is only known at run time)."""
     rank: Final[int | None]
     """Number of dimensions; None for tuples and buffers."""
     layout: Final[Layout | None]
-    """The layout; None where the text gives none."""
+    """The layout; None if the text does not give one."""
     elements: Final[tuple[Shape, ...]]
-    """The shapes of a tuple's elements, or of what a buffer holds."""
+    """The shapes of a tuple's elements, or of a buffer's content."""
     leaf_count: Final[int]
     """Number of leaves: 1 for an array."""
     element_count: Final[int | None]
-    """Number of elements of an array, dynamic dimensions at their bound; None if unknown."""
+    """Number of elements of an array, with dynamic dimensions at their bound; None if unknown."""
     bytes: Final[int | None]
-    """Unpadded bytes of all leaves; None if some dimension has no bound."""
+    """Unpadded bytes of all leaves; None if a dimension has no bound."""
     def leaves(self) -> tuple[Shape, ...]:
-        """The shapes of all leaves, in order."""
+        """Returns the shapes of all leaves, in order."""
     def is_compatible(self, other: Shape) -> bool:
-        """Whether both have the same structure, element types and sizes, whatever their layouts."""
+        """Returns whether both have the same structure, element types and sizes; layouts may
+        differ.
+        """
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def __getitem__(self, key: int, /) -> Shape: ...
@@ -519,24 +565,24 @@ class Shape:
 
 @final
 class Layout:
-    """What stands in the braces after an array shape."""
+    """The layout in the braces after an array shape."""
 
     minor_to_major: Final[tuple[int, ...]]
-    """Dimension numbers from the fastest-varying to the slowest."""
+    """Dimension numbers from fastest-varying to slowest."""
     tiles: Final[tuple[tuple[int | None, ...], ...]]
-    """The tiles, outermost first; None inside one combines with the next minor dimension."""
+    """The tiles, outermost first; None in a tile combines the dimension with the next minor one."""
     memory_space: Final[int]
-    """Memory space; 0 is the default one."""
+    """Memory space; 0 is the default."""
     element_bits: Final[int]
-    """Bits of one element where they are packed; 0 where they are not."""
+    """Bits of one packed element; 0 if elements are not packed."""
     tail_padding_alignment: Final[int]
-    """Elements to whose multiple the end is padded."""
+    """The end of the array is padded to a multiple of this many elements."""
     index_type: Final[str | None]
-    """Element type of the indices of legacy sparse layouts."""
+    """Element type of the indices of legacy sparse layouts; None if not given."""
     pointer_type: Final[str | None]
-    """Element type of the pointers of legacy sparse layouts."""
+    """Element type of the pointers of legacy sparse layouts; None if not given."""
     splits: Final[tuple[tuple[int, tuple[int, ...]], ...]]
-    """Split dimensions and where they are split."""
+    """Split dimensions and their split points."""
     metadata_prefix_bytes: Final[int]
     """Bytes of dynamic-shape metadata before the data."""
     def __eq__(self, other: object, /) -> bool: ...
@@ -544,14 +590,14 @@ class Layout:
 
 @final
 class Metadata:
-    """Where an instruction comes from. Absent facts are None."""
+    """The origin of an instruction in the source program. Absent values are None."""
 
     op_name: Final[str | None]
-    """The framework's name stack."""
+    """The framework's name stack, such as `jit(f)/while/body/dot_general`."""
     op_type: Final[str | None]
     """The framework's operation type."""
     source_file: Final[str | None]
-    """Source file: as written, else of the innermost stack frame."""
+    """Source file as written, or that of the innermost stack frame."""
     source_line: Final[int | None]
     """First line in the file."""
     source_end_line: Final[int | None]
@@ -561,19 +607,19 @@ class Metadata:
     source_end_column: Final[int | None]
     """Last column."""
     profile_type: Final[tuple[int, ...] | None]
-    """Kinds of profile guidance that were applied."""
+    """The kinds of profile guidance that were applied."""
     deduplicated_name: Final[str | None]
-    """The name of what it was deduplicated into."""
+    """The name of the instruction that it was deduplicated into."""
     scheduling_name: Final[str | None]
-    """The name the scheduler knows it by."""
+    """The name used by the scheduler."""
     stack_frame_id: Final[int | None]
-    """The number of its frame in the module's tables."""
+    """The number of its stack frame in the module's tables."""
     stack_frames: Final[tuple[StackFrame, ...]]
-    """The call stack, innermost first; empty without one."""
+    """The call stack, innermost frame first; empty if there is none."""
     metadata_payload: Final[str | bytes | None]
-    """Free payload; `bytes` if it is binary."""
+    """Free-form payload; `bytes` if it is binary."""
     other: Final[dict[str, str]]
-    """Keys that this version does not know, with their values as written."""
+    """Unknown keys, with their values as written."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 

@@ -16,121 +16,137 @@ def _cost(
     custom_calls: list[tuple[int, int | None, int | None, int | None, int | None]] | None = None,
     rules: list[tuple[str, str]] | None = None,
 ) -> CostData:
-    """Counts the cost of `module`. What is not given is that of its context."""
+    """Counts the cost of `module`; omitted options come from its context."""
 
 @final
 class CostData:
     """The cost of a module, as counted by `Module.cost`."""
 
     backend: Final[str]
-    """Whose sizes of shapes were counted: cpu, gpu or tpu."""
+    """The backend whose shape sizes were counted: cpu, gpu or tpu."""
     optimal_seconds: Final[int]
-    """XLA's `optimal_seconds` of a client without a device: -1 per custom call."""
+    """XLA's `optimal_seconds` for a client without a device: -1 per custom call."""
     is_merged: Final[bool]
-    """Whether some computation had too many call sites to tell their scopes apart."""
+    """Whether the scopes of some computation were merged because it has too many call sites."""
     has_scopes: Final[bool]
     """Whether any instruction has a scope."""
     def totals(self) -> tuple[int, int, int, int, int, int]:
-        """FLOPs, transcendentals, bytes read and written in memory space 0, then in the others."""
+        """Returns FLOPs, transcendentals and bytes read and written in memory space 0, then bytes
+        read and written in the other spaces.
+        """
     def float32_totals(self) -> tuple[float, float, float, float] | None:
-        """FLOPs, transcendentals, bytes accessed, optimal seconds as 32-bit floats, if asked
-        for.
+        """Returns FLOPs, transcendentals, bytes accessed and optimal seconds as XLA's 32-bit
+        floats; None unless requested.
         """
     def operand_sums(self) -> list[tuple[str, float]] | None:
-        """XLA's sums by operand and by result; None if there would be too many."""
+        """Returns XLA's sums by operand and by result; None if there are too many."""
     def column(self, name: str) -> Column:
-        """The column over instructions called `name`."""
+        """Returns the per-instruction column `name`."""
     def scopes(self) -> list[str]:
-        """The texts that the column `scope` numbers; empty for scopes that no row is in."""
+        """Returns the scopes by the codes of column `scope`; empty for scopes without
+        instructions.
+        """
     def group(self, key: str, depth: int) -> _Columns:
-        """Totals by `key`; `depth` is that of scopes."""
+        """Returns a table of totals by `key`; `depth` limits the depth of scopes."""
     def computations(self) -> _Columns:
-        """One execution of each computation, and how often the totals count it."""
+        """Returns a table of computations: the cost of one execution, and the call count in the
+        totals.
+        """
     def loops(self) -> _Columns:
-        """The loops and how often they run."""
+        """Returns a table of loops with their trip counts."""
     def branches(self) -> _Columns:
-        """The branches of conditionals, what one execution of each costs, and which is counted."""
+        """Returns a table of branches of conditionals: the cost of one execution, and which is
+        counted.
+        """
     def unpriced(self) -> _Columns:
-        """Custom calls whose FLOPs are not known, by target."""
+        """Returns a table of custom calls with unknown FLOPs, by target."""
     def unknown_rows(self) -> Column:
-        """Instructions whose bytes are not known, and others than custom calls whose FLOPs are
-        not.
+        """Returns the rows with unknown bytes, and those other than custom calls with unknown
+        FLOPs.
         """
     def unknown_products(self) -> Column:
-        """Matrix products and convolutions whose size is not known."""
+        """Returns the rows of matmuls and convolutions of unknown size."""
     def dead_rows(self) -> Column:
-        """Instructions whose results nothing needs."""
+        """Returns the rows whose results are not used."""
     def memory_spaces(self) -> _Columns:
-        """Bytes by memory space."""
+        """Returns a table of bytes by memory space."""
     def explain(self) -> _Columns:
-        """Where executed cost departs from XLA's, and how many instructions that concerns."""
+        """Returns a table of the differences between executed cost and XLA's, with instruction
+        counts.
+        """
     def flops_by_provenance(self) -> list[tuple[str, int]]:
-        """FLOPs of executions by provenance; those inside loops of unknown trip count apart."""
+        """Returns executed FLOPs by provenance; those inside loops of unknown trip count are
+        separate.
+        """
     def collective_flops(self) -> tuple[int, int]:
-        """FLOPs of reductions between devices: all, and those of recomputation."""
+        """Returns the FLOPs of reductions between devices: all, and those of recomputation."""
     def matmuls(self) -> _Columns:
-        """The matrix products and convolutions, and how often each is executed."""
+        """Returns a table of matmuls and convolutions with their call counts."""
     def lint(
         self, mesh: Mesh | None = None, **options: float
     ) -> tuple[list[dict[str, Any]], _Columns]:
-        """The findings, those with most at stake first."""
+        """Returns the findings, largest stake first."""
     def collectives(self, mesh: Mesh | None = None) -> CollectivesData:
-        """The collectives, how often each is executed, and where on a mesh it goes."""
+        """Returns the collectives with their call counts and mesh axes."""
     def remat(self, mesh: Mesh | None = None) -> RematData:
-        """What is recomputed, and what is kept instead."""
+        """Returns what is recomputed and what is kept instead."""
     def stages(self, most_moved: float | None = None) -> StagesData:
-        """Pipeline stages; `most_moved` is the share of FLOPs that a cheaper cut may move."""
+        """Returns the pipeline stages; `most_moved` is the largest share of FLOPs that a cheaper
+        cut may move to the previous stage.
+        """
 
 @final
 class CollectivesData:
     """The collectives of a module."""
 
     mesh: Final[Mesh | None]
-    """The mesh, given or derived."""
+    """The mesh, given or derived; None without one."""
     def __len__(self) -> int: ...
     def columns(self) -> _Columns:
-        """Names and columns of the table: one row per collective and phase."""
+        """Fields and columns of the table: one row per collective and phase."""
     def pieces(self) -> _Columns:
-        """Names and columns of the table of the arrays that collectives move."""
+        """Fields and columns of the table of the arrays that collectives exchange."""
     def members(self) -> _Columns:
-        """Names and columns of the table of all instructions that collectives are written as."""
+        """Fields and columns of the table of all instructions that implement collectives."""
     def axis_numbers(self) -> list[list[int]]:
-        """By row of the table: the numbers of the axes, each once."""
+        """The axis numbers of each row of the table, without duplicates."""
     def mismatches(self) -> list[str]:
-        """By row of the table: why there are no axes, empty where there are."""
+        """Why each row of the table has no axes; empty if it has."""
     def host_transfers(self) -> list[int]:
-        """Rows that send to the host or receive from it."""
+        """Rows that send to or receive from the host."""
     def alpa_counters(self, ignore_scalars: bool) -> tuple[int, int, int, int, int]:
         """Alpa's counters: total, all-reduce, all-gather, reduce-scatter, all-to-all."""
     def grad_sync_channel_ids(self) -> str:
-        """The channels of gradient synchronisation, in Alpa's form."""
+        """The channel ids of gradient synchronisation, in Alpa's format."""
 
 def _lint_options() -> dict[str, float]:
-    """From where on something is a finding, by name."""
+    """Returns the default thresholds, by name."""
 
 def _lint_rules() -> list[tuple[str, str]]:
-    """The names of all findings, and what each is."""
+    """Returns the name and description of each lint rule."""
 
 @final
 class RematData:
     """What a module recomputes and keeps."""
 
     def recomputed(self) -> _Columns:
-        """Names and columns of the table of instructions that are executed again."""
+        """Fields and columns of the table of recomputed instructions."""
     def residuals(self) -> _Columns:
-        """Names and columns of the table of what is kept from forward to backward."""
+        """Fields and columns of the table of residuals."""
     def gathers(self) -> _Columns:
-        """Names and columns of the table of all-gathers."""
+        """Fields and columns of the table of all-gathers."""
     def instructions(self) -> list[tuple[str, int]]:
-        """Written instructions by phase."""
+        """Number of instructions in the text, by phase."""
     def marks(self) -> tuple[list[int], list[int], list[int]]:
-        """Rows where JAX marks named or saved values, of barriers around residuals, and of sharding
-        constraints in code under `jax.checkpoint`.
+        """Rows of JAX's marks for named or saved values, of barriers around residuals, and of
+        sharding constraints in code under `jax.checkpoint`.
         """
     def places(self, rows: list[int]) -> list[tuple[str, str, int]]:
-        """Of `rows`: operation name, source file and line, as far as they are known."""
+        """Operation name, source file and source line of each of `rows`; empty if unknown."""
     def parameters_read(self, rows: list[int]) -> list[int] | None:
-        """The entry's parameters that `rows` depend on; None if there is too much to follow."""
+        """The entry parameters that `rows` depend on; None if there are too many instructions to
+        follow.
+        """
     def plan(
         self,
         budget: int | None = None,
@@ -139,36 +155,41 @@ class RematData:
         rule: str | None = None,
         table_bytes: int | None = None,
     ) -> PlanData:
-        """What to compute again so that at most `budget` bytes are needed at the peak, or as few as
-        possible. Without `rule`, peaks are counted as users compare them; `table_bytes` is what a
-        device rounds the pointer tables of tuples to, if that is known.
+        """Plans which values to recompute so that the peak fits `budget` bytes, or is as low as
+        possible.
+
+        Without `rule`, peaks are counted as users compare them. `table_bytes` is the size to which
+        a device rounds the pointer tables of tuples, if known. Raises `ValueError` if memory cannot
+        be counted.
         """
 
 @final
 class PlanData:
-    """A plan, and the module it makes."""
+    """A plan, and the rewritten module."""
 
     def peaks(self) -> tuple[int, int]:
-        """Bytes at the peak: as it is, and with what was chosen."""
+        """Bytes at the peak, originally and with the chosen candidates."""
     def at(self) -> int:
-        """The row that runs at the peak; -1 without one."""
+        """The row that runs at the peak; -1 if there is none."""
     def rule(self) -> str:
-        """The rule by which peaks are counted."""
+        """The rule that peaks are counted by."""
     def space(self) -> int:
         """The number of the memory space that is fullest at the peak."""
     def steps(self) -> list[int]:
-        """Bytes at the peak after each of the chosen ones."""
+        """Bytes at the peak after each chosen candidate."""
     def fits(self) -> bool | None:
-        """Whether the budget is met; None without one."""
+        """Whether the plan meets the budget; None without a budget."""
     def module(self) -> _module.Module | None:
-        """The new module; None if nothing was chosen."""
+        """The rewritten module; None if nothing was chosen."""
     def again(self) -> list[list[int]]:
-        """Of each candidate: the rows that run again."""
+        """The recomputed rows of each candidate."""
     def candidates(self) -> _Columns:
-        """Names and columns of the table of candidates."""
+        """Fields and columns of the table of candidates."""
     def apply(self, numbers: list[int]) -> tuple[_module.Module, int]:
-        """The module in which these candidates are computed again, and its bytes at the peak. A
-        ValueError says what is in the way.
+        """Returns the module in which these candidates are recomputed, and its bytes at the peak.
+
+        Raises `IndexError` for a number without a candidate, and `ValueError` if the rewrite is
+        impossible, with the reason.
         """
 
 @final
@@ -176,22 +197,24 @@ class StagesData:
     """The pipeline stages of a module."""
 
     def markers(self) -> _Columns:
-        """Names and columns of the table of markers."""
+        """Fields and columns of the table of markers."""
     def marker_sizes(self) -> list[list[int] | None]:
-        """By marker: the sizes that its configuration says."""
+        """The sizes in the configuration of each marker."""
     def sections(self) -> _Columns:
-        """Names and columns of the table of sections."""
+        """Fields and columns of the table of sections."""
     def stash(self) -> _Columns:
-        """Names and columns of the table of what stays from forward to backward."""
+        """Fields and columns of the table of values kept from forward to backward."""
     def cross_mesh(self) -> _Columns:
-        """Names and columns of the table of reductions over meshes."""
+        """Fields and columns of the table of reductions over meshes."""
     def divisions(self) -> _Columns:
-        """Names and columns of the table of divisions by the number of micro-batches."""
+        """Fields and columns of the table of divisions by the number of micro-batches."""
     micro_batches: Final[int | None]
-    """How many micro-batches a step has; None if unknown."""
+    """Number of micro-batches per step; None if unknown."""
     def boundary(self) -> dict[str, Any] | None:
-        """What the first forward section gets, and the cheapest cut nearby; None without one."""
+        """The values that the first forward section receives, and the cheapest cut nearby; None
+        without one.
+        """
     def memory(self) -> tuple[int, int, int, int | None] | None:
-        """Bytes of state, stash, copies of weights in that, and the peak of a micro-batch without
-        the state; None if memory cannot be analysed.
+        """Bytes of state, of stash, of weight copies in the stash, and of the peak of a micro-batch
+        without the state; None if memory cannot be analysed.
         """

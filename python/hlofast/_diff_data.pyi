@@ -13,13 +13,15 @@ def _diff(
 
 @final
 class DiffData:
-    """What differs between two modules."""
+    """The differences between two modules."""
 
     compares_layouts: Final[bool]
     """Whether layouts count as differences."""
     same_schedule: Final[bool | None]
-    """Whether both modules run in the same order; None where the order was not compared."""
+    """Whether both modules run in the same order; None if the order was not compared."""
     def changes(self, only_causes: bool) -> _Columns:
-        """Names and columns of the table of changes: all, or those that no other brought about."""
+        """Fields and columns of the table of changes: all, or only those not caused by another
+        change.
+        """
     def pairs(self) -> _Columns:
-        """Names and columns of the table of pairs."""
+        """Fields and columns of the table of pairs."""

@@ -35,7 +35,7 @@ _UNSIZED = (
     Field("word", "opcode", "The opcode."),
     Field("shape", "shape", "The shape of the result."),
 )
-_FIRST = ("name", "kind", "batch", "m", "n", "k", "types", "multiplicity")
+_FIRST = ("name", "m", "n", "k", "batch", "kind", "types", "multiplicity")
 _LAST = ("flops", "share", "provenance", "phase")
 
 

@@ -9,43 +9,50 @@ _Columns = list[tuple[Field, Column | TextColumn]]
 def _memory(
     module: Module, *, rule: str, sizes: str, constants: str, space: int | None, schedule: str
 ) -> MemoryData:
-    """Analyses the memory of `module`. `space` is a number, or None for all memory spaces."""
+    """Analyses the memory of `module`.
+
+    `space` is the number of a memory space, or None for all. Raises `ValueError` for an unknown
+    option or if memory cannot be counted.
+    """
 
 def _xla_memory(module: Module, *, table_bytes: int | None = None) -> dict[str, int]:
-    """XLA's account of `module`: bytes by name. `table_bytes` is what a device rounds the pointer
-    tables of tuples to, if that is known.
+    """Returns XLA's memory account of `module`: bytes by name.
+
+    `table_bytes` is the size to which a device rounds the pointer tables of tuples, if known.
     """
 
 def _memory_file(
     module: Module, content: bytes
 ) -> tuple[str, _Columns, int | None, int | None, int | None]:
-    """Reads one of XLA's memory files: its kind, columns, total bytes, peak step and bytes
-    there.
+    """Reads one of XLA's memory files: kind, columns, total bytes, step of the peak, bytes at the
+    peak.
     """
 
 @final
 class MemoryData:
-    """The live ranges of a module, as analysed by `Module.memory`."""
+    """The live ranges of a module, computed by `Module.memory`."""
 
     live_peak: Final[int]
-    """Bytes at the peak."""
+    """Live bytes at the peak."""
     peak_row: Final[int | None]
-    """The row that runs at the peak."""
+    """The row that runs at the peak; None if there is none."""
     peak_step: Final[int]
     """The step of the peak."""
     highest: Final[tuple[int, int | None]]
-    """The most bytes of the timeline, and the row that runs there."""
+    """The most bytes in the timeline, and the row that runs there."""
     backend: Final[str]
-    """Whose sizes of shapes were counted: cpu, gpu or tpu."""
+    """The backend whose shape sizes were counted: cpu, gpu or tpu."""
     def timeline(self) -> Column:
-        """Bytes alive at every step."""
+        """Live bytes at every step, as a column."""
     def sequence(self) -> Column:
-        """The row of every step."""
+        """The row that runs at every step, as a column."""
     def step_of(self, row: int) -> int | None:
-        """The step at which `row` runs; None if it takes none."""
+        """The step at which `row` runs; None if it takes no step."""
     def doubts(self) -> dict[str, Any]:
-        """What is wrong with the module or left out: counts and rows by name."""
+        """Problems of the module and omissions from the figures: counts and rows by name."""
     def peak_without(self, buffer: int) -> tuple[int, int | None]:
-        """Peak and row if the values in `buffer` took nothing."""
+        """The peak and its row if the values of `buffer` took no memory."""
     def live(self, step: int | None = None) -> _Columns:
-        """The values alive at `step`, largest first; all values without it."""
+        """Fields and columns of the values live at `step`, largest first; without `step`, of all
+        values.
+        """

@@ -6,17 +6,19 @@ from typing import Any, Final, final
 from hlofast._core import Instruction
 
 def _restore_mesh(parts: tuple[Any, ...]) -> Mesh:
-    """Makes a mesh again from what `Mesh.__reduce__` gave."""
+    """Restores a mesh from the result of `Mesh.__reduce__`."""
 
 @final
 class Mesh:
-    """Devices with coordinates along named axes, the last axis varying fastest.
+    """Devices with coordinates along named axes; the last axis varies fastest.
 
-    `axes` maps names to sizes, or is pairs of them, major first; the `shape` of a JAX mesh will do.
-    Device numbers are those that HLO text uses: positions in the program's device assignment, for
-    JAX the row-major positions in its mesh. `device_order` lists them in the order of the mesh
-    where that is not 0, 1, 2, ... `hosts` and `slices` are how many there are; each has equally
-    many consecutive devices. A ValueError says why a mesh cannot be.
+    `axes` is a mapping of axis names to sizes or an iterable of such pairs, major first; the
+    `shape` of a JAX mesh works too. Devices have the numbers that HLO text uses: positions in the
+    program's device assignment, which for JAX are row-major positions in its mesh. `device_order`
+    lists the devices in mesh order if that is not 0, 1, 2, ... `hosts` and `slices` are counts;
+    each host and each slice has equally many consecutive devices.
+
+    Raises `ValueError` for an impossible mesh and says why.
     """
 
     def __new__(
@@ -29,42 +31,50 @@ class Mesh:
     ) -> Mesh: ...
     @staticmethod
     def parse(text: str, /, *, hosts: int | None = None, slices: int | None = None) -> Mesh:
-        """Reads `data=2,model=4`."""
+        """Reads a mesh from text such as `data=2,model=4`.
+
+        Raises `ValueError` if the text or the counts are invalid.
+        """
     def placed(self, *, hosts: int | None = None, slices: int | None = None) -> Mesh:
-        """The same mesh on so many hosts and slices; what is not given stays as it is. A ValueError
-        says why that cannot be.
+        """Returns the same mesh on another number of hosts and slices; an omitted count is kept.
+
+        Raises `ValueError` if the counts do not fit the mesh.
         """
     axis_names: Final[tuple[str, ...]]
     """The names of the axes, major first."""
     shape: Final[dict[str, int]]
-    """Sizes by name, major first."""
+    """Axis sizes by name, major first."""
     device_count: Final[int]
     """Number of devices."""
     hosts: Final[int | None]
-    """Number of hosts, where it was given."""
+    """Number of hosts; None if not given."""
     slices: Final[int | None]
-    """Number of slices, where it was given."""
+    """Number of slices; None if not given."""
     source: Final[str | None]
-    """Where a derived mesh comes from: `shardy_meshes`, `named_shardings`, `entry_shardings`,
-    `shardings` or `replica_groups`; None for a mesh that was given.
+    """The source of a derived mesh: `shardy_meshes`, `named_shardings`, `entry_shardings`,
+    `shardings` or `replica_groups`; None for a given mesh.
     """
     invented_names: Final[bool]
-    """Whether the names of the axes are not in the text, or were made up by the compiler."""
+    """Whether the axis names are not in the text, or were invented by the compiler."""
     evidence: Final[int]
-    """Attributes of the text that speak for a derived mesh; 0 for one that was given."""
+    """Number of attributes in the text that support a derived mesh; 0 for a given mesh."""
     ignored: Final[int]
-    """Attributes of the same kind that do not fit a derived mesh; 0 for one that was given."""
+    """Number of attributes of that kind that do not fit a derived mesh; 0 for a given mesh."""
     def devices(self, limit: int = 4194304) -> tuple[int, ...]:
-        """The devices in the order of the mesh, the last axis varying fastest. A ValueError beyond
-        `limit` devices.
+        """Returns the device numbers in mesh order; the last axis varies fastest.
+
+        Raises `ValueError` if the mesh has more than `limit` devices.
         """
     def coordinates(self, device: int) -> dict[str, int]:
-        """The coordinate of each axis at which `device` stands, by axis name. A ValueError for a
-        device that the mesh does not have.
+        """Returns the coordinates of `device`, by axis name.
+
+        Raises `ValueError` for a device that is not in the mesh.
         """
     def axes_of(self, instruction: Instruction) -> AxisMatch:
-        """The axes along which the collective `instruction` goes. A ValueError for instructions
-        that have neither groups nor source-target pairs, a `ParseError` if these cannot be read.
+        """Returns the mesh axes of the collective `instruction`.
+
+        Raises `ValueError` for instructions without groups and source-target pairs, `ParseError` if
+        they cannot be read.
         """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -73,39 +83,40 @@ class Mesh:
 
 @final
 class AxisMatch:
-    """The axes along which a collective goes."""
+    """The mesh axes of a collective."""
 
     axes: Final[tuple[str, ...]]
-    """Axes in the order of the mesh; `model:(2)4` is a part of one: the sizes in front of it, and
-    its own. Empty for groups of one device, and where `reason` says why there are none.
+    """Axes in mesh order. A part of an axis is written `model:(2)4`: 4 is its size, 2 the product
+    of the sizes before it within the axis. Empty for groups of one device, and if `reason` is
+    set.
     """
     is_everything: Final[bool]
-    """Whether that is the whole mesh."""
+    """Whether the axes make up the whole mesh."""
     reason: Final[str | None]
-    """Why the groups go along no axes; None where they do."""
+    """Why the groups do not follow mesh axes; None if they do."""
     groups: Final[str | None]
-    """The groups, equal sets in equal words; None for permutes."""
+    """The groups as canonical text: equal sets give equal text. None for permutes."""
     shift: Final[int | None]
-    """How far a permute goes along its axes; None for groups, and where pairs differ in that."""
+    """The shift of a permute along its axes; None for groups and if the pairs differ in it."""
     wraps: Final[bool | None]
-    """Whether it goes around the ends of the axes; None where `shift` is."""
+    """Whether the shift wraps around the ends of the axes; None if `shift` is."""
 
 _Dimension = str | tuple[str, ...] | None
 
 @final
 class PartitionSpec:
-    """How an array lies on a mesh: for each dimension the axes that cut it."""
+    """The placement of an array on a mesh: the axes that divide each dimension."""
 
     dimensions: Final[tuple[_Dimension, ...]]
-    """For each dimension None, the name of an axis, or a tuple of names, major first."""
+    """For each dimension, None, the name of an axis or a tuple of names, major first."""
     unreduced: Final[tuple[str, ...]]
     """Axes along which devices hold partial results."""
     manual: Final[tuple[str, ...]]
-    """Axes that the program itself takes care of."""
+    """Axes that the program itself manages (manual sharding)."""
     reduction: Final[str | None]
     """How partial results are combined: `sum`, `max` or `min`; None without any."""
     reason: Final[str | None]
-    """Why the sharding cannot be put in terms of the mesh; None where it can."""
+    """Why the sharding cannot be expressed on the mesh; None if it can."""
     def __len__(self) -> int: ...
     def __getitem__(self, key: int, /) -> _Dimension: ...
     def __eq__(self, other: object, /) -> bool: ...
@@ -113,26 +124,28 @@ class PartitionSpec:
 
 @final
 class Sharding:
-    """How arrays lie on devices: one sharding, or one per leaf of a tuple."""
+    """The placement of arrays on devices: one sharding, or one per leaf of a tuple."""
 
     kind: Final[str]
     """`replicated`, `manual`, `unknown`, `unreduced`, `maximal`, `tiled`, `named` or `tuple`."""
     leaves: Final[tuple[Sharding, ...]]
-    """The shardings that are written: one, or one per leaf of a tuple."""
+    """The shardings as written: one, or one per leaf of a tuple."""
     is_replicated: Final[bool]
-    """Whether every device holds everything."""
+    """Whether every device holds the whole array."""
     tile_dimensions: Final[tuple[int, ...] | None]
-    """Number of tiles along each dimension of the array; None where nothing is cut."""
+    """Number of tiles along each dimension of the array; None if it is not divided."""
     device_count: Final[int | None]
-    """Number of devices that the sharding names; None if it names none."""
+    """Number of devices named by the sharding; None if it names none."""
     def devices(self, limit: int = 4194304) -> tuple[int, ...] | None:
-        """The devices in row-major order of the tile grid; None if the sharding names none. A
-        ValueError beyond `limit` devices.
+        """Returns the devices in row-major order of the tile grid; None if the sharding names none.
+
+        Raises `ValueError` for more than `limit` devices.
         """
     def spec(self, mesh: Mesh) -> PartitionSpec:
-        """The sharding in terms of the axes of `mesh`: the same tiles on the same devices. Where
-        there is none the result shows the sharding as written, and its `reason` says why. A
-        ValueError for several leaves: each has a spec of its own.
+        """Returns the sharding in terms of the axes of `mesh`: the same tiles on the same devices.
+
+        If that is impossible, the result shows the sharding as written, and `reason` says why.
+        Raises `ValueError` for several leaves: each has a spec of its own.
         """
     def __len__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
@@ -140,17 +153,18 @@ class Sharding:
 
 @final
 class ReplicaGroups:
-    """Which devices take part together in a collective; expanded on demand."""
+    """The device groups of a collective; expanded on demand."""
 
     kind: Final[str]
     """`everyone`, `lists`, `iota` or `mesh`."""
     group_count: Final[int | None]
-    """Number of groups; None for one group of everyone."""
+    """Number of groups; None for a single group of all devices."""
     group_size: Final[int | None]
-    """Devices per group; None if they differ or are not written."""
+    """Devices per group; None if the groups differ in size or the text does not list them."""
     def expand(self, limit: int = 4194304) -> tuple[tuple[int, ...], ...] | None:
-        """All groups as tuples; None for one group of everyone. A ValueError beyond `limit`
-        devices.
+        """Returns all groups as tuples; None for a single group of all devices.
+
+        Raises `ValueError` for more than `limit` devices.
         """
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...

@@ -4,31 +4,33 @@ from typing import Final, final
 
 @final
 class Alias:
-    """A part of a result that shares memory with a part of a parameter (or operand)."""
+    """A part of a result that shares memory with a part of a parameter or operand."""
 
     output_index: Final[tuple[int, ...]]
-    """Path into the result."""
+    """Shape index (tuple path) of the part of the result."""
     number: Final[int]
     """Number of the parameter (in a module header) or operand (of an instruction)."""
     index: Final[tuple[int, ...]]
-    """Path into the parameter or operand."""
+    """Shape index (tuple path) of the part of the parameter or operand."""
     must_alias: Final[bool]
-    """Whether sharing is required rather than allowed."""
+    """Whether sharing is required, not merely allowed."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class DimensionLabels:
-    """The roles of the dimensions of a convolution: for each dimension `batch`, `feature`,
-    `input_feature`, `output_feature`, `unmapped` or the number of a spatial dimension.
+    """The roles of a convolution's dimensions.
+
+    Each dimension is `batch`, `feature`, `input_feature`, `output_feature`, `unmapped` or the
+    number of a spatial dimension.
     """
 
     lhs: Final[tuple[str | int, ...]]
-    """Of the input."""
+    """The roles of the input's dimensions."""
     rhs: Final[tuple[str | int, ...]]
-    """Of the kernel."""
+    """The roles of the kernel's dimensions."""
     output: Final[tuple[str | int, ...]]
-    """Of the result."""
+    """The roles of the result's dimensions."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -37,19 +39,19 @@ class WindowDimension:
     """One dimension of `window={...}`."""
 
     size: Final[int]
-    """Size."""
+    """Size of the window in this dimension."""
     stride: Final[int]
-    """Distance between two positions."""
+    """Step between two positions of the window."""
     padding_low: Final[int]
     """Padding before the data."""
     padding_high: Final[int]
     """Padding after the data."""
     base_dilation: Final[int]
-    """Distance between two elements of the data."""
+    """Spacing of the data's elements: 1 for no dilation."""
     window_dilation: Final[int]
-    """Distance between two elements of the window."""
+    """Spacing of the window's elements: 1 for no dilation."""
     reversal: Final[bool]
-    """Whether the window is read backwards."""
+    """Whether the window is reversed in this dimension."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -58,11 +60,11 @@ class PaddingDimension:
     """One dimension of `padding=`."""
 
     low: Final[int]
-    """Before the data."""
+    """Padding before the data."""
     high: Final[int]
-    """After the data."""
+    """Padding after the data."""
     interior: Final[int]
-    """Between two elements."""
+    """Padding between two elements."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -71,10 +73,10 @@ class SliceDimension:
     """One dimension of `slice={...}`."""
 
     start: Final[int]
-    """First element."""
+    """Index of the first element."""
     limit: Final[int]
-    """One past the last element."""
+    """Index after the last element."""
     stride: Final[int]
-    """Distance between two elements."""
+    """Step between two elements."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

@@ -499,7 +499,7 @@ class Remat(Result):
         return (
             Section("plan", "Plan", of_rows(_PLAN, [row]), _PLANNED),
             Section("steps", "Steps", of_rows(_STEPS, steps), paragraphs=shown),
-            Section("candidates", "Candidates", Table(described), _CANDIDATES),
+            Section("candidates", "Candidates", Table(described), _CANDIDATES, figure="saved"),
         )
 
     def _outcome(self) -> str:

@@ -14,23 +14,28 @@ _Read = Callable[[str, int], bytes]
 _Columns = list[tuple[Field, Column | TextColumn]]
 
 def _survey(paths: Sequence[str]) -> SurveyData:
-    """Looks at everything below `paths`."""
+    """Finds all files below `paths` and the programs that they belong to."""
 
 def _survey_listing(
     entries: Sequence[tuple[str, int, int, str | None]],
     roots: Sequence[str],
     read: _Read | None = None,
 ) -> SurveyData:
-    """Looks at files that somebody has listed below `roots`: path, bytes, when it was written in
-    nanoseconds since 1970 (0 = unknown), and why it cannot be read (None = it can).
+    """Surveys files that the caller has listed below `roots`.
 
-    Their bytes are those on the disk, or what `read(path, most)` returns: the first bytes of a
-    file, at most so many. It may be called on any thread; its exceptions are reasons why a file
-    failed.
+    An entry is a path, its size in bytes, its modification time in nanoseconds since 1970 (0 if
+    unknown) and the reason it cannot be read (None if it can).
+
+    The contents are read from disk, or by `read(path, most)`, which returns at most the first
+    `most` bytes of the file. `read` may be called on any thread; its exceptions become the reasons
+    that files failed.
     """
 
 def _survey_part(part: _Survey, read: _Read | None = None) -> SurveyData:
-    """A survey again, from what `SurveyData.part` gave. `read` as for `_survey_listing`."""
+    """Restores a survey from the result of `SurveyData.part`.
+
+    `read` is as for `_survey_listing`. Raises `ValueError` if the parts do not fit together.
+    """
 
 def _scan_part(
     states: Sequence[tuple[str, str]],
@@ -38,50 +43,59 @@ def _scan_part(
     tables: Sequence[tuple[str, ScanTable]],
     size: int,
 ) -> ScanPart:
-    """A part made of what one consists of."""
+    """Restores a part from its contents."""
 
 def _scan_table(bytes: bytes) -> ScanTable:
-    """A table made of its bytes."""
+    """Restores a table from its bytes; raises `ValueError` if they are invalid."""
 
 def _scan_words() -> tuple[list[str], list[str], list[str]]:
-    """The tables of a scan, then kinds of files and stages of modules."""
+    """Returns the names of the tables of a scan, the kinds of files and the stages of modules."""
 
 def _scan_fields(table: str) -> list[Field]:
-    """The fields of a table of scans."""
+    """Returns the fields of the scan table `table`.
+
+    Raises `ValueError` for an unknown table.
+    """
 
 def _scan_rows(table: str, length: int, columns: dict[str, list[Any]]) -> ScanTable:
-    """A table from the values of its columns, None for what is unknown or absent; of a column that
-    is not given all are.
+    """Creates a table from the values of its columns, with None for unknown or absent values.
+
+    All values of an omitted column are unknown or absent.
     """
 
 def _concatenated(parts: Sequence[ScanTable]) -> ScanTable:
-    """The rows of several tables of one kind as one table."""
+    """Concatenates the rows of several tables of one kind."""
 
 @final
 class SurveyData:
-    """The files below some paths, and the programs they belong to."""
+    """The files below some paths, and the programs that they belong to."""
 
     def __len__(self) -> int: ...
     bytes: Final[int]
-    """Bytes of all files."""
+    """Total size of all files in bytes."""
     def paths(self) -> list[str]:
-        """The paths of all files."""
+        """Returns the paths of all files."""
     def stamps(self) -> list[tuple[str, tuple[int, int]]]:
-        """The size of every file and when it was written, in nanoseconds since 1970, by path."""
+        """Returns the size in bytes and modification time (nanoseconds since 1970) of every file,
+        by path.
+        """
     def part(self, first: int, last: int) -> tuple[_Survey, list[int]]:
-        """Files `first` to `last` (without it) as plain values, which `_survey_part` takes in any
-        process; and the numbers that their programs have here.
+        """Returns files `first` to `last` (exclusive) as plain values for `_survey_part`, in any
+        process, and the numbers of their programs in this survey.
         """
     def programs(self, modules: ScanTable | None = None) -> ScanTable:
-        """The table of programs; `modules` is the table of modules, whose figures they take
-        over.
+        """Returns the table of programs.
+
+        Programs take their figures from `modules`, the table of modules.
         """
     def program_files(self) -> list[dict[str, Any]]:
-        """The programs that have modules to read, each with its modules by stage."""
+        """Returns the programs that have modules to read, each with its modules by stage."""
     def refused(self) -> list[tuple[str, str]]:
-        """The files and folders that cannot be opened, and why."""
+        """Returns the files and directories that cannot be opened, each with the reason."""
     def targets(self) -> list[str | None]:
-        """By program: what its files say about the chip it is for; None where they say nothing."""
+        """Returns the chip that each program is compiled for, according to its files; None if they
+        do not say.
+        """
     def scan(
         self,
         *,
@@ -98,53 +112,60 @@ class SurveyData:
         max_seconds: float | None,
         batch_bytes: int,
     ) -> ScanData:
-        """Begins to read the files. `devices` has, by program, a position in `chips`; `known` what
-        is known of files that have been done, by path, and `stamps` their sizes and times as far as
-        those say that nothing has changed.
+        """Starts reading the files.
+
+        `devices` holds, for each program, an index into `chips`. `known` holds the states of files
+        read by an earlier scan, by path. `stamps` holds the sizes and modification times of those
+        files that may be taken as unchanged when both are equal.
         """
 
 @final
 class ScanData:
-    """A scan under way."""
+    """A running scan."""
 
     @property
     def is_done(self) -> bool:
         """Whether all parts were handed out."""
     def next(self, seconds: float) -> ScanPart | None:
-        """The next part; None if it is not ready after `seconds`, or if there is none
+        """Returns the next part; None if none is ready after `seconds`, or if all were handed out
         (`is_done`).
         """
     def stop(self) -> ScanPart:
-        """What is ready although the part is not full, as a part; the scan is over then."""
+        """Ends the scan; returns the results that are ready as a last part."""
     def progress(self) -> tuple[int, int]:
-        """Files and bytes of files that are done."""
+        """Returns the number of finished files and their bytes."""
 
 @final
 class ScanPart:
-    """Some files with the rows of their modules."""
+    """Some of the files, with the rows of their modules."""
 
     def __reduce__(self) -> tuple[Any, ...]: ...
     size: Final[int]
-    """Bytes of its text, or of its rows if they take more."""
+    """Bytes of its text, or of its rows if they are larger."""
     def states(self) -> list[tuple[str, str]]:
-        """The files, each with what tells whether it has to be done again."""
+        """Returns the files with their states, which tell the next scan whether to read them
+        again.
+        """
     def unchanged(self) -> list[str]:
-        """Files that are as they were; their rows are not here."""
+        """Returns the paths of unchanged files, whose rows are not included."""
     def tables(self) -> list[str]:
-        """The names of the tables that have rows."""
+        """Returns the names of the tables that have rows."""
     def table(self, name: str) -> ScanTable:
-        """The rows of one table."""
+        """Returns the rows of the table `name`."""
 
 @final
 class ScanTable:
-    """Rows of one table."""
+    """The rows of one table."""
 
     def __reduce__(self) -> tuple[Any, ...]: ...
     def __len__(self) -> int: ...
     def columns(self) -> _Columns:
-        """Names and columns, as `hlofast.table.Table` takes them."""
+        """Returns fields and columns, as `hlofast.table.Table` takes them."""
     def json_lines(self, label: str | None = None) -> bytes:
-        """One JSON object per line; with `label` each has a key `table` of that value."""
+        """Returns the rows as JSON, one object per line.
+
+        With `label`, each object has a key `table` with that value.
+        """
     def csv(self, header: bool) -> bytes:
-        """Comma-separated values."""
+        """Returns the rows as comma-separated values."""
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...

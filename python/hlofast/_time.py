@@ -264,7 +264,9 @@ class Time(Result):
             shown.insert(1, "collective")
         if any(ordered.values("unknown")):
             shown.append("unknown")
-        return Section("collectives", "Collectives, times per call", ordered, shown)
+        return Section(
+            "collectives", "Collectives, times per call", ordered, shown, figure="seconds"
+        )
 
     @property
     def step_seconds(self) -> float:

@@ -31,27 +31,31 @@ def _collective_time(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> tuple[float, float, float, float]:
-    """Seconds, wire bytes, seconds that do not depend on the size, and wire bytes per second of one
-    collective. A missing figure is the message of the `ValueError`.
+    """Returns seconds, wire bytes, seconds independent of the size, and wire bytes per second of
+    one collective.
+
+    Raises `ValueError` for a missing figure or an unknown kind.
     """
 
 @final
 class TimeData:
-    """The time of a module, as modelled by `Module.time`."""
+    """The modelled time of a module, computed by `Module.time`."""
 
     unknown_figures: Final[list[str]]
-    """Figures that were needed and are not known."""
+    """Figures that the model needed but that are unknown."""
     mesh: Final[str | None]
-    """The mesh as text."""
+    """The mesh as text; None without one."""
     mesh_source: Final[str]
-    """Where the mesh comes from."""
+    """The source of the mesh."""
     def column(self, name: str) -> Column:
-        """The column over instructions called `name`."""
+        """The per-instruction column `name`."""
     def step(self) -> tuple[float, float, float, float, list[tuple[str, float]]]:
-        """Seconds of the step: in all, computing, moving data, other; then waiting, by axes."""
+        """Seconds of the step: total, computing, moving data and other; then exposed communication
+        by axes.
+        """
     def open_loops(self) -> list[int]:
-        """Rows of loops that count once since their trip count is not known."""
+        """Rows of loops that are counted once because their trip count is unknown."""
     def branches(self) -> list[tuple[int, int]]:
-        """Rows of conditionals and the computations that count."""
+        """Rows of conditionals, each with the computation that is counted."""
     def collectives(self) -> _Columns:
-        """One row per collective."""
+        """Returns a table with one row per collective."""

@@ -14,25 +14,31 @@ def _trace(
     iterations: int | None = None,
     min_seconds: float = 0.0,
 ) -> TraceData:
-    """The trace of a module that has been timed; bytes alive are those of `memory`."""
+    """Creates the trace of a timed module, with live bytes from `memory` if given.
+
+    Raises `ValueError` if the step is too long for a trace.
+    """
 
 @final
 class TraceData:
-    """The schedule of a module as slices and samples, as made by `Module.trace`."""
+    """The schedule of a module as slices and samples, created by `Module.trace`."""
 
     peak: Final[int | None]
-    """The most bytes alive; None where they are not counted."""
+    """The highest number of live bytes; None if live bytes were not counted."""
     samples: Final[int]
-    """Samples of bytes alive."""
+    """Number of samples of live bytes."""
     not_played: Final[int]
-    """Calls shown as a whole since the trace would be too large."""
+    """Number of calls shown as a single slice because the trace would otherwise be too large."""
     def write(
         self, form: str, facts: list[tuple[str, str]], write: Callable[[bytes], object]
     ) -> None:
-        """Hands the trace to `write` in parts: `json` or `pftrace`. `facts` are told of the
-        module.
+        """Passes the trace to `write` in parts.
+
+        `form` is `json` or `pftrace`; `facts` describe the module in the trace.
         """
     def tracks(self) -> _Columns:
-        """One row per track."""
+        """Returns a table with one row per track."""
     def loops(self) -> _Columns:
-        """One row per loop: instruction, name, trip_count (-1: not known), shown."""
+        """Returns a table with one row per loop: instruction, name, trip_count (-1 if unknown),
+        shown.
+        """

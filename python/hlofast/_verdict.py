@@ -249,10 +249,10 @@ class Verdict(Result):
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """What to change: the findings of `lint`, then further advice from `remat`."""
+        """What to change: a peak that does not fit, the findings of `lint`, advice from `remat`."""
         known = self.findings.counts()
         advice = [one for one in remat_statements(self) if one.remedy and one.code not in known]
-        return (*_findings(self), *advice)
+        return (*_too_large(self), *_findings(self), *advice)
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -316,7 +316,12 @@ class Verdict(Result):
             reasons.setdefault(UNKNOWN_MESH, []).append("mesh axes")
         if self.hbm is None and self.time is not None:
             reasons.setdefault("the device does not list it: give --hbm 16GiB", []).append("HBM")
-        return tuple(
+        measured = next((fact.value for fact in self.facts if fact.name == "measured_mfu"), None)
+        wrong: tuple[Note, ...] = ()
+        if measured is not None and measured > 1:
+            text = "the measured MFU is above 100 %: the step time or the device is wrong"
+            wrong = (Note("above-peak", text),)
+        return wrong + tuple(
             Note("unknown", f"unknown: {', '.join(labels)}; {reason}")
             for reason, labels in reasons.items()
         )
@@ -516,6 +521,24 @@ def short_bytes(count: int) -> str:
     """Returns bytes in short: `1.21 GiB`."""
     scale, unit = output.binary(count)
     return f"{count:,} B" if scale == 1 else f"{count / scale:,.2f} {unit}"
+
+
+def _too_large(found: Verdict) -> list[Statement]:
+    """A statement if the peak exceeds the memory of the device."""
+    peak = next(figure.value for figure in found.figures if figure.key == "peak")
+    if peak is None or found.hbm is None or peak <= found.hbm:
+        return []
+    over = short_bytes(int(peak - found.hbm))
+    return [
+        Statement(
+            "does-not-fit",
+            f"the peak exceeds the device memory of {short_bytes(int(found.hbm))} by {over}",
+            stake=f"{over} over",
+            remedy="rematerialise residuals (remat plans which), shard or offload more, or use a "
+            "smaller batch",
+            verb="remat",
+        )
+    ]
 
 
 def _findings(found: Verdict) -> list[Statement]:

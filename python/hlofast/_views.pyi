@@ -16,7 +16,9 @@ _Array = numpy.typing.NDArray[Any]
 
 @final
 class Computation:
-    """A computation of a module: a light view, made on access. It is a sequence of instructions."""
+    """A computation of a module: a light view, created on access, and a sequence of
+    instructions.
+    """
 
     name: Final[str]
     """The name, without `%`."""
@@ -29,33 +31,33 @@ class Computation:
     root: Final[Instruction | None]
     """The root; None for an empty computation."""
     parameters: Final[InstructionSequence]
-    """Its parameters, by number."""
+    """Its parameters, ordered by number."""
     is_entry: Final[bool]
-    """Whether it is the module's entry."""
+    """Whether it is the module's entry computation."""
     is_implicit: Final[bool]
-    """Whether the text only implies it, as async sugar does."""
+    """Whether it is implicit: the text does not write it, as with async sugar."""
     is_inline: Final[bool]
-    """Whether it is written in place, inside the instruction that calls it."""
+    """Whether it is written inline, inside the instruction that calls it."""
     execution_thread: Final[str | None]
     """The execution thread; None for the main one."""
     signature: Final[str]
-    """`(parameters) -> shape` as written; empty in the short form."""
+    """`(parameters) -> shape` as written; empty if the text is in short form."""
     callers: Final[InstructionSequence]
     """The instructions that call it."""
     columns: Final[Columns]
-    """Its part of the module's columns."""
+    """Its rows of the module's columns."""
     text: Final[str | None]
-    """Its text, byte for byte; None where the text only implies it."""
+    """Its text, byte for byte; None for implicit computations."""
     text_line: Final[int | None]
-    """The 1-based line of the file on which its text starts; None where there is none."""
+    """The 1-based line of the file on which its text starts; None for implicit computations."""
     def post_order(self) -> InstructionSequence:
-        """Operands before users, otherwise in text order."""
+        """Returns its instructions, operands before users, otherwise in text order."""
     def names(self) -> list[str]:
-        """The names of all instructions."""
+        """Returns the names of all instructions."""
     def opcodes(self) -> list[str]:
-        """The opcodes of all instructions."""
+        """Returns the opcodes of all instructions."""
     def operand_names(self) -> list[list[str]]:
-        """For each instruction the names of its operands."""
+        """Returns the operand names of each instruction: a list of lists."""
     def __len__(self) -> int: ...
     @overload
     def __getitem__(self, key: int | str, /) -> Instruction: ...
@@ -72,64 +74,65 @@ class Computation:
 
 @final
 class Instruction:
-    """An instruction of a module: a light view, made on access."""
+    """An instruction of a module: a light view, created on access."""
 
     name: Final[str]
     """The name, without `%`."""
     opcode: Final[str]
-    """The opcode of XLA's graph; unknown ones as written."""
+    """The opcode in XLA's graph; unknown opcodes as written."""
     opcode_text: Final[str]
-    """The opcode as the text writes it, such as `all-to-all-start` for an `async-start`."""
+    """The opcode as the text writes it, e.g. `all-to-all-start` for an `async-start`."""
     module: Final[_module.Module]
     """The module it belongs to."""
     computation: Final[Computation]
     """The computation it belongs to."""
     row: Final[int]
-    """The row number in the module's columns."""
+    """The row number: its index in the module's columns."""
     index: Final[int]
-    """The position in its computation."""
+    """The position within its computation."""
     shape: Final[Shape]
-    """The result shape."""
+    """The shape of the result."""
     operands: Final[InstructionSequence]
     """The operands."""
     users: Final[InstructionSequence]
-    """The instructions that use the result, each once."""
+    """The instructions that use the result, without duplicates."""
     called_computations: Final[ComputationSequence]
     """The computations it calls, in text order."""
     calls: Final[tuple[tuple[str, Computation], ...]]
-    """Its calls with their roles: `(role, computation)`, where role is the attribute's name."""
+    """Its calls as pairs `(role, computation)`; the role is the attribute's name."""
     control_predecessors: Final[InstructionSequence]
-    """The instructions that must run before it though it does not read them."""
+    """The instructions that must run before it although it does not read them."""
     control_successors: Final[InstructionSequence]
-    """The instructions that name it as a control predecessor."""
+    """The instructions that have it as a control predecessor."""
     attributes: Final[Attributes]
     """The attributes: a mapping whose values are decoded on access."""
     metadata: Final[Metadata | None]
-    """Where it comes from; None if the text does not say."""
+    """Operation name, source location and more; None if the text gives no metadata."""
     source: Final[SourceLocation | None]
     """Source file and line, from the metadata or its innermost stack frame; None if unknown."""
     sharding: Final[Sharding | None]
-    """How the result lies on devices; None if the text does not say."""
+    """The sharding of the result; None if the text gives none."""
     frontend_attributes: Final[dict[str, str | bytes]]
-    """The framework's own attributes, as a dictionary."""
+    """The framework's own attributes, as a dictionary; empty if there are none."""
     backend_config: Final[str | bytes | None]
-    """The back-end's configuration: the content of a string (`bytes` if it is binary), or a
-    dictionary as written; None without one.
+    """The backend configuration; None without one.
+
+    The content of a string (`bytes` if it is binary), or a dictionary as written.
     """
     backend_config_json: Final[Any]
-    """`backend_config` read as JSON; None if there is none or it is not JSON."""
+    """`backend_config` parsed as JSON; None if it is absent or not JSON."""
     literal: Final[Literal | None]
     """The values of a constant; None for other instructions."""
     parameter_number: Final[int | None]
-    """The number of a parameter; None for other instructions."""
+    """The parameter number; None for other instructions."""
     is_root: Final[bool]
     """Whether it is the root of its computation."""
     is_implicit: Final[bool]
-    """Whether the text only implies it."""
+    """Whether it is implicit: the text does not write it."""
     text: Final[str | None]
-    """Its text, byte for byte; None where the text only implies it."""
+    """Its text, byte for byte; None for implicit instructions."""
     text_line: Final[int | None]
-    """The 1-based line of the file on which its text starts; None where there is none."""
+    """The 1-based line of the file on which its text starts; None for implicit instructions."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __copy__(self) -> Instruction: ...
@@ -138,27 +141,32 @@ class Instruction:
 
 @final
 class Literal:
-    """What stands in a constant's parentheses: the literal of an array, or of a tuple of arrays."""
+    """The values of a constant: the literal of an array, or of a tuple of arrays."""
 
     shape: Final[Shape]
     """The shape of the array or tuple."""
     text: Final[str | bytes]
-    """The text, as written; `bytes` if it is not UTF-8. Empty where a tuple around it is elided."""
+    """The text as written; `bytes` if it is not UTF-8. Empty for a leaf of an elided tuple."""
     leaves: Final[tuple[Literal, ...]]
-    """The literals of the arrays of a tuple, in order; of an array, the literal itself."""
+    """The literals of a tuple's arrays, in order; for an array, the literal itself."""
     extent: Final[typing.Literal["full", "elided", "first only"] | None]
-    """How much of the array the text gives: `full`, `elided` (`...` stands for elements that
-    were left out) or `first only` (one element without braces for a whole array; XLA leaves
-    the others 0). None for tuples.
+    """How much of the array the text gives; None for tuples.
+
+    `full`, `elided` (`...` stands for omitted elements) or `first only` (one element without
+    braces for a whole array; XLA sets the others to 0).
     """
     is_elided: Final[bool]
-    """Whether some elements were left out when the text was printed, here or in any leaf."""
+    """Whether elements of the array, or of any leaf, were elided when the text was printed."""
     array: Final[_Array]
-    """The elements as a read-only NumPy array. It has the array's dimensions if the text gives
-    all elements, else one dimension with those given. `pred` is bool; integers narrower than
-    a byte are int8 or uint8; `f16`, `f32`, `f64`, `c64` and `c128` are NumPy's own; of other
-    floats it holds the bits (uint16 for `bf16`, uint8 for the smaller ones): `shape` says
-    which they are. A tuple has none: take those of its `leaves`.
+    """The elements as a read-only NumPy array.
+
+    It has the dimensions of the shape if the text gives all elements; otherwise it is
+    one-dimensional and holds the elements given. `pred` is bool; integers narrower than a byte
+    are int8 or uint8; `f16`, `f32`, `f64`, `c64` and `c128` are NumPy's own types; other floats
+    are given as their bits (uint16 for `bf16`, uint8 for smaller types), and `shape` names the
+    type.
+
+    Raises `TypeError` for a tuple: use its `leaves`.
     """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -181,21 +189,27 @@ class ComputationIterator:
 
 @final
 class InstructionSequence(Sequence[Instruction]):
-    """A lazy, immutable sequence of instructions. Index it with a position, a slice or a name."""
+    """A lazy, immutable sequence of instructions.
+
+    Index it with a position, a slice or a name. An unknown or ambiguous name raises `KeyError`.
+    """
 
     rows: Final[Column]
-    """The row numbers, as a column."""
+    """The row numbers, as a column of uint32."""
     def names(self) -> list[str]:
-        """The names of all instructions."""
+        """Returns the names of all instructions."""
     def opcodes(self) -> list[str]:
-        """The opcodes of all instructions."""
+        """Returns the opcodes of all instructions."""
     def operand_names(self) -> list[list[str]]:
-        """For each instruction the names of its operands."""
+        """Returns the operand names of each instruction: a list of lists."""
     # Without the range to search in: there is nothing to skip.
     def index(self, item: object) -> int:  # type: ignore[override]
-        """The position of an instruction or of the first one with this name."""
+        """Returns the position of an instruction, or of the first instruction with the given name.
+
+        Raises `ValueError` if it is not in the sequence.
+        """
     def count(self, item: object) -> int:
-        """How often an instruction stands in the sequence."""
+        """Returns how often an instruction occurs in the sequence."""
     def __len__(self) -> int: ...
     @overload
     def __getitem__(self, key: int | str, /) -> Instruction: ...
@@ -210,15 +224,21 @@ class InstructionSequence(Sequence[Instruction]):
 
 @final
 class ComputationSequence(Sequence[Computation]):
-    """A lazy, immutable sequence of computations. Index it with a position, a slice or a name."""
+    """A lazy, immutable sequence of computations.
+
+    Index it with a position, a slice or a name. An unknown name raises `KeyError`.
+    """
 
     def names(self) -> list[str]:
-        """The names of all computations."""
+        """Returns the names of all computations."""
     # Without the range to search in: there is nothing to skip.
     def index(self, item: object) -> int:  # type: ignore[override]
-        """The position of a computation or of the one with this name."""
+        """Returns the position of a computation, or of the computation with the given name.
+
+        Raises `ValueError` if it is not in the sequence.
+        """
     def count(self, item: object) -> int:
-        """How often a computation stands in the sequence."""
+        """Returns how often a computation occurs in the sequence."""
     def __len__(self) -> int: ...
     @overload
     def __getitem__(self, key: int | str, /) -> Computation: ...
@@ -233,25 +253,28 @@ class ComputationSequence(Sequence[Computation]):
 
 @final
 class Attributes(Mapping[str, Any]):
-    """Attributes by key, in text order. Values are decoded when they are asked for."""
+    """Attributes by key, in text order. Values are decoded on access."""
 
     @overload
     def get(self, key: object, default: None = None) -> Any:
-        """The value of `key`, or `default`."""
+        """Returns the value of `key`, or `default`."""
     @overload
     def get(self, key: object, default: _T) -> Any | _T:
-        """The value of `key`, or `default`."""
+        """Returns the value of `key`, or `default`."""
     # Lists, not views: nothing under them can change.
     def keys(self) -> list[str]:  # type: ignore[override]
-        """The keys, in text order."""
+        """Returns the keys, in text order."""
     def values(self) -> list[Any]:  # type: ignore[override]
-        """The decoded values, in text order."""
+        """Returns the decoded values, in text order."""
     def items(self) -> list[tuple[str, Any]]:  # type: ignore[override]
-        """Keys with decoded values, in text order."""
+        """Returns pairs of key and decoded value, in text order."""
     def raw(self, key: str) -> str | bytes:
-        """The value of `key` as the text writes it; `bytes` if it is binary."""
+        """Returns the value of `key` as written; `bytes` if it is binary.
+
+        Raises `KeyError` if there is no such attribute.
+        """
     def texts(self) -> dict[str, str]:
-        """All values as the text writes them."""
+        """Returns all values as written, by key."""
     def __len__(self) -> int: ...
     def __getitem__(self, key: str, /) -> Any: ...
     def __contains__(self, key: object, /) -> bool: ...

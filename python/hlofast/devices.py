@@ -301,7 +301,7 @@ class DeviceTable(Mapping[str, Device]):
         if found is None:
             from hlofast._names import meant
 
-            hint = meant(str(name), [*self._devices, *self._names])
+            hint = meant(str(name), list(self._devices))
             known = ", ".join(self._devices)
             raise UnknownDeviceError(f"unknown device {name!r}; known devices: {known}{hint}")
         return self._devices[found]

@@ -257,6 +257,11 @@ impl Module {
         crate::summary::summary(py, &self.held, shapes)
     }
 
+    /// Returns the backend that the module was compiled for, as `hlofast.Summary.backend` does.
+    fn _backend(&self, py: Python<'_>) -> Option<&'static str> {
+        py.detach(|| hlofast::summary::backend(self.core())).map(|found| found.value.as_str())
+    }
+
     /// Returns the mesh derived from the text; None if nothing in the text names several devices.
     ///
     /// The result says how it was derived (`source`) and whether the axis names are in the text

@@ -232,6 +232,12 @@ pub fn summarise(module: &Module, options: &Options) -> Summary {
     }
 }
 
+/// The backend that `module` was compiled for, as [`summarise`] finds it; much cheaper for programs
+/// with tiled layouts or library calls.
+pub fn backend(module: &Module) -> Option<Guess<Backend>> {
+    identity::backend_alone(module)
+}
+
 fn is_written(module: &Module, row: u32) -> bool {
     module.flags(Row(row)) & Flags::IMPLICIT == 0
 }

@@ -236,27 +236,22 @@ const TPU_CALLS: [&str; 2] = ["tpu_custom_call", "AsyncCollective"];
 const CPU_CALLS: [&str; 2] = ["__onednn", "lapack_"];
 const NEURON_CALLS: [&str; 1] = ["AwsNeuron"];
 
-pub(super) fn backend(module: &Module, facts: &Facts) -> Option<Guess<Backend>> {
-    let shapes = module.shapes();
-    let tiled = shapes.ids().find(|id| match shapes.get(*id) {
-        ShapeView::Array(array) => array.layout.is_some_and(|layout| !layout.tiles.is_empty()),
-        _ => false,
-    });
-    if let Some(id) = tiled {
-        let text = module.bytes(shapes.text(id));
-        let text = String::from_utf8_lossy(text.get(..80).unwrap_or(text));
-        return Some(guess(Backend::Tpu, format!("tiled layouts such as {text}")));
-    }
-    let calls: [(&[&str], Backend); 4] = [
-        (&GPU_CALLS, Backend::Gpu),
-        (&TPU_CALLS, Backend::Tpu),
-        (&NEURON_CALLS, Backend::Neuron),
-        (&CPU_CALLS, Backend::Cpu),
-    ];
-    for (prefixes, backend) in calls {
-        if let Some(reason) = facts.target(prefixes) {
-            return Some(guess(backend, reason));
+/// The backend, without the other facts where layouts or custom calls tell it.
+pub(super) fn backend_alone(module: &Module) -> Option<Guess<Backend>> {
+    let mut calls = Facts::default();
+    for row in module.rows().filter(|row| module.opcode(*row) == Opcode::CustomCall) {
+        if !module.is_implicit(row) {
+            calls.count(module, row, Role::Entry);
         }
+    }
+    by_layouts(module)
+        .or_else(|| by_calls(&calls))
+        .or_else(|| backend(module, &Facts::of(module, &super::computation_uses(module))))
+}
+
+pub(super) fn backend(module: &Module, facts: &Facts) -> Option<Guess<Backend>> {
+    if let Some(found) = by_layouts(module).or_else(|| by_calls(facts)) {
+        return Some(found);
     }
     if facts.config_backend.is_some() {
         return facts.config_backend.clone();
@@ -270,4 +265,27 @@ pub(super) fn backend(module: &Module, facts: &Facts) -> Option<Guess<Backend>> 
         Backend::Cpu,
         format!("scheduled with a {opcode} outside fusions, no tiled layouts"),
     ))
+}
+
+fn by_layouts(module: &Module) -> Option<Guess<Backend>> {
+    let shapes = module.shapes();
+    let tiled = shapes.ids().find(|id| match shapes.get(*id) {
+        ShapeView::Array(array) => array.layout.is_some_and(|layout| !layout.tiles.is_empty()),
+        _ => false,
+    });
+    let text = module.bytes(shapes.text(tiled?));
+    let text = String::from_utf8_lossy(text.get(..80).unwrap_or(text));
+    Some(guess(Backend::Tpu, format!("tiled layouts such as {text}")))
+}
+
+fn by_calls(facts: &Facts) -> Option<Guess<Backend>> {
+    let calls: [(&[&str], Backend); 4] = [
+        (&GPU_CALLS, Backend::Gpu),
+        (&TPU_CALLS, Backend::Tpu),
+        (&NEURON_CALLS, Backend::Neuron),
+        (&CPU_CALLS, Backend::Cpu),
+    ];
+    calls
+        .into_iter()
+        .find_map(|(prefixes, backend)| Some(guess(backend, facts.target(prefixes)?)))
 }
