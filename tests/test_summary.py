@@ -248,6 +248,6 @@ def test_replicated_parameters_count_where_shardings_can_be_read(
 def test_devices_are_held_against_the_backend_of_the_summary() -> None:
     dumps = sorted(FIXTURES.glob("sharded/*.txt.gz")) + sorted(FIXTURES.glob("*.txt.gz"))
     modules = [hlofast.load(path) for path in dumps]
-    assert len(modules) > 50
+    assert len(modules) > 40
     for module in modules:
         assert module._backend() == module.summary().backend
