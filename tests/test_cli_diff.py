@@ -286,3 +286,67 @@ def test_loads_neither_numpy_nor_json(program: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     assert not {"numpy", "json", "typing", "dataclasses"} & set(done.stderr.split())
+
+
+class TestGrowth:
+    """`--max-growth`: limits for continuous integration."""
+
+    def test_growth_within_the_limits_passes_whatever_else_differs(
+        self, train_step: Path, tmp_path: Path
+    ) -> None:
+        other = larger(train_step, tmp_path)
+        done = hlofast_command("diff", "--max-growth", "live_peak=900%", train_step, other)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert hlofast_command("diff", train_step, other).returncode == 1
+
+    def test_more_growth_fails_and_says_how_much(self, train_step: Path, tmp_path: Path) -> None:
+        other = larger(train_step, tmp_path)
+        limits = "instructions=50%,live_peak=0%"
+        done = hlofast_command("diff", "--max-growth", limits, train_step, other)
+        assert done.returncode == 1
+        assert f"hlofast: {other}: live_peak grew by " in done.stderr
+        assert " %; allowed: 0 %\n" in done.stderr
+        assert "instructions" not in done.stderr
+
+    def test_a_program_that_shrinks_passes(self, train_step: Path, tmp_path: Path) -> None:
+        other = larger(train_step, tmp_path)
+        limits = "live_peak=0%,flops=0%"
+        assert hlofast_command("diff", "--max-growth", limits, other, train_step).returncode == 0
+
+    @pytest.mark.parametrize(
+        ("limits", "message"),
+        [
+            ("live_peek=5%", "unknown measure 'live_peek'; did you mean live_peak?"),
+            ("live_peak", "'live_peak' is not MEASURE=X%, such as live_peak=5%"),
+            ("live_peak=5", "is not MEASURE=X%"),
+            ("live_peak=-5%", "is not MEASURE=X%"),
+            ("live_peak=nan%", "is not MEASURE=X%"),
+        ],
+    )
+    def test_other_limits_are_wrong_usage(
+        self, train_step: Path, limits: str, message: str
+    ) -> None:
+        done = hlofast_command("diff", "--max-growth", limits, train_step, train_step)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+
+    def test_hosts_of_one_folder_have_no_growth(self, tmp_path: Path) -> None:
+        done = hlofast_command("diff", "--max-growth", "flops=1%", tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+
+
+def larger(dump: Path, folder: Path) -> Path:
+    """The same program with a live value of 16 MiB more."""
+    module = hlofast.load(dump)
+    text = module.to_text()
+    entry = text.index("ENTRY ")
+    at = text.index("\n", entry) + 1
+    end = text.rindex("ROOT ")
+    end = text.rindex("\n", 0, end) + 1
+    made = "  %large.0 = f32[]{:T(128)} constant(1)\n"
+    made += "  %large = f32[2048,2048]{1,0:T(8,128)} broadcast(%large.0), dimensions={}\n"
+    used = "  %large.1 = f32[2048,2048]{1,0:T(8,128)} negate(%large)\n"
+    used += "  %large.2 = f32[2048,2048]{1,0:T(8,128)} add(%large, %large.1)\n"
+    path = folder / "larger.txt"
+    path.write_text(text[:at] + made + text[at:end] + used + text[end:])
+    return path

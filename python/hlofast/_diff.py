@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     _Key = tuple[str | None, ...]
 
 _SUMS = ("flops", "transcendentals", "bytes_accessed")
+MEASURES = (
+    "instructions", "computations", *_SUMS, "live_peak", "collectives", "payload", "wire_bytes",
+)  # fmt: skip
+"""The totals compared by `Diff.totals`."""
 _SENT = ("multiplicity", "total_payload", "total_wire_bytes")
 _TOTALS = (
     Field("word", "measure", "The figure compared."),

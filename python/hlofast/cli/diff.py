@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hlofast import Context
+    from hlofast._diff import Diff
     from hlofast._programs import Program
     from hlofast.cli.inputs import Found
 
@@ -26,6 +27,7 @@ examples:
   hlofast diff --mesh data=2,model=4 a.txt b.txt    collectives by mesh axis
   hlofast diff monday/ tuesday/                     two dump directories, program by program
   hlofast diff dump/                                programs that differ between hosts
+  hlofast diff --max-growth live_peak=5% a.txt b.txt  for CI: fail if the peak grows by more
   hlofast diff --json a.txt b.txt | jq '.results[].tables.changes'
 
 Instructions are matched by what they compute and by what uses them. Names, metadata, channel
@@ -35,7 +37,8 @@ changed with its operand's, are shown with --all only. Files with several module
 module by module, by name. Of two dump directories the last stage of each program is compared,
 matched by host, name and fingerprint; of one directory, the fingerprints of each program between
 hosts. Two trainer configs are compared as by `hlofast config A --diff B`. Exit codes: 0 equal,
-1 different, 2 wrong usage, 3 unreadable.
+1 different, 2 wrong usage, 3 unreadable. With --max-growth other differences are allowed: 1 means
+that a total grew by more, or is unknown.
 """
 
 
@@ -53,8 +56,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--order", dest="schedule", action="store_true", help="compare the instruction order too"
     )
+    parser.add_argument(
+        "--max-growth",
+        type=_limits,
+        metavar="MEASURE=X%,...",
+        help="fail only if a total grows by more than X %%, such as live_peak=5%%,flops=1%%",
+    )
     _text.add_top(parser)
     inputs.add_context(parser)
+
+
+def _limits(text: str) -> dict[str, float]:
+    """Reads limits of growth: the largest allowed share of each measure."""
+    from hlofast._diff import MEASURES
+    from hlofast._names import meant
+
+    limits = {}
+    for part in text.split(","):
+        measure, _, limit = part.partition("=")
+        if measure not in MEASURES:
+            hint = meant(measure, MEASURES) or ";"
+            message = f"unknown measure {measure!r}{hint} known: {', '.join(MEASURES)}"
+            raise argparse.ArgumentTypeError(message)
+        try:
+            limits[measure] = float(limit.removesuffix("%")) / 100
+        except ValueError:
+            limits[measure] = -1
+        if not limit.endswith("%") or not 0 <= limits[measure] < float("inf"):
+            raise argparse.ArgumentTypeError(f"{part!r} is not MEASURE=X%, such as live_peak=5%")
+    return limits
+
+
+def _growth(found: Diff, limits: dict[str, float], place: str) -> bool:
+    """Says which totals grew beyond their limits; returns whether any did or is unknown."""
+    exceeded = False
+    for row in found.totals():
+        limit, before, change = limits.get(row["measure"]), row["before"], row["change"]
+        if limit is None or (change is not None and change <= limit * before):
+            continue
+        exceeded = True
+        grown = "unknown" if change is None else f"grew by {change:,} from {before:,}"
+        if change is not None and before:
+            grown += f", {100 * change / before:.4g} %"
+        inputs.complain(f"{place}: {row['measure']} {grown}; allowed: {100 * limit:g} %")
+    return exceeded
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,10 +115,13 @@ def run(arguments: argparse.Namespace) -> int:
         inputs.complain("give two files, two dump directories, or one dump directory of many hosts")
         return USAGE
     if len(paths) == 1:
+        if arguments.max_growth:
+            inputs.complain("--max-growth compares two programs: give two files or two folders")
+            return USAGE
         return _compare_hosts(arguments)
     if all(folders):
         return _compare(arguments, _Folders(paths, arguments.module, context))
-    code = _compare_configs(arguments)
+    code = None if arguments.max_growth else _compare_configs(arguments)
     if code is not None:
         return code
     return _compare(arguments, _Files(paths, arguments.module, context))
@@ -86,6 +134,7 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
 
     shower = results.Shower(Diff, arguments)
     whole = Comparison(arguments.before, arguments.after)
+    has_grown = False
     for before, after in sources:
         found = diff(
             before.module,
@@ -98,6 +147,8 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
             shower.show(found, found.every_section(), after)
         elif not sources.is_summed_up:
             shower.show(found, found.sections(consequences=arguments.all))
+        if arguments.max_growth:
+            has_grown |= _growth(found, arguments.max_growth, after.path)
         whole.add(after.label or after.module.name, found, before.place(), after.place())
     for side, rest, other in zip(
         ("before", "after"), sources.unmatched, sources.is_read[::-1], strict=True
@@ -108,7 +159,8 @@ def _compare(arguments: argparse.Namespace, sources: _Files | _Folders) -> int:
     if sources.is_summed_up or arguments.json or whole.has_unmatched:
         shower.show(whole)
     shower.end(sources.failures.errors)
-    return sources.exit_code() or (DONE if whole.is_empty else FINDINGS)
+    is_fine = not has_grown if arguments.max_growth else whole.is_empty
+    return sources.exit_code() or (DONE if is_fine else FINDINGS)
 
 
 class _Files:
