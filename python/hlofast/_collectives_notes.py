@@ -76,7 +76,7 @@ def _about_rows(collectives: Collectives) -> Iterator[Note]:
     if written:
         yield Note(
             "written-as",
-            f"{_counted(written)} written as another kind; counted as the kind it acts as",
+            f"listed by what they do, not by opcode: {_counted(written)}",
             collectives=len(written),
         )
     peeled = _peeled(collectives)

@@ -452,9 +452,14 @@ class Remat(Result):
         return with_source(Table(columns).sort_by("payload_out", descending=True))
 
     def _shown_residuals(self) -> Table:
-        # The column `source` is the instruction that computes the value.
-        table = with_source(self.residuals, "from").sort_by("bytes", descending=True)
-        return with_share(table, "bytes")
+        # The column `source` is the instruction that computes the value, `from` the source line.
+        labels = {"source": "computed by", "from": "source"}
+        described = with_source(self.residuals, "from")._described()
+        table = Table(
+            (field.replace(label=labels.get(field.name, field.label)), column)
+            for field, column in described
+        )
+        return with_share(table.sort_by("bytes", descending=True), "bytes")
 
     def _shown_recomputed(self) -> Table:
         return with_source(self.recomputed.sort_by("flops", descending=True))

@@ -285,7 +285,5 @@ fn by_calls(facts: &Facts) -> Option<Guess<Backend>> {
         (&NEURON_CALLS, Backend::Neuron),
         (&CPU_CALLS, Backend::Cpu),
     ];
-    calls
-        .into_iter()
-        .find_map(|(prefixes, backend)| Some(guess(backend, facts.target(prefixes)?)))
+    calls.into_iter().find_map(|(prefixes, backend)| Some(guess(backend, facts.target(prefixes)?)))
 }
