@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import hlofast
+from conftest import FIXTURES
 from hlofast import Findings
 
 ADD = "add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }"
@@ -183,3 +186,14 @@ IN_LOOP = """
   l = (s32[], f32[64,32], f32[8,64,32], f32[64,32]) while(s), condition=condition, body=body
   ROOT r = f32[64,32] get-tuple-element(l), index=3
 """
+
+
+def only(findings: Iterable[hlofast.Finding]) -> hlofast.Finding:
+    (finding,) = findings
+    return finding
+
+
+def fixture(name: str) -> hlofast.Module:
+    module = hlofast.find_modules((FIXTURES / name).read_bytes())[0].module
+    assert module is not None
+    return module
