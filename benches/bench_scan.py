@@ -41,7 +41,7 @@ SAMPLE = 10
 
 
 def plant(root: Path, folders: list[Path], texts: list[Text]) -> Tree:
-    """A directory with the dumps of two hosts, the second without passes, and with other files."""
+    """A directory with dumps of two hosts, the second without per-pass dumps, and other files."""
     tree = Tree(root)
     for folder in folders:
         tree.dumped(f"host-0/{folder.name}/", folder)

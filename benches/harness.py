@@ -164,7 +164,7 @@ def interleave(
     turns: dict[str, int] | None = None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Times]:
-    """Runs all contestants alternately, so that noise of the machine affects them alike.
+    """Runs all contestants alternately, so that machine noise affects all of them alike.
 
     `turns` says how often a contestant runs per round: short work needs more chances to run
     undisturbed than long work.

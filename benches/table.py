@@ -142,7 +142,7 @@ def front_table(results: list[Result]) -> str:
                 ours, peer, ratio = cells(row, figure, result["details"])
                 lines.append(f"| {row.front} | {ours} | {peer} ({row.front_peer}) | {ratio} |")
     count, missed = open_figures(results)
-    lines += ["", f"{len(missed)} of {count} targets are open: `benches/README.md`."]
+    lines += ["", f"{len(missed)} of {count} targets are missed: `benches/README.md`."]
     return "\n".join(lines) + "\n"
 
 

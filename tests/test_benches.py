@@ -123,7 +123,7 @@ def test_table_names_what_is_open():
     assert "| w |  |  | 1.50× | ≥ 2× | **open** |" in text
     assert "| w |  |  | 25.0× | ≥ 2× | yes |" in text
     assert text.startswith("1 of 2 targets are missed:\n\n* Start of a process: w:")
-    assert "1 of 2 targets are open" in table.front_table([run | {"figures": shown}])
+    assert "1 of 2 targets are missed" in table.front_table([run | {"figures": shown}])
     with pytest.raises(ValueError, match="lacks"):
         table.between("no markers", "text")
 

@@ -116,7 +116,7 @@ class Collectives(Result, Table):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """The mesh, and known totals of all executions."""
+        """The mesh, and known totals of all calls."""
         payload, wire = self.values("total_payload"), self.values("total_wire_bytes")
         is_bound = None in (*payload, *wire) or any(self.values("is_lower_bound"))
         modelled = "bound" if is_bound else "modelled"

@@ -30,8 +30,8 @@ _NODES = (
     Field("shape", "shape", "The shape of the result."),
     Field("text", "sharding", "The sharding.", nullable=True),
     Field("name", "computation", "The computation that the instruction is in."),
-    Field("scope", "namespace", "The computation and its nested callers."),
-    Field("scope", "op_name", "The framework's name of the operation.", nullable=True),
+    Field("scope", "namespace", "Path of calls from the outermost computation."),
+    Field("scope", "op_name", "The framework's name for the operation.", nullable=True),
     Field("path", "source", "Source file and line.", nullable=True),
     Field("count", "distance", "Edges from the central instruction; 0 for a computation."),
 )
@@ -143,7 +143,7 @@ class Graph(Result):
         return (Section("nodes", "Nodes", nodes), Section("edges", "Edges", edges))
 
     def namespace(self, instruction: Instruction) -> tuple[str, ...]:
-        """Returns the path of `instruction`: outermost computation, then the nested callers."""
+        """Returns the path of calls from the outermost computation to `instruction`."""
         computation = instruction.computation
         known = self._namespaces.get(computation.index)
         if known is not None:
@@ -301,7 +301,7 @@ def _arguments(caller: Instruction, index: int, called: Computation) -> Iterator
         # The first operand selects the branch.
         operands = operands[index + 1 : index + 2]
     elif opcode not in ("fusion", "call", "while", "async-start"):
-        # Reducers and comparators take elements, not operands.
+        # Reducers and comparators take single elements, not whole operands.
         return
     for parameter in called.parameters:
         number = parameter.parameter_number

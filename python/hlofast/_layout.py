@@ -129,7 +129,7 @@ def _broken(heading: str, width: int) -> list[str]:
 
 
 def file_of(place: str) -> str:
-    """Returns the file name and line of a source place, without the folder."""
+    """Returns the file name and line of a source location, without its folder."""
     return place.replace("\\", "/").rpartition("/")[2]
 
 

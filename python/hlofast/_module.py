@@ -350,9 +350,10 @@ class Module(_core.Module):
     ) -> Report:
         """Returns an HTML page about the module, which notebooks show: a `hlofast.Report`.
 
-        `path` is a file to write it to. `device` and `mesh` as for `time`; without a device times
-        are unknown. `config` is a `hlofast.Declaration`, a selected config or the path of a TOML
-        declaration, as for `hlofast.check`. `plots=False` leaves out the charts, which need bokeh.
+        `path` is a file to write it to. `device` and `mesh` are as for `time`; without a device,
+        times are unknown. `config` is a `hlofast.Declaration`, a selected config or the path of a
+        TOML declaration, as for `hlofast.check`. `plots=False` leaves out the charts, which need
+        bokeh.
         """
         from hlofast._report import of_module
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MOST = 20_000
-"""Most names to compare: one takes microseconds, and modules have millions."""
+"""Most names to compare: a comparison takes microseconds, and modules have millions of names."""
 _LISTED = 40
 """Most names that an error lists."""
 _LONGEST = 200

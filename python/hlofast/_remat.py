@@ -112,7 +112,7 @@ class Remat(Result):
     VERB = "remat"
     FACTS = (
         Field("count", "recomputed", "Recomputed instructions."),
-        Field("count", "by_program", "Recomputed instructions under jax.checkpoint, by name.",
+        Field("count", "by_program", "Recomputed instructions whose name shows jax.checkpoint.",
               label="by program"),
         Field("count", "by_compiler", "Recomputed instructions that the compiler cloned (.remat).",
               label="by compiler"),

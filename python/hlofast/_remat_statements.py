@@ -180,7 +180,7 @@ def _linear_chain(found: _Tables) -> list[Statement]:
     results = list(root.shape.elements) if root.shape.is_tuple else [root.shape]
     others = [i for i in parameters if i.row not in set(read)]
     likely = [i for i in others if any(_alike(i.shape, shape) for shape in results)]
-    # Each result is the gradient of an input that no matmul reads.
+    # The statement needs every result to be the gradient of an input that no matmul reads.
     if not likely or any(
         _alike(found.module[row].shape, shape) for row in read for shape in results
     ):

@@ -65,7 +65,7 @@ class Shown(Result):
             "The computations that the instruction calls.",
             label="calls",
         ),
-        Field("scope", "op_name", "The framework's name of the operation."),
+        Field("scope", "op_name", "The framework's name for the operation."),
         Field("path", "source_file", "The source file."),
         Field("index", "source_line", "The line in the source file."),
         Field("word", "role", "Role of the computation in its callers."),

@@ -7,7 +7,7 @@ class Utilization:
     """Fractions of a device's peak, from `Cost.mfu`.
 
     MFU counts the operations of the model, HFU also the recomputed ones. Neither counts the
-    additions of collectives.
+    additions inside collectives.
     """
 
     __slots__ = (

@@ -61,7 +61,7 @@ FIGURES = {
         Field("bytes", "bytes", "Bytes of HBM that a step reads and writes.", label="HBM traffic"),
         Field("count", "programs", "Programs in a directory."),
         Field("bytes", "live_peak", "The largest live peak of all programs."),
-        Field("bytes", "wire_bytes", "The most bytes that each device sends in one program."),
+        Field("bytes", "wire_bytes", "The largest wire bytes per device of all programs."),
         Field("count", "differing", "Programs that differ between hosts."),
     )
 }

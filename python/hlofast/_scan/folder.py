@@ -35,7 +35,7 @@ class Part:
 
 
 class LocalFolder:
-    """On disk: the manifest is appended to; parts are written under temporary names and renamed."""
+    """A folder on disk: appends to the manifest; renames parts from their temporary names."""
 
     mark = ""
 

@@ -93,7 +93,7 @@ def _csv_rows(path: str) -> list[list[str]]:
 
 
 def copy_without(name: str, source: str, target: str, column: str, values: Collection[str]) -> int:
-    """Copies a file without rows whose `column` is in `values`; returns the rows kept."""
+    """Copies a file without rows whose `column` is in `values`; returns how many it keeps."""
     if name == "parquet":
         arrow, compute = _pyarrow(), library("pyarrow.compute", "arrow")
         table = _parquet().read_table(source, partitioning=None)

@@ -148,10 +148,11 @@ def instructions(found: Analyses) -> Sheet:
     times = costs.values("multiplicity")
     for key, label in (("flops", "own FLOPs"), ("bytes_accessed", "own bytes")):
         totals = [_times(*each) for each in zip(costs.values(key), times, strict=True)]
-        doc = f"{label.capitalize()} of all calls, without instructions inside fusions."
+        doc = f"O{label[1:]} of all calls, without instructions inside fusions."
         shown.append((costs.field(key).replace(label=label, doc=doc, nullable=True), totals))
     fused = _fused(found, opcodes, costs.values("flops"), times)
-    shown.append((field_of("fused_flops", "FLOPs fused", "flops"), fused))
+    doc = "FLOPs of the instructions inside the fusion, all calls."
+    shown.append((field_of("fused_flops", "FLOPs fused", "flops").replace(doc=doc), fused))
     shown.append((costs.field("multiplicity"), times))
     shown += [(costs.field(key), costs.values(key)) for key in ("shape", "phase", "scope")]
     placed = with_source(costs)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   hlofast memory module_0042.jit_train_step.after_optimizations.txt
-  hlofast memory --by scope --top 20 step.txt    layers that hold most at the peak
+  hlofast memory --by scope --top 20 step.txt    layers with the most live bytes at the peak
   hlofast memory --at fusion.12 step.txt         live values while fusion.12 runs
   hlofast memory --space vmem step.txt           fast on-chip memory of a TPU program
   hlofast memory --json step.txt | jq '.results[].tables.live[] | select(.class == "residual")'

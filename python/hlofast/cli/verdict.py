@@ -158,7 +158,7 @@ class _Reader(inputs.Reader):
         self._shower = shower
 
     def failed(self, path: str, error: Exception, reason: str | None = None) -> None:
-        """Records a file without modules and identifies its kind where that is known."""
+        """Records a file without modules, with its kind if hlofast recognises it."""
         if isinstance(error, ParseError) and path != "<stdin>":
             try:
                 content = inputs.read(path, _kinds.SAMPLE)

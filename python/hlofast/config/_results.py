@@ -69,7 +69,7 @@ _PROVENANCES = dict.fromkeys((field.name for field in _INSTANCE), "configuration
 }
 _AXES = (Field("name", "axis", "An axis."), Field("count", "size", "Devices along it."))
 _CHANGED = Field("count", "changes", "Values that the rule changes.")
-_NOTED = Field("text", "noted", "The kinds of notes.", nullable=True)
+_NOTED = Field("text", "noted", "Kinds of the notes on this config.", nullable=True)
 _SHORT = (
     *("rule", "instance", "state_bytes", "hbm_lower_bound", "expected_peak_bytes"),
     *("capacity_bytes", "host_bytes", "status", "binding_term", "step_seconds", "mfu"),

@@ -392,7 +392,7 @@ impl DeviceGroups {
         Self { form, mode, counts }
     }
 
-    /// Whether the text lists every device, so that work linear in devices is linear in the text.
+    /// Whether the text lists every device: work per device is then bounded by the text's length.
     pub(super) fn is_written_out(&self) -> bool {
         let names_devices = self.mode == GroupMode::FlattenedId || self.counts == (1, 1);
         matches!(self.form, Form::Lists(_)) && names_devices

@@ -24,7 +24,7 @@ pub enum PermuteMatch {
         /// Whether every device that can send does send (all devices if the shift wraps).
         complete: bool,
     },
-    /// Transfers stay within lines along these axes, at different distances.
+    /// Transfers change only the coordinates along these axes, by different distances.
     Axes {
         /// In mesh order.
         parts: Vec<AxisPart>,

@@ -46,7 +46,7 @@ pub struct Group {
     pub exact_flops: i128,
 }
 
-/// Totals of all executions by `key`, in order of first occurrence.
+/// Totals of all calls by `key`, in order of first occurrence.
 pub fn group(module: &Module, cost: &Cost, attribution: &Attribution, key: GroupKey) -> Vec<Group> {
     let mut groups = Groups { module, attribution, key, codes: HashMap::new(), found: Vec::new() };
     let scopes = match key {
@@ -136,7 +136,7 @@ impl<'a> Executions<'a> {
     }
 }
 
-/// FLOPs by phase of all executions of rows with these opcodes.
+/// FLOPs by phase of all calls of rows with these opcodes.
 pub fn flops_by_phase(
     module: &Module,
     cost: &Cost,
@@ -293,7 +293,7 @@ impl Cost {
         }
     }
 
-    /// Bytes of all executions by memory space: (space, read, written), ascending by space.
+    /// Bytes of all calls by memory space: (space, read, written), ascending by space.
     pub fn memory_spaces(&self, module: &Module) -> Vec<(u8, i128, i128)> {
         let mut spaces: Vec<(u8, i128, i128)> =
             vec![(0, self.totals.bytes_read, self.totals.bytes_written)];

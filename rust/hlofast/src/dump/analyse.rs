@@ -257,7 +257,7 @@ pub fn analyse(
         );
         let (payload, wire, unknown) = moved(sent);
         row.numbers(
-            Field::bytes("payload", "Known payload of all executions of collectives.").summed(),
+            Field::bytes("payload", "Known payload of all calls of collectives.").summed(),
             one(payload),
         );
         row.numbers(
@@ -420,7 +420,7 @@ impl MemoryFiles {
     }
 }
 
-/// Known payload and wire bytes of all executions, and the number of entries where they are
+/// Known payload and wire bytes of all calls, and the number of entries where they are
 /// unknown.
 fn moved(sent: &Sent) -> (i64, i64, i64) {
     let mut sums = (0i64, 0i64, 0i64);

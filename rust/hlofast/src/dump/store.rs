@@ -8,7 +8,7 @@ use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-/// The source of the bytes of files: the disk, or storage of the caller.
+/// Supplies the contents of files, from disk or from the caller's storage.
 pub trait Store: Debug + Send + Sync {
     /// The first `most` bytes of a file.
     fn read(&self, found: &Found, most: u64) -> io::Result<Vec<u8>>;

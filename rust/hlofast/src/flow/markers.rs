@@ -17,9 +17,9 @@ pub struct Section {
     pub name: String,
     /// Backward for `*_backward`, optimizer for `*apply_grad*`, else forward.
     pub phase: Phase,
-    /// The entry's row that is or calls the first marker.
+    /// The first marker's row in the entry, or the row of the call that leads to the marker.
     pub start: Row,
-    /// The entry's row that is or calls the last marker.
+    /// The last marker's row in the entry, or the row of the call that leads to the marker.
     pub end: Option<Row>,
 }
 

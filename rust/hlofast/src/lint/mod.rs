@@ -62,7 +62,7 @@ impl Default for Options {
     }
 }
 
-/// The rules. Findings with equally much at stake come in this order.
+/// The rules. Findings with equal stakes come in this order.
 const RULES: &[Rule] = &[
     missed_reduce_scatter::RULE,
     reduced_twice::RULE,

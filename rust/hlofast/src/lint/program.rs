@@ -35,7 +35,7 @@ pub(super) struct Program<'a> {
     reached: OnceCell<Vec<u32>>,
     /// By groups: the devices of the first group.
     members: Vec<OnceCell<Option<Vec<u64>>>>,
-    /// Payload and ring wire bytes of all executions of all collectives.
+    /// Payload and ring wire bytes of all calls of all collectives.
     payload: u64,
     wire: u64,
     parameter_bytes: OnceCell<u64>,

@@ -398,8 +398,8 @@ impl Reader<'_> {
             return Ok(cursor.position());
         }
         if let Err(error) = self.check_closed(cursor.position()) {
-            // The instruction is read for its shapes, which the fast path also interns: all ways of
-            // reading a text give equal tables.
+            // The instruction is read all the same, to intern its shapes as the fast path does: all
+            // ways of reading a text have to give equal tables.
             let read = self.instruction(cursor.position());
             let reached = read.map_or(self.text.len(), |end| end);
             self.unclosed.resume = self.unclosed.resume.map(|(line, at)| (line, at.max(reached)));

@@ -86,7 +86,7 @@ impl Sent {
         })
     }
 
-    /// Payload and wire bytes of all executions of an entry; -1 if unknown.
+    /// Payload and wire bytes of all calls of an entry; -1 if unknown.
     pub fn totals(&self, entry: (usize, &Collective, &PhaseExecutions)) -> (i64, i64) {
         let (index, collective, runs) = entry;
         let payload = total(number(collective.payload()), runs.count);
@@ -163,14 +163,14 @@ impl Sent {
         let open = entries().map(|(number, _, _)| self.is_lower_bound[number]);
         built.flags(common::is_lower_bound(), open);
         built.numbers(
-            Field::bytes("total_payload", "Payload of all executions.")
+            Field::bytes("total_payload", "Payload of all calls.")
                 .label("payload B")
                 .nullable()
                 .summed(),
             entries().map(|entry| self.totals(entry).0),
         );
         built.numbers(
-            Field::bytes("total_wire_bytes", "Wire bytes of all executions.")
+            Field::bytes("total_wire_bytes", "Wire bytes of all calls.")
                 .label("wire B")
                 .nullable()
                 .summed(),

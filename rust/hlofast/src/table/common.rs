@@ -20,7 +20,7 @@ fields! {
     opcode = word, "The opcode.";
     shape = shape, "The shape of the result.";
     shape_bytes = bytes nullable summed, "Bytes of the result without padding.";
-    op_name = scope nullable, "The framework's name of the operation.";
+    op_name = scope nullable, "The framework's name for the operation.";
     source_file = path nullable, "The source file of the operation.";
     source_line = index nullable, "The line in the source file.";
     phase = word, "Whether the operation belongs to the forward pass, the backward pass, recomputation or the optimizer.";
@@ -36,7 +36,7 @@ fields! {
     moved = word, "The tensor kind of most of the bytes: weight, gradient, activation or other.";
     tensor = name nullable, "The array, or the first of several, by its name in the program.";
     bytes = bytes nullable, "Bytes of the value.";
-    transcendentals = count summed, "Transcendental functions of all executions.";
+    transcendentals = count summed, "Transcendental functions of all calls.";
     bytes_accessed = bytes summed, "Bytes read and written in all memory spaces.";
     bytes_read = bytes summed, "Bytes read from HBM (memory space 0).";
     bytes_written = bytes summed, "Bytes written to HBM (memory space 0).";
@@ -45,15 +45,15 @@ fields! {
     instructions = count summed, "Instructions in the text, each counted once.";
 }
 
-/// Executions of the instruction in a step.
+/// Calls of the instruction in a step.
 pub fn multiplicity() -> Field {
-    let doc = "Executions in one step; unknown beyond 64 bits.";
+    let doc = "Calls in one step; unknown beyond 64 bits.";
     Field::count("multiplicity", doc).nullable().summed().label("calls")
 }
 
-/// Floating-point operations of all executions.
+/// Floating-point operations of all calls.
 pub fn flops() -> Field {
-    let doc = "Floating-point operations of all executions, transcendental functions not included.";
+    let doc = "Floating-point operations of all calls, transcendental functions not included.";
     Field::flops("flops", doc).summed().label("FLOP")
 }
 
@@ -63,10 +63,10 @@ pub fn wire_bytes() -> Field {
     Field::bytes("wire_bytes", doc).nullable().label("wire B")
 }
 
-/// The field of all executions, documented for one execution.
+/// The field of all calls, documented for one execution.
 #[must_use]
 pub fn once(mut field: Field) -> Field {
-    field.doc = field.doc.replace(" of all executions", " of one execution").into();
+    field.doc = field.doc.replace(" of all calls", " of one execution").into();
     field
 }
 

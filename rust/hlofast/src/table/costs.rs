@@ -126,7 +126,7 @@ pub fn unpriced(module: &Module, cost: &Cost, multiplicity: &[i64]) -> Columns {
     let mut table = Columns::default();
     table.texts(Field::name("target", "The target of the calls.").nullable(), targets.keys());
     table.numbers(common::instructions(), targets.values().map(|entry| entry.0));
-    let field = Field::count("executions", "Executions in one step.").summed().label("calls");
+    let field = Field::count("executions", "Calls in one step.").summed().label("calls");
     table.numbers(field, targets.values().map(|entry| entry.1));
     let first = common::instruction().renamed("instruction", "The row number of the first call.");
     table.rows(first, targets.values().map(|entry| entry.2));

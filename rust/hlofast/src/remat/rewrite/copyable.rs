@@ -41,7 +41,7 @@ pub(super) fn obstacle(module: &Module, row: Row) -> Option<&'static str> {
     None
 }
 
-/// The obstacle of the row alone, ignoring called computations.
+/// Why `row` itself cannot be copied, ignoring the computations that it calls; None if it can.
 fn own_obstacle(module: &Module, row: Row, is_inside: bool) -> Option<&'static str> {
     use Opcode::*;
     match module.opcode(row) {

@@ -85,7 +85,7 @@ impl Search<'_> {
         Err(RewriteError::new(self.module, row, reason))
     }
 
-    /// Continues from a row that is the stack.
+    /// Continues the search from `row`, whose result is the stack.
     fn array(&mut self, row: Row) -> Result<(), RewriteError> {
         let module = self.module;
         let operand = module.operands(row).first().map(|operand| Row(*operand));
@@ -199,7 +199,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The parameters and the result of the computations of a loop.
+    /// Continues the search inside loop `row`: at the parameters of its body and condition, and at
+    /// the body's root.
     fn inside(&mut self, row: Row, element: usize) -> Result<(), RewriteError> {
         let module = self.module;
         for role in [CallRole::Body, CallRole::Condition] {
